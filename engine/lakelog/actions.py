@@ -1,0 +1,78 @@
+"""The flattened action table: its columns, and how frames are made to fit it.
+
+One row an action, columns as ``schemas/actions.json`` gives them. Frames inside lakelog are
+narrow: a column that holds only nulls may be left out, and `conform` adds it when it is asked for.
+Knows nothing of where the bytes live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+import polars as pl
+
+from lakelog import contract
+
+ORDER = ("version", "position")
+"""Total order of actions: commit, then line in the commit."""
+
+KEY = ("path", "dvId")
+"""Identity of a logical file (Delta protocol, Add File and Remove File)."""
+
+FILE_ACTIONS = ("add", "remove")
+"""Action types that take part in the reconciliation of files."""
+
+_ROW = ("version", "position", "actionType", "timestamp")
+
+
+@cache
+def schema() -> pl.Schema:
+    """Every column of the flattened action table with its Polars dtype, in contract order."""
+    return pl.Schema(
+        {f.name: contract.to_polars(f.type) for f in contract.load("actions").fields}
+    )
+
+
+@cache
+def arrow_type(column: str) -> object:
+    """The Arrow type of one column of the flattened action table."""
+    field = contract.load("actions").field(column)
+    assert field is not None, column
+    return contract.to_arrow(field.type)
+
+
+def empty(columns: Sequence[str] | None = None) -> pl.DataFrame:
+    """A frame without rows, with `columns` (default: all) in the contract's dtypes."""
+    full = schema()
+    return pl.DataFrame(schema={c: full[c] for c in columns or full})
+
+
+def conform(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    """Select `columns` (default: all, in contract order), adding as null those that are missing.
+
+    Every column comes out with the contract's dtype. Memory: one null column of the frame's
+    height for each that is missing.
+    """
+    full = schema()
+    wanted = list(columns) if columns is not None else list(full)
+    present = frame.schema
+    return frame.select(
+        (pl.col(c) if present[c] == full[c] else pl.col(c).cast(full[c]))
+        if c in present
+        else pl.lit(None, dtype=full[c]).alias(c)
+        for c in wanted
+    )
+
+
+def concat(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Stack narrow frames; a column that one of them lacks is null there.
+
+    Returns a frame with ``actionType`` only, and no rows, when there is nothing to stack.
+    """
+    stack = [f for f in frames if f.height]
+    if not stack:
+        return empty(_ROW)
+    if len(stack) == 1:
+        return stack[0]
+    return pl.concat(stack, how="diagonal")

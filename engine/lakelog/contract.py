@@ -1,0 +1,302 @@
+"""The contract: loads ``schemas/`` and translates Spark StructType JSON to Arrow and Polars.
+
+Owns the one place where field names and types come from; nothing retypes them in Python. Knows
+nothing of logs or storage. In a checkout the schemas stand in ``schemas/`` beside ``engine/``; a
+wheel carries the same files as ``lakelog/_schemas/``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lakelog.errors import InternalError, InvalidInputError
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+_PACKAGE = Path(__file__).resolve().parent
+_CANDIDATES = (_PACKAGE / "_schemas", _PACKAGE.parent.parent / "schemas")
+
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+_PRIMITIVES = frozenset(
+    "string long integer short byte float double boolean binary date timestamp timestamp_ntz "
+    "void variant".split()
+)
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a struct: name, type, nullability and metadata as StructType JSON has them."""
+
+    name: str
+    type: DataType
+    nullable: bool = True
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """A primitive type by its Spark name, such as ``long`` or ``timestamp_ntz``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Decimal:
+    """A signed decimal; ``precision`` digits of which ``scale`` stand right of the dot."""
+
+    precision: int
+    scale: int
+
+
+@dataclass(frozen=True)
+class Array:
+    """A list of ``element``."""
+
+    element: DataType
+    contains_null: bool = True
+
+
+@dataclass(frozen=True)
+class Map:
+    """A map from ``key`` to ``value``."""
+
+    key: DataType
+    value: DataType
+    value_contains_null: bool = True
+
+
+@dataclass(frozen=True)
+class Struct:
+    """An ordered list of fields; the type of a table."""
+
+    fields: tuple[Field, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Field names, in order."""
+        return tuple(f.name for f in self.fields)
+
+    def field(self, name: str) -> Field | None:
+        """The field called ``name`` exactly, else the one that differs only in case, else None."""
+        by_case = None
+        for candidate in self.fields:
+            if candidate.name == name:
+                return candidate
+            if candidate.name.lower() == name.lower():
+                by_case = candidate
+        return by_case
+
+
+DataType = Primitive | Decimal | Array | Map | Struct
+
+
+def parse_schema(text: str) -> Struct:
+    """Parse Spark StructType JSON, as a ``schemaString`` holds it.
+
+    Args:
+        text: JSON text of a struct.
+
+    Raises:
+        InvalidInputError: The text is not JSON, or not a StructType.
+
+    Source: Delta protocol, Schema Serialization Format.
+
+    >>> parse_schema('{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,'
+    ...              '"metadata":{}}]}').names
+    ('id',)
+    """
+    try:
+        raw = json.loads(text)
+        parsed = _parse_type(raw)
+    except (ValueError, KeyError, TypeError, RecursionError) as cause:
+        raise InvalidInputError(
+            "schema is not Spark StructType JSON",
+            found=text[:200],
+            expected='{"type":"struct","fields":[...]}',
+            hint="check metaData.schemaString of the table",
+        ) from cause
+    if not isinstance(parsed, Struct):
+        raise InvalidInputError("schema is not a struct", found=text[:200], expected="struct")
+    return parsed
+
+
+def _parse_type(raw: Any) -> DataType:
+    if isinstance(raw, str):
+        if raw == "decimal":
+            return Decimal(10, 0)
+        if match := _DECIMAL.fullmatch(raw):
+            return Decimal(int(match[1]), int(match[2]))
+        if raw == "null":
+            return Primitive("void")
+        # A type that is not known yet (a collated string, a geometry) stays opaque: only rows
+        # depend on it, never the file-level state.
+        return Primitive(raw)
+    kind = raw["type"]
+    if kind == "struct":
+        return Struct(
+            tuple(
+                Field(
+                    str(f["name"]),
+                    _parse_type(f["type"]),
+                    bool(f.get("nullable", True)),
+                    f.get("metadata") or {},
+                )
+                for f in raw["fields"]
+            )
+        )
+    if kind == "array":
+        return Array(_parse_type(raw["elementType"]), bool(raw.get("containsNull", True)))
+    if kind == "map":
+        return Map(
+            _parse_type(raw["keyType"]),
+            _parse_type(raw["valueType"]),
+            bool(raw.get("valueContainsNull", True)),
+        )
+    if kind == "udt":
+        return _parse_type(raw["sqlType"])
+    raise ValueError(f"unknown type {kind!r}")
+
+
+def to_json(type_: DataType) -> Any:
+    """The StructType JSON value (not text) of a type; `parse_schema` reads it back."""
+    match type_:
+        case Primitive(name):
+            return name
+        case Decimal(precision, scale):
+            return f"decimal({precision},{scale})"
+        case Array(element, contains_null):
+            return {
+                "type": "array",
+                "elementType": to_json(element),
+                "containsNull": contains_null,
+            }
+        case Map(key, value, contains_null):
+            return {
+                "type": "map",
+                "keyType": to_json(key),
+                "valueType": to_json(value),
+                "valueContainsNull": contains_null,
+            }
+        case Struct(fields):
+            return {
+                "type": "struct",
+                "fields": [
+                    {
+                        "name": f.name,
+                        "type": to_json(f.type),
+                        "nullable": f.nullable,
+                        "metadata": dict(f.metadata),
+                    }
+                    for f in fields
+                ],
+            }
+
+
+def to_polars(type_: DataType) -> pl.DataType:
+    """The Polars dtype of a type. Opaque and void types become ``Null``; variant ``Binary``."""
+    import polars as pl
+
+    match type_:
+        case Decimal(precision, scale):
+            return pl.Decimal(precision, scale)
+        case Array(element, _):
+            return pl.List(to_polars(element))
+        case Map(key, value, _):
+            return pl.Map(to_polars(key), to_polars(value))
+        case Struct(fields):
+            return pl.Struct([pl.Field(f.name, to_polars(f.type)) for f in fields])
+        case Primitive(name):
+            primitives: dict[str, pl.DataType] = {
+                "string": pl.String(),
+                "long": pl.Int64(),
+                "integer": pl.Int32(),
+                "short": pl.Int16(),
+                "byte": pl.Int8(),
+                "float": pl.Float32(),
+                "double": pl.Float64(),
+                "boolean": pl.Boolean(),
+                "binary": pl.Binary(),
+                "date": pl.Date(),
+                "timestamp": pl.Datetime("us", "UTC"),
+                "timestamp_ntz": pl.Datetime("us"),
+                "variant": pl.Binary(),
+            }
+            if name.startswith(("string", "char", "varchar")):
+                return pl.String()
+            return primitives.get(name, pl.Null())
+
+
+def to_arrow(type_: DataType) -> pa.DataType:
+    """The Arrow type of a type, with Parquet's MAP for maps and Spark's nullability."""
+    import pyarrow as pa
+
+    match type_:
+        case Decimal(precision, scale):
+            return pa.decimal128(precision, scale)
+        case Array(element, contains_null):
+            return pa.list_(pa.field("element", to_arrow(element), nullable=contains_null))
+        case Map(key, value, contains_null):
+            return pa.map_(
+                to_arrow(key), pa.field("value", to_arrow(value), nullable=contains_null)
+            )
+        case Struct(fields):
+            return pa.struct([pa.field(f.name, to_arrow(f.type), f.nullable) for f in fields])
+        case Primitive(name):
+            primitives = {
+                "string": pa.string(),
+                "long": pa.int64(),
+                "integer": pa.int32(),
+                "short": pa.int16(),
+                "byte": pa.int8(),
+                "float": pa.float32(),
+                "double": pa.float64(),
+                "boolean": pa.bool_(),
+                "binary": pa.binary(),
+                "date": pa.date32(),
+                "timestamp": pa.timestamp("us", "UTC"),
+                "timestamp_ntz": pa.timestamp("us"),
+                "variant": pa.binary(),
+            }
+            if name.startswith(("string", "char", "varchar")):
+                return pa.string()
+            return primitives.get(name, pa.null())
+
+
+def is_known(type_: DataType) -> bool:
+    """Whether `type_` is a primitive that the protocol text defines."""
+    return not isinstance(type_, Primitive) or type_.name in _PRIMITIVES
+
+
+@cache
+def schema_directory() -> Path:
+    """The folder that holds the contract: the wheel's own, else the checkout's.
+
+    Raises:
+        InternalError: Neither is there; the installation is broken.
+    """
+    for candidate in _CANDIDATES:
+        if (candidate / "actions.json").is_file():
+            return candidate
+    raise InternalError(
+        "the contract is missing from this installation",
+        expected=" or ".join(str(c) for c in _CANDIDATES),
+        hint="reinstall lakelog",
+    )
+
+
+@cache
+def load(name: str) -> Struct:
+    """Load ``schemas/<name>.json``.
+
+    >>> load("actions").names[:3]
+    ('version', 'position', 'actionType')
+    """
+    return parse_schema((schema_directory() / f"{name}.json").read_text("utf-8"))
