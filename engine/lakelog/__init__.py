@@ -1,0 +1,72 @@
+"""lakelog: an Arrow/Parquet-native columnar log engine for lake tables.
+
+>>> import lakelog
+>>> lakelog.__version__
+'0.1.0'
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lakelog.errors import (
+    CorruptionError,
+    InternalError,
+    InvalidActionError,
+    InvalidInputError,
+    LakelogError,
+    LakelogWarning,
+    LogGapError,
+    MalformedLogError,
+    MissingActionError,
+    MissingDependencyError,
+    NotFoundError,
+    TableNotFoundError,
+    UnavailableError,
+    UnsupportedError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
+
+if TYPE_CHECKING:
+    from lakelog.log.snapshot import Snapshot
+    from lakelog.table import Table, open
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CorruptionError",
+    "InternalError",
+    "InvalidActionError",
+    "InvalidInputError",
+    "LakelogError",
+    "LakelogWarning",
+    "LogGapError",
+    "MalformedLogError",
+    "MissingActionError",
+    "MissingDependencyError",
+    "NotFoundError",
+    "Snapshot",
+    "Table",
+    "TableNotFoundError",
+    "UnavailableError",
+    "UnsupportedError",
+    "UnsupportedFeatureError",
+    "VersionNotFoundError",
+    "open",
+]
+
+# Polars, pyarrow and fsspec load when the first table is opened, not when lakelog is imported.
+_LAZY = {"open": "lakelog.table", "Table": "lakelog.table", "Snapshot": "lakelog.log.snapshot"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'lakelog' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

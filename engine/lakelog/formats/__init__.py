@@ -1,0 +1,1 @@
+"""How a log is spelled: one subpackage a dialect, and the NDJSON codec that both share."""

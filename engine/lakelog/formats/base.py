@@ -1,0 +1,199 @@
+"""What every log format hands upward: decoded actions, a listing, and checkpoint readers.
+
+A dialect (`lakelog.formats.delta`, `lakelog.formats.indextables`) knows file names, codecs and
+pointers. It knows nothing of replay: it never decides which action wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog import actions
+from lakelog.storage import LogStore
+
+CHECKPOINT_META = ("protocol", "metaData", "txn", "domainMetadata", "mergeskip")
+"""Action types of a state that are not file actions."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFile:
+    """One commit in a listing.
+
+    Attributes:
+        version: Table version that the commit makes.
+        path: File, relative to the table root.
+        size_bytes: Listed length in bytes.
+        modified_ms: Modification time, milliseconds since the Unix epoch.
+    """
+
+    version: int
+    path: str
+    size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionFile:
+    """One log compaction file: the reconciled actions of commits `start` to `end`, inclusive."""
+
+    start: int
+    end: int
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One complete checkpoint in a listing; the greatest in order is the best to start from.
+
+    Attributes:
+        version: Table version whose state it holds.
+        layout: ``classic``, ``multipart``, ``v2-json``, ``v2-parquet`` (Delta); ``json``,
+            ``json-multipart``, ``avro-state``, ``flattened`` (IndexTables).
+        rank: Preference among checkpoints of the same version; higher is better.
+        paths: Files, relative to the table root, in order. A V2 manifest names its sidecars
+            inside, so they are not listed here.
+    """
+
+    version: int
+    layout: str
+    rank: int
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LogListing:
+    """What a log folder holds, parsed from names alone; other files are left out.
+
+    Attributes:
+        commits: Every commit file, by version ascending; one per version.
+        checkpoints: Every complete checkpoint, by (version, rank) ascending.
+        compactions: Every log compaction file, by (start, end) ascending.
+        notes: Incomplete checkpoints and the like, one sentence each, for provenance.
+    """
+
+    commits: tuple[CommitFile, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
+    compactions: tuple[CompactionFile, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfoLine:
+    """One undecoded commitInfo line: most reads never need it, so it waits as bytes."""
+
+    version: int
+    position: int
+    line: bytes
+
+
+@dataclass(frozen=True)
+class Actions:
+    """Decoded actions, grouped by what reads them. Frames are narrow and in `actions.ORDER`.
+
+    Attributes:
+        files: ``add`` and ``remove`` rows; ``path`` decoded, ``dvId`` derived (a column only where
+            there are deletion vectors).
+        meta: Rows of the other types that make state: protocol, metaData, txn, domainMetadata,
+            mergeskip; and sidecar, checkpointMetadata where a checkpoint holds them.
+        other: ``cdc`` rows and rows of unknown types (body in ``extra``); history, never state.
+        commit_infos: Undecoded commitInfo lines.
+    """
+
+    files: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
+    meta: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
+    other: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
+    commit_infos: tuple[CommitInfoLine, ...] = ()
+
+
+class CheckpointReader(Protocol):
+    """Reads one checkpoint, column by column. Errors: `CorruptionError`, `NotFoundError`,
+    `UnavailableError`, `UnsupportedError`."""
+
+    checkpoint: Checkpoint
+
+    def read_meta(self) -> pl.DataFrame:
+        """The non-file actions (`CHECKPOINT_META`), narrow; never reads the files' rows."""
+        ...
+
+    def iter_files(
+        self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
+    ) -> Iterator[pl.DataFrame]:
+        """File actions in batches, in the order of the checkpoint's files.
+
+        Args:
+            columns: Flattened columns wanted; only these are read (a column that the checkpoint
+                lacks is left out of the frames). ``actionType`` always comes along.
+            kinds: ``add``, ``remove`` or both.
+        """
+        ...
+
+    def files_read(self) -> tuple[str, ...]:
+        """Files that a full read of this checkpoint rests on (manifest, parts, sidecars)."""
+        ...
+
+    def struct_statistics(self) -> pa.DataType | None:
+        """Arrow type of ``add.stats_parsed``, or None where statistics are not kept as a struct."""
+        ...
+
+
+
+class Dialect(Protocol):
+    """One log format. Implementations are modules' singletons, stateless and thread-safe."""
+
+    name: str
+    log_folder: str
+
+    def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
+        """List the log folder and parse its names.
+
+        Args:
+            store: Store of the table.
+            hint: Use the pointer file to start listing near the end (the answer for the latest
+                version must be the same).
+            start: With ``hint=False``, the least commit version of interest.
+        """
+        ...
+
+    def decode(
+        self, store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
+    ) -> Actions:
+        """Read and decode many commits in as few parses as possible.
+
+        Args:
+            store: Store of the table.
+            commits: Commits by version, ascending.
+            files: False leaves out the file actions: `Actions.files` and `Actions.other` are
+                empty, and the lines are checked only as far as finding the others needs.
+
+        Raises:
+            MalformedLogError: Not JSON; with file, line and byte offset.
+            InvalidActionError: A required field is missing, or of the wrong type.
+        """
+        ...
+
+    def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
+        """Read and decode a log compaction file; rows have null ``version`` and ``position``."""
+        ...
+
+    def open_checkpoint(self, store: LogStore, checkpoint: Checkpoint) -> CheckpointReader:
+        """A reader over one checkpoint; opens files only when asked to read."""
+        ...
+
+    def decode_commit_infos(self, lines: Sequence[CommitInfoLine]) -> pl.DataFrame:
+        """Decode commitInfo lines to flattened rows (``actionType`` = ``commitInfo``), in order;
+        fields that the contract does not name go to ``extra``."""
+        ...
+
+    def check_readable(self, protocol: dict[str, object], table: str) -> None:
+        """Refuse a protocol that this dialect's reader does not honour.
+
+        Raises:
+            UnsupportedFeatureError: With the version or the feature's name in ``found``.
+        """
+        ...
