@@ -1,0 +1,58 @@
+# Needs make and Python 3.11 or newer; everything else goes into .venv.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	"$$p" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench fmt lint types layers unit clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: $(VENV)/.runtime ## Make a table on local disk, replay its log, write Parquet, showing each step
+	$(BIN)/lakelog demo
+
+test: lint types layers unit ## Check everything: lint, format, types, layers, tests, docs, notebooks
+
+lint: $(VENV)/.dev ## Lint, and check the format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev ## Check the types, strictly
+	$(BIN)/mypy
+
+layers: $(VENV)/.dev ## Check that imports point one way
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.dev ## Run the tests only
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.dev ## Run the benchmarks beside deltalake and the raw decode
+	$(BIN)/python -m perf
+
+fmt: $(VENV)/.dev ## Format, and mend what the linter can mend
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean: ## Remove the environment, caches and build products
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find engine tests perf notebooks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# Stamps: an environment is made anew only when what it is made from changes. The package is
+# installed in place, so its code never needs a second installation.
+$(VENV)/.python:
+	@test -n "$(PYTHON)" || { echo "lakelog needs Python 3.11 or newer, with the venv module" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.runtime: pyproject.toml | $(VENV)/.python
+	$(PIP) install --quiet --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.python
+	$(PIP) install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/.runtime

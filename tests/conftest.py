@@ -1,0 +1,98 @@
+"""What all tests share: the corpus of real logs, and the rule that CI skips nothing in silence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+CI = os.environ.get("CI", "").lower() in {"1", "true"}
+
+ALLOWED_SKIPS_IN_CI: dict[str, str] = {
+    # Start of a skip's reason, and why CI may lack what it names.
+    "corpus not found": "a clone that stands alone has no corpus beside it",
+}
+
+# Shared machines stall at times, so no example is held to a deadline. A failure prints the seed
+# (`@reproduce_failure`) that replays it.
+settings.register_profile(
+    "default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("default")
+
+
+def find_corpus() -> Path | None:
+    """The folder of real logs: LAKELOG_CORPUS, else ../shared/corpus beside the checkout.
+
+    None where the default is absent. A LAKELOG_CORPUS that does not exist is an error: somebody
+    asked for those tests, so they must not vanish.
+    """
+    named = os.environ.get("LAKELOG_CORPUS")
+    root = Path(named) if named else REPOSITORY.parent / "shared" / "corpus"
+    if root.is_dir():
+        return root
+    if named:
+        raise pytest.UsageError(f"LAKELOG_CORPUS is not a folder: {named}")
+    return None
+
+
+def missing_corpus_reason() -> str:
+    return "corpus not found: set LAKELOG_CORPUS, or place it at ../shared/corpus"
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Root of the checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """Root of the corpus of real logs, read-only (`delta/`, `indextables/`)."""
+    root = find_corpus()
+    if root is None:
+        pytest.skip(missing_corpus_reason())
+    return root
+
+
+class SkipsAreFailures:
+    """Under CI: collects every skip and fails the run for each one that is not allowed."""
+
+    def __init__(self) -> None:
+        self.refused: list[tuple[str, str]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if not report.skipped or hasattr(report, "wasxfail"):
+            return
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = reason.removeprefix("Skipped: ")
+        if not reason.startswith(tuple(ALLOWED_SKIPS_IN_CI)):
+            self.refused.append((report.nodeid, reason))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        if self.refused and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return (yield)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.refused:
+            terminalreporter.section("skipped in CI, which counts as failed", red=True)
+            for nodeid, reason in self.refused:
+                terminalreporter.line(f"{nodeid}: {reason}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if CI:
+        config.pluginmanager.register(SkipsAreFailures(), "skips-are-failures")
