@@ -1,0 +1,324 @@
+"""The logs that the benchmarks read, written as Spark writes them.
+
+Four shapes, each scaling along one axis: a classic checkpoint with commits behind it, a few large
+commits, many small commits, a multi-part checkpoint. `generate` writes one into a folder and
+returns the facts that every contender's answer must match.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from perf import columns
+
+Facts = dict[str, int]
+"""What a table holds: live files and their bytes, add actions in the log and their bytes."""
+
+CHECKPOINT_VERSION = 100
+_ROW_GROUP_ROWS = 131_072
+_MS = columns.FIRST_MODIFICATION_MS
+_MAP = pa.map_(pa.string(), pa.string())
+_DV = pa.struct(
+    {
+        "storageType": pa.string(),
+        "pathOrInlineDv": pa.string(),
+        "offset": pa.int32(),
+        "sizeInBytes": pa.int32(),
+        "cardinality": pa.int64(),
+        "maxRowIndex": pa.int64(),
+    }
+)
+_CHECKPOINT = pa.schema(
+    {
+        "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
+        "add": pa.struct(
+            {
+                "path": pa.string(),
+                "partitionValues": _MAP,
+                "size": pa.int64(),
+                "modificationTime": pa.int64(),
+                "dataChange": pa.bool_(),
+                "tags": _MAP,
+                "deletionVector": _DV,
+                "baseRowId": pa.int64(),
+                "defaultRowCommitVersion": pa.int64(),
+                "clusteringProvider": pa.string(),
+                "stats": pa.string(),
+            }
+        ),
+        "remove": pa.struct(
+            {
+                "path": pa.string(),
+                "deletionTimestamp": pa.int64(),
+                "dataChange": pa.bool_(),
+                "extendedFileMetadata": pa.bool_(),
+                "partitionValues": _MAP,
+                "size": pa.int64(),
+                "deletionVector": _DV,
+                "baseRowId": pa.int64(),
+                "defaultRowCommitVersion": pa.int64(),
+            }
+        ),
+        "metaData": pa.struct(
+            {
+                "id": pa.string(),
+                "name": pa.string(),
+                "description": pa.string(),
+                "format": pa.struct({"provider": pa.string(), "options": _MAP}),
+                "schemaString": pa.string(),
+                "partitionColumns": pa.list_(pa.string()),
+                "configuration": _MAP,
+                "createdTime": pa.int64(),
+            }
+        ),
+        "protocol": pa.struct(
+            {
+                "minReaderVersion": pa.int32(),
+                "minWriterVersion": pa.int32(),
+                "readerFeatures": pa.list_(pa.string()),
+                "writerFeatures": pa.list_(pa.string()),
+            }
+        ),
+    }
+)
+"""The columns of a classic checkpoint that Spark writes with JSON statistics only."""
+
+
+def generate(name: str, directory: Path, scale: float) -> Facts:
+    """Write the table `name` (a key of `TABLES`) into `directory`, `scale` times its full size.
+
+    The same name and scale give the same bytes, and commits carry their own time as the file
+    modification time. Memory: at most one million file actions at a time.
+    """
+    log = directory / "_delta_log"
+    log.mkdir(parents=True)
+    facts = TABLES[name](log, scale)
+    return facts | {"log_bytes": sum(f.stat().st_size for f in log.iterdir())}
+
+
+def commit_text(version: int, *, adds: int = 1) -> str:
+    """One more commit: `adds` new files, numbered far above any that the tables hold."""
+    lines = columns.add_lines(columns.files(1_000_000_000 + version * adds, adds))
+    return _commit_info(version, "WRITE") + "\n".join(lines) + "\n"
+
+
+def classic_checkpoint(log: Path, scale: float) -> Facts:
+    """1M files and 1 percent tombstones in a classic checkpoint, 100 commits behind it.
+
+    Each commit removes ten files of the checkpoint, adds twenty, and adds one back that the
+    commit before it removed. The checkpoint comes from pyarrow in the protocol's schema: snappy,
+    maps as MAP, statistics as JSON text only, the earlier commits cleaned up.
+    """
+    count, commits = _scaled(1_000_000, scale), max(3, _scaled(100, scale))
+    held = columns.files(0, count)
+    gone = columns.files(2_000_000, _scaled(10_000, scale))
+    path = log / f"{CHECKPOINT_VERSION:020d}.checkpoint.parquet"
+    _write_checkpoint(path, [_head(), _adds(held), _removes(gone)])
+    _write_hint(log, size=2 + count + gone.height)
+    _write_commit(log, CHECKPOINT_VERSION, _commit_info(CHECKPOINT_VERSION, "WRITE"))
+
+    new = columns.files(3_000_000, 20 * commits)
+    removed, back = held[: 10 * commits], held[: 10 * (commits - 1) : 10]
+    new_lines = columns.add_lines(new).to_list()
+    removed_lines = columns.remove_lines(removed, pl.lit(_MS + 1_000_000)).to_list()
+    back_lines = columns.add_lines(back).to_list()
+    for k in range(commits):
+        version = CHECKPOINT_VERSION + 1 + k
+        lines = removed_lines[10 * k : 10 * k + 10] + new_lines[20 * k : 20 * k + 20]
+        lines += back_lines[k - 1 : k] if k else []
+        _write_commit(log, version, _commit_info(version, "MERGE") + "\n".join(lines) + "\n")
+    live = pl.concat([held[10 * commits :], new, back])
+    logged = pl.concat([held, new, back])
+    return _facts(live, logged, last_version=CHECKPOINT_VERSION + commits)
+
+
+def large_commits(log: Path, scale: float) -> Facts:
+    """1M adds in 200 JSON commits, statistics over five columns, no checkpoint."""
+    count, commits = _scaled(1_000_000, scale), max(2, _scaled(200, scale))
+    held = columns.files(0, count)
+    lines = columns.add_lines(held)
+    for k in range(commits):
+        own = lines[count * k // commits : count * (k + 1) // commits]
+        head = _first_lines() if k == 0 else ""
+        _write_commit(log, k, _commit_info(k, "WRITE") + head + "\n".join(own) + "\n")
+    return _facts(held, held, last_version=commits - 1)
+
+
+def small_commits(log: Path, scale: float) -> Facts:
+    """10,000 JSON commits of one add each; each tenth removes an earlier file; no checkpoint."""
+    commits = max(20, _scaled(10_000, scale))
+    held = columns.files(0, commits)
+    removed = held[: commits // 2 : 5][: commits // 10]
+    adds = columns.add_lines(held).to_list()
+    removes = columns.remove_lines(removed, pl.lit(_MS + 1_000_000)).to_list()
+    for k in range(commits):
+        text = _commit_info(k, "DELETE" if k % 10 == 9 else "STREAMING UPDATE")
+        text += (_first_lines() if k == 0 else "") + adds[k] + "\n"
+        if k % 10 == 9 and k // 10 < removed.height:
+            text += removes[k // 10] + "\n"
+        _write_commit(log, k, text)
+    live = held.join(removed.select("path"), on="path", how="anti")
+    return _facts(live, held, last_version=commits - 1)
+
+
+def multipart_checkpoint(log: Path, scale: float) -> Facts:
+    """10M files of short paths in a multi-part checkpoint of 20 parts, no statistics.
+
+    Rows are dealt to the parts by number. The protocol wants Spark's hash of the path there,
+    which no reader relies on and which would make the generator slow.
+    """
+    count, parts = _scaled(10_000_000, scale), 20
+    size = 0
+    for k in range(parts):
+        first, end = count * k // parts, count * (k + 1) // parts
+        own = columns.narrow_files(first, end - first)
+        path = log / (f"{CHECKPOINT_VERSION:020d}.checkpoint.{k + 1:010d}.{parts:010d}.parquet")
+        _write_checkpoint(path, ([_head(partitioned=False)] if k == 0 else []) + [_adds(own)])
+        size += int(own["size"].sum())
+    _write_hint(log, size=count + 2, parts=parts)
+    _write_commit(log, CHECKPOINT_VERSION, _commit_info(CHECKPOINT_VERSION, "WRITE"))
+    return {
+        "files": count,
+        "bytes": size,
+        "adds": count,
+        "add_bytes": size,
+        "last_version": CHECKPOINT_VERSION,
+    }
+
+
+TABLES: dict[str, Callable[[Path, float], Facts]] = {
+    "classic_checkpoint": classic_checkpoint,
+    "large_commits": large_commits,
+    "small_commits": small_commits,
+    "multipart_checkpoint": multipart_checkpoint,
+}
+
+
+def _scaled(count: int, scale: float) -> int:
+    return max(1, round(count * scale))
+
+
+def _facts(live: pl.DataFrame, logged: pl.DataFrame, *, last_version: int) -> Facts:
+    return {
+        "files": live.height,
+        "bytes": int(live["size"].sum()),
+        "adds": logged.height,
+        "add_bytes": int(logged["size"].sum()),
+        "last_version": last_version,
+    }
+
+
+def _write_commit(log: Path, version: int, text: str) -> None:
+    path = log / f"{version:020d}.json"
+    path.write_text(text, encoding="utf-8")
+    seconds = (_MS + version * 1000) / 1000
+    os.utime(path, (seconds, seconds))
+
+
+def _commit_info(version: int, operation: str) -> str:
+    info = {
+        "timestamp": _MS + version * 1000,
+        "operation": operation,
+        "operationParameters": {"mode": "Append", "partitionBy": '["date","region"]'},
+        "isolationLevel": "Serializable",
+        "isBlindAppend": operation == "WRITE",
+        "operationMetrics": {"numFiles": "1", "numOutputRows": "1000", "numOutputBytes": "1048"},
+        "engineInfo": "Apache-Spark/3.5.1 Delta-Lake/3.2.0",
+        "txnId": f"00000000-0000-4000-8000-{version:012d}",
+    }
+    return json.dumps({"commitInfo": info}, separators=(",", ":")) + "\n"
+
+
+def _metadata(*, partitioned: bool = True) -> dict[str, object]:
+    return {
+        "id": "3f2504e0-4f89-41d3-9a0c-0305e82c3301",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": columns.SCHEMA_STRING,
+        "partitionColumns": list(columns.PARTITIONS) if partitioned else [],
+        "configuration": {"delta.checkpointInterval": "100"},
+        "createdTime": _MS,
+    }
+
+
+def _first_lines() -> str:
+    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+    return "".join(
+        json.dumps(action, separators=(",", ":")) + "\n"
+        for action in (protocol, {"metaData": _metadata()})
+    )
+
+
+def _head(*, partitioned: bool = True) -> pa.Table:
+    """The rows of a checkpoint that are no file actions: protocol and metaData."""
+    metadata = _metadata(partitioned=partitioned)
+    metadata["format"] = {"provider": "parquet", "options": []}
+    metadata["configuration"] = [("delta.checkpointInterval", "100")]
+    rows = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
+    return pa.Table.from_pylist(rows, schema=_CHECKPOINT)
+
+
+def _adds(frame: pl.DataFrame) -> pa.Table:
+    return _rows("add", frame, {"dataChange": pa.repeat(False, frame.height)})
+
+
+def _removes(frame: pl.DataFrame) -> pa.Table:
+    deleted = pa.repeat(pa.scalar(_MS + 500_000, pa.int64()), frame.height)
+    flags = dict.fromkeys(("dataChange", "extendedFileMetadata"), pa.repeat(True, frame.height))
+    return _rows("remove", frame, {"deletionTimestamp": deleted, **flags})
+
+
+def _rows(action: str, frame: pl.DataFrame, constants: dict[str, pa.Array]) -> pa.Table:
+    """Checkpoint rows of one action: `frame`'s columns and `constants`, the rest null."""
+    count = frame.height
+    given = constants | {
+        name: frame[name].to_arrow(compat_level=pl.CompatLevel.oldest()) for name in frame.columns
+    }
+    given["partitionValues"] = _partition_map(frame)
+    struct = _CHECKPOINT.field(action).type
+    children = [
+        given[field.name].cast(field.type) if field.name in given else pa.nulls(count, field.type)
+        for field in struct
+    ]
+    columns_ = [
+        pa.StructArray.from_arrays(children, fields=list(struct))
+        if field.name == action
+        else pa.nulls(count, field.type)
+        for field in _CHECKPOINT
+    ]
+    return pa.Table.from_arrays(columns_, schema=_CHECKPOINT)
+
+
+def _partition_map(frame: pl.DataFrame) -> pa.Array:
+    names = [c for c in columns.PARTITIONS if c in frame.columns]
+    width, count = len(names), frame.height
+    offsets = pa.array(np.arange(count + 1, dtype=np.int32) * width)
+    if not names:
+        none = pa.array([], pa.string())
+        return pa.MapArray.from_arrays(offsets, none, none)
+    both = frame.select(
+        keys=pl.concat_list(pl.lit(n) for n in names), values=pl.concat_list(names)
+    ).explode("keys", "values")
+    return pa.MapArray.from_arrays(offsets, _strings(both["keys"]), _strings(both["values"]))
+
+
+def _strings(column: pl.Series) -> pa.Array:
+    return column.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())
+
+
+def _write_checkpoint(path: Path, tables: list[pa.Table]) -> None:
+    table = pa.concat_tables(tables)
+    pq.write_table(table, path, compression="snappy", row_group_size=_ROW_GROUP_ROWS)
+
+
+def _write_hint(log: Path, **fields: int) -> None:
+    (log / "_last_checkpoint").write_text(
+        json.dumps({"version": CHECKPOINT_VERSION, **fields}), encoding="utf-8"
+    )
