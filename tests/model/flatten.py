@@ -1,0 +1,150 @@
+"""One action to one flattened row, field by field, as the ``schemas/actions.json`` file says.
+
+Reads the contract's file itself, so that nothing here leans on the code under test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from tests.model.strict_json import RefusedError
+
+CONTRACT = Path(__file__).resolve().parents[2] / "schemas" / "actions.json"
+
+REQUIRED = {
+    "add": ("path", "size"),
+    "remove": ("path",),
+    "txn": ("appId", "txnVersion"),
+    "domainMetadata": ("domain",),
+    "protocol": ("minReaderVersion",),
+    "sidecar": ("path",),
+    "mergeskip": ("path",),
+}
+
+FREE_TEXT_MAPS = ("operationParameters", "operationMetrics")
+"""Maps whose values may be any JSON; those that are not text stand as JSON text."""
+
+
+def _is_int(value: Any, bits: int) -> bool:
+    limit = 1 << (bits - 1)
+    return isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
+
+
+_CONFORMS: dict[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "long": lambda value: _is_int(value, 64),
+    "integer": lambda value: _is_int(value, 32),
+    "array": lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value),
+    "map": lambda value: (
+        isinstance(value, dict) and all(v is None or isinstance(v, str) for v in value.values())
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one column stands in an action: the keys to follow, the column, and its type."""
+
+    keys: tuple[str, ...]
+    column: str
+    type: Any
+
+
+@cache
+def wire(dialect: str) -> dict[str, tuple[Slot, ...]]:
+    """Wrapper key to its slots, from the contract."""
+    found: dict[str, list[Slot]] = {}
+    for field in json.loads(CONTRACT.read_text())["fields"]:
+        for place in field["metadata"].get(dialect, ()):
+            wrapper, *keys = place.split(".")
+            found.setdefault(wrapper, []).append(Slot(tuple(keys), field["name"], field["type"]))
+    found.setdefault("checkpointMetadata", [])
+    return {wrapper: tuple(slots) for wrapper, slots in found.items()}
+
+
+@cache
+def columns() -> tuple[str, ...]:
+    """Every column of the flattened schema, in order."""
+    return tuple(f["name"] for f in json.loads(CONTRACT.read_text())["fields"])
+
+
+def decode_path(path: str, where: str) -> str:
+    """Percent-decode exactly once; escapes that are not hexadecimal stay as they are."""
+    try:
+        return unquote_to_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as cause:
+        raise RefusedError(f"{where}: path does not decode to UTF-8: {path!r}") from cause
+
+
+def _convert(value: Any, type_: Any, column: str, where: str) -> Any:
+    """The value if it has the contract's type; refuses any other."""
+    kind = type_["type"] if isinstance(type_, dict) else type_
+    if value is None or _CONFORMS[kind](value):
+        return value
+    if kind == "map" and column in FREE_TEXT_MAPS and isinstance(value, dict):
+        return {
+            k: v if v is None or isinstance(v, str) else json.dumps(v) for k, v in value.items()
+        }
+    if column == "stats" and isinstance(value, dict):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    raise RefusedError(f"{where}: {column} holds {value!r}, which is no {type_}")
+
+
+def dv_id(row: Mapping[str, Any]) -> str | None:
+    """Unique id of the deletion vector (Delta protocol, Deletion Vectors, Derived Fields)."""
+    if row.get("dvStorageType") is None:
+        return None
+    offset = row.get("dvOffset")
+    return f"{row['dvStorageType']}{row['dvPathOrInline']}" + (
+        "" if offset is None else f"@{offset}"
+    )
+
+
+def flatten(wrapper: str, body: Any, where: str, dialect: str = "delta") -> dict[str, Any]:
+    """The flattened row of one action; ``extra`` holds what the contract does not name.
+
+    Raises:
+        RefusedError: A required field is missing, or a known one has another type.
+    """
+    known = wire(dialect).get(wrapper)
+    row: dict[str, Any] = {"actionType": "mergeskip" if wrapper == "skip" else wrapper}
+    if known is None:
+        return row | {"extra": body}
+    if not isinstance(body, dict):
+        raise RefusedError(f"{where}: {wrapper} is not an object")
+    for slot in known:
+        value: Any = body
+        for key in slot.keys:
+            if value is None:
+                break
+            if not isinstance(value, dict):
+                raise RefusedError(f"{where}: {wrapper}.{'.'.join(slot.keys)} is not an object")
+            value = value.get(key)
+        row[slot.column] = _convert(value, slot.type, slot.column, where)
+    first = {slot.keys[0] for slot in known}
+    extra = {k: v for k, v in body.items() if k not in first and v is not None}
+    row["extra"] = extra or None
+    for column in REQUIRED.get(row["actionType"], ()):
+        if row.get(column) is None:
+            raise RefusedError(f"{where}: {wrapper} without {column}")
+    if dialect == "delta":
+        _finish_delta(row, body, where)
+    return row
+
+
+def _finish_delta(row: dict[str, Any], body: dict[str, Any], where: str) -> None:
+    if row.get("path") is not None:
+        row["path"] = decode_path(row["path"], where)
+    if row["actionType"] in {"add", "remove"}:
+        if body.get("deletionVector") is not None and (
+            row["dvStorageType"] is None or row["dvPathOrInline"] is None
+        ):
+            raise RefusedError(f"{where}: a deletion vector without storageType or pathOrInlineDv")
+        row["dvId"] = dv_id(row)
