@@ -201,7 +201,10 @@ def to_json(type_: DataType) -> Any:
 
 
 def to_polars(type_: DataType) -> pl.DataType:
-    """The Polars dtype of a type. Opaque and void types become ``Null``; variant ``Binary``."""
+    """The Polars dtype of a type. Opaque and void types become ``Null``; variant ``Binary``.
+
+    A map whose keys are opaque is opaque itself: keys are never null.
+    """
     import polars as pl
 
     match type_:
@@ -210,7 +213,8 @@ def to_polars(type_: DataType) -> pl.DataType:
         case Array(element, _):
             return pl.List(to_polars(element))
         case Map(key, value, _):
-            return pl.Map(to_polars(key), to_polars(value))
+            keys = to_polars(key)
+            return pl.Null() if keys == pl.Null() else pl.Map(keys, to_polars(value))
         case Struct(fields):
             return pl.Struct([pl.Field(f.name, to_polars(f.type)) for f in fields])
         case Primitive(name):
@@ -235,20 +239,24 @@ def to_polars(type_: DataType) -> pl.DataType:
 
 
 def to_arrow(type_: DataType) -> pa.DataType:
-    """The Arrow type of a type, with Parquet's MAP for maps and Spark's nullability."""
+    """The Arrow type of a type, with Parquet's MAP for maps and Spark's nullability.
+
+    Opaque types are nullable nulls, as in `to_polars`.
+    """
     import pyarrow as pa
 
     match type_:
         case Decimal(precision, scale):
             return pa.decimal128(precision, scale)
         case Array(element, contains_null):
-            return pa.list_(pa.field("element", to_arrow(element), nullable=contains_null))
+            return pa.list_(_arrow_field("element", element, nullable=contains_null))
         case Map(key, value, contains_null):
-            return pa.map_(
-                to_arrow(key), pa.field("value", to_arrow(value), nullable=contains_null)
-            )
+            keys = to_arrow(key)
+            if pa.types.is_null(keys):
+                return keys
+            return pa.map_(keys, _arrow_field("value", value, nullable=contains_null))
         case Struct(fields):
-            return pa.struct([pa.field(f.name, to_arrow(f.type), f.nullable) for f in fields])
+            return pa.struct([_arrow_field(f.name, f.type, nullable=f.nullable) for f in fields])
         case Primitive(name):
             primitives = {
                 "string": pa.string(),
@@ -268,6 +276,14 @@ def to_arrow(type_: DataType) -> pa.DataType:
             if name.startswith(("string", "char", "varchar")):
                 return pa.string()
             return primitives.get(name, pa.null())
+
+
+def _arrow_field(name: str, type_: DataType, *, nullable: bool) -> pa.Field:
+    import pyarrow as pa
+
+    arrow = to_arrow(type_)
+    # Opaque types become Arrow's null type, and Arrow allows no field of that type to be required.
+    return pa.field(name, arrow, nullable or pa.types.is_null(arrow))
 
 
 def is_known(type_: DataType) -> bool:
