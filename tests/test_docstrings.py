@@ -1,0 +1,39 @@
+"""Every example in a docstring runs, and gives what it shows."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import lakelog
+
+MODULES = sorted(
+    {"lakelog"}
+    | {
+        module.name
+        for module in pkgutil.walk_packages(lakelog.__path__, "lakelog.")
+        if not module.name.endswith("__main__")
+    }
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_a_module_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = doctest.testmod(
+        importlib.import_module(name),
+        optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE,
+    )
+    assert outcome.failed == 0
+
+
+def test_public_names_are_sorted_and_exist() -> None:
+    assert lakelog.__all__ == sorted(lakelog.__all__)
+    for name in lakelog.__all__:
+        assert getattr(lakelog, name).__doc__, name

@@ -1,0 +1,210 @@
+"""The wheel stands alone, and importing lakelog stays cheap."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+
+import lakelog
+from lakelog import contract
+
+HEAVY = ("polars", "pyarrow", "fsspec", "pandas", "numpy", "orjson", "adlfs", "gcsfs", "fastavro")
+
+
+def run_python(code: str, path: Path, folder: Path) -> str:
+    """Run `code` in a fresh interpreter that finds lakelog in `path`; returns its output."""
+    # -S leaves out the editable installation's .pth file; the dependencies come after `path`.
+    packages = os.pathsep.join(p for p in sys.path if p.endswith("site-packages"))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(path), packages])}
+    outcome = subprocess.run(
+        [sys.executable, "-S", "-W", "error", "-c", code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout
+
+
+def best_seconds(action: Callable[[], object], runs: int = 5) -> float:
+    """The least of several timings: what the work costs when the machine does nothing else."""
+
+    def timed() -> float:
+        start = perf_counter()
+        action()
+        return perf_counter() - start
+
+    return min(timed() for _ in range(runs))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation"]
+    outcome = subprocess.run(
+        [*command, "--outdir", str(folder), str(repository)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds what the wheel installs, far from the checkout."""
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def test_the_wheel_carries_the_contract_and_nothing_of_the_checkout(
+    wheel: Path, repository: Path
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    contract_files = {
+        f"lakelog/_schemas/{path.relative_to(repository / 'schemas').as_posix()}"
+        for path in (repository / "schemas").rglob("*")
+        if path.is_file()
+    }
+    assert contract_files <= set(names)
+    assert "lakelog/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {"lakelog", f"lakelog-{lakelog.__version__}.dist-info"}
+
+
+def test_the_contract_loads_from_the_wheel_as_from_the_checkout(
+    unpacked: Path, repository: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import json\n"
+        "from lakelog import contract\n"
+        "print(contract.schema_directory())\n"
+        "print(json.dumps(contract.to_json(contract.load('actions'))))\n"
+    )
+    directory, schema = run_python(code, unpacked, tmp_path).splitlines()
+    assert Path(directory) == unpacked / "lakelog" / "_schemas"
+    assert json.loads(schema) == contract.to_json(contract.load("actions"))
+
+    directory, schema = run_python(code, repository / "engine", tmp_path).splitlines()
+    assert Path(directory) == repository / "schemas"
+    assert json.loads(schema) == json.loads(
+        (repository / "schemas/actions.json").read_text("utf-8")
+    )
+
+
+def test_the_wheel_opens_a_table_with_the_checkout_out_of_the_way(
+    unpacked: Path, tmp_path: Path
+) -> None:
+    write_tiny_table(tmp_path / "table")
+    code = (
+        "import lakelog\n"
+        "snapshot = lakelog.open('table').snapshot()\n"
+        "print(lakelog.__file__, snapshot.files().collect()['path'].to_list())\n"
+    )
+    output = run_python(code, unpacked, tmp_path)
+    assert output.startswith(str(unpacked))
+    assert output.split()[1:] == ["['a.parquet']"]
+
+
+def write_tiny_table(folder: Path) -> None:
+    """A Delta table of one commit and one file, whose log alone exists."""
+    schema = '{"type":"struct","fields":[]}'
+    actions = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {
+            "metaData": {
+                "id": "5f2c0d2e-0000-4000-8000-000000000000",
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": schema,
+                "partitionColumns": [],
+                "configuration": {},
+            }
+        },
+        {
+            "add": {
+                "path": "a.parquet",
+                "partitionValues": {},
+                "size": 1,
+                "modificationTime": 0,
+                "dataChange": True,
+            }
+        },
+    ]
+    log = folder / "_delta_log"
+    log.mkdir(parents=True)
+    text = "".join(json.dumps(action) + "\n" for action in actions)
+    (log / f"{0:020}.json").write_text(text)
+
+
+@pytest.mark.parametrize(
+    "code", ["import lakelog", "import lakelog.cli", "import lakelog.contract, lakelog.errors"]
+)
+def test_importing_leaves_the_heavy_packages_alone(
+    repository: Path, tmp_path: Path, code: str
+) -> None:
+    listing = f"{code}\nimport sys\nprint(*(m for m in {HEAVY} if m in sys.modules))"
+    assert run_python(listing, repository / "engine", tmp_path).split() == []
+
+
+def test_help_leaves_the_heavy_packages_alone(repository: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from lakelog.cli import main\n"
+        "sys.argv = ['lakelog', '--help']\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as leaving:\n"
+        "    assert not leaving.code\n"
+        f"print('heavy:', *(m for m in {HEAVY} if m in sys.modules))\n"
+    )
+    output = run_python(code, repository / "engine", tmp_path)
+    assert "replay" in output
+    assert output.splitlines()[-1].split() == ["heavy:"]
+
+
+def test_import_takes_under_0_4_seconds(repository: Path, tmp_path: Path) -> None:
+    path = repository / "engine"
+    assert best_seconds(lambda: run_python("import lakelog", path, tmp_path)) < 0.4
+
+
+def test_help_takes_under_0_5_seconds(repository: Path, tmp_path: Path) -> None:
+    code = "import sys; sys.argv = ['lakelog', '--help']; from lakelog.cli import main; main()"
+    assert best_seconds(lambda: run_python(code, repository / "engine", tmp_path)) < 0.5
+
+
+def requirements(repository: Path) -> set[str]:
+    """Names of the required dependencies, as imported."""
+    project = tomllib.loads((repository / "pyproject.toml").read_text("utf-8"))["project"]
+    return {re.split(r"[^\w-]", requirement)[0] for requirement in project["dependencies"]}
+
+
+def test_what_the_package_imports_is_what_it_requires(repository: Path) -> None:
+    optional = {"fastavro", "pandas", "s3fs", "matplotlib"}
+    imported = {
+        name
+        for path in (repository / "engine" / "lakelog").rglob("*.py")
+        for name in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text("utf-8"), re.MULTILINE)
+    }
+    third_party = imported - sys.stdlib_module_names - {"lakelog"}
+    assert third_party - optional <= requirements(repository)
+    # fsspec loads the clients of the object stores by the scheme of a path, so nothing names them.
+    assert requirements(repository) - {"adlfs", "gcsfs"} <= third_party
