@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import polars as pl
 import pyarrow as pa
 
 from lakelog import actions
 from lakelog.storage import LogStore
+
+STRUCT_STATISTICS = "stats_parsed"
+"""Name under which `CheckpointReader.iter_files` hands out statistics that are kept as a struct;
+no column of the flattened table."""
 
 CHECKPOINT_META = ("protocol", "metaData", "txn", "domainMetadata", "mergeskip")
 """Action types of a state that are not file actions."""
@@ -84,12 +88,12 @@ class LogListing:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitInfoLine:
-    """One undecoded commitInfo line: most reads never need it, so it waits as bytes."""
+class CommitInfo:
+    """One commitInfo as parsed JSON: most reads never need it flattened."""
 
-    version: int
+    version: int | None
     position: int
-    line: bytes
+    body: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -102,13 +106,13 @@ class Actions:
         meta: Rows of the other types that make state: protocol, metaData, txn, domainMetadata,
             mergeskip; and sidecar, checkpointMetadata where a checkpoint holds them.
         other: ``cdc`` rows and rows of unknown types (body in ``extra``); history, never state.
-        commit_infos: Undecoded commitInfo lines.
+        commit_infos: commitInfo lines, by (version, position).
     """
 
     files: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
     meta: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
     other: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
-    commit_infos: tuple[CommitInfoLine, ...] = ()
+    commit_infos: tuple[CommitInfo, ...] = ()
 
 
 class CheckpointReader(Protocol):
@@ -117,8 +121,8 @@ class CheckpointReader(Protocol):
 
     checkpoint: Checkpoint
 
-    def read_meta(self) -> pl.DataFrame:
-        """The non-file actions (`CHECKPOINT_META`), narrow; never reads the files' rows."""
+    def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
+        """The non-file actions of the types in `kinds`, narrow; never reads the files' rows."""
         ...
 
     def iter_files(
@@ -128,7 +132,8 @@ class CheckpointReader(Protocol):
 
         Args:
             columns: Flattened columns wanted; only these are read (a column that the checkpoint
-                lacks is left out of the frames). ``actionType`` always comes along.
+                lacks is left out of the frames). ``actionType`` and ``path`` always come along.
+                `STRUCT_STATISTICS` asks for the typed statistics as they are kept.
             kinds: ``add``, ``remove`` or both.
         """
         ...
@@ -185,8 +190,8 @@ class Dialect(Protocol):
         """A reader over one checkpoint; opens files only when asked to read."""
         ...
 
-    def decode_commit_infos(self, lines: Sequence[CommitInfoLine]) -> pl.DataFrame:
-        """Decode commitInfo lines to flattened rows (``actionType`` = ``commitInfo``), in order;
+    def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
+        """Flatten commitInfo bodies to rows (``actionType`` = ``commitInfo``), in order;
         fields that the contract does not name go to ``extra``."""
         ...
 

@@ -1,0 +1,305 @@
+"""Reading Delta checkpoints of every kind: classic, multi-part, V2 with sidecars or inline.
+
+Parquet is read leaf by leaf, so that two columns of a million-file checkpoint cost two columns.
+Sizes that a manifest records for its sidecars are never trusted; the files' own lengths are.
+
+Source: Delta protocol, Checkpoints; Checkpoint Schema; Sidecar Files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
+from typing import BinaryIO
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog import actions, contract
+from lakelog.errors import InvalidActionError, MalformedLogError, NotFoundError
+from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, Actions, Checkpoint
+from lakelog.formats.delta.names import SIDECAR_FOLDER
+from lakelog.formats.delta.paths import decode_path, decode_paths, with_dv_id
+from lakelog.formats.ndjson import Blob, decode_lines
+from lakelog.formats.wire import Leaf, Node, Wire
+from lakelog.storage import LogStore
+
+_BATCH_ROWS = 1 << 16
+_DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset")
+_WIRE = Wire.of("delta")
+_MANIFEST_ONLY = ("sidecar", "checkpointMetadata")
+
+
+class DeltaCheckpointReader:
+    """Reads one checkpoint; see `lakelog.formats.base.CheckpointReader`.
+
+    Raises:
+        MalformedLogError: A file is damaged, or a part or sidecar is gone.
+        InvalidActionError: A row lacks a required field, or a column has an impossible type.
+    """
+
+    def __init__(self, store: LogStore, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self._store = store
+
+    @cached_property
+    def _json_manifest(self) -> Actions | None:
+        if self.checkpoint.layout != "v2-json":
+            return None
+        (path,) = self.checkpoint.paths
+        decoded = decode_lines([Blob(None, path, self._store.read(path))], _WIRE)
+        return Actions(_decoded(decoded.files), decoded.meta)
+
+    @cached_property
+    def _sidecars(self) -> tuple[str, ...]:
+        """Sidecar files, relative to the table root, in the manifest's order."""
+        if self._json_manifest is not None:
+            meta = self._json_manifest.meta
+        elif self.checkpoint.layout == "multipart":
+            return ()
+        else:
+            meta = self._read_parquet_meta(self.checkpoint.paths[0], _MANIFEST_ONLY)
+        if "path" not in meta.columns:
+            return ()
+        paths = meta.filter(pl.col("actionType") == "sidecar")["path"]
+        return tuple(_sidecar_path(path) for path in paths)
+
+    @cached_property
+    def _parquet_files(self) -> tuple[str, ...]:
+        """Parquet files that may hold file actions."""
+        own = () if self._json_manifest is not None else self.checkpoint.paths
+        return (*own, *self._sidecars)
+
+    def files_read(self) -> tuple[str, ...]:
+        """Manifest or parts, then sidecars."""
+        return (*self.checkpoint.paths, *self._sidecars)
+
+    def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
+        """The non-file actions of the types in `kinds`, narrow."""
+        if self._json_manifest is not None:
+            return self._json_manifest.meta.filter(pl.col("actionType").is_in(list(kinds)))
+        return actions.concat(self._read_parquet_meta(p, kinds) for p in self.checkpoint.paths)
+
+    def struct_statistics(self) -> pa.DataType | None:
+        """Arrow type of ``add.stats_parsed``; None where no file has it."""
+        for path in self._parquet_files:
+            with self._parquet(path) as file:
+                type_ = _child(file.schema_arrow, "add", STRUCT_STATISTICS)
+            if type_ is not None and pa.types.is_struct(type_):
+                return type_
+        return None
+
+    def iter_files(
+        self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
+    ) -> Iterator[pl.DataFrame]:
+        """File actions in batches of at most 65,536 rows, decoded one batch ahead.
+
+        Memory: two batches of the columns asked for.
+        """
+        if self._json_manifest is not None:
+            inline = self._json_manifest.files
+            if inline.height:
+                yield inline.filter(pl.col("actionType").is_in(list(kinds)))
+        with ThreadPoolExecutor(1, thread_name_prefix="lakelog-parquet") as pool:
+            for path in self._parquet_files:
+                yield from self._iter_parquet(path, columns, kinds, pool)
+
+    def _iter_parquet(
+        self, path: str, columns: Sequence[str], kinds: Sequence[str], pool: ThreadPoolExecutor
+    ) -> Iterator[pl.DataFrame]:
+        with self._parquet(path) as file:
+            wanted = _leaf_columns(file.schema_arrow, columns, kinds)
+            if not wanted:
+                return
+            batches = file.iter_batches(_BATCH_ROWS, columns=wanted)
+            ahead = pool.submit(next, batches, None)
+            while (batch := ahead.result()) is not None:
+                ahead = pool.submit(next, batches, None)
+                for kind in kinds:
+                    if kind in batch.schema.names:
+                        frame = _flatten_files(batch.column(kind), kind, columns, path)
+                        if frame.height:
+                            yield frame
+
+    def _read_parquet_meta(self, path: str, kinds: Sequence[str]) -> pl.DataFrame:
+        frames: list[pl.DataFrame] = []
+        with self._parquet(path) as file:
+            schema = file.schema_arrow
+            for kind in kinds:
+                node = _WIRE.wrappers.get(kind)
+                if node is not None and schema.get_field_index(kind) >= 0:
+                    rows = _rows_of(file, kind)
+                    if rows is not None:
+                        frames.append(_flatten_meta(rows, kind, node, path))
+        return actions.concat(frames)
+
+    @contextmanager
+    def _parquet(self, path: str) -> Iterator[pq.ParquetFile]:
+        source: BinaryIO | None = None
+        try:
+            source = self._store.open(path)
+            yield pq.ParquetFile(source, page_checksum_verification=True)
+        except NotFoundError as cause:
+            raise MalformedLogError(
+                "a file of the checkpoint is gone",
+                path=path,
+                version=self.checkpoint.version,
+                hint="restore the file, or remove the checkpoint's files if its commits are there",
+            ) from cause
+        except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as cause:
+            if isinstance(cause, MalformedLogError | InvalidActionError):
+                raise
+            raise MalformedLogError(
+                f"the checkpoint cannot be read: {str(cause).splitlines()[0][:200]}",
+                path=path,
+                version=self.checkpoint.version,
+                expected="whole Parquet",
+                hint="restore the file, or remove the checkpoint's files if its commits are there",
+            ) from cause
+        finally:
+            if source is not None:
+                source.close()
+
+
+def _sidecar_path(path: str) -> str:
+    """A sidecar always lies in the table's own folder, whatever stands before its name."""
+    return f"{SIDECAR_FOLDER}/{decode_path(path).rsplit('/', 1)[-1]}"
+
+
+def _child(schema: pa.Schema, *names: str) -> pa.DataType | None:
+    """Type of a nested field, or None where there is none."""
+    type_: pa.DataType = pa.struct(list(schema))
+    for name in names:
+        if not pa.types.is_struct(type_) or type_.get_field_index(name) < 0:
+            return None
+        type_ = type_.field(name).type
+    return type_
+
+
+def _leaf_columns(
+    schema: pa.Schema, columns: Sequence[str], kinds: Sequence[str]
+) -> list[str]:
+    """Parquet leaves that hold `columns` for the action types in `kinds`."""
+    wanted = {"path", *columns}
+    if "dvId" in wanted:
+        wanted |= set(_DV_COLUMNS)
+    leaves: list[str] = []
+    for kind in kinds:
+        for position, leaf in _WIRE.wrappers[kind].leaves((kind,)):
+            if leaf.column in wanted and _child(schema, *position) is not None:
+                leaves.append(".".join(position))
+        if kind == "add" and STRUCT_STATISTICS in wanted:
+            if _child(schema, kind, STRUCT_STATISTICS) is not None:
+                leaves.append(f"{kind}.{STRUCT_STATISTICS}")
+    return leaves
+
+
+def _flatten_files(
+    column: pa.StructArray, kind: str, columns: Sequence[str], path: str
+) -> pl.DataFrame:
+    if column.null_count == len(column):
+        return actions.empty(("path",))
+    if column.null_count:
+        column = column.filter(column.is_valid())
+    series = _collect(column, _WIRE.wrappers[kind], path)
+    names = column.type
+    if (index := names.get_field_index(STRUCT_STATISTICS)) >= 0:
+        series[STRUCT_STATISTICS] = pl.Series(STRUCT_STATISTICS, column.flatten()[index])
+    frame = pl.DataFrame(series)
+    for required in _WIRE.required[kind]:
+        if required == "path" or required in columns:
+            _require(frame, required, kind, path)
+    frame = _decoded(frame).with_columns(pl.lit(kind).alias("actionType"))
+    unwanted = [c for c in _DV_COLUMNS if c in frame.columns and c not in columns]
+    return frame.drop(unwanted)
+
+
+def _decoded(files: pl.DataFrame) -> pl.DataFrame:
+    """File actions with their paths decoded and ``dvId`` derived."""
+    if "path" not in files.columns:
+        return files
+    return with_dv_id(files.with_columns(decode_paths(files["path"])))
+
+
+def _require(frame: pl.DataFrame, column: str, kind: str, path: str) -> None:
+    if column not in frame.columns or frame[column].null_count():
+        raise InvalidActionError(
+            f"{kind} lacks a required field", path=path, expected=column, found=None
+        )
+
+
+def _rows_of(file: pq.ParquetFile, kind: str) -> pa.StructArray | None:
+    """The rows of one non-file action type.
+
+    A checkpoint holds few of them among its files, mostly at its beginning. So one leaf tells how
+    many there are, and the others are read only until all have been seen.
+    """
+    leaves = [c.path for c in _columns(file) if c.path.split(".", 1)[0] == kind]
+    if not leaves:
+        return None
+    probe = min(leaves, key=lambda leaf: (leaf.count("."), leaf))
+    total = 0
+    for batch in file.iter_batches(_BATCH_ROWS, columns=[probe]):
+        total += len(batch) - batch.column(0).null_count
+    if not total:
+        return None
+    found: list[pa.Array] = []
+    for batch in file.iter_batches(_BATCH_ROWS, columns=leaves):
+        column = batch.column(0)
+        if column.null_count < len(column):
+            rows = column.filter(column.is_valid())
+            found.append(rows)
+            total -= len(rows)
+            if total <= 0:
+                break
+    return pa.concat_arrays(found)
+
+
+def _columns(file: pq.ParquetFile) -> Iterator[pq.ColumnSchema]:
+    return (file.schema.column(i) for i in range(len(file.schema)))
+
+
+def _flatten_meta(rows: pa.StructArray, kind: str, node: Node, path: str) -> pl.DataFrame:
+    frame = pl.DataFrame(_collect(rows, node, path) or {"extra": [None] * len(rows)})
+    for required in _WIRE.required.get(kind, ()):
+        _require(frame, required, kind, path)
+    return frame.with_columns(pl.lit(kind).alias("actionType"))
+
+
+def _collect(column: pa.StructArray, node: Node, path: str) -> dict[str, pl.Series]:
+    """The known leaves of a struct, by flattened column; columns of nulls are left out."""
+    series: dict[str, pl.Series] = {}
+    type_ = column.type
+    if not pa.types.is_struct(type_):
+        raise InvalidActionError(
+            "a column of the checkpoint is not a struct", path=path, found=str(type_)
+        )
+    for index, child in enumerate(column.flatten()):
+        known = node.fields.get(type_.field(index).name)
+        if known is None or child.null_count == len(child):
+            continue
+        if isinstance(known, Node):
+            series |= _collect(child, known, path)
+        else:
+            series[known.column] = _series(child, known, path)
+    return series
+
+
+def _series(array: pa.Array, leaf: Leaf, path: str) -> pl.Series:
+    array.validate(full=True)  # Arrow does not check that Parquet's text is UTF-8
+    expected = contract.to_polars(leaf.type)
+    series = pl.Series(leaf.column, array)
+    if series.dtype == expected:
+        return series
+    try:
+        return series.cast(expected)
+    except pl.exceptions.PolarsError as cause:
+        raise InvalidActionError(
+            f"a column of the checkpoint has an impossible type: {leaf.column}",
+            path=path,
+            expected=str(expected),
+            found=str(array.type),
+        ) from cause

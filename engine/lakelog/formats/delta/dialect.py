@@ -1,0 +1,115 @@
+"""The Delta dialect: listing, decoding and checkpoints of ``_delta_log/``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import polars as pl
+
+
+from lakelog.errors import LakelogError, MalformedLogError, NotFoundError
+from lakelog.formats.base import (
+    Actions,
+    Checkpoint,
+    CommitFile,
+    CommitInfo,
+    CompactionFile,
+    LogListing,
+)
+from lakelog.formats.commit_info import flatten_commit_infos
+from lakelog.formats.delta import features
+from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
+from lakelog.formats.delta.names import LAST_CHECKPOINT, LOG_FOLDER, parse_listing
+from lakelog.formats.delta.paths import decode_paths, with_dv_id
+from lakelog.formats.ndjson import Blob, decode_lines
+from lakelog.formats.wire import Wire
+from lakelog.storage import LogStore
+
+_WIRE = Wire.of("delta")
+
+
+class DeltaDialect:
+    """Delta's log; see `lakelog.formats.base.Dialect`."""
+
+    name = "delta"
+    log_folder = LOG_FOLDER
+
+    def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
+        """List the log folder.
+
+        With `hint`, the listing starts at the version that ``_last_checkpoint`` names, if a
+        complete checkpoint stands there; else at `start`. The pointer never decides: a missing,
+        broken or stale one costs time only.
+        """
+        if hint and (pointed := self._pointed_version(store)):
+            listing = parse_listing(store.list_from(LOG_FOLDER, f"{pointed:020d}"))
+            if any(c.version >= pointed for c in listing.checkpoints):
+                return listing
+        return parse_listing(store.list_from(LOG_FOLDER, f"{start:020d}" if start else ""))
+
+    def _pointed_version(self, store: LogStore) -> int | None:
+        try:
+            pointer: Any = orjson.loads(store.read(LAST_CHECKPOINT))
+            version = pointer["version"]
+        except (LakelogError, orjson.JSONDecodeError, KeyError, TypeError):
+            return None
+        return version if type(version) is int and 0 < version < 10**20 else None
+
+    def decode(
+        self, store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
+    ) -> Actions:
+        """Read and decode commits; see `Dialect.decode`."""
+        return _finish(decode_lines(_blobs(store, commits), _WIRE, files=files))
+
+    def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
+        """Read and decode a log compaction file."""
+        data = store.read(compaction.path)
+        return _finish(decode_lines([Blob(None, compaction.path, data)], _WIRE))
+
+    def open_checkpoint(self, store: LogStore, checkpoint: Checkpoint) -> DeltaCheckpointReader:
+        """A reader over one checkpoint."""
+        return DeltaCheckpointReader(store, checkpoint)
+
+    def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
+        """Flatten commitInfo bodies, in order."""
+        return flatten_commit_infos(infos, _WIRE)
+
+    def check_readable(self, protocol: dict[str, Any], table: str) -> None:
+        """Refuse a protocol that lakelog's log reading does not honour."""
+        features.check_readable(
+            protocol["minReaderVersion"], protocol.get("readerFeatures"), table
+        )
+
+
+def _blobs(store: LogStore, commits: Sequence[CommitFile]) -> Iterator[Blob]:
+    contents = iter(store.read_many([c.path for c in commits]))
+    for commit in commits:
+        try:
+            data = next(contents)
+        except NotFoundError as cause:
+            raise MalformedLogError(
+                "a commit was deleted while the log was being read",
+                path=commit.path,
+                version=commit.version,
+                hint="open the table again",
+            ) from cause
+        yield Blob(commit.version, commit.path, data)
+
+
+def _finish(decoded: Actions) -> Actions:
+    """Decode paths and derive ``dvId``."""
+    return replace(decoded, files=_paths(decoded.files), other=_paths(decoded.other))
+
+
+def _paths(frame: pl.DataFrame) -> pl.DataFrame:
+    if "path" not in frame.columns:
+        return frame
+    return with_dv_id(frame.with_columns(decode_paths(frame["path"])))
+
+
+DIALECT = DeltaDialect()
+
+

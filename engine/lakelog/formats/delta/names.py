@@ -1,0 +1,85 @@
+"""File names of a Delta log, parsed exactly; whatever else lies in the folder is not ours.
+
+Source: Delta protocol, Delta Log Entries, Checkpoint Naming Scheme, Log Compaction Files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from lakelog.formats.base import Checkpoint, CommitFile, CompactionFile, LogListing
+from lakelog.storage import FileEntry
+
+LOG_FOLDER = "_delta_log"
+SIDECAR_FOLDER = "_delta_log/_sidecars"
+LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
+
+_UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_COMPACTION = re.compile(r"(\d{20})\.(\d{20})\.compacted\.json")
+_CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
+_V2 = re.compile(rf"(\d{{20}})\.checkpoint\.({_UUID})\.(json|parquet)")
+
+_CLASSIC_RANK = 0
+_V2_RANK = 1 << 40  # above any number of parts
+
+
+def commit_name(version: int) -> str:
+    """Name of the commit file of `version`.
+
+    >>> commit_name(7)
+    '00000000000000000007.json'
+    """
+    return f"{version:020d}.json"
+
+
+def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
+    """Sort a listing of the log folder into commits, checkpoints and compactions.
+
+    Empty checkpoint files and multi-part checkpoints that lack a part are left out, with a note.
+    """
+    commits: list[CommitFile] = []
+    checkpoints: list[Checkpoint] = []
+    compactions: list[CompactionFile] = []
+    parts: dict[tuple[int, int], dict[int, str]] = {}
+    notes: list[str] = []
+    for entry in entries:
+        path = f"{LOG_FOLDER}/{entry.name}"
+        if match := _COMMIT.fullmatch(entry.name):
+            commits.append(
+                CommitFile(int(match[1]), path, entry.size_bytes, entry.modified_ms)
+            )
+        elif match := _COMPACTION.fullmatch(entry.name):
+            if int(match[1]) < int(match[2]):
+                compactions.append(
+                    CompactionFile(int(match[1]), int(match[2]), path, entry.size_bytes)
+                )
+        elif ".checkpoint." not in entry.name:
+            continue
+        elif not entry.size_bytes:
+            notes.append(f"{path} is empty and was left out")
+        elif match := _CLASSIC.fullmatch(entry.name):
+            checkpoints.append(Checkpoint(int(match[1]), "classic", _CLASSIC_RANK, (path,)))
+        elif match := _PART.fullmatch(entry.name):
+            number, total = int(match[2]), int(match[3])
+            if 1 <= number <= total:
+                parts.setdefault((int(match[1]), total), {})[number] = path
+        elif match := _V2.fullmatch(entry.name):
+            checkpoints.append(Checkpoint(int(match[1]), f"v2-{match[3]}", _V2_RANK, (path,)))
+    for (version, total), found in parts.items():
+        if len(found) == total:
+            paths = tuple(found[number] for number in sorted(found))
+            checkpoints.append(Checkpoint(version, "multipart", total, paths))
+        else:
+            notes.append(
+                f"the checkpoint of version {version} in {total} parts has only {len(found)} "
+                "and was left out"
+            )
+    return LogListing(
+        tuple(sorted(commits, key=lambda c: c.version)),
+        tuple(sorted(checkpoints, key=lambda c: (c.version, c.rank, c.paths))),
+        tuple(sorted(compactions, key=lambda c: (c.start, c.end))),
+        tuple(notes),
+    )

@@ -1,0 +1,75 @@
+"""Paths and deletion vector identities of file actions.
+
+A path in the log is a URI, percent-encoded once; lakelog decodes it exactly once when it reads and
+never again. ``+`` stays ``+``. Bytes that do not decode as UTF-8 stay encoded.
+
+Source: Delta protocol, Add File and Remove File; Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+import polars as pl
+
+_ASCII_ESCAPES = {f"%{code:02X}": chr(code) for code in range(0x80)}
+_ASCII_ESCAPES |= {
+    escape[:1] + escape[1:].lower(): text for escape, text in list(_ASCII_ESCAPES.items())
+}
+# Escapes such as %2f and %2F differ in case only; %aF does not occur below 0x80 in mixed case
+# beyond these, because the first digit is 0 to 7.
+_PATTERNS = list(_ASCII_ESCAPES)
+_REPLACEMENTS = list(_ASCII_ESCAPES.values())
+_MULTIBYTE = re.compile(r"%[89a-fA-F][0-9a-fA-F]")
+
+
+def decode_path(path: str) -> str:
+    """Percent-decode one path, exactly once.
+
+    >>> decode_path("p=a%20b/x%252F+.parquet")
+    'p=a b/x%2F+.parquet'
+    """
+    try:
+        return unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        return path
+
+
+def decode_paths(paths: pl.Series) -> pl.Series:
+    """Percent-decode a column of paths, exactly once; nulls stay null.
+
+    One pass over the column for ASCII escapes; only rows with an escaped byte above 0x7F are
+    decoded one by one, as Polars has no kernel for them.
+    """
+    escaped = paths.str.contains("%", literal=True).fill_null(False)
+    if not escaped.any():
+        return paths
+    multibyte = escaped & paths.str.contains(_MULTIBYTE.pattern).fill_null(False)
+    # replace_many scans left to right and never rescans what it put in: that is "exactly once".
+    decoded = paths.str.replace_many(_PATTERNS, _REPLACEMENTS)
+    if multibyte.any():
+        rows = multibyte.arg_true()
+        decoded = decoded.scatter(rows, [decode_path(p) for p in paths.gather(rows)])
+    return decoded
+
+
+def with_dv_id(files: pl.DataFrame) -> pl.DataFrame:
+    """Add ``dvId`` to file actions that carry deletion vectors; others come back as they are.
+
+    ``dvId`` is storageType + pathOrInlineDv [+ "@" + offset]; a null offset is left out.
+    """
+    if "dvStorageType" not in files.columns:
+        return files
+    columns = files.columns
+    suffix = (
+        pl.when(pl.col("dvOffset").is_not_null())
+        .then(pl.concat_str(pl.lit("@"), pl.col("dvOffset").cast(pl.String)))
+        .otherwise(pl.lit(""))
+        if "dvOffset" in columns
+        else pl.lit("")
+    )
+    body = pl.col("dvPathOrInline") if "dvPathOrInline" in columns else pl.lit("")
+    return files.with_columns(
+        pl.concat_str(pl.col("dvStorageType"), body, suffix).alias("dvId")
+    )

@@ -1,0 +1,300 @@
+"""The plain NDJSON decoder: one line at a time, every rule checked, every error located.
+
+It decides what is right. `lakelog.formats.ndjson` is the columnar decoder that must give the same
+frames, and hands over to this one for whatever it cannot prove it has understood: unknown shapes,
+odd nulls, anything malformed. So a loop over rows here is the exception, not the road.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import polars as pl
+
+from lakelog import actions, contract
+from lakelog.errors import InvalidActionError, MalformedLogError
+from lakelog.formats.base import Actions, CommitInfo
+from lakelog.formats.wire import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire
+
+_INT_BITS = {"long": 64, "integer": 32}
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes of one log file, or a whole-line slice of them.
+
+    Attributes:
+        version: Table version of every action in it; None where a file does not say.
+        path: File, relative to the table root.
+        data: The bytes, decompressed.
+        first_line: 0-based number of the first line of `data` in the file.
+        offset: 0-based offset of `data` in the file's decompressed bytes.
+        whole: Whether `data` is the whole file. One without any action is then refused: a commit
+            always holds one, so it is a torn write.
+    """
+
+    version: int | None
+    path: str
+    data: bytes | memoryview
+    first_line: int = 0
+    offset: int = 0
+    whole: bool = True
+
+
+@dataclass
+class _Rows:
+    files: list[dict[str, Any]] = field(default_factory=list)
+    meta: list[dict[str, Any]] = field(default_factory=list)
+    other: list[dict[str, Any]] = field(default_factory=list)
+    commit_infos: list[CommitInfo] = field(default_factory=list)
+    count: int = 0
+
+
+def decode_exact(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Actions:
+    """Decode NDJSON actions line by line.
+
+    Args:
+        blobs: Bytes by version, ascending.
+        wire: Spelling of the dialect.
+        files: False leaves file actions, cdc and unknown actions out.
+
+    Raises:
+        MalformedLogError: A line is not one JSON object, or holds a key twice.
+        InvalidActionError: A known field has the wrong type, or a required one is missing.
+    """
+    rows = _Rows()
+    for blob in blobs:
+        before = rows.count
+        for number, offset, line in _lines(blob):
+            parsed = parse_object(line, blob.path, blob.version, number, offset)
+            _decode_object(parsed, blob, number, offset, wire, rows, files)
+        if blob.whole and rows.count == before:
+            raise MalformedLogError(
+                "the file holds no action",
+                path=blob.path,
+                version=blob.version,
+                expected="one action or more",
+                found=f"{len(blob.data)} bytes",
+                hint="it is a torn write: restore the file from a copy",
+            )
+    return Actions(
+        _frame(rows.files), _frame(rows.meta), _frame(rows.other), tuple(rows.commit_infos)
+    )
+
+
+def decode_rows(rows: Sequence[dict[str, Any]], wire: Wire, path: str) -> Actions:
+    """Flatten action objects that are already parsed, with the same checks as `decode_exact`."""
+    out = _Rows()
+    where = Blob(None, path, b"")
+    for number, row in enumerate(rows):
+        _decode_object(row, where, number, 0, wire, out, files=True)
+    return Actions(_frame(out.files), _frame(out.meta), _frame(out.other), tuple(out.commit_infos))
+
+
+def parse_object(line: bytes, path: str, version: int | None, number: int, offset: int) -> Any:
+    """Parse one line strictly.
+
+    Raises:
+        MalformedLogError: With the line and the byte offset in the file.
+    """
+    try:
+        parsed = orjson.loads(line)
+    except orjson.JSONDecodeError as cause:
+        at = offset + len(cause.doc[: cause.pos].encode("utf-8", "surrogatepass"))
+        raise MalformedLogError(
+            f"the line is not JSON: {cause.msg}",
+            path=path,
+            version=version,
+            line=number + 1,
+            byte_offset=at,
+            expected="one JSON object",
+            found=line[max(0, at - offset - 20) : at - offset + 20].decode("utf-8", "replace"),
+            hint="restore the file from a copy; no state is read past it",
+        ) from cause
+    if not isinstance(parsed, dict):
+        raise MalformedLogError(
+            "the line is not a JSON object",
+            path=path,
+            version=version,
+            line=number + 1,
+            byte_offset=offset,
+            expected="one JSON object",
+            found=line[:40].decode("utf-8", "replace"),
+        )
+    # orjson keeps the last of two equal keys; the protocol gives no rule, so neither is right.
+    if line.count(b'":') - line.count(b'\\":') != _count_keys(parsed):
+        _refuse_duplicates(line, path, version, number, offset)
+    return parsed
+
+
+def _count_keys(value: Any) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(_count_keys(v) for v in value.values())
+    if isinstance(value, list):
+        return sum(_count_keys(v) for v in value)
+    return 0
+
+
+def _refuse_duplicates(
+    line: bytes, path: str, version: int | None, number: int, offset: int
+) -> None:
+    def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen = dict(pairs)
+        if len(seen) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise MalformedLogError(
+                "a key stands twice in one JSON object",
+                path=path,
+                version=version,
+                line=number + 1,
+                byte_offset=offset,
+                expected="each key once",
+                found=twice,
+            )
+        return seen
+
+    json.loads(line, object_pairs_hook=check)
+
+
+def _lines(blob: Blob) -> Iterable[tuple[int, int, bytes]]:
+    """(line number, byte offset, line) of every line that is not blank."""
+    offset = blob.offset
+    for number, line in enumerate(bytes(blob.data).split(b"\n"), blob.first_line):
+        if line.strip(b" \t\r"):
+            yield number, offset, line
+        offset += len(line) + 1
+
+
+def _decode_object(
+    parsed: dict[str, Any],
+    blob: Blob,
+    number: int,
+    offset: int,
+    wire: Wire,
+    rows: _Rows,
+    files: bool,
+) -> None:
+    for wrapper, body in parsed.items():
+        if body is None:
+            continue
+        rows.count += 1
+        if wrapper == "commitInfo":
+            rows.commit_infos.append(CommitInfo(blob.version, number, _object(
+                body, wrapper, blob, number, offset)))
+            continue
+        if not files and wrapper not in META_WRAPPERS:
+            continue
+        action_type = ALIASES.get(wrapper, wrapper)
+        row: dict[str, Any] = {"actionType": action_type}
+        if blob.version is not None:
+            row |= {"version": blob.version, "position": number}
+        node = wire.wrappers.get(wrapper)
+        if node is None:
+            row["extra"] = orjson.dumps(body).decode()
+            rows.other.append(row)
+            continue
+        where = (wrapper, blob, number, offset)
+        extra = _flatten(_object(body, *where), node, row, where)
+        if extra:
+            row["extra"] = orjson.dumps(extra).decode()
+        for column in wire.required.get(action_type, ()):
+            if row.get(column) is None:
+                raise _invalid(f"{wrapper} lacks a required field", where, column, None)
+        if wrapper in FILE_WRAPPERS:
+            rows.files.append(row)
+        elif wrapper in META_WRAPPERS:
+            rows.meta.append(row)
+        else:
+            rows.other.append(row)
+
+
+_Where = tuple[str, Blob, int, int]
+
+
+def _invalid(message: str, where: _Where, expected: object, found: object) -> InvalidActionError:
+    _, blob, number, offset = where
+    return InvalidActionError(
+        message,
+        path=blob.path,
+        version=blob.version,
+        line=number + 1,
+        byte_offset=offset,
+        expected=expected,
+        found=None if found is None else repr(found)[:80],
+        hint="restore the file from a copy; no state is read past it",
+    )
+
+
+def _object(body: Any, wrapper: str, blob: Blob, number: int, offset: int) -> dict[str, Any]:
+    if isinstance(body, dict):
+        return body
+    where = (wrapper, blob, number, offset)
+    raise _invalid(f"{wrapper} is not an object", where, "a JSON object", body)
+
+
+def _flatten(
+    body: dict[str, Any], node: Node, row: dict[str, Any], where: _Where
+) -> dict[str, Any]:
+    """Fill `row` with the known fields of `body`; return the unknown ones that are not null."""
+    extra: dict[str, Any] = {}
+    for name, value in body.items():
+        if value is None:
+            continue
+        child = node.fields.get(name)
+        if child is None:
+            extra[name] = value
+        elif isinstance(child, Leaf):
+            row[child.column] = _value(value, child, where)
+        elif isinstance(value, dict):
+            inner = _flatten(value, child, row, where)
+            if inner:
+                extra[name] = inner
+        else:
+            raise _invalid(f"{where[0]}.{name} has the wrong type", where, "object", value)
+    return extra
+
+
+def _value(value: Any, leaf: Leaf, where: _Where) -> Any:
+    match leaf.type:
+        case contract.Primitive("string"):
+            if isinstance(value, str):
+                return value
+            if leaf.lenient:
+                return orjson.dumps(value).decode()
+        case contract.Primitive("boolean"):
+            if isinstance(value, bool):
+                return value
+        case contract.Primitive(name):
+            bits = _INT_BITS[name]
+            if type(value) is int and -(1 << bits - 1) <= value < 1 << bits - 1:
+                return value
+        case contract.Map():
+            if isinstance(value, dict):
+                return {k: text_of(value[k]) for k in sorted(value)}  # objects are unordered
+        case contract.Array():
+            if isinstance(value, list) and all(v is None or isinstance(v, str) for v in value):
+                return value
+    raise _invalid(
+        f"{where[0]} has a field of the wrong type",
+        where,
+        f"{leaf.column}: {contract.to_json(leaf.type)}",
+        value,
+    )
+
+
+def text_of(value: Any) -> str | None:
+    """The text of a map's value: null and texts as they are, all else as JSON text."""
+    return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
+    if not rows:
+        return actions.concat([])
+    present = {column for row in rows for column in row}
+    columns = {c: dtype for c, dtype in actions.schema().items() if c in present}
+    return pl.DataFrame(rows, schema=columns, orient="row")

@@ -1,0 +1,97 @@
+"""The three framings of an IndexTables JSON file, told by its first bytes.
+
+==============  ==================================================
+first bytes     content
+==============  ==================================================
+``1f 8b``       a gzip stream (the Rust writer)
+``01 01``       two bytes of codec header, then gzip (the Scala writer)
+anything else   plain bytes
+==============  ==================================================
+
+Source: facts of the real writers, "Compression".
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from lakelog.errors import MalformedLogError
+
+MAX_DECOMPRESSED_BYTES = 512 * 1024 * 1024
+"""No JSON file of a log decompresses to more; a longer one is refused before it fills memory."""
+
+_GZIP = b"\x1f\x8b"
+_CODEC_MAGIC = 0x01
+_CODEC_GZIP = 0x01
+_GZIP_WINDOW_BITS = 31
+
+
+def unframe(data: bytes, path: str, version: int | None = None) -> bytes:
+    """The JSON bytes of a file, whichever framing it has.
+
+    Args:
+        data: The whole file.
+        path: Its name, for errors.
+        version: Its table version, for errors.
+
+    Raises:
+        MalformedLogError: An unknown codec, a broken or truncated gzip stream, or more than
+            `MAX_DECOMPRESSED_BYTES` in it.
+
+    Memory: the decompressed bytes.
+    """
+    if data[:2] == _GZIP:
+        return _gunzip(memoryview(data), path, version)
+    # No JSON text begins with 01, so the header cannot be mistaken for plain bytes.
+    if data[:1] == bytes((_CODEC_MAGIC,)):
+        if data[1:2] != bytes((_CODEC_GZIP,)):
+            raise MalformedLogError(
+                "the file has a compression codec that no writer is known to use",
+                path=path,
+                version=version,
+                byte_offset=1,
+                expected="01 (gzip)",
+                found=data[1:2].hex() or "end of file",
+            )
+        return _gunzip(memoryview(data)[2:], path, version)
+    return data
+
+
+def _gunzip(data: memoryview, path: str, version: int | None) -> bytes:
+    chunks: list[bytes] = []
+    room = MAX_DECOMPRESSED_BYTES
+    rest: memoryview | bytes = data
+    # gzip allows several members in a row; each is a stream of its own.
+    while True:
+        inflater = zlib.decompressobj(_GZIP_WINDOW_BITS)
+        try:
+            chunk = inflater.decompress(rest, room + 1)
+        except zlib.error as cause:
+            raise MalformedLogError(
+                f"the gzip stream is broken: {cause}",
+                path=path,
+                version=version,
+                expected="a gzip stream",
+                hint="restore the file from a copy; no state is read past it",
+            ) from cause
+        room -= len(chunk)
+        if room < 0:
+            raise MalformedLogError(
+                "the file decompresses to more than a log file may hold",
+                path=path,
+                version=version,
+                expected=f"at most {MAX_DECOMPRESSED_BYTES} bytes",
+            )
+        chunks.append(chunk)
+        if not inflater.eof:
+            raise MalformedLogError(
+                "the gzip stream ends early",
+                path=path,
+                version=version,
+                expected="a whole gzip stream",
+                found=f"{len(data)} bytes",
+                hint="the file is truncated: restore it from a copy",
+            )
+        rest = inflater.unused_data
+        if not rest:
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
