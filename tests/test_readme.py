@@ -1,0 +1,132 @@
+"""What README.md tells people to run, runs: every block, in order, in one folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import lakelog
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+README = (REPOSITORY / "README.md").read_text("utf-8")
+
+
+class Block(NamedTuple):
+    language: str
+    line: int
+    text: str
+
+
+def blocks(markdown: str) -> list[Block]:
+    """Fenced blocks with their language and the line of their first line of code, 1-based."""
+    fence = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return [
+        Block(match[1], markdown.count("\n", 0, match.start(2)) + 1, match[2])
+        for match in fence.finditer(markdown)
+    ]
+
+
+def commands(block: Block) -> list[str]:
+    """Command lines of a shell block, without comments."""
+    lines = (line.removeprefix("$ ") for line in block.text.splitlines())
+    return [line for line in lines if shlex.split(line, comments=True)]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> dict[str, str]:
+    """An environment in which `lakelog` is this checkout's."""
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    script = binaries / "lakelog"
+    script.write_text(f"#!{sys.executable}\nfrom lakelog.cli import main\nmain()\n")
+    script.chmod(0o755)
+    return os.environ | {
+        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(REPOSITORY / "engine"),
+    }
+
+
+def test_every_block_of_the_readme_runs(
+    tmp_path: Path, shell: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    names: dict[str, Any] = {"__name__": "readme"}
+    ran = 0
+    for block in blocks(README):
+        if block.language == "python":
+            # The line breaks place an error's line number where it stands in the page.
+            code = compile("\n" * (block.line - 1) + block.text, "README.md", "exec")
+            exec(code, names)
+            ran += 1
+        else:
+            assert block.language in {"sh", "console"}, f"line {block.line}: say what runs it"
+            for command in commands(block):
+                ran += run_or_check(command, work, shell)
+    assert ran > 10
+
+
+def run_or_check(command: str, work: Path, shell: dict[str, str]) -> bool:
+    """Run a command; one that changes the machine is checked against what the project offers."""
+    words = shlex.split(command, comments=True)
+    if words[0] == "make":
+        assert set(words[1:]) <= make_targets(), command
+        return False
+    if words[:2] == ["pip", "install"]:
+        for requirement in words[2:]:
+            match = re.fullmatch(r"lakelog(?:\[([\w,]+)\])?", requirement)
+            assert match, command
+            assert set((match[1] or "").split(",")) <= {"", *extras()}, command
+        return False
+    outcome = subprocess.run(
+        command, shell=True, cwd=work, env=shell, capture_output=True, text=True, check=False
+    )
+    assert outcome.returncode == 0, f"{command}\n{outcome.stdout}\n{outcome.stderr}"
+    assert outcome.stdout.strip(), f"{command} says nothing"
+    return True
+
+
+def make_targets() -> set[str]:
+    makefile = (REPOSITORY / "Makefile").read_text("utf-8")
+    return set(re.findall(r"^(\w+):(?!=)", makefile, re.MULTILINE))
+
+
+def extras() -> set[str]:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    return set(project["optional-dependencies"])
+
+
+def test_every_command_of_the_command_line_is_in_the_readme(shell: dict[str, str]) -> None:
+    help_text = subprocess.run(
+        ["lakelog", "--help"], env=shell, capture_output=True, text=True, check=True
+    ).stdout
+    offered = set(re.findall(r"^  (\w+)  ", help_text.partition("Commands")[2], re.MULTILINE))
+    described = set(re.findall(r"^\| `lakelog (\w+)", README, re.MULTILINE))
+    assert described == offered
+
+
+@pytest.mark.parametrize("kind", ["Table", "Snapshot"])
+def test_every_public_method_is_in_the_readme(kind: str) -> None:
+    for name in vars(getattr(lakelog, kind)):
+        if not name.startswith("_"):
+            assert re.search(rf"\b{name}\b", README), f"README.md does not mention {kind}.{name}"
+
+
+def test_links_of_the_readme_point_at_files() -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        if "://" not in target:
+            assert (REPOSITORY / target).exists(), target
+
+
+def test_every_extra_for_users_is_in_the_readme() -> None:
+    for extra in extras() - {"dev"}:
+        assert f"lakelog[{extra}]" in README
