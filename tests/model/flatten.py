@@ -23,12 +23,10 @@ REQUIRED = {
     "txn": ("appId", "txnVersion"),
     "domainMetadata": ("domain",),
     "protocol": ("minReaderVersion",),
+    "cdc": ("path",),
     "sidecar": ("path",),
     "mergeskip": ("path",),
 }
-
-FREE_TEXT_MAPS = ("operationParameters", "operationMetrics")
-"""Maps whose values may be any JSON; those that are not text stand as JSON text."""
 
 
 def _is_int(value: Any, bits: int) -> bool:
@@ -41,7 +39,9 @@ _CONFORMS: dict[str, Callable[[Any], bool]] = {
     "boolean": lambda value: isinstance(value, bool),
     "long": lambda value: _is_int(value, 64),
     "integer": lambda value: _is_int(value, 32),
-    "array": lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value),
+    "array": lambda value: (
+        isinstance(value, list) and all(v is None or isinstance(v, str) for v in value)
+    ),
     "map": lambda value: (
         isinstance(value, dict) and all(v is None or isinstance(v, str) for v in value.values())
     ),
@@ -84,15 +84,18 @@ def decode_path(path: str, where: str) -> str:
 
 
 def _convert(value: Any, type_: Any, column: str, where: str) -> Any:
-    """The value if it has the contract's type; refuses any other."""
+    """The value if it has the contract's type; refuses any other.
+
+    Values of maps that are not text stand as JSON text, and so do statistics that are not text.
+    """
     kind = type_["type"] if isinstance(type_, dict) else type_
     if value is None or _CONFORMS[kind](value):
         return value
-    if kind == "map" and column in FREE_TEXT_MAPS and isinstance(value, dict):
+    if kind == "map" and isinstance(value, dict):
         return {
             k: v if v is None or isinstance(v, str) else json.dumps(v) for k, v in value.items()
         }
-    if column == "stats" and isinstance(value, dict):
+    if column == "stats":
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     raise RefusedError(f"{where}: {column} holds {value!r}, which is no {type_}")
 
@@ -117,26 +120,41 @@ def flatten(wrapper: str, body: Any, where: str, dialect: str = "delta") -> dict
     row: dict[str, Any] = {"actionType": "mergeskip" if wrapper == "skip" else wrapper}
     if known is None:
         return row | {"extra": body}
-    if not isinstance(body, dict):
-        raise RefusedError(f"{where}: {wrapper} is not an object")
     for slot in known:
-        value: Any = body
-        for key in slot.keys:
-            if value is None:
-                break
-            if not isinstance(value, dict):
-                raise RefusedError(f"{where}: {wrapper}.{'.'.join(slot.keys)} is not an object")
-            value = value.get(key)
-        row[slot.column] = _convert(value, slot.type, slot.column, where)
-    first = {slot.keys[0] for slot in known}
-    extra = {k: v for k, v in body.items() if k not in first and v is not None}
-    row["extra"] = extra or None
+        row[slot.column] = None
+    row["extra"] = _fill(row, body, {slot.keys: slot for slot in known}, (), where) or None
     for column in REQUIRED.get(row["actionType"], ()):
         if row.get(column) is None:
             raise RefusedError(f"{where}: {wrapper} without {column}")
     if dialect == "delta":
         _finish_delta(row, body, where)
     return row
+
+
+def _fill(
+    row: dict[str, Any],
+    body: Any,
+    slots: Mapping[tuple[str, ...], Slot],
+    prefix: tuple[str, ...],
+    where: str,
+) -> dict[str, Any]:
+    """Fill `row` from an object and those inside it; return what no slot takes, nulls left out."""
+    if not isinstance(body, dict):
+        raise RefusedError(f"{where}: {'.'.join(prefix) or 'the action'} is not an object")
+    extra: dict[str, Any] = {}
+    for key, value in body.items():
+        keys = (*prefix, key)
+        if value is None:
+            continue
+        if keys in slots:
+            slot = slots[keys]
+            row[slot.column] = _convert(value, slot.type, slot.column, where)
+        elif any(known[: len(keys)] == keys for known in slots):
+            if inner := _fill(row, value, slots, keys, where):
+                extra[key] = inner
+        else:
+            extra[key] = value
+    return extra
 
 
 def _finish_delta(row: dict[str, Any], body: dict[str, Any], where: str) -> None:
