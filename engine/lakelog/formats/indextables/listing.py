@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from lakelog.errors import LakelogError, NotFoundError
+from lakelog.errors import LakelogError
 from lakelog.formats.base import Checkpoint, CommitFile, LogListing
 from lakelog.formats.indextables.framing import unframe
 from lakelog.storage import FileEntry, LogStore
@@ -123,9 +123,7 @@ def _version(pattern: re.Pattern[str], name: str) -> int | None:
 
 def _find_json(store: LogStore, entries: list[FileEntry], found: _Found) -> None:
     names = {entry.name for entry in entries}
-    in_parts = {
-        version for name in names if (version := _version(_JSON_PART, name)) is not None
-    }
+    in_parts = {version for name in names if (version := _version(_JSON_PART, name)) is not None}
     for entry in entries:
         version = _version(_JSON_CHECKPOINT, entry.name)
         if version is None:
@@ -148,7 +146,8 @@ def _find_json(store: LogStore, entries: list[FileEntry], found: _Found) -> None
 
 def read_part_names(store: LogStore, path: str) -> list[str] | None:
     """Part names of a multi-part manifest, or None where the file is none (or cannot be read:
-    opening it as a checkpoint then says what is wrong)."""
+    opening it as a checkpoint then says what is wrong).
+    """
     try:
         body = orjson.loads(unframe(store.read(path), path))
     except (LakelogError, orjson.JSONDecodeError):
@@ -202,9 +201,9 @@ def _find_flattened(store: LogStore, start: int, found: _Found) -> None:
         version = _version(_PARQUET, entry.name)
         if version is not None:
             found.add(version, "flattened", [path])
-        elif (version := _version(_PARQUET_PART, entry.name)) is not None:
-            _, number, count = entry.name.split(".", 1)[1].rsplit(".", 3)[:3]
-            parts.setdefault((version, int(count)), {})[int(number)] = path
+        elif part := _PARQUET_PART.fullmatch(entry.name):
+            key = (int(part[1]), int(part[3]))
+            parts.setdefault(key, {})[int(part[2])] = path
     for (version, count), paths in parts.items():
         if sorted(paths) == list(range(1, count + 1)):
             found.add(version, "flattened", [paths[n] for n in range(1, count + 1)])
@@ -224,15 +223,3 @@ def _find_flattened(store: LogStore, start: int, found: _Found) -> None:
             found.add(version, "flattened", [f"{folder}/{n}" for n in data])
         else:
             found.notes.append(f"flattened checkpoint {name} is incomplete: no _SUCCESS")
-
-
-def missing_file(message: str, path: str, version: int, cause: NotFoundError) -> NotFoundError:
-    """The error for a file that a checkpoint names and that is not there."""
-    error = NotFoundError(
-        message,
-        path=path,
-        version=version,
-        hint="restore the file, or read another version",
-    )
-    error.__cause__ = cause
-    return error

@@ -1,0 +1,88 @@
+"""The IndexTables dialect: listing, decoding and checkpoints of ``_transaction_log/``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from lakelog.errors import InternalError
+from lakelog.formats.base import (
+    Actions,
+    Checkpoint,
+    CheckpointReader,
+    CommitFile,
+    CommitInfo,
+    CompactionFile,
+    LogListing,
+)
+from lakelog.formats.commit_info import flatten_commit_infos
+from lakelog.formats.indextables import listing, protocol
+from lakelog.formats.indextables.avro_state import AvroStateReader
+from lakelog.formats.indextables.commits import decode_commits, wire
+from lakelog.formats.indextables.docmapping import registry_of_meta, resolve_references
+from lakelog.formats.indextables.flattened import FlattenedReader
+from lakelog.formats.indextables.json_checkpoint import JsonCheckpointReader
+from lakelog.formats.indextables.reading import DEFAULT_PROTOCOL_VERSION
+from lakelog.storage import LogStore
+
+
+class IndexTablesDialect:
+    """IndexTables' log; see `lakelog.formats.base.Dialect`."""
+
+    name = "indextables"
+    log_folder = listing.LOG_FOLDER
+
+    default_protocol_version = DEFAULT_PROTOCOL_VERSION
+    """Reader and writer version of a table whose log holds no protocol action."""
+
+    def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
+        """List the log folder.
+
+        An Avro state is a checkpoint of its version, and for the v0.5.4 writer also its commit:
+        the versions of a table are those of its commits and of its checkpoints.
+
+        With `hint`, the listing starts at the version that ``_last_checkpoint`` names, if a
+        complete checkpoint stands there; else at 0. The pointer never decides.
+        """
+        return listing.list_log(store, hint=hint, start=start)
+
+    def decode(
+        self, store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
+    ) -> Actions:
+        """Read and decode commits of any framing; see `Dialect.decode`."""
+        return decode_commits(store, commits, files=files)
+
+    def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
+        """Never called: IndexTables has no log compaction files, so no listing holds one."""
+        raise InternalError(
+            "IndexTables has no log compaction files", path=f"{store.root}/{compaction.path}"
+        )
+
+    def open_checkpoint(self, store: LogStore, checkpoint: Checkpoint) -> CheckpointReader:
+        """A reader over one checkpoint."""
+        if checkpoint.layout == "avro-state":
+            return AvroStateReader(store, checkpoint)
+        if checkpoint.layout == "flattened":
+            return FlattenedReader(store, checkpoint)
+        return JsonCheckpointReader(store, checkpoint)
+
+    def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
+        """Rows with the bodies in ``extra``: the format knows no commitInfo, but keeps it."""
+        return flatten_commit_infos(infos, wire())
+
+    def check_readable(self, protocol_: dict[str, Any], table: str) -> None:
+        """Refuse a protocol above 4, or a reader feature that lakelog does not know."""
+        protocol.check_readable(protocol_, table)
+
+    def resolve_references(self, files: pl.DataFrame, meta: pl.DataFrame) -> pl.DataFrame:
+        """Fill ``docMappingJson`` from ``docMappingRef`` through the properties in `meta`.
+
+        Decoding resolves what is registered in the same commits; a mapping that an earlier
+        commit registered is found here, once the table's metadata is known.
+        """
+        return resolve_references(files, registry_of_meta(meta))
+
+
+DIALECT = IndexTablesDialect()

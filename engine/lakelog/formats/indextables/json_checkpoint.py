@@ -1,0 +1,183 @@
+"""JSON checkpoints: one object, the lines of a commit, or parts named by a manifest.
+
+==================  ====================================================================
+form                content
+==================  ====================================================================
+one object          ``{"protocol": {}, "metaData": {}, "add": [{}, ...]}`` (spec 001, 3.2.2)
+lines               the lines of a commit (what the writers really write)
+manifest            ``{"version", "checkpointId", "parts": [...], "createdTime", "format"}``,
+                    each part holding lines
+==================  ====================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+import polars as pl
+import pyarrow as pa
+
+from lakelog import actions
+from lakelog.errors import CorruptionError, MalformedLogError, NotFoundError, UnsupportedError
+from lakelog.formats.base import CHECKPOINT_META, Actions, Checkpoint
+from lakelog.formats.exact import parse_object
+from lakelog.formats.indextables.commits import decode_blobs, meta_at_or_below, wire
+from lakelog.formats.indextables.docmapping import registry_of_meta, resolve_references
+from lakelog.formats.indextables.framing import unframe
+from lakelog.formats.indextables.listing import LOG_FOLDER, part_names
+from lakelog.formats.indextables.reading import (
+    compose_meta,
+    last_by_path,
+    missing_file,
+    one_protocol,
+    project,
+)
+from lakelog.formats.ndjson import Blob
+from lakelog.storage import LogStore
+
+
+class JsonCheckpointReader:
+    """Reads one JSON checkpoint of any of the three forms.
+
+    JSON has no columns to leave unread: every read parses all of it. A path that stands twice
+    counts once, as it stands last.
+    """
+
+    def __init__(self, store: LogStore, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self._store = store
+
+    def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
+        """Protocol, metaData and skips; those that the checkpoint lacks come from the JSON
+        commits that it covers, as far as they are on disk (protocol: else 1/1).
+        """
+        own = actions.concat(part.meta for part in self._parts(files=False))
+        return compose_meta(
+            _without_origin(own),
+            kinds,
+            lambda: meta_at_or_below(self._store, self.checkpoint.version),
+            one_protocol(),
+        )
+
+    def iter_files(
+        self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
+    ) -> Iterator[pl.DataFrame]:
+        """File actions, a batch for each part. Memory: the wanted columns of all parts."""
+        # The reference finds the mapping.
+        needed = [*columns, "docMappingRef"]
+        registry: dict[str, str] = {}
+        frames: list[pl.DataFrame] = []
+        for part in self._parts(files=True):
+            registry |= registry_of_meta(part.meta)
+            rows = _without_origin(part.files)
+            if rows.height:
+                frames.extend(project([rows], needed, actions.FILE_ACTIONS))
+        for frame in last_by_path(frames):
+            rows = resolve_references(frame, registry) if "docMappingJson" in columns else frame
+            yield from project([rows], columns, kinds)
+
+    def files_read(self) -> tuple[str, ...]:
+        """The checkpoint's files, the manifest first."""
+        first = self.checkpoint.paths[0]
+        return (first, *self._part_paths(self._load(first)))
+
+    def struct_statistics(self) -> pa.DataType | None:
+        """None: statistics stand as text."""
+        return None
+
+    def _load(self, path: str) -> bytes:
+        return unframe(self._store.read(path), path, self.checkpoint.version)
+
+    def _parts(self, *, files: bool) -> Iterator[Actions]:
+        first = self.checkpoint.paths[0]
+        data = self._load(first)
+        paths = self._part_paths(data)
+        if not paths:
+            yield self._decode(first, data, files=files)
+        for path in paths:
+            try:
+                part = self._load(path)
+            except NotFoundError as cause:
+                raise missing_file(
+                    "a part of the checkpoint is not there", path, self.checkpoint.version, cause
+                ) from cause
+            yield self._decode(path, part, files=files)
+
+    def _decode(self, path: str, data: bytes, *, files: bool) -> Actions:
+        return decode_blobs(
+            [Blob(self.checkpoint.version, path, as_lines(data, path))], files=files
+        )
+
+    def _part_paths(self, data: bytes) -> tuple[str, ...]:
+        body = _single_object(data, self.checkpoint.paths[0])
+        if body is None or "parts" not in body or wire().wrappers.keys() & body.keys():
+            return ()
+        path = self.checkpoint.paths[0]
+        names = part_names(body)
+        version = body.get("version")
+        if names is None or version != self.checkpoint.version or len(set(names)) != len(names):
+            raise CorruptionError(
+                "the manifest of a multi-part checkpoint contradicts itself",
+                path=path,
+                version=self.checkpoint.version,
+                expected=f"version {self.checkpoint.version} and the names of its parts, each once",
+                found=f"version {version}, parts {body.get('parts')!r:.200}",
+            )
+        if body.get("format") not in {None, "json"}:
+            raise UnsupportedError(
+                "the parts of the checkpoint are in a format that lakelog does not read",
+                path=path,
+                version=self.checkpoint.version,
+                expected="json",
+                found=body["format"],
+            )
+        return tuple(f"{LOG_FOLDER}/{name}" for name in names)
+
+
+def as_lines(data: bytes, path: str) -> bytes:
+    """NDJSON of a checkpoint body: as it is, or made from the one object that holds it all.
+
+    Raises:
+        MalformedLogError: A wrapper of the object holds neither an object nor an array of them.
+    """
+    body = _single_object(data, path)
+    if body is None:
+        return data
+    lines = []
+    for wrapper, value in body.items():
+        for item in value if isinstance(value, list) else [value]:
+            if item is not None and not isinstance(item, dict):
+                raise MalformedLogError(
+                    "the checkpoint is neither lines of actions nor one object of them",
+                    path=path,
+                    expected=f"{wrapper}: an object or an array of objects",
+                    found=repr(item)[:80],
+                )
+            if item is not None:
+                lines.append(orjson.dumps({wrapper: item}))
+    return b"\n".join(lines)
+
+
+def _single_object(data: bytes, path: str) -> dict[str, Any] | None:
+    """The one JSON object that the file is, or None where it is lines."""
+    first, _, rest = data.partition(b"\n")
+    try:
+        orjson.loads(first)
+    except orjson.JSONDecodeError:
+        pass  # one object over several lines, or a damaged line
+    else:
+        if rest.strip():
+            return None
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None  # the line decoder says where it breaks
+    parsed = parse_object(data, path, None, 0, 0)
+    return parsed if isinstance(parsed, dict) else None
+
+
+def _without_origin(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows of a checkpoint, which does not say which commit wrote them."""
+    return frame.drop("version", "position", strict=False)

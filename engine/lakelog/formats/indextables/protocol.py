@@ -1,0 +1,73 @@
+"""Protocol gate: which tables this reader honours.
+
+=======  ==================================================================
+version  adds
+=======  ==================================================================
+1        add, remove, metaData; tables without a protocol action
+2        mergeskip, footer offsets, extended add fields
+3        multi-part checkpoints, docMappingRef, feature lists
+4        Avro state
+=======  ==================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lakelog.errors import CorruptionError, UnsupportedFeatureError
+
+MIN_READER_VERSION = 1
+MAX_READER_VERSION = 4
+
+READER_FEATURES = frozenset(
+    {
+        "skippedFiles",
+        "extendedMetadata",
+        "footerOffsets",
+        "multiPartCheckpoint",
+        "schemaDeduplication",
+        "avroState",
+    }
+)
+"""Reader features that this reader honours, by the names of the reference."""
+
+
+def check_readable(protocol: Mapping[str, object], table: str) -> None:
+    """Refuse a protocol that this reader does not honour.
+
+    Args:
+        protocol: ``minReaderVersion`` and ``readerFeatures`` of the table.
+        table: The table's location, for errors.
+
+    Raises:
+        UnsupportedFeatureError: With the version or the first unknown feature in ``found``.
+        CorruptionError: ``minReaderVersion`` is missing or below 1.
+    """
+    version = protocol.get("minReaderVersion")
+    if not isinstance(version, int) or version < MIN_READER_VERSION:
+        raise CorruptionError(
+            "the protocol names no reader version",
+            path=table,
+            expected=f"minReaderVersion {MIN_READER_VERSION} to {MAX_READER_VERSION}",
+            found=version,
+        )
+    if version > MAX_READER_VERSION:
+        raise UnsupportedFeatureError(
+            "the table needs a newer reader",
+            path=table,
+            expected=f"minReaderVersion up to {MAX_READER_VERSION}",
+            found=f"minReaderVersion {version}",
+            hint="upgrade lakelog",
+        )
+    # Lists belong to version 3 and later. An older protocol that carries one all the same is
+    # still asking for what it names.
+    features = protocol.get("readerFeatures")
+    listed = [str(f) for f in features] if isinstance(features, list | tuple | set) else []
+    for feature in sorted(set(listed) - READER_FEATURES):
+        raise UnsupportedFeatureError(
+            f"the table needs the reader feature {feature!r}",
+            path=table,
+            expected=", ".join(sorted(READER_FEATURES)),
+            found=feature,
+            hint="upgrade lakelog",
+        )
