@@ -34,7 +34,7 @@ __all__ = ["Blob", "decode_lines", "merge"]
 
 _CHUNK_BYTES = 8 << 20
 _WORKERS = min(8, os.cpu_count() or 1)
-_MAX_MAP_KEYS = 64
+_MAX_KEYS = 64
 _COMMIT_INFO = b'{"commitInfo":'
 _PLAIN_KEY = re.compile(r"[ !#-.0-\[\]-~]+")  # ASCII that JSON writers never escape
 
@@ -155,18 +155,19 @@ class _Prepared:
     def rows(self) -> int:
         return sum(self.counts)
 
-    def version_column(self) -> pa.Array | None:
-        if not self.versions or self.versions[0] is None:
-            return None
-        return pa.array(np.repeat(np.array(self.versions, np.int64), self.counts))
-
-    def position_column(self) -> pa.Array | None:
+    def order(self) -> pl.DataFrame | None:
+        """``version`` and ``position`` of every row; None where the file does not say."""
         if not self.versions or self.versions[0] is None:
             return None
         counts = np.array(self.counts, np.int64)
         starts = np.cumsum(counts) - counts
         offsets = np.repeat(np.array(self.first_lines, np.int64) - starts, counts)
-        return pa.array((np.arange(len(offsets)) + offsets).astype(np.int32))
+        return pl.DataFrame(
+            {
+                "version": np.repeat(np.array(self.versions, np.int64), counts),
+                "position": (np.arange(len(offsets)) + offsets).astype(np.int32),
+            }
+        )
 
     def lines(self, rows: Sequence[int]) -> list[bytes]:
         every = self.text.split(b"\n")
@@ -245,7 +246,7 @@ def _decode_meta(prepared: _Prepared, wire: Wire) -> Actions:
     hit = np.zeros(table.num_rows, bool)
     for column in table.columns:
         if column.null_count < len(column):
-            hit |= column.is_valid().to_numpy()
+            hit |= _valid(column)
     rows = np.flatnonzero(hit).tolist()
     files = np.repeat(np.arange(len(prepared.counts)), prepared.counts)
     starts = np.cumsum([0, *prepared.counts])
@@ -278,14 +279,14 @@ def _decode_all(prepared: _Prepared, wire: Wire, keys: _Keys) -> Actions:
     present = [n for n in table.column_names if table[n].null_count < table.num_rows]
     _require_one_action(table, present)
     entries = _null_entries(table, wire, prepared)
-    version, position = prepared.version_column(), prepared.position_column()
+    order = prepared.order()
     groups: dict[str, list[pl.DataFrame]] = {"files": [], "meta": [], "other": []}
     commit_infos: list[CommitInfo] = list(prepared.commit_infos)
     for wrapper in present:
         column = table[wrapper].combine_chunks()
-        rows = None if column.null_count == 0 else np.flatnonzero(column.is_valid().to_numpy(False))
+        rows = None if column.null_count == 0 else np.flatnonzero(_valid(column))
         if wrapper == "commitInfo":
-            commit_infos.extend(_inner_commit_infos(prepared, rows, version, position))
+            commit_infos.extend(_inner_commit_infos(prepared, rows, order))
             continue
         node = wire.wrappers.get(wrapper)
         if node is None:
@@ -293,16 +294,9 @@ def _decode_all(prepared: _Prepared, wire: Wire, keys: _Keys) -> Actions:
         else:
             frame = _flatten(column, wrapper, node, prepared, entries, rows)
         action_type = ALIASES.get(wrapper, wrapper)
-        columns = [pl.lit(action_type).alias("actionType")]
-        if version is not None and position is not None:
-            taken = (
-                (version, position) if rows is None else (version.take(rows), position.take(rows))
-            )
-            columns += [
-                pl.Series("version", taken[0]),  # type: ignore[list-item]
-                pl.Series("position", taken[1]),  # type: ignore[list-item]
-            ]
-        frame = frame.with_columns(columns)
+        frame = frame.with_columns(pl.lit(action_type).alias("actionType"))
+        if order is not None:
+            frame = frame.hstack(order if rows is None else order[rows])
         for required in wire.required.get(action_type, ()):
             if required not in frame.columns or frame[required].null_count():
                 raise _NotProvenError
@@ -332,24 +326,18 @@ def _require_one_action(table: pa.Table, present: Sequence[str]) -> None:
         raise _NotProvenError
     hits = np.zeros(table.num_rows, np.int8)
     for name in present:
-        hits += table[name].is_valid().to_numpy().astype(np.int8)
+        hits += _valid(table[name]).astype(np.int8)
     if hits.min() < 1 or hits.max() > 1:
         raise _NotProvenError
 
 
 def _inner_commit_infos(
-    prepared: _Prepared,
-    rows: np.ndarray | None,
-    version: pa.Array | None,
-    position: pa.Array | None,
+    prepared: _Prepared, rows: np.ndarray | None, order: pl.DataFrame | None
 ) -> Iterator[CommitInfo]:
     numbers = list(range(prepared.rows)) if rows is None else rows.tolist()
     for row, line in zip(numbers, prepared.lines(numbers), strict=True):
-        yield CommitInfo(
-            None if version is None else version[row].as_py(),
-            row if position is None else position[row].as_py(),
-            orjson.loads(line)["commitInfo"],
-        )
+        version, position = (None, row) if order is None else order.row(row)
+        yield CommitInfo(version, position, orjson.loads(line)["commitInfo"])
 
 
 def _unknown_actions(
@@ -362,37 +350,36 @@ def _unknown_actions(
 
 
 def _parse_with_keys(text: bytes, wire: Wire, keys: _Keys) -> pa.Table:
-    """Parse with maps as structs of the keys seen so far; again whenever a new key turns up."""
+    """Parse with the fields and map keys seen so far; again whenever a new one turns up.
+
+    Declaring only what occurs is what makes the parse quick: every declared field costs a null in
+    every row that lacks it.
+    """
     if not keys:
         head = text[: text.find(b"\n", min(len(text), 1 << 16)) + 1] or text
         if len(head) < len(text):
-            learned = _parse(head, _wire_schema(wire, keys), "infer")
-            keys.update(_new_keys(learned, wire, keys))
+            _learn(_parse(head, _wire_schema(wire, keys), "infer"), wire, keys)
     while True:
         table = _parse(text, _wire_schema(wire, keys), "infer")
-        fresh = _new_keys(table, wire, keys)
-        if not fresh:
+        if not _learn(table, wire, keys):
             return table
-        for path, names in fresh.items():
-            # A new set each time: other threads read the old one.
-            keys[path] = keys.get(path, set()) | names
-            if len(keys[path]) > _MAX_MAP_KEYS:
-                raise _NotProvenError
 
 
 def _wire_schema(wire: Wire, keys: _Keys) -> pa.Schema:
     return pa.schema(
         [
-            (wrapper, _wire_type(node, (wrapper,), keys))
-            for wrapper, node in wire.wrappers.items()
-            if wrapper != "commitInfo"
+            (wrapper, _wire_type(wire.wrappers[wrapper], (wrapper,), keys))
+            for wrapper in sorted(keys.get((), ()))
         ]
     )
 
 
 def _wire_type(node: Node, path: tuple[str, ...], keys: _Keys) -> pa.StructType:
     fields: list[pa.Field] = []
+    seen = keys.get(path, ())
     for name, child in node.fields.items():
+        if name not in seen:
+            continue
         if isinstance(child, Node):
             fields.append(pa.field(name, _wire_type(child, (*path, name), keys)))
         elif child.is_map:
@@ -403,21 +390,36 @@ def _wire_type(node: Node, path: tuple[str, ...], keys: _Keys) -> pa.StructType:
     return pa.struct(fields)
 
 
-def _new_keys(table: pa.Table, wire: Wire, keys: _Keys) -> _Keys:
+def _learn(table: pa.Table, wire: Wire, keys: _Keys) -> bool:
+    """Add the known fields and map keys that a parse met for the first time; say if there are."""
     fresh: _Keys = {}
-    for wrapper, node in wire.wrappers.items():
-        if wrapper == "commitInfo":
-            continue
-        for path, leaf in node.leaves((wrapper,)):
-            if leaf.is_map:
-                type_ = table.schema.field(path[0]).type
-                for name in path[1:]:
-                    type_ = type_.field(name).type
-                names = {type_.field(i).name for i in range(type_.num_fields)}
-                unseen = names - keys.get(path, set())
-                if unseen:
-                    fresh[path] = unseen
-    return fresh
+    for field in table.schema:
+        if field.name in wire.wrappers and field.name != "commitInfo":
+            if field.name not in keys.get((), ()):
+                fresh.setdefault((), set()).add(field.name)
+            _meet(field.type, wire.wrappers[field.name], (field.name,), keys, fresh)
+    for path, names in fresh.items():
+        # A new set each time: other threads read the old one.
+        keys[path] = keys.get(path, set()) | names
+        if len(keys[path]) > _MAX_KEYS:
+            raise _NotProvenError
+    return bool(fresh)
+
+
+def _meet(
+    type_: pa.DataType, node: Node | Leaf, path: tuple[str, ...], keys: _Keys, fresh: _Keys
+) -> None:
+    if not pa.types.is_struct(type_):
+        return
+    for index in range(type_.num_fields):
+        field = type_.field(index)
+        child = node.fields.get(field.name) if isinstance(node, Node) else None
+        if isinstance(node, Node) and child is None:
+            continue  # a field that nobody knows
+        if field.name not in keys.get(path, ()):
+            fresh.setdefault(path, set()).add(field.name)
+        if isinstance(child, Node) or (child is not None and child.is_map):
+            _meet(field.type, child, (*path, field.name), keys, fresh)
 
 
 def _flatten(
@@ -429,7 +431,7 @@ def _flatten(
     rows: np.ndarray | None,
 ) -> pl.DataFrame:
     if rows is not None:
-        column = column.take(pa.array(rows))
+        column = column.take(_int64(rows))
     series: dict[str, pl.Series] = {}
     if _collect(column, node, entries, series):
         series["extra"] = _extras(prepared, wrapper, node, rows)
@@ -499,14 +501,14 @@ def _null_entries(table: pa.Table, wire: Wire, prepared: _Prepared) -> frozenset
     for path, leaf in (
         found
         for wrapper, node in wire.wrappers.items()
-        if wrapper != "commitInfo" and table[wrapper].null_count < table.num_rows
+        if wrapper != "commitInfo" and wrapper in table.column_names
         for found in node.leaves((wrapper,))
     ):
         if not leaf.is_map:
             continue
-        column = table[path[0]].combine_chunks()
-        for name in path[1:]:
-            column = column.flatten()[column.type.get_field_index(name)]
+        column = _descend(table[path[0]].combine_chunks(), path[1:])
+        if column is None:
+            continue
         for index, child in enumerate(column.flatten()):
             if missing := child.null_count - column.null_count:
                 name = column.type.field(index).name
@@ -524,23 +526,46 @@ def _null_entries(table: pa.Table, wire: Wire, prepared: _Prepared) -> frozenset
     return frozenset(entries)
 
 
+def _descend(column: pa.StructArray, names: Sequence[str]) -> pa.StructArray | None:
+    """The struct at the end of `names`, or None where the parse met none."""
+    for name in names:
+        index = column.type.get_field_index(name)
+        if index < 0 or not pa.types.is_struct(column.type.field(index).type):
+            return None
+        column = column.flatten()[index]
+    return column
+
+
 def _map_array(column: pa.StructArray, entries: frozenset[str]) -> pa.MapArray:
     """Turn a struct of texts back into the map that the JSON object was."""
     type_ = column.type
     names = [type_.field(i).name for i in range(type_.num_fields)]
     children = column.flatten()
-    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    valid = _valid(column)
     present = np.repeat(valid[:, None], len(names), axis=1)
     for index, (name, child) in enumerate(zip(names, children, strict=True)):
         if name not in entries and child.null_count > column.null_count:
-            present[:, index] &= child.is_valid().to_numpy(zero_copy_only=False)
+            present[:, index] &= _valid(child)
     row, key = np.nonzero(present)
     offsets = np.zeros(len(column) + 1, np.int32)
     np.cumsum(present.sum(axis=1), out=offsets[1:])
-    texts = [child.cast(pa.string()) for child in children] or [pa.array([], pa.string())]
+    texts = [child.cast(pa.string()) for child in children] or [pa.nulls(0, pa.string())]
     return pa.MapArray.from_arrays(
-        pa.array(offsets),
-        pa.array(names, pa.string()).take(pa.array(key)),
-        pa.concat_arrays(texts).take(pa.array(key * len(column) + row)),
-        mask=pa.array(~valid),
+        pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets)]),
+        pl.Series(names, dtype=pl.String).to_arrow().cast(pa.string()).take(_int64(key)),
+        pa.concat_arrays(texts).take(_int64(key * len(column) + row)),
+        mask=column.is_null(),
+    )
+
+
+def _valid(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    # Through Polars: Arrow's own to_numpy imports pandas, wherever it is installed.
+    return pl.Series(column.is_valid()).to_numpy()
+
+
+def _int64(values: np.ndarray) -> pa.Array:
+    # pa.array would import pandas, wherever it is installed, to see whether this is one of its own.
+    contiguous = np.ascontiguousarray(values, np.int64)
+    return pa.Array.from_buffers(
+        pa.int64(), len(contiguous), [None, pa.py_buffer(contiguous)]
     )
