@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from perf import columns
 
 Facts = dict[str, int]
-"""What a table holds: live files and their bytes, add actions in the log and their bytes."""
+"""What a table holds: live files and their bytes, add actions in the log and theirs, commits."""
 
 CHECKPOINT_VERSION = 100
 _ROW_GROUP_ROWS = 131_072
@@ -101,7 +101,10 @@ def generate(name: str, directory: Path, scale: float) -> Facts:
     log = directory / "_delta_log"
     log.mkdir(parents=True)
     facts = TABLES[name](log, scale)
-    return facts | {"log_bytes": sum(f.stat().st_size for f in log.iterdir())}
+    return facts | {
+        "commits": len(list(log.glob("*.json"))),
+        "log_bytes": sum(f.stat().st_size for f in log.iterdir()),
+    }
 
 
 def commit_text(version: int, *, adds: int = 1) -> str:

@@ -26,6 +26,11 @@ class Table:
     path: Path
     facts: dict[str, int]
 
+    @property
+    def next_commit(self) -> Path:
+        """A file with the text of the commit that would come next."""
+        return self.path.with_name("next_commit.json")
+
 
 def cache_directory() -> Path:
     """Where tables are kept: LAKELOG_BENCH_DIR, else ``perf/.cache``."""
@@ -53,13 +58,16 @@ def _folder(name: str, scale: float) -> Path:
 
 def _make(name: str, scale: float) -> None:
     """Write beside the final place and rename, so that a half-made table is never measured."""
-    from perf.generate import generate
+    from perf.generate import commit_text, generate
 
     final = _folder(name, scale)
     for stale in final.parent.glob(f"{name}-{scale:g}-*"):
         shutil.rmtree(stale)
     partial = final.with_name(f"{final.name}.{os.getpid()}.partial")
     facts = generate(name, partial / "table", scale)
+    (partial / "next_commit.json").write_text(
+        commit_text(facts["last_version"] + 1), encoding="utf-8"
+    )
     (partial / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
     partial.rename(final)
 

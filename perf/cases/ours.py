@@ -1,0 +1,129 @@
+"""lakelog on every workload, through its public API only.
+
+`lakelog.table` is imported by name because `lakelog` itself loads it lazily, and imports are not
+part of what is measured.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+import lakelog
+import lakelog.table
+from perf.cases.base import Answer, Case, WritableCopy
+from perf.tables import Table
+
+_COLUMNS = ("path", "size", "partitionValues", "modificationTime")
+_STATS = ("numRecords", "min", "max", "nullCount")
+
+
+def _state(path: Path) -> pl.DataFrame:
+    return lakelog.open(str(path)).snapshot().files().select(_COLUMNS).collect()
+
+
+def _stats(path: Path) -> pl.DataFrame:
+    snapshot = lakelog.open(str(path)).snapshot()
+    return snapshot.files(stats=True).select(*_COLUMNS, *_STATS).collect()
+
+
+def _narrow(path: Path) -> pl.DataFrame:
+    return lakelog.open(str(path)).snapshot().files().select("path", "size").collect()
+
+
+def _protocol_metadata(path: Path) -> tuple[Any, Any]:
+    snapshot = lakelog.open(str(path)).snapshot()
+    return snapshot.protocol, snapshot.metadata
+
+
+def _opened(table: Table) -> tuple[WritableCopy, lakelog.Snapshot]:
+    """A snapshot that has answered before, and a commit that it has not seen."""
+    copy = WritableCopy(table)
+    snapshot = lakelog.open(str(copy.path)).snapshot()
+    snapshot.files().select(_COLUMNS).collect()
+    snapshot.num_files()
+    copy.commit()
+    return copy, snapshot
+
+
+def _update(opened: tuple[WritableCopy, lakelog.Snapshot]) -> tuple[int, int]:
+    snapshot = opened[1].update()
+    return snapshot.version, snapshot.num_files()
+
+
+def _update_then_state(opened: tuple[WritableCopy, lakelog.Snapshot]) -> pl.DataFrame:
+    return opened[1].update().files().select(_COLUMNS).collect()
+
+
+def _history(path: Path) -> pl.DataFrame:
+    return lakelog.open(str(path)).history()
+
+
+def _files_answer(frame: pl.DataFrame) -> Answer:
+    from perf import answers
+
+    return answers.of_files(_flat(frame))
+
+
+def _flat(frame: pl.DataFrame) -> pl.DataFrame:
+    """Partition values as columns of text, for the fingerprint."""
+    values = pl.col("partitionValues").map
+    return frame.select(
+        "path",
+        "size",
+        "modificationTime",
+        date=values.get("date"),
+        region=values.get("region"),
+    )
+
+
+def _after_update(frame: pl.DataFrame) -> Answer:
+    return {f"{name}_after": value for name, value in _files_answer(frame).items()}
+
+
+def _stats_answer(frame: pl.DataFrame) -> Answer:
+    from perf import answers
+
+    return _files_answer(frame.select(_COLUMNS)) | answers.of_stats(frame)
+
+
+def _narrow_answer(frame: pl.DataFrame) -> Answer:
+    from perf import answers
+
+    return answers.of_files(frame)
+
+
+def _protocol_answer(result: tuple[Any, Any]) -> Answer:
+    protocol, metadata = result
+    return {
+        "reader": protocol.min_reader_version,
+        "writer": protocol.min_writer_version,
+        "id": metadata.id,
+        "partitions": ",".join(metadata.partition_columns),
+        "configuration": str(sorted(metadata.configuration.items())),
+    }
+
+
+def _history_answer(frame: pl.DataFrame) -> Answer:
+    from perf import answers
+
+    return answers.of_history(frame["version"], frame["operation"], frame["engineInfo"])
+
+
+CASES = {
+    "state_1m_files_classic_plus_100_commits": Case(_state, _files_answer),
+    "stats_typed_1m": Case(_stats, _stats_answer),
+    "protocol_metadata_1m": Case(_protocol_metadata, _protocol_answer),
+    "update_by_one_commit_1m": Case(
+        _update, lambda r: {"version_after": r[0], "files_after": r[1]}, _opened
+    ),
+    "update_then_state_1m": Case(_update_then_state, _after_update, _opened),
+    "state_1m_adds_200_commits": Case(_state, _files_answer),
+    "state_10k_small_commits": Case(_state, _files_answer),
+    "history_10k_commits": Case(_history, _history_answer),
+    "state_10m_multipart_projected": Case(
+        _narrow, _narrow_answer, size_bytes=lambda frame: int(frame.estimated_size())
+    ),
+}

@@ -1,0 +1,188 @@
+"""What is shown and written: one table of ratios, and everything as JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from perf.measure import Result
+
+_PACKAGES = ("lakelog", "deltalake", "polars", "pyarrow")
+_COLUMNS = (
+    "workload",
+    "lakelog s",
+    "deltalake s",
+    "faster",
+    "promise",
+    "raw s",
+    "x raw",
+    "promise",
+    "peak MB",
+    "deltalake",
+    "share",
+    "promise",
+    "base MB",
+    "rows/s",
+    "log MB",
+    "reached",
+)
+
+
+def environment(scale: float, runs: int) -> dict[str, Any]:
+    """Where and with what was measured."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": {name: _version(name) for name in _PACKAGES},
+        "scale": scale,
+        "runs": runs,
+    }
+
+
+def as_json(results: Sequence[Result], where: dict[str, Any]) -> dict[str, Any]:
+    """All figures: the medians and ratios, each single run, and the answers that agreed."""
+    return {
+        "environment": where,
+        "workloads": [
+            {
+                "name": r.workload.name,
+                "facts": r.facts,
+                "faster": r.faster,
+                "fastest_raw": r.fastest_raw,
+                "raw": r.raw,
+                "memory": r.memory,
+                "promised": {
+                    "faster": r.workload.faster,
+                    "raw": r.workload.raw,
+                    "memory": r.workload.memory,
+                },
+                "missed": r.missed,
+                "rows_per_second": r.rows_per_second,
+                "contenders": {
+                    name: {
+                        "median_seconds": runs.seconds,
+                        "median_cpu_seconds": runs.median("cpu_seconds"),
+                        "median_peak_mb": runs.peak_mb,
+                        "runs": runs.measured,
+                    }
+                    for name, runs in r.runs.items()
+                },
+            }
+            for r in results
+        ],
+    }
+
+
+def show(results: Sequence[Result], where: dict[str, Any]) -> None:
+    """Print the table and what it was measured with; aligned plain text where no terminal is."""
+    rows = [_row(r) for r in results]
+    if sys.stdout.isatty() and _show_rich(rows):
+        pass
+    else:
+        _show_plain(rows)
+    print()
+    for line in _notes(results, where):
+        print(line)
+
+
+def _row(r: Result) -> list[str]:
+    ours, peer = r.runs["lakelog"], r.runs.get("deltalake")
+    raw = r.fastest_raw
+    return [
+        r.workload.name,
+        _seconds(ours.seconds),
+        _seconds(peer.seconds) if peer else "",
+        _times(r.faster),
+        _times(r.workload.faster),
+        f"{_seconds(r.runs[raw].seconds)} {raw.removeprefix('raw_')}" if raw else "",
+        _times(r.raw),
+        f"<= {r.workload.raw:g}" if r.workload.raw else "",
+        f"{ours.peak_mb:,.0f}",
+        f"{peer.peak_mb:,.0f}" if peer else "",
+        f"{r.memory:.2f}" if r.memory else "",
+        f"<= {r.workload.memory:g}" if r.workload.memory else "",
+        f"{ours.median('base_mb'):.0f}" + (f" / {peer.median('base_mb'):.0f}" if peer else ""),
+        f"{r.rows_per_second:,.0f}",
+        f"{r.facts['log_bytes'] / 1e6:,.0f}",
+        ("no: " + ", ".join(r.missed) if r.missed else "yes") if r.promises else "",
+    ]
+
+
+def _notes(results: Sequence[Result], where: dict[str, Any]) -> list[str]:
+    versions = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
+    lines = [
+        f"{where['cores']} cores, Python {where['python']}, {where['system']}, {versions}",
+        f"{where['date']}, scale {where['scale']:g}, medians of {where['runs']} interleaved runs",
+        "fresh processes, page cache warm; all answers agree",
+        "time: from open to the answer, without interpreter start and imports",
+        "peak MB: the whole process; base MB of it (lakelog / deltalake) before the work",
+        "x raw is held against the faster of the raw decodes of the same bytes:",
+    ]
+    for r in results:
+        raws = ", ".join(
+            f"{name.removeprefix('raw_')} {_seconds(runs.seconds)} s {runs.peak_mb:,.0f} MB"
+            for name, runs in r.runs.items()
+            if name.startswith("raw_")
+        )
+        if raws:
+            lines.append(f"  {r.workload.name}: {raws}")
+    lines += [
+        f"{r.workload.name}: the result itself is {size:,.0f} MB"
+        for r in results
+        if (size := r.runs["lakelog"].result_mb)
+    ]
+    return lines
+
+
+def _show_rich(rows: list[list[str]]) -> bool:
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        return False
+    table = Table(box=None, header_style="bold")
+    for k, name in enumerate(_COLUMNS):
+        table.add_column(name, justify="left" if k == 0 else "right", overflow="fold")
+    for row in rows:
+        colour = {"y": "green", "n": "red"}.get(row[-1][:1], "")
+        table.add_row(*row, style=colour)
+    Console().print(table)
+    return True
+
+
+def _show_plain(rows: list[list[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    for row in (_COLUMNS, *rows):
+        cells = [
+            c.ljust(w) if k == 0 else c.rjust(w)
+            for k, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.1 else f"{value:.4f}"
+
+
+def _times(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.1f}x" if value < 20 else f"{value:,.0f}x"
+
+
+def _version(package: str) -> str:
+    if package == "lakelog":
+        import lakelog
+
+        return lakelog.__version__
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"
