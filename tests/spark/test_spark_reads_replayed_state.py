@@ -36,7 +36,7 @@ def write_table(root: Path, commits: int) -> None:
     """A Delta log of `commits` commits that each add a file and remove the one before."""
     log = root / "_delta_log"
     log.mkdir(parents=True)
-    start = [
+    start: list[dict[str, Any]] = [
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
         {
             "metaData": {
@@ -49,7 +49,7 @@ def write_table(root: Path, commits: int) -> None:
         },
     ]
     for version in range(commits):
-        actions: list[dict[str, Any]] = [] if version else list(start)
+        actions: list[dict[str, Any]] = [] if version else [*start]
         day = f"2026-01-{version % 28 + 1:02}"
         actions.append(
             {
