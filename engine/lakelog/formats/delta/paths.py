@@ -13,6 +13,8 @@ from urllib.parse import unquote
 
 import polars as pl
 
+from lakelog.errors import InvalidActionError
+
 _ASCII_ESCAPES = {f"%{code:02X}": chr(code) for code in range(0x80)}
 _ASCII_ESCAPES |= {
     escape[:1] + escape[1:].lower(): text for escape, text in list(_ASCII_ESCAPES.items())
@@ -21,6 +23,7 @@ _ASCII_ESCAPES |= {
 # beyond these, because the first digit is 0 to 7.
 _PATTERNS = list(_ASCII_ESCAPES)
 _REPLACEMENTS = list(_ASCII_ESCAPES.values())
+_DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
 _MULTIBYTE = re.compile(r"%[89a-fA-F][0-9a-fA-F]")
 
 
@@ -58,10 +61,29 @@ def with_dv_id(files: pl.DataFrame) -> pl.DataFrame:
     """Add ``dvId`` to file actions that carry deletion vectors; others come back as they are.
 
     ``dvId`` is storageType + pathOrInlineDv [+ "@" + offset]; a null offset is left out.
+
+    Raises:
+        InvalidActionError: A deletion vector lacks its storage type or its path: without them the
+            row would pass for the file without deletions.
     """
-    if "dvStorageType" not in files.columns:
+    columns = [c for c in _DV_COLUMNS if c in files.columns]
+    if not columns:
         return files
-    columns = files.columns
+    for required in _DV_COLUMNS[:2]:
+        lacking = pl.any_horizontal(pl.col(c).is_not_null() for c in columns)
+        if required in columns:
+            lacking &= pl.col(required).is_null()
+        incomplete = files.filter(lacking)
+        if incomplete.height:
+            raise InvalidActionError(
+                "a deletion vector lacks a required field",
+                version=incomplete["version"][0] if "version" in incomplete.columns else None,
+                expected=required,
+                found=incomplete["path"][0],
+                hint="restore the file from a copy; no state is read past it",
+            )
+    if not set(_DV_COLUMNS[:2]) <= set(columns):
+        return files
     suffix = (
         pl.when(pl.col("dvOffset").is_not_null())
         .then(pl.concat_str(pl.lit("@"), pl.col("dvOffset").cast(pl.String)))
@@ -69,7 +91,4 @@ def with_dv_id(files: pl.DataFrame) -> pl.DataFrame:
         if "dvOffset" in columns
         else pl.lit("")
     )
-    body = pl.col("dvPathOrInline") if "dvPathOrInline" in columns else pl.lit("")
-    return files.with_columns(
-        pl.concat_str(pl.col("dvStorageType"), body, suffix).alias("dvId")
-    )
+    return files.with_columns(pl.concat_str(*_DV_COLUMNS[:2], suffix).alias("dvId"))
