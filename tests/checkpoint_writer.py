@@ -122,7 +122,7 @@ OPTIONAL = {
 
 def wrap(row: dict[str, Any]) -> dict[str, Any]:
     """The action object that a flattened row came from; paths as URIs."""
-    body: dict[str, Any] = dict(row["extra"] or {})
+    body: dict[str, Any] = json.loads(row["extra"] or "{}")
     for slot in wire("delta")[row["actionType"]]:
         value = row.get(slot.column)
         if value is None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from tests.model.flatten import flatten, wire
 from tests.model.strict_json import RefusedError, parse_lines
 

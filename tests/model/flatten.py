@@ -75,12 +75,12 @@ def columns() -> tuple[str, ...]:
     return tuple(f["name"] for f in json.loads(CONTRACT.read_text())["fields"])
 
 
-def decode_path(path: str, where: str) -> str:
-    """Percent-decode exactly once; escapes that are not hexadecimal stay as they are."""
+def decode_path(path: str) -> str:
+    """Percent-decode exactly once; a path whose bytes would not be UTF-8 stays as it is."""
     try:
         return unquote_to_bytes(path).decode("utf-8")
-    except UnicodeDecodeError as cause:
-        raise RefusedError(f"{where}: path does not decode to UTF-8: {path!r}") from cause
+    except UnicodeDecodeError:
+        return path
 
 
 def _convert(value: Any, type_: Any, column: str, where: str) -> Any:
@@ -119,15 +119,16 @@ def flatten(wrapper: str, body: Any, where: str, dialect: str = "delta") -> dict
     known = wire(dialect).get(wrapper)
     row: dict[str, Any] = {"actionType": "mergeskip" if wrapper == "skip" else wrapper}
     if known is None:
-        return row | {"extra": body}
+        return row | {"extra": json.dumps(body)}
     for slot in known:
         row[slot.column] = None
-    row["extra"] = _fill(row, body, {slot.keys: slot for slot in known}, (), where) or None
+    extra = _fill(row, body, {slot.keys: slot for slot in known}, (), where)
+    row["extra"] = json.dumps(extra) if extra else None
     for column in REQUIRED.get(row["actionType"], ()):
         if row.get(column) is None:
             raise RefusedError(f"{where}: {wrapper} without {column}")
     if dialect == "delta":
-        _finish_delta(row, body, where)
+        _finish_delta(row, where)
     return row
 
 
@@ -157,11 +158,12 @@ def _fill(
     return extra
 
 
-def _finish_delta(row: dict[str, Any], body: dict[str, Any], where: str) -> None:
+def _finish_delta(row: dict[str, Any], where: str) -> None:
     if row.get("path") is not None:
-        row["path"] = decode_path(row["path"], where)
+        row["path"] = decode_path(row["path"])
     if row["actionType"] in {"add", "remove"}:
-        if body.get("deletionVector") is not None and (
+        vector = [value for column, value in row.items() if column.startswith("dv")]
+        if any(value is not None for value in vector) and (
             row["dvStorageType"] is None or row["dvPathOrInline"] is None
         ):
             raise RefusedError(f"{where}: a deletion vector without storageType or pathOrInlineDv")

@@ -1,0 +1,237 @@
+"""Every Delta table of the corpus, every fact of its manifest, through every path that applies."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+import lakelog
+from lakelog.errors import LakelogError, LakelogWarning, VersionNotFoundError
+from tests.conformance.tables import (
+    delta_path,
+    delta_tables,
+    each,
+    file_facts,
+    sha256_of_lines,
+    snapshot_facts,
+    wrong_facts,
+)
+from tests.model import replay
+from tests.model.compare import differences, normal, rows_of
+
+pytestmark = pytest.mark.corpus
+
+TABLES = delta_tables()
+
+
+@pytest.fixture(scope="session")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where packed tables are unpacked."""
+    return tmp_path_factory.mktemp("unpacked")
+
+
+@pytest.fixture(autouse=True)
+def _log_warnings_are_for_damage() -> Iterator[None]:
+    """Real logs warn of much (corrupt pointers, unsound compactions); state is judged alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakelogWarning)
+        yield
+
+
+def _loads(entry: dict[str, Any]) -> bool:
+    return bool(entry["verdict"] == "load")
+
+
+def _history_row(version: int, files: pl.DataFrame) -> list[Any]:
+    return [version, files.height, files["size"].sum(), sha256_of_lines(files["path"])[:16]]
+
+
+def _files(snapshot: Any) -> pl.DataFrame:
+    files: pl.DataFrame = snapshot.files().select("path", "size").collect()
+    return files
+
+
+@each(TABLES, _loads)
+def test_the_latest_snapshot_has_every_fact_of_the_manifest(name: str, unpacked: Path) -> None:
+    snapshot = lakelog.open(delta_path(name, unpacked)).snapshot()
+    facts = TABLES[name]["facts"]
+    assert wrong_facts(name, snapshot_facts(snapshot)) == {}
+    assert snapshot.num_files() == facts["num_files"]
+    assert snapshot.total_size() == facts["total_size"]
+    if facts.get("in_commit_timestamp") is not None:
+        assert snapshot.timestamp_ms == facts["in_commit_timestamp"]
+
+
+@each(TABLES, lambda entry: entry["verdict"] == "refuse")
+def test_a_table_that_must_be_refused_gives_no_snapshot(name: str, unpacked: Path) -> None:
+    with pytest.raises(LakelogError) as refused:
+        lakelog.open(delta_path(name, unpacked)).snapshot().files().collect()
+    assert refused.value.kind != "internal"
+
+
+@each(TABLES, lambda entry: entry["verdict"] == "either")
+def test_a_table_that_peers_disagree_on_is_refused_or_read_as_the_manifest_says(
+    name: str, unpacked: Path
+) -> None:
+    try:
+        snapshot = lakelog.open(delta_path(name, unpacked)).snapshot()
+        found = snapshot_facts(snapshot)
+    except LakelogError as refused:
+        assert refused.kind != "internal"  # noqa: PT017
+    else:
+        assert wrong_facts(name, found) == {}
+
+
+@each(TABLES, lambda entry: entry.get("history") and entry["verdict"] == "load")
+def test_time_travel_gives_every_version_of_the_history(name: str, unpacked: Path) -> None:
+    table = lakelog.open(delta_path(name, unpacked))
+    history = TABLES[name]["history"]
+    found = [_history_row(v, _files(table.snapshot(version=v))) for v, *_ in history]
+    assert found == history
+
+
+@each(TABLES, lambda entry: entry.get("history") and entry["verdict"] == "load")
+def test_time_travel_to_any_other_version_is_refused_with_the_range(
+    name: str, unpacked: Path
+) -> None:
+    table = lakelog.open(delta_path(name, unpacked))
+    known = {v for v, *_ in TABLES[name]["history"]}
+    assert {v for a, b in table.versions() for v in range(a, b + 1)} == known
+    others = {-1, min(known) - 1, max(known) + 1, *range(min(known), max(known))} - known
+    for version in sorted(others):
+        with pytest.raises(LakelogError) as refused:
+            table.snapshot(version=version).files().collect()
+        if version >= 0:
+            assert isinstance(refused.value, VersionNotFoundError)
+            assert str(max(known)) in str(refused.value.expected)
+
+
+@each(TABLES, lambda entry: len(entry.get("history") or ()) > 1 and entry["verdict"] == "load")
+def test_updating_version_by_version_gives_every_version_of_the_history(
+    name: str, unpacked: Path
+) -> None:
+    table = lakelog.open(delta_path(name, unpacked))
+    history = TABLES[name]["history"]
+    snapshot = table.snapshot(version=history[0][0])
+    found = [_history_row(history[0][0], _files(snapshot))]
+    for version, *_ in history[1:]:
+        snapshot = snapshot.update(version=version)
+        found.append(_history_row(version, _files(snapshot)))
+    assert found == history
+    assert wrong_facts(name, snapshot_facts(snapshot)) == {}
+
+
+@each(TABLES, lambda entry: len(entry.get("history") or ()) > 1 and entry["verdict"] == "load")
+def test_updating_the_first_version_once_gives_the_latest(name: str, unpacked: Path) -> None:
+    table = lakelog.open(delta_path(name, unpacked))
+    first = table.snapshot(version=TABLES[name]["history"][0][0])
+    first.files().select("path").collect()
+    updated = first.update()
+    assert wrong_facts(name, snapshot_facts(updated)) == {}
+    assert _history_row(first.version, _files(first)) == TABLES[name]["history"][0]
+
+
+@each(TABLES, _loads)
+def test_a_projection_gives_what_the_whole_gives(name: str, unpacked: Path) -> None:
+    table = lakelog.open(delta_path(name, unpacked))
+    keys = table.snapshot().files().select("path", "dvId", "size").collect()
+    assert wrong_facts(name, file_facts(keys)) == {}
+    paths = table.snapshot().files().select("path").collect()["path"].sort()
+    sizes = table.snapshot().files().select("size").collect()["size"].sort()
+    whole = table.snapshot().files().collect()
+    assert paths.equals(whole["path"].sort())
+    assert sizes.equals(whole["size"].sort())
+
+
+@each(TABLES, lambda entry: _loads(entry) and not entry.get("packed"))
+def test_every_column_of_the_state_equals_the_plain_replay(name: str) -> None:
+    path = delta_path(name)
+    snapshot = lakelog.open(path).snapshot()
+    state = replay.replay(path)
+    # Statistics that stand in a checkpoint as a struct only are compared by the random logs.
+    columns = set(snapshot.files().collect_schema().names()) - {"stats", "extra"}
+    if snapshot.provenance.compactions:
+        columns -= {"version"}
+    for expected, found in (
+        (state.files, snapshot.files()),
+        (state.tombstones, snapshot.tombstones()),
+    ):
+        assert not differences(
+            [normal(row, columns) for row in expected.values()],
+            [normal(row, columns) for row in rows_of(found)],
+            ("path", "dvId"),
+        )
+
+
+@each(TABLES, lambda entry: _loads(entry) and not entry.get("packed"))
+def test_the_actions_of_every_commit_equal_the_plain_decode(name: str) -> None:
+    path = delta_path(name)
+    expected = [normal(row) for row in replay.decode_commits(path)]
+    found = [normal(row) for row in rows_of(lakelog.open(path).actions())]
+    for row in found:
+        row.pop("timestamp", None)
+    assert not differences(expected, found, ("version", "position", "actionType"))
+
+
+def _row_count_is_given(entry: dict[str, Any]) -> bool:
+    whole = entry["contents"] == "log+data" and entry["verdict"] == "load"
+    return whole and (entry.get("facts") or {}).get("row_count") is not None
+
+
+@each(TABLES, _row_count_is_given)
+def test_the_live_files_hold_the_rows_of_the_manifest(name: str) -> None:
+    path = delta_path(name)
+    columns = ("path", "dvCardinality")
+    files = lakelog.open(path).snapshot().files().select(columns).collect()
+    stored = sum(pq.read_metadata(path / p).num_rows for p in files["path"])
+    assert stored - files["dvCardinality"].sum() == TABLES[name]["facts"]["row_count"]
+
+
+def _can_fall_back(entry: dict[str, Any]) -> bool:
+    log = entry.get("log") or {}
+    commits = log.get("commits", {})
+    return (
+        entry["verdict"] == "load"
+        and bool(log.get("checkpoints"))
+        and commits.get("first") == 0
+        and commits.get("count") == commits["last"] + 1
+    )
+
+
+@each(TABLES, _can_fall_back)
+def test_falling_back_past_a_broken_checkpoint_gives_the_same_state_with_a_warning(
+    name: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    shutil.copytree(
+        delta_path(name) / replay.LOG, table / replay.LOG, copy_function=shutil.copyfile
+    )
+    for folder in (table, *table.rglob("*/")):
+        folder.chmod(0o755)
+    base = replay.list_log(table).base_of(TABLES[name]["facts"]["latest_version"])
+    assert base is not None
+    for part in base.paths:
+        whole = (table / part).read_bytes()
+        (table / part).write_bytes(whole[: len(whole) // 2])
+    expected = replay.replay(table)
+    assert base in expected.broken
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        snapshot = lakelog.open(table).snapshot()
+        found = snapshot_facts(snapshot)
+    wrong = wrong_facts(name, found)
+    # A checkpoint may have dropped what expired; the commits still have it.
+    for fact, value in (("tombstones", len(expected.tombstones)), ("txn", None)):
+        if fact in wrong and value in (None, found[fact]):
+            del wrong[fact]
+    assert wrong == {}
+    assert any(issubclass(w.category, LakelogWarning) for w in caught)
+    assert any(base.paths[0] in text for text in snapshot.provenance.warnings)
+    assert not set(base.paths) & set(snapshot.provenance.files)
