@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 import polars as pl
+import pyarrow as pa
 
 from lakelog import actions, contract
 from lakelog.formats.base import CommitInfo
@@ -58,7 +59,7 @@ def flatten_commit_infos(infos: Sequence[CommitInfo], wire: Wire) -> pl.DataFram
             "version": pl.Series([i.version for i in infos], dtype=pl.Int64),
             "position": pl.Series([i.position for i in infos], dtype=pl.Int32),
             "actionType": pl.Series(["commitInfo"] * len(infos), dtype=pl.String),
-            **{c: pl.Series(v, dtype=schema[c], strict=True) for c, v in columns.items()},
+            **{c: _series(v, schema[c]) for c, v in columns.items()},
             "extra": pl.Series(extras, dtype=pl.String),
         }
     )
@@ -85,3 +86,22 @@ def _take(value: Any, leaf: Leaf) -> Any:
             if isinstance(value, dict):
                 return {name: text_of(value[name]) for name in sorted(value)}
     return None
+
+
+def _series(values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
+    if not isinstance(dtype, pl.Map):
+        return pl.Series(values, dtype=dtype, strict=True)
+    # Polars builds a column of maps value by value; through Arrow it takes all entries at once.
+    maps = [v for v in values if v is not None]
+    lengths = pl.Series([0, *(len(v) if v is not None else 0 for v in values)], dtype=pl.Int32)
+    array = pa.MapArray.from_arrays(
+        lengths.cum_sum().to_arrow(),
+        _texts([name for entries in maps for name in entries]),
+        _texts([text for entries in maps for text in entries.values()]),
+        mask=pl.Series([v is None for v in values], dtype=pl.Boolean).to_arrow(),
+    )
+    return pl.Series(array).cast(dtype)
+
+
+def _texts(values: Sequence[str | None]) -> pa.Array:
+    return pl.Series(values, dtype=pl.String).to_arrow().cast(pa.string())

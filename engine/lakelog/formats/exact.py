@@ -131,12 +131,17 @@ def parse_object(line: bytes, path: str, version: int | None, number: int, offse
     return parsed
 
 
-def _count_keys(value: Any) -> int:
+def _count_keys(value: dict[str, Any] | list[Any]) -> int:
+    # Descends into containers only: every commitInfo passes here, and most values are scalars.
+    children: Iterable[Any] = value
+    count = 0
     if isinstance(value, dict):
-        return len(value) + sum(_count_keys(v) for v in value.values())
-    if isinstance(value, list):
-        return sum(_count_keys(v) for v in value)
-    return 0
+        children = value.values()
+        count = len(value)
+    for child in children:
+        if isinstance(child, dict | list):
+            count += _count_keys(child)
+    return count
 
 
 def _refuse_duplicates(
@@ -184,8 +189,9 @@ def _decode_object(
             continue
         rows.count += 1
         if wrapper == "commitInfo":
-            rows.commit_infos.append(CommitInfo(blob.version, number, _object(
-                body, wrapper, blob, number, offset)))
+            rows.commit_infos.append(
+                CommitInfo(blob.version, number, _object(body, wrapper, blob, number, offset))
+            )
             continue
         if not files and wrapper not in META_WRAPPERS:
             continue
