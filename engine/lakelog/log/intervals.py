@@ -1,0 +1,224 @@
+"""Arithmetic of the possible: sets of values a file may hold, and what a test of them may give.
+
+`Values` over-approximates the values of an expression in each file by an interval; `Truth` the
+outcomes of a predicate. Every operation is sound: an outcome that some row may have is never
+ruled out. Terms are Polars expressions over one row a file, so a bound is compared by the same
+operator, with the same casts, that would compare the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+TRUE = pl.lit(True)
+FALSE = pl.lit(False)
+
+_TRUNCATED_BYTES = 32
+"""Writers cut strings to 32 characters or more; a text of so many characters has as many bytes."""
+
+_TIMESTAMP_SLACK_US = 999
+_SAFE_TIMESTAMP_US = 1 << 62
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a predicate may be on the rows of each file; null terms count as True."""
+
+    may_true: pl.Expr
+    may_false: pl.Expr
+    may_null: pl.Expr
+
+    def not_(self) -> Truth:
+        """Outcomes of the negation."""
+        return Truth(self.may_false, self.may_true, self.may_null)
+
+    def and_(self, other: Truth) -> Truth:
+        """Outcomes of the conjunction, as Kleene's logic has it."""
+        return Truth(
+            self.may_true & other.may_true,
+            self.may_false | other.may_false,
+            (self.may_null & (other.may_null | other.may_true)) | (other.may_null & self.may_true),
+        )
+
+    def or_(self, other: Truth) -> Truth:
+        """Outcomes of the disjunction."""
+        return self.not_().and_(other.not_()).not_()
+
+
+ANYTHING = Truth(TRUE, TRUE, TRUE)
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values that an expression may take on the rows of each file.
+
+    Attributes:
+        low: Not above any value; null, or None, where unknown.
+        high: Not below any value but NaN and those that begin with `cut`; null where unknown.
+        may_null: Whether a row may be null.
+        may_value: Whether a row may be other than null.
+        may_nan: Whether NaN, which is above every number, may be among the values.
+        cut: Where `high` may be a prefix of the greatest value: that prefix; else null.
+        dtype: Type of the values, where it is known.
+        unknown: Where nothing at all is known of the file.
+    """
+
+    low: pl.Expr | None
+    high: pl.Expr | None
+    may_null: pl.Expr
+    may_value: pl.Expr
+    may_nan: bool = False
+    cut: pl.Expr | None = None
+    dtype: pl.DataType | None = None
+    unknown: pl.Expr = FALSE
+
+    def rising(self, function: Callable[[pl.Expr], pl.Expr], dtype: pl.DataType) -> Values:
+        """The values of a function that never falls."""
+        return replace(
+            self,
+            low=None if self.low is None else function(self.low),
+            high=None if self.high is None or self.cut is not None else function(self.high),
+            cut=None,
+            dtype=dtype,
+        )
+
+    def with_nulls(self) -> Values:
+        """The same values, some of which may have become null."""
+        return replace(self, may_null=TRUE)
+
+
+def from_statistics(
+    low: pl.Expr | None,
+    high: pl.Expr | None,
+    may_null: pl.Expr,
+    may_value: pl.Expr,
+    dtype: pl.DataType,
+) -> Values:
+    """The interval that a file's ``min`` and ``max`` of a column of `dtype` vouch for."""
+    cut = None
+    if high is not None and dtype == pl.String:
+        # A character cut in half ends up as a question mark or a replacement character.
+        whole = high.str.replace(r"[?\x{FFFD}]$", "")
+        cut = pl.when(high.str.len_bytes() >= _TRUNCATED_BYTES).then(whole)
+    if isinstance(dtype, pl.Datetime):
+        # Cut to milliseconds: downwards, or before 1970 towards zero by some writers.
+        slack = pl.duration(microseconds=_TIMESTAMP_SLACK_US, time_unit="us")
+        if high is not None:
+            near = high.to_physical() < _SAFE_TIMESTAMP_US
+            high = pl.when(near).then(high + slack)
+        if low is not None:
+            early = low.to_physical() < 0
+            near = low.to_physical() > -_SAFE_TIMESTAMP_US
+            low = pl.when(~early).then(low).when(near).then(low - slack)
+    return Values(low, high, may_null, may_value, dtype.is_float(), cut, dtype)
+
+
+def same_kind(a: pl.DataType | None, b: pl.DataType | None) -> bool:
+    """Whether values of both types compare without a cast that could change their order.
+
+    A 32-bit float is left out: whether a list's values are rounded to it depends on the caller.
+    """
+    if a is None or b is None:
+        return False
+    if a.is_integer() and b.is_integer():
+        return True
+    if isinstance(a, pl.Decimal) and isinstance(b, pl.Decimal):
+        return True
+    return a == b and a in (pl.Float64, pl.String, pl.Date, pl.Boolean, pl.Datetime)
+
+
+def comparable(a: Values, b: Values) -> bool:
+    """Whether the bounds of both have types whose order is that of their values."""
+    return _ordered(a.dtype) and _ordered(b.dtype)
+
+
+def _ordered(dtype: pl.DataType | None) -> bool:
+    return dtype is not None and (
+        dtype.is_numeric()
+        or dtype in (pl.String, pl.Date, pl.Boolean, pl.Binary, pl.Null)
+        or isinstance(dtype, pl.Datetime)
+    )
+
+
+def _above(x: pl.Expr | None, v: Values, *, or_equal: bool) -> pl.Expr:
+    """Where `x` is certainly above (or equal to) every value of `v` but NaN."""
+    if x is None or v.high is None:
+        return FALSE
+    certain = x >= v.high if or_equal else x > v.high
+    if v.cut is not None:
+        certain &= ~x.str.starts_with(v.cut).fill_null(False)
+    return certain.fill_null(False)
+
+
+def less(a: Values, b: Values, strict: bool) -> Truth:
+    """``a < b`` or, unless `strict`, ``a <= b``."""
+    both = a.may_value & b.may_value
+    return Truth(
+        both & ~_never_less(a, b, strict),
+        # Not below is above or equal: the order is total.
+        both & ~_never_less(b, a, not strict),
+        a.may_null | b.may_null,
+    )
+
+
+def _never_less(a: Values, b: Values, strict: bool) -> pl.Expr:
+    return FALSE if b.may_nan else _above(a.low, b, or_equal=strict)
+
+
+def equal(a: Values, b: Values) -> Truth:
+    """``a == b``."""
+    both = a.may_value & b.may_value
+    never_equal = never_unequal = FALSE
+    if not (a.may_nan and b.may_nan):
+        never_equal = _above(a.low, b, or_equal=False) | _above(b.low, a, or_equal=False)
+    if not (a.may_nan or b.may_nan):
+        never_unequal = _above(a.low, b, or_equal=True) & _above(b.low, a, or_equal=True)
+    return Truth(both & ~never_equal, both & ~never_unequal, a.may_null | b.may_null)
+
+
+def equal_or_both_null(a: Values, b: Values) -> Truth:
+    """``a.eq_missing(b)``: null equals null, and the outcome is never null."""
+    plain = equal(a, b)
+    one_null = (a.may_null & b.may_value) | (b.may_null & a.may_value)
+    return Truth(plain.may_true | (a.may_null & b.may_null), plain.may_false | one_null, FALSE)
+
+
+def between(
+    v: Values, low: Values, high: Values, *, strict_low: bool = False, strict_high: bool = False
+) -> Truth:
+    """``v.is_between(low, high)``."""
+    if not (comparable(v, low) and comparable(v, high)):
+        return ANYTHING
+    inside = less(low, v, strict_low).and_(less(v, high, strict_high))
+    if v.may_nan and not high.may_nan:
+        # NaN is above every number, so the upper end shuts it out of the lower test too.
+        below = less(low, replace(v, may_nan=False), strict_low)
+        inside = replace(inside, may_true=inside.may_true & below.may_true)
+    return inside
+
+
+def starts_with(v: Values, prefix: pl.Expr) -> Truth:
+    """``v.str.starts_with(prefix)``, `prefix` a literal."""
+    if v.dtype != pl.String or v.low is None or v.high is None:
+        return Truth(v.may_value, v.may_value, TRUE)
+    low_has = v.low.str.starts_with(prefix).fill_null(False)
+    top = v.high if v.cut is None else pl.coalesce(v.cut, v.high)
+    high_has = top.str.starts_with(prefix).fill_null(False)
+    # What begins with the prefix is at or above it, and below whatever is above it without it.
+    all_above = (v.low > prefix).fill_null(False) & ~low_has
+    never = _above(prefix, v, or_equal=False) | all_above
+    always = low_has & high_has
+    return Truth(
+        (v.may_value & ~never) | v.unknown, (v.may_value & ~always) | v.unknown, v.may_null
+    )
+
+
+def all_of(parts: Sequence[Truth]) -> Truth:
+    """The conjunction of `parts`."""
+    whole = Truth(TRUE, FALSE, FALSE)
+    for part in parts:
+        whole = whole.and_(part)
+    return whole
