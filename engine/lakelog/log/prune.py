@@ -24,6 +24,8 @@ from lakelog.log.stats import has_bounds
 
 _IN_LIST_LIMIT = 64
 _ORDERED = {"Lt": (False, True), "LtEq": (False, False), "Gt": (True, True), "GtEq": (True, False)}
+# What Polars raises at an expression that it cannot type, evaluate or write down.
+_REFUSALS = (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError)
 _CAST_TARGETS: dict[str, pl.DataType] = {
     "Int64": pl.Int64(),
     "Int32": pl.Int32(),
@@ -75,7 +77,7 @@ def referenced_columns(where: pl.Expr, schema: contract.Struct) -> tuple[str, ..
     empty = pl.DataFrame(schema={f.name: contract.to_polars(f.type) for f in schema.fields})
     try:
         outcome = empty.select(where.alias("where")).schema["where"]
-    except Exception as cause:
+    except _REFUSALS as cause:
         raise InvalidInputError(
             "where does not fit the table's schema",
             found=where,
@@ -178,7 +180,7 @@ def _json(expr: pl.Expr) -> Any:
     """The expression as plain data; None where it cannot be written (a Python function)."""
     try:
         return json.loads(expr.meta.serialize(format="json"))
-    except Exception:
+    except _REFUSALS:
         return None
 
 
@@ -312,7 +314,7 @@ class _Walker:
         known = self.partitions.known.select(pl.all_horizontal(names).alias("known"))["known"]
         try:
             value = frame.select(expr.alias("value"))["value"]
-        except Exception:
+        except _REFUSALS:
             # A value that the expression cannot take, such as a text that it casts to a number.
             return None
         if value.len() != self.height:
@@ -389,7 +391,7 @@ def _literal(expr: pl.Expr) -> pl.Series | None:
         return None
     try:
         series = pl.select(expr.alias("value")).to_series()
-    except Exception:
+    except _REFUSALS:
         return None
     return series if series.len() == 1 else None
 
@@ -444,7 +446,7 @@ def _is_in(values: Values, listed: pl.Expr, nulls_equal: bool) -> Truth:
             if candidates.len() != 1:
                 return ANYTHING
             candidates = candidates.explode()
-    except Exception:
+    except _REFUSALS:
         return ANYTHING
     if not intervals.same_kind(values.dtype, candidates.dtype):
         return ANYTHING

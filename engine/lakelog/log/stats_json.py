@@ -18,8 +18,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.json as pj
 
-from lakelog.log.values import fit_decimal
 from lakelog import contract
+from lakelog.log.values import fit_decimal
 
 _CHUNK_ROWS = 65_536
 _PIECES = 16
