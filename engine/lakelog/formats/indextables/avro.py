@@ -30,6 +30,7 @@ def read_records(
         import fastavro
     except ImportError as cause:
         raise _missing("fastavro", path, version) from cause
+    codec = "of the file"
     try:
         reader = fastavro.reader(BytesIO(data))
         codec = reader.codec

@@ -35,6 +35,7 @@ _BATCH_ROWS = 1 << 16
 _TYPE = "actionType"
 _FORMAT = "format"
 _ROW_COLUMNS = ("version", "position", "timestamp", "extra")
+_STATE_TYPES = (*actions.FILE_ACTIONS, *CHECKPOINT_META)
 _SPEC_NAMES = {"metadata": "metaData"}
 
 
@@ -78,13 +79,16 @@ class FlattenedReader:
         for path in self.checkpoint.paths:
             with self._parquet(path) as file:
                 names = [n for n in file.schema_arrow.names if n in wanted]
+                rows_read = 0
                 for batch in file.iter_batches(_BATCH_ROWS, columns=names):
+                    rows_read += batch.num_rows
                     frame = self._frame(pa.Table.from_batches([batch]), path)
                     rows = resolve_references(frame, registry)
                     for part in project([rows], columns, kinds):
                         _require_path(part, path)
                         if part.height:
                             yield part
+                self._check_rows(path, file.metadata.num_rows, rows_read)
 
     def files_read(self) -> tuple[str, ...]:
         """The parts, in order."""
@@ -102,14 +106,32 @@ class FlattenedReader:
         if _TYPE not in names:
             self._frame(pa.table({}), path)
         for group in range(file.num_row_groups):
-            types = self._frame(file.read_row_group(group, columns=[_TYPE]), path)[_TYPE]
+            types = self._read_group(file, group, [_TYPE], path)[_TYPE]
             found = types.filter(types.is_in([*kinds])).unique()
             if not found.len():
                 continue
             wanted = {_TYPE, *_ROW_COLUMNS}.union(*(_columns_of(kind) for kind in found))
             columns = [name for name in names if name in wanted]
-            frame = self._frame(file.read_row_group(group, columns=columns), path)
+            frame = self._read_group(file, group, columns, path)
             yield frame.filter(pl.col(_TYPE).is_in([*kinds]))
+
+    def _read_group(
+        self, file: pq.ParquetFile, group: int, columns: list[str], path: str
+    ) -> pl.DataFrame:
+        table = file.read_row_group(group, columns=columns)
+        self._check_rows(path, file.metadata.row_group(group).num_rows, table.num_rows)
+        return self._frame(table, path)
+
+    def _check_rows(self, path: str, expected: int, found: int) -> None:
+        # Arrow ends a read early, without a word, where a damaged page header makes a column short.
+        if expected != found:
+            raise MalformedLogError(
+                "the checkpoint holds fewer rows than its footer counts",
+                path=path,
+                version=self.checkpoint.version,
+                expected=f"{expected} rows",
+                found=f"{found} rows",
+            )
 
     def _frame(self, table: pa.Table, path: str) -> pl.DataFrame:
         """Arrow to the contract's columns and dtypes, with spec 004's spelling mended."""
@@ -126,7 +148,7 @@ class FlattenedReader:
             frame = _with_format(frame)
         schema = actions.schema()
         try:
-            return frame.with_columns(
+            rows = frame.with_columns(
                 pl.col(_TYPE).cast(pl.String).replace(_SPEC_NAMES),
                 *(
                     pl.col(name).cast(schema[name])
@@ -141,6 +163,17 @@ class FlattenedReader:
                 version=self.checkpoint.version,
                 found=str(cause).splitlines()[0][:200],
             ) from cause
+        # History has no place in a state, so a row of another type is damage and not the future.
+        strange = rows[_TYPE].filter(~rows[_TYPE].is_in(_STATE_TYPES))
+        if strange.len():
+            raise InvalidActionError(
+                "a row of the checkpoint has an action type that no state holds",
+                path=path,
+                version=self.checkpoint.version,
+                expected=", ".join(_STATE_TYPES),
+                found=strange[0],
+            )
+        return rows
 
     @contextmanager
     def _parquet(self, path: str) -> Iterator[pq.ParquetFile]:
