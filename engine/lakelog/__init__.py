@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lakelog.errors import (
+    CheckpointCorruptionError,
     CorruptionError,
     InternalError,
     InvalidActionError,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckpointCorruptionError",
     "CorruptionError",
     "InternalError",
     "InvalidActionError",

@@ -116,6 +116,12 @@ class MalformedLogError(CorruptionError):
     kind = "malformed_log"
 
 
+class CheckpointCorruptionError(CorruptionError):
+    """A checkpoint cannot be read, and no older files give the version soundly."""
+
+    kind = "checkpoint_corruption"
+
+
 class InvalidActionError(CorruptionError):
     """An action decodes but lacks a required field, or holds a value of the wrong type."""
 

@@ -153,6 +153,8 @@ class Dialect(Protocol):
 
     name: str
     log_folder: str
+    default_protocol: tuple[int, int] | None
+    """(minReaderVersion, minWriterVersion) of a log without a protocol action; None refuses it."""
 
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
         """List the log folder and parse its names.

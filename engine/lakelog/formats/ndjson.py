@@ -34,6 +34,7 @@ __all__ = ["Blob", "decode_lines", "merge"]
 
 _CHUNK_BYTES = 8 << 20
 _WORKERS = min(8, os.cpu_count() or 1)
+_COUNT_BLOCK = 1 << 18
 _MAX_KEYS = 64
 _COMMIT_INFO = b'{"commitInfo":'
 _PLAIN_KEY = re.compile(r"[ !#-.0-\[\]-~]+")  # ASCII that JSON writers never escape
@@ -196,9 +197,10 @@ def _prepare(chunk: list[Blob]) -> _Prepared:
             number = first_line + data.count(b"\n", start, last)
             infos.append(_commit_info(data[last:end], blob, number, last))
             end = last - 1
-        count = data.count(b"\n", start, end) + 1 if end > start else 0
+        count = _count_newlines(data, start, end) + 1 if end > start else 0
         if count:
-            pieces.append(data if (start, end) == (0, len(data)) else data[start:end])
+            # A view: a slice of some megabytes would be copied here and once more by the join.
+            pieces.append(data if (start, end) == (0, len(data)) else memoryview(data)[start:end])
         out.versions.append(blob.version)
         out.first_lines.append(first_line)
         out.counts.append(count)
@@ -208,6 +210,15 @@ def _prepare(chunk: list[Blob]) -> _Prepared:
     if not out.text.isascii():
         out.text.decode("utf-8")  # Arrow's reader does not check
     return out
+
+
+def _count_newlines(data: bytes, start: int, end: int) -> int:
+    if end - start < _COUNT_BLOCK:
+        return data.count(b"\n", start, end)
+    # NumPy counts a large buffer several times faster, in blocks that stay in the CPU's cache.
+    view = np.frombuffer(data, np.uint8)[start:end]
+    blocks = range(0, len(view), _COUNT_BLOCK)
+    return sum(int(np.count_nonzero(view[at : at + _COUNT_BLOCK] == 0x0A)) for at in blocks)
 
 
 def _commit_info(line: bytes, blob: Blob, number: int, offset: int) -> CommitInfo:

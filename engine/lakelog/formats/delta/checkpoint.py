@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import BinaryIO
 
+import orjson
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog import actions, contract
-from lakelog.errors import InvalidActionError, MalformedLogError, NotFoundError
+from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError, NotFoundError
 from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, Actions, Checkpoint
 from lakelog.formats.delta.names import SIDECAR_FOLDER
 from lakelog.formats.delta.paths import decode_path, decode_paths, with_dv_id
@@ -51,7 +52,39 @@ class DeltaCheckpointReader:
             return None
         (path,) = self.checkpoint.paths
         decoded = decode_lines([Blob(None, path, self._store.read(path))], _WIRE)
+        own = decoded.meta.filter(pl.col("actionType") == "checkpointMetadata")
+        bodies = actions.conform(own, ["extra"])["extra"]
+        self._check_versions([orjson.loads(body or "{}").get("version") for body in bodies])
         return Actions(_decoded(decoded.files), decoded.meta)
+
+    @cached_property
+    def _manifest_rows(self) -> pl.DataFrame:
+        """The sidecar and checkpointMetadata actions of a Parquet manifest."""
+        path = self.checkpoint.paths[0]
+        with self._parquet(path) as file:
+            if _child(file.schema_arrow, "checkpointMetadata", "version") is None:
+                versions = []
+            else:
+                leaf = _batches(file, ["checkpointMetadata.version"])
+                found = [batch.column(0) for batch in leaf]
+                versions = [v["version"] for rows in found for v in rows.drop_null().to_pylist()]
+        self._check_versions(versions)
+        return self._read_parquet_meta(path, _MANIFEST_ONLY)
+
+    def _check_versions(self, versions: Sequence[object]) -> None:
+        """A V2 manifest says once which version it is of: one that does not is cut short, doubled,
+        or another version's under a wrong name (Delta protocol, V2 Spec)."""
+        if not versions and not self.checkpoint.layout.startswith("v2-"):
+            return
+        if list(versions) != [self.checkpoint.version]:
+            raise MalformedLogError(
+                "the checkpoint does not say, once, which version it is of",
+                path=self.checkpoint.paths[0],
+                version=self.checkpoint.version,
+                expected=f"one checkpointMetadata of version {self.checkpoint.version}",
+                found=", ".join(map(str, versions)) or None,
+                hint="restore the file, or remove the checkpoint's files if its commits are there",
+            )
 
     @cached_property
     def _sidecars(self) -> tuple[str, ...]:
@@ -61,7 +94,7 @@ class DeltaCheckpointReader:
         elif self.checkpoint.layout == "multipart":
             return ()
         else:
-            meta = self._read_parquet_meta(self.checkpoint.paths[0], _MANIFEST_ONLY)
+            meta = self._manifest_rows
         if "path" not in meta.columns:
             return ()
         paths = meta.filter(pl.col("actionType") == "sidecar")["path"]
@@ -81,6 +114,8 @@ class DeltaCheckpointReader:
         """The non-file actions of the types in `kinds`, narrow."""
         if self._json_manifest is not None:
             return self._json_manifest.meta.filter(pl.col("actionType").is_in(list(kinds)))
+        if self.checkpoint.layout != "multipart":
+            _ = self._manifest_rows
         return actions.concat(self._read_parquet_meta(p, kinds) for p in self.checkpoint.paths)
 
     def struct_statistics(self) -> pa.DataType | None:
@@ -114,7 +149,7 @@ class DeltaCheckpointReader:
             wanted = _leaf_columns(file.schema_arrow, columns, kinds)
             if not wanted:
                 return
-            batches = file.iter_batches(_BATCH_ROWS, columns=wanted)
+            batches = _batches(file, wanted)
             ahead = pool.submit(next, batches, None)
             while (batch := ahead.result()) is not None:
                 ahead = pool.submit(next, batches, None)
@@ -149,9 +184,9 @@ class DeltaCheckpointReader:
                 version=self.checkpoint.version,
                 hint="restore the file, or remove the checkpoint's files if its commits are there",
             ) from cause
-        except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as cause:
-            if isinstance(cause, MalformedLogError | InvalidActionError):
-                raise
+        except LakelogError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as cause:
             raise MalformedLogError(
                 f"the checkpoint cannot be read: {str(cause).splitlines()[0][:200]}",
                 path=path,
@@ -242,12 +277,12 @@ def _rows_of(file: pq.ParquetFile, kind: str) -> pa.StructArray | None:
         return None
     probe = min(leaves, key=lambda leaf: (leaf.count("."), leaf))
     total = 0
-    for batch in file.iter_batches(_BATCH_ROWS, columns=[probe]):
+    for batch in _batches(file, [probe]):
         total += len(batch) - batch.column(0).null_count
     if not total:
         return None
     found: list[pa.Array] = []
-    for batch in file.iter_batches(_BATCH_ROWS, columns=leaves):
+    for batch in _batches(file, leaves):
         column = batch.column(0)
         if column.null_count < len(column):
             rows = column.filter(column.is_valid())
@@ -255,7 +290,23 @@ def _rows_of(file: pq.ParquetFile, kind: str) -> pa.StructArray | None:
             total -= len(rows)
             if total <= 0:
                 break
+    if total:
+        raise pa.ArrowInvalid(f"the leaves of {kind} disagree on its rows")
     return pa.concat_arrays(found)
+
+
+def _batches(file: pq.ParquetFile, leaves: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Batches of `leaves`, checked to hold every row that the footer promises.
+
+    Arrow's reader ends a damaged column early without a word, and its rows would be missing.
+    """
+    rows = 0
+    for batch in file.iter_batches(_BATCH_ROWS, columns=leaves):
+        batch.validate()
+        rows += len(batch)
+        yield batch
+    if rows != file.metadata.num_rows:
+        raise pa.ArrowInvalid(f"{rows} rows of {file.metadata.num_rows} can be read")
 
 
 def _columns(file: pq.ParquetFile) -> Iterator[pq.ColumnSchema]:

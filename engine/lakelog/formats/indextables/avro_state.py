@@ -42,7 +42,7 @@ from lakelog.formats.base import CHECKPOINT_META, Checkpoint
 from lakelog.formats.indextables.avro import read_records
 from lakelog.formats.indextables.commits import decode_blobs, meta_at_or_below, wire
 from lakelog.formats.indextables.docmapping import registry_of, resolve_references
-from lakelog.formats.indextables.listing import LOG_FOLDER
+from lakelog.formats.indextables.listing import LOG_FOLDER, list_commits
 from lakelog.formats.indextables.protocol import MAX_READER_VERSION
 from lakelog.formats.indextables.reading import (
     compose_meta,
@@ -70,6 +70,7 @@ class StateManifest:
     Attributes:
         path: The file, relative to the table root.
         version: Table version of the state.
+        created_ms: When the writer made the state, milliseconds since the Unix epoch.
         manifests: Paths of the entry files, relative to the table root, with their entry counts.
         tombstones: Removed paths.
         file_count: Live files, as the writer counted them.
@@ -81,6 +82,7 @@ class StateManifest:
 
     path: str
     version: int
+    created_ms: int
     manifests: tuple[tuple[str, int], ...]
     tombstones: frozenset[str]
     file_count: int
@@ -141,6 +143,7 @@ class StateManifest:
         return cls(
             path=path,
             version=version,
+            created_ms=record.integer("createdAt"),
             manifests=tuple(
                 (_resolve(item.text("path"), folder), item.integer("numEntries"))
                 for item in record.items("manifests")
@@ -208,9 +211,17 @@ class AvroStateReader:
                 rows = resolve_references(rows, state.registry)
             yield from project([rows], columns, kinds)
 
+    def created_ms(self) -> int:
+        """When the writer made the state, in milliseconds since the Unix epoch.
+
+        The only commit time of a version that has no JSON commit.
+        """
+        return self._state.created_ms
+
     def files_read(self) -> tuple[str, ...]:
-        """The state manifest, then the manifests that it names."""
-        return (self._state.path, *(path for path, _ in self._state.manifests))
+        """The state manifest, the manifests that it names, then the commits that it covers."""
+        below = (commit.path for commit in list_commits(self._store, end=self._state.version))
+        return (self._state.path, *(path for path, _ in self._state.manifests), *below)
 
     def struct_statistics(self) -> pa.DataType | None:
         """None: statistics stand as text."""

@@ -34,8 +34,7 @@ class IndexTablesDialect:
     name = "indextables"
     log_folder = listing.LOG_FOLDER
 
-    default_protocol_version = DEFAULT_PROTOCOL_VERSION
-    """Reader and writer version of a table whose log holds no protocol action."""
+    default_protocol = (DEFAULT_PROTOCOL_VERSION, DEFAULT_PROTOCOL_VERSION)
 
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
         """List the log folder.

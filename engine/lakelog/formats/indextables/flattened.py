@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
 
 import polars as pl
 import pyarrow as pa
@@ -23,6 +23,7 @@ from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError, 
 from lakelog.formats.base import CHECKPOINT_META, Checkpoint
 from lakelog.formats.indextables.commits import meta_at_or_below, wire
 from lakelog.formats.indextables.docmapping import registry_of_meta, resolve_references
+from lakelog.formats.indextables.listing import list_commits
 from lakelog.formats.indextables.reading import (
     compose_meta,
     missing_file,
@@ -54,18 +55,25 @@ class FlattenedReader:
         commits that it covers, as far as they are on disk (protocol: else 1/1).
         """
         own: list[pl.DataFrame] = []
-        skips_complete = True
         for path in self.checkpoint.paths:
             with self._parquet(path) as file:
                 own.extend(self._read_meta_rows(file, path, kinds))
-                skips_complete &= "skipTimestamp" in file.schema_arrow.names
         return compose_meta(
             actions.concat(own),
             kinds,
             lambda: meta_at_or_below(self._store, self.checkpoint.version),
             one_protocol(),
-            skips_complete=skips_complete,
+            skips_complete=self._is_complete,
         )
+
+    @cached_property
+    def _is_complete(self) -> bool:
+        """Whether every part has lakelog's schema, which keeps what spec 004's leaves out."""
+        for path in self.checkpoint.paths:
+            with self._parquet(path) as file:
+                if "skipTimestamp" not in file.schema_arrow.names:
+                    return False
+        return True
 
     def iter_files(
         self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
@@ -91,8 +99,11 @@ class FlattenedReader:
                 self._check_rows(path, file.metadata.num_rows, rows_read)
 
     def files_read(self) -> tuple[str, ...]:
-        """The parts, in order."""
-        return self.checkpoint.paths
+        """The parts, in order; below a plain checkpoint also the commits that it covers."""
+        if self._is_complete:
+            return self.checkpoint.paths
+        below = list_commits(self._store, end=self.checkpoint.version)
+        return (*self.checkpoint.paths, *(commit.path for commit in below))
 
     def struct_statistics(self) -> pa.DataType | None:
         """None: statistics stand as text."""

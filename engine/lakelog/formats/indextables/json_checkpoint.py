@@ -26,7 +26,7 @@ from lakelog.formats.exact import parse_object
 from lakelog.formats.indextables.commits import decode_blobs, meta_at_or_below, wire
 from lakelog.formats.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.formats.indextables.framing import unframe
-from lakelog.formats.indextables.listing import LOG_FOLDER, part_names
+from lakelog.formats.indextables.listing import LOG_FOLDER, list_commits, part_names
 from lakelog.formats.indextables.reading import (
     compose_meta,
     last_by_path,
@@ -79,9 +79,10 @@ class JsonCheckpointReader:
             yield from project([rows], columns, kinds)
 
     def files_read(self) -> tuple[str, ...]:
-        """The checkpoint's files, the manifest first."""
+        """The checkpoint's files, the manifest first, then the commits that it covers."""
         first = self.checkpoint.paths[0]
-        return (first, *self._part_paths(self._load(first)))
+        below = (commit.path for commit in list_commits(self._store, end=self.checkpoint.version))
+        return (first, *self._part_paths(self._load(first)), *below)
 
     def struct_statistics(self) -> pa.DataType | None:
         """None: statistics stand as text."""

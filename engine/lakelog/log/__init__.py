@@ -1,0 +1,1 @@
+"""Log segment, replay, snapshot and history."""

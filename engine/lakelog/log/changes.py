@@ -1,0 +1,496 @@
+"""What changed between two versions, and a file's life; each with the commit that did it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import polars as pl
+
+from lakelog import actions, contract
+from lakelog.errors import InvalidInputError, NotFoundError
+from lakelog.formats.base import Actions
+from lakelog.formats.delta.paths import decode_path
+from lakelog.log.context import Log
+from lakelog.log.history import history, times_of
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.properties import deleted_file_retention_ms
+from lakelog.log.replay import Layers
+from lakelog.log.snapshot import Snapshot
+
+DIFF_SCHEMA = {
+    "kind": pl.String(),
+    "change": pl.String(),
+    "name": pl.String(),
+    "before": pl.String(),
+    "after": pl.String(),
+    "version": pl.Int64(),
+    "timestamp": pl.Datetime("ms", "UTC"),
+    "operation": pl.String(),
+}
+BLAME_SCHEMA = {
+    "version": pl.Int64(),
+    "timestamp": pl.Datetime("ms", "UTC"),
+    "actionType": pl.String(),
+    "dvId": pl.String(),
+    "dvCardinality": pl.Int64(),
+    "size": pl.Int64(),
+    "dataChange": pl.Boolean(),
+    "deletionTimestamp": pl.Datetime("ms", "UTC"),
+    "operation": pl.String(),
+    "userName": pl.String(),
+    "engineInfo": pl.String(),
+    "vacuumAfter": pl.Datetime("ms", "UTC"),
+}
+_FILE_FACTS = ("size", "modificationTime", "stats", "partitionValues", "tags")
+_MAX_TIME_MS = 253_402_300_799_999  # the last millisecond that a datetime can hold
+
+
+def diff(log: Log, a: int, b: int) -> pl.DataFrame:
+    """What changed from version `a` to version `b`; `a` may be the later one.
+
+    Args:
+        log: The table's log.
+        a: Version that ``before`` speaks of.
+        b: Version that ``after`` speaks of.
+
+    Returns:
+        One row a difference, with the columns of `DIFF_SCHEMA`. ``kind`` is ``file``,
+        ``deletionVector``, ``schema``, ``property``, ``metadata``, ``protocol``, ``txn``,
+        ``domain`` or ``skip``; ``change`` is ``added``, ``removed``, ``changed`` or ``renamed``;
+        ``version``, ``timestamp`` and ``operation`` are those of the commit between the two that
+        did it (the last that touched it), null where that commit is no longer on disk. Rows are
+        ordered by kind, then version, then name.
+
+    Raises:
+        VersionNotFoundError: One of the versions cannot be rebuilt.
+        CorruptionError: The log is damaged.
+
+    Memory: paths of both versions' files where commits between are missing; else what changed.
+    """
+    low, high = sorted((a, b))
+    older, newer = Snapshot.open(log, low), Snapshot.open(log, high)
+    between = _Between.read(log, low, high)
+    rows = [
+        *_files(older, newer, between),
+        *_schema(older.metadata, newer.metadata, between),
+        *_properties(older.metadata, newer.metadata, between),
+        *_protocol(older.protocol, newer.protocol, between),
+        *_keyed("txn", older.transactions(), newer.transactions(), "appId", "txnVersion", between),
+        *_keyed("domain", older.domains(), newer.domains(), "domain", "domainConfiguration",
+                between),
+        *_keyed("skip", older.skips(), newer.skips(), "path", "skipCount", between),
+    ]
+    if a > b:
+        rows = [_reverse(row) for row in rows]
+    frame = pl.DataFrame(
+        [(r.kind, r.change, r.name, r.before, r.after, r.version) for r in rows],
+        schema={c: DIFF_SCHEMA[c] for c in list(DIFF_SCHEMA)[:6]},
+        orient="row",
+    )
+    return (
+        frame.join(between.commits, on="version", how="left")
+        .select(list(DIFF_SCHEMA))
+        .sort("kind", "version", "name", maintain_order=True)
+    )
+
+
+@dataclass(frozen=True)
+class _Difference:
+    kind: str
+    change: str
+    name: str
+    before: str | None
+    after: str | None
+    version: int | None
+
+
+def _reverse(row: _Difference) -> _Difference:
+    change = {"added": "removed", "removed": "added"}.get(row.change, row.change)
+    return _Difference(row.kind, change, row.name, row.after, row.before, row.version)
+
+
+@dataclass(frozen=True)
+class _Between:
+    """The commits after the older version, up to the newer one.
+
+    Attributes:
+        complete: Whether every one of them is on disk.
+        decoded: Their actions.
+        commits: ``version``, ``timestamp``, ``operation`` of each.
+    """
+
+    complete: bool
+    decoded: Actions
+    commits: pl.DataFrame
+
+    @staticmethod
+    def read(log: Log, low: int, high: int) -> _Between:
+        listed = log.list_all().commits
+        commits = [c for c in listed if low < c.version <= high]
+        decoded = log.dialect.decode(log.store, commits) if commits else Actions()
+        infos = actions.conform(
+            log.dialect.decode_commit_infos(decoded.commit_infos), ("version", "operation")
+        ).unique("version", keep="first")
+        times = times_of(listed, decoded.commit_infos).with_columns(
+            pl.col("timestamp").cast(DIFF_SCHEMA["timestamp"])
+        )
+        return _Between(
+            len(commits) == high - low, decoded, times.join(infos, on="version", how="left")
+        )
+
+    def meta(self, kind: str) -> list[dict[str, Any]]:
+        """Rows of one non-file action type, in order."""
+        rows = self.decoded.meta.filter(pl.col("actionType") == kind)
+        return list(rows.iter_rows(named=True))
+
+    def blame(self, first: Mapping[str, Any], steps: Iterable[tuple[int, Mapping[str, Any]]],
+              key: str) -> int | None:
+        """The last of `steps` at which the value of `key` became another."""
+        found: int | None = None
+        current = first.get(key)
+        for version, values in steps:
+            if values.get(key) != current:
+                found, current = version, values.get(key)
+        return found
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def _files(older: Snapshot, newer: Snapshot, between: _Between) -> list[_Difference]:
+    touched: pl.DataFrame | None = None
+    if between.complete:
+        layers = Layers().push(between.decoded.files)
+        touched = layers.keys()
+        if not touched.height:
+            return []
+    before, after = _live(older, touched), _live(newer, touched)
+    by = _last_version(between.decoded.files)
+    key = list(actions.KEY)
+    joined = before.join(
+        after, on=key, how="full", suffix="_after", coalesce=True, nulls_equal=True
+    ).join(by, on=key, how="left", nulls_equal=True)
+    gone = joined.filter(pl.col("size_after").is_null())
+    come = joined.filter(pl.col("size").is_null())
+    same = joined.filter(pl.col("size").is_not_null() & pl.col("size_after").is_not_null())
+    rows: list[_Difference] = []
+    # The same data file with another deletion vector is one change, not a removal and an addition.
+    swapped = gone.join(come, on="path", how="inner", suffix="_new")
+    for row in swapped.iter_rows(named=True):
+        rows.append(_Difference(
+            "deletionVector", _dv_change(row["dvId"], row["dvId_new"]), row["path"], row["dvId"],
+            row["dvId_new"], row["version_new"],
+        ))
+    alone = gone.join(swapped, on="path", how="anti")
+    for row in alone.iter_rows(named=True):
+        rows.append(_Difference(
+            "file", "removed", row["path"], _size(row["size"]), None, row["version"]
+        ))
+    for row in come.join(swapped, on="path", how="anti").iter_rows(named=True):
+        rows.append(_Difference(
+            "file", "added", row["path"], None, _size(row["size_after"]), row["version"]
+        ))
+    other = pl.any_horizontal(
+        pl.col(c).ne_missing(pl.col(f"{c}_after")) for c in ("size", "facts")
+    )
+    for row in same.filter(other).iter_rows(named=True):
+        rows.append(_Difference(
+            "file", "changed", row["path"], _size(row["size"]), _size(row["size_after"]),
+            row["version"],
+        ))
+    return rows
+
+
+def _dv_change(before: str | None, after: str | None) -> str:
+    return "added" if before is None else "removed" if after is None else "changed"
+
+
+def _size(size: int) -> str:
+    return f"{size} bytes"
+
+
+def _live(snapshot: Snapshot, touched: pl.DataFrame | None) -> pl.DataFrame:
+    """(path, dvId, size, facts) of the live files, or of those that `touched` mentions."""
+    columns = ("path", "dvId", *_FILE_FACTS)
+
+    def finish(batch: pl.DataFrame) -> pl.DataFrame:
+        rows = actions.conform(batch, columns)
+        if touched is not None:
+            rows = rows.filter(pl.col("path").is_in(touched["path"].implode()))
+        facts = pl.struct(_FILE_FACTS[1:]).hash().alias("facts")
+        return rows.select("path", "dvId", "size", facts)
+
+    frames = snapshot.read_state(lambda state: state.live("add", columns, finish))
+    if not frames:
+        return finish(actions.empty(columns))
+    return pl.concat(frames)
+
+
+def _last_version(files: pl.DataFrame) -> pl.DataFrame:
+    rows = actions.conform(files, (*actions.KEY, "version"))
+    return rows.unique(subset=list(actions.KEY), keep="last", maintain_order=True)
+
+
+# --- schema, properties, protocol ----------------------------------------------------------------
+
+
+def _schema(older: Metadata, newer: Metadata, between: _Between) -> list[_Difference]:
+    steps = [
+        (row["version"], _fields(Metadata.from_row(row))) for row in between.meta("metaData")
+    ]
+    before, after = _fields(older), _fields(newer)
+    rows: list[_Difference] = []
+    renamed = _renames(older, newer)
+    for old, new in renamed.items():
+        version = between.blame(before, steps, old)
+        rows.append(_Difference("schema", "renamed", new, old, new, version))
+    skip = {*renamed, *renamed.values()}
+    return rows + _compare("schema", before, after, steps, between, skip)
+
+
+def _fields(metadata: Metadata) -> dict[str, str]:
+    """Dotted field path to a text of type and nullability."""
+    if metadata.schema_string is None:
+        return {}
+    return dict(_walk(metadata.schema, ""))
+
+
+def _walk(type_: contract.DataType, prefix: str) -> Iterable[tuple[str, str]]:
+    match type_:
+        case contract.Struct(fields):
+            for child in fields:
+                name = f"{prefix}.{child.name}" if prefix else child.name
+                yield name, _type_text(child)
+                yield from _walk(child.type, name)
+        case contract.Array(element, _):
+            yield from _walk(element, f"{prefix}.element")
+        case contract.Map(key, value, _):
+            yield from _walk(key, f"{prefix}.key")
+            yield from _walk(value, f"{prefix}.value")
+
+
+def _type_text(child: contract.Field) -> str:
+    match child.type:
+        case contract.Struct():
+            name = "struct"
+        case contract.Array(element, _):
+            name = f"array<{_short(element)}>"
+        case contract.Map(key, value, _):
+            name = f"map<{_short(key)},{_short(value)}>"
+        case _:
+            name = _short(child.type)
+    comment = child.metadata.get("comment")
+    return name + ("" if child.nullable else " not null") + (f" -- {comment}" if comment else "")
+
+
+def _short(type_: contract.DataType) -> str:
+    raw = contract.to_json(type_)
+    return raw if isinstance(raw, str) else str(raw["type"])
+
+
+def _renames(older: Metadata, newer: Metadata) -> dict[str, str]:
+    """Top-level columns that kept their column mapping id under another name."""
+    before, after = _ids(older), _ids(newer)
+    return {
+        before[i]: after[i] for i in before if i in after and before[i] != after[i]
+    }
+
+
+def _ids(metadata: Metadata) -> dict[int, str]:
+    if metadata.schema_string is None or metadata.column_mapping_mode == "none":
+        return {}
+    return {
+        child.metadata["delta.columnMapping.id"]: child.name
+        for child in metadata.schema.fields
+        if "delta.columnMapping.id" in child.metadata
+    }
+
+
+def _properties(older: Metadata, newer: Metadata, between: _Between) -> list[_Difference]:
+    rows = between.meta("metaData")
+    metas = [(row["version"], Metadata.from_row(row)) for row in rows]
+    return [
+        *_compare(
+            "property",
+            older.configuration,
+            newer.configuration,
+            [(version, m.configuration) for version, m in metas],
+            between,
+        ),
+        *_compare(
+            "metadata",
+            _identity(older),
+            _identity(newer),
+            [(version, _identity(m)) for version, m in metas],
+            between,
+        ),
+    ]
+
+
+def _identity(metadata: Metadata) -> dict[str, str | None]:
+    facts = {
+        "id": metadata.id,
+        "name": metadata.name,
+        "description": metadata.description,
+        "format.provider": metadata.format_provider,
+        "partitionColumns": orjson.dumps(list(metadata.partition_columns)).decode(),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _protocol(older: Protocol, newer: Protocol, between: _Between) -> list[_Difference]:
+    steps = [
+        (row["version"], _requirements(Protocol.from_row(row))) for row in between.meta("protocol")
+    ]
+    return _compare("protocol", _requirements(older), _requirements(newer), steps, between)
+
+
+def _requirements(protocol: Protocol) -> dict[str, str]:
+    facts = {"minReaderVersion": str(protocol.min_reader_version)}
+    if protocol.min_writer_version is not None:
+        facts["minWriterVersion"] = str(protocol.min_writer_version)
+    facts |= {f"readerFeatures.{name}": "supported" for name in protocol.reader_features or ()}
+    facts |= {f"writerFeatures.{name}": "supported" for name in protocol.writer_features or ()}
+    return facts
+
+
+def _compare(
+    kind: str,
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    steps: Sequence[tuple[int, Mapping[str, Any]]],
+    between: _Between,
+    skip: Iterable[str] = (),
+) -> list[_Difference]:
+    rows: list[_Difference] = []
+    for name in sorted({*before, *after} - set(skip)):
+        old, new = before.get(name), after.get(name)
+        if old == new and (name in before) == (name in after):
+            continue
+        change = "changed" if name in before and name in after else (
+            "removed" if name in before else "added"
+        )
+        version = between.blame(before, steps, name)
+        rows.append(_Difference(kind, change, name, old, new, version))
+    return rows
+
+
+def _keyed(
+    kind: str,
+    before: pl.LazyFrame,
+    after: pl.LazyFrame,
+    key: str,
+    value: str,
+    between: _Between,
+) -> list[_Difference]:
+    columns = (pl.col(key), pl.col(value).cast(pl.String))
+    old = dict(before.select(columns).collect().iter_rows())
+    new = dict(after.select(columns).collect().iter_rows())
+    wrapper = {"txn": "txn", "domain": "domainMetadata", "skip": "mergeskip"}[kind]
+    touched = {row[key]: row["version"] for row in between.meta(wrapper)}
+    rows = _compare(kind, old, new, (), between)
+    return [
+        _Difference(r.kind, r.change, r.name, r.before, r.after, touched.get(r.name)) for r in rows
+    ]
+
+
+# --- blame ---------------------------------------------------------------------------------------
+
+
+def blame(log: Log, path: str) -> pl.DataFrame:
+    """A file's life, commit by commit.
+
+    Args:
+        log: The table's log.
+        path: As the log spells it, or percent-decoded; relative to the table, or below its
+            location.
+
+    Returns:
+        One row for each add or remove of the file that a commit on disk holds, oldest first, with
+        the columns of `BLAME_SCHEMA`. A file that only a checkpoint still knows has one row with
+        a null ``version``. ``vacuumAfter`` stands in the last row of a file that is no longer
+        live: from then on it may be vacuumed (its deletionTimestamp, or the epoch where it has
+        none, plus the table's ``delta.deletedFileRetentionDuration``).
+
+    Raises:
+        NotFoundError: The log does not know the file.
+
+    Memory: the commits decoded at a time, about 64 MB, and the file's own rows.
+    """
+    if not path:
+        raise InvalidInputError("the path is empty", expected="a file of the table")
+    names = _spellings(log, path)
+    latest = Snapshot.open(log)
+    rows = _life(log, names)
+    if not rows.height:
+        rows = _remembered(latest, names)
+    if not rows.height:
+        raise NotFoundError(
+            "the log does not know this file",
+            path=path,
+            hint="give the path as `files` or `actions` shows it",
+        )
+    return _with_vacuum_date(actions_frame(log, rows), latest, names)
+
+
+def _spellings(log: Log, path: str) -> list[str]:
+    root = log.table.rstrip("/") + "/"
+    relative = path[len(root) :] if path.startswith(root) else path
+    return sorted({path, relative, decode_path(relative)})
+
+
+def _life(log: Log, names: Sequence[str]) -> pl.DataFrame:
+    from lakelog.log.history import _by_size
+
+    found: list[pl.DataFrame] = []
+    for chunk in _by_size(log.list_all().commits):
+        files = log.dialect.decode(log.store, chunk).files
+        if "path" in files.columns:
+            found.append(files.filter(pl.col("path").is_in(list(names))))
+    return actions.concat(found)
+
+
+def _remembered(snapshot: Snapshot, names: Sequence[str]) -> pl.DataFrame:
+    """What the checkpoint alone still says of a file."""
+    wanted = [c for c in BLAME_SCHEMA if c in actions.schema()]
+
+    def finish(batch: pl.DataFrame) -> pl.DataFrame:
+        rows = batch.filter(pl.col("path").is_in(list(names)))
+        return actions.conform(rows, ("path", "actionType", *(c for c in wanted if c != "actionType")))
+
+    frames = [
+        frame
+        for kind in actions.FILE_ACTIONS
+        for frame in snapshot.read_state(lambda state, k=kind: state.live(k, wanted, finish))  # type: ignore[misc]
+        if frame.height
+    ]
+    return actions.concat(frames)
+
+
+def actions_frame(log: Log, rows: pl.DataFrame) -> pl.DataFrame:
+    """File actions with the commit that each belongs to."""
+    commits = history(log).select("version", "timestamp", "operation", "userName", "engineInfo")
+    own = ("version", "actionType", "dvId", "dvCardinality", "size", "dataChange",
+           "deletionTimestamp")
+    return actions.conform(rows, own).join(
+        commits, on="version", how="left", maintain_order="left"
+    ).with_columns(pl.col("deletionTimestamp").clip(None, _MAX_TIME_MS).cast(BLAME_SCHEMA["deletionTimestamp"]))
+
+
+def _with_vacuum_date(
+    rows: pl.DataFrame, latest: Snapshot, names: Sequence[str]
+) -> pl.DataFrame:
+    live = latest.files().select("path").filter(pl.col("path").is_in(list(names))).collect()
+    date: list[dt.datetime | None] = [None] * rows.height
+    last = rows.row(rows.height - 1, named=True)
+    if not live.height and last["actionType"] == "remove":
+        epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+        retention = deleted_file_retention_ms(latest.metadata.configuration)
+        date[-1] = (last["deletionTimestamp"] or epoch) + dt.timedelta(milliseconds=retention)
+    return rows.with_columns(
+        pl.Series("vacuumAfter", date, dtype=BLAME_SCHEMA["vacuumAfter"])
+    ).select(list(BLAME_SCHEMA))

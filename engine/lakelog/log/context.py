@@ -1,0 +1,174 @@
+"""`Log`: one table's log as the layers above see it: store, dialect, listings and commit times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from lakelog.errors import VersionNotFoundError
+from lakelog.formats.base import CommitFile, Dialect, LogListing
+from lakelog.formats.commit_info import in_commit_timestamp
+from lakelog.log.segment import latest_version, rebuildable
+from lakelog.storage import LogStore
+
+
+def now_ms() -> int:
+    """The clock's time, in milliseconds since the Unix epoch."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True)
+class Log:
+    """One table's log.
+
+    Attributes:
+        store: Where its files are.
+        dialect: How they are spelled.
+        clock: Gives the present, in milliseconds; passed in so that tests can hold it still.
+    """
+
+    store: LogStore
+    dialect: Dialect
+    clock: Callable[[], int] = field(default=now_ms)
+
+    @property
+    def table(self) -> str:
+        """Location of the table, for messages."""
+        return self.store.root
+
+    def list_latest(self) -> LogListing:
+        """A listing that is enough for the latest version; may begin at a checkpoint."""
+        return self.dialect.list_log(self.store)
+
+    def list_all(self) -> LogListing:
+        """Everything that the log folder holds."""
+        return self.dialect.list_log(self.store, hint=False)
+
+    def list_since(self, version: int) -> LogListing:
+        """Commits and checkpoints at `version` and above."""
+        return self.dialect.list_log(self.store, hint=False, start=version)
+
+    def latest_version(self) -> int:
+        """The greatest version in the log.
+
+        Raises:
+            TableNotFoundError: The log is empty.
+        """
+        return latest_version(self.list_latest(), self.table)
+
+
+def commit_times(commits: Sequence[CommitFile]) -> pl.DataFrame:
+    """Commit times from file times, forced to increase from commit to commit.
+
+    Args:
+        commits: By version, ascending.
+
+    Returns:
+        ``version`` (Int64) and ``timestamp`` (Int64, milliseconds): each at least one more than
+        the one before, as a copied or touched file must not turn time back.
+    """
+    versions = np.fromiter((c.version for c in commits), np.int64, len(commits))
+    times = np.fromiter((c.modified_ms for c in commits), np.int64, len(commits))
+    steps = np.arange(len(commits))
+    monotone = np.maximum.accumulate(times - steps) + steps if len(commits) else times
+    return pl.DataFrame({"version": versions, "timestamp": monotone})
+
+
+def version_at(log: Log, timestamp_ms: int) -> int:
+    """The latest version that was committed at or before a time.
+
+    In-commit timestamps decide where the table has them, else file times made monotone.
+
+    Args:
+        log: The log.
+        timestamp_ms: Milliseconds since the Unix epoch, inclusive.
+
+    Raises:
+        VersionNotFoundError: The time is before the earliest commit that can still be rebuilt.
+
+    Source: Delta protocol, Recommendations for Readers of Tables with In-Commit Timestamps.
+    """
+    listing = log.list_all()
+    latest_version(listing, log.table)
+    ranges = rebuildable(listing)
+    first, last = ranges[-1] if ranges else (0, -1)
+    commits = [c for c in listing.commits if first <= c.version <= last]
+    if not commits:
+        # Nothing but checkpoints (an Avro state has no commit file): they carry no commit time.
+        raise _before(timestamp_ms, first, last, None, log.table)
+    times = commit_times(listing.commits)
+    enabled = _first_in_commit(log, commits)
+    found: int | None = None
+    if enabled is not None:
+        at = _in_commit(log, commits[enabled])
+        if at is not None and timestamp_ms >= at:
+            return commits[_last_at_or_before(log, commits, enabled, timestamp_ms)].version
+    early = commits if enabled is None else commits[:enabled]
+    if early:
+        window = times.filter(
+            pl.col("version").is_between(early[0].version, early[-1].version)
+            & (pl.col("timestamp") <= timestamp_ms)
+        )
+        found = window["version"][-1] if window.height else None
+    if found is None:
+        earliest = times.filter(pl.col("version") == commits[0].version)["timestamp"][0]
+        if enabled == 0:
+            earliest = _in_commit(log, commits[0])
+        raise _before(timestamp_ms, first, last, earliest, log.table)
+    return found
+
+
+def _before(
+    timestamp_ms: int, first: int, last: int, earliest_ms: int | None, table: str
+) -> VersionNotFoundError:
+    return VersionNotFoundError(
+        f"no version that can be rebuilt was committed at or before {timestamp_ms} ms",
+        path=table,
+        expected=f"versions {first} to {last}, from {earliest_ms} ms"
+        if earliest_ms is not None
+        else f"versions {first} to {last}, which carry no commit time",
+        found=timestamp_ms,
+        hint="choose a later time, or a version",
+    )
+
+
+def _in_commit(log: Log, commit: CommitFile) -> int | None:
+    infos = log.dialect.decode(log.store, [commit], files=False).commit_infos
+    return in_commit_timestamp(infos[0]) if infos else None
+
+
+def _first_in_commit(log: Log, commits: Sequence[CommitFile]) -> int | None:
+    """Index of the first commit from which on each has an in-commit timestamp, or None.
+
+    The feature is never turned on twice without a commit in between that says so, and history
+    before it has none: so it is found by bisection, from the last commit back.
+    """
+    if _in_commit(log, commits[-1]) is None:
+        return None
+    low, high = 0, len(commits) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if _in_commit(log, commits[middle]) is None:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _last_at_or_before(
+    log: Log, commits: Sequence[CommitFile], low: int, timestamp_ms: int
+) -> int:
+    """Index of the last commit from `low` on whose in-commit timestamp is not after a time."""
+    high = len(commits) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        at = _in_commit(log, commits[middle])
+        if at is not None and at <= timestamp_ms:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,82 @@
+"""How tables and snapshots show themselves, in a terminal and in a notebook."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING, Any
+
+from lakelog.errors import LakelogError
+
+if TYPE_CHECKING:
+    from lakelog.log.snapshot import Snapshot
+
+_SHOWN_COLUMNS = 8
+
+
+def size_text(size_bytes: int) -> str:
+    """A size for people, in binary units.
+
+    >>> size_text(0), size_text(1536), size_text(5 << 30)
+    ('0 B', '1.5 KiB', '5.0 GiB')
+    """
+    value = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} PiB"
+
+
+def facts_of(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """The first things to know about a snapshot, as (label, text); reads no files' rows."""
+    facts = snapshot.facts()
+    when = facts["timestamp"]
+    names = facts["columns"]
+    shown = ", ".join(names[:_SHOWN_COLUMNS]) + (
+        f", … ({len(names)} in all)" if len(names) > _SHOWN_COLUMNS else ""
+    )
+    features = sorted({*facts["readerFeatures"], *facts["writerFeatures"]})
+    return [
+        ("path", str(facts["path"])),
+        ("format", str(facts["format"])),
+        ("version", str(facts["version"])),
+        ("committed", "unknown" if when is None else f"{when:%Y-%m-%d %H:%M:%S} UTC"),
+        ("table id", str(facts["id"])),
+        ("columns", shown or "none recorded"),
+        ("partitioned by", ", ".join(facts["partitionColumns"]) or "nothing"),
+        ("protocol", f"reader {facts['minReaderVersion']}, writer {facts['minWriterVersion']}"),
+        ("features", ", ".join(features) or "none listed"),
+    ]
+
+
+def snapshot_text(snapshot: Snapshot) -> str:
+    """A few lines for a terminal; a fact that cannot be read says why."""
+    try:
+        facts = facts_of(snapshot)
+    except LakelogError as error:
+        return f"Snapshot(version={snapshot.version}): {error.message}"
+    width = max(len(label) for label, _ in facts)
+    return "Snapshot\n" + "\n".join(f"  {label:<{width}}  {text}" for label, text in facts)
+
+
+def snapshot_html(snapshot: Snapshot) -> str:
+    """A small table for a notebook."""
+    try:
+        facts = facts_of(snapshot)
+    except LakelogError as error:
+        return f"<p>Snapshot {snapshot.version}: {html.escape(error.message)}</p>"
+    return _table("Snapshot", facts)
+
+
+def table_html(title: str, facts: list[tuple[str, Any]]) -> str:
+    """A small table for a notebook."""
+    return _table(title, facts)
+
+
+def _table(title: str, facts: list[tuple[str, Any]]) -> str:
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(label)}</th>"
+        f"<td style='text-align:left'>{html.escape(str(text))}</td></tr>"
+        for label, text in facts
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"

@@ -1,0 +1,293 @@
+"""The replayed state as multi-part flattened Parquet with a manifest.
+
+Layout of the directory::
+
+    part-00000.parquet …   rows in the flattened schema of schemas/actions.json
+    _manifest.json         written last; without it the output is not whole
+
+Spark, Polars and DuckDB read the folder as it is (names that begin with ``_`` are passed over).
+The format is described in ``schemas/log.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog import actions, contract
+from lakelog.errors import InternalError, InvalidInputError, UnavailableError
+from lakelog.formats.base import STRUCT_STATISTICS
+from lakelog.log.files import statistics_text
+from lakelog.log.history import with_derived_statistics
+from lakelog.log.replay import live_domains
+from lakelog.log.state import State
+
+if TYPE_CHECKING:
+    from lakelog.log.snapshot import Snapshot
+
+MANIFEST = "_manifest.json"
+FORMAT = "lakelog-state"
+FORMAT_VERSION = 1
+
+_META_ORDER = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
+_GROUP_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Part:
+    """One Parquet file of the output: name in the directory, rows, and bytes."""
+
+    path: str
+    num_rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What was written, as ``_manifest.json`` holds it.
+
+    Attributes:
+        directory: Where.
+        table: Location of the table.
+        table_format: Dialect of its log.
+        version: Version of the state.
+        timestamp_ms: When that version was committed; None where that is not known.
+        num_files: Live files.
+        total_size: Bytes in the live files.
+        num_tombstones: Removed files that the log still remembers.
+        num_rows: Rows in all parts.
+        parts: The parts, in order.
+        provenance: Files of the log that the state rests on.
+        warnings: What was found wrong on the way.
+    """
+
+    directory: str
+    table: str
+    table_format: str
+    version: int
+    timestamp_ms: int | None
+    num_files: int
+    total_size: int
+    num_tombstones: int
+    num_rows: int
+    parts: tuple[Part, ...]
+    provenance: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> bytes:
+        """The manifest's bytes."""
+        body: dict[str, Any] = {"format": FORMAT, "formatVersion": FORMAT_VERSION}
+        return orjson.dumps(
+            body | asdict(self) | {"schema": contract.to_json(contract.load("actions"))},
+            option=orjson.OPT_INDENT_2,
+        )
+
+
+def iter_state(state: State, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
+    """The whole state in batches of the flattened action table; see `Snapshot.iter_state`."""
+    full = actions.schema()
+    wanted = list(columns) if columns is not None else list(full)
+    meta = state.meta
+    domains = live_domains(meta)
+    for kind in _META_ORDER:
+        rows = domains if kind == "domainMetadata" else meta.filter(pl.col("actionType") == kind)
+        if rows.height:
+            yield actions.conform(rows, wanted)
+    delta = state.log.dialect.name == "delta"
+    structs = state.base is not None and state.base.has_struct_statistics
+    sources = [c for c in full if c not in ("dataChange", "timestamp")]
+
+    def finish(batch: pl.DataFrame) -> pl.DataFrame:
+        if STRUCT_STATISTICS in batch.columns:
+            batch = batch.with_columns(statistics_text(batch)).drop(STRUCT_STATISTICS)
+        if delta:
+            batch = with_derived_statistics(batch)
+        return actions.conform(batch.with_columns(dataChange=pl.lit(False)), wanted)
+
+    unique = state.base_is_unique
+    for kind in actions.FILE_ACTIONS:
+        extra = (STRUCT_STATISTICS,) if structs and kind == "add" else ()
+        read = state.iter_live if unique else state.live
+        yield from read(kind, [*sources, *extra], finish)
+
+
+def write_state(
+    snapshot: Snapshot, directory: str | Path, max_part_bytes: int = 134_217_728
+) -> Manifest:
+    """Write a snapshot's state to a directory.
+
+    Args:
+        snapshot: The snapshot.
+        directory: Local path or fsspec URL; must not exist, or be empty.
+        max_part_bytes: A part is closed once it has reached so many bytes; the last row group
+            may take it beyond.
+
+    Returns:
+        The manifest, which is also the last file written.
+
+    Raises:
+        InvalidInputError: The directory is not empty, or `max_part_bytes` is not positive.
+        UnavailableError: The directory cannot be written; what was written is removed.
+        CorruptionError: The log is damaged.
+
+    Rows: protocol, metaData, domainMetadata, txn, mergeskip, then adds, then removes, files in the
+    order of the log; ``dataChange`` is false. Memory: a few batches of 65,536 rows, and the
+    layers above the checkpoint.
+    """
+    import fsspec
+
+    if max_part_bytes <= 0:
+        raise InvalidInputError(
+            "a part needs room", expected="max_part_bytes > 0", found=max_part_bytes
+        )
+    target = str(directory)
+    filesystem, root = fsspec.core.url_to_fs(target)
+    try:
+        if filesystem.exists(root) and (filesystem.isfile(root) or filesystem.ls(root)):
+            raise InvalidInputError(
+                "the output directory is not empty",
+                path=target,
+                hint="give a new directory, so that no part of another state is mixed in",
+            )
+        filesystem.makedirs(root, exist_ok=True)
+    except OSError as cause:
+        if isinstance(cause, UnavailableError):
+            raise
+        raise _unwritable(target, cause) from cause
+
+    def write(state: State) -> Manifest:
+        writer = _PartWriter(filesystem, root, max_part_bytes)
+        try:
+            for batch in iter_state(state):
+                writer.write(batch)
+            writer.close()
+            manifest = writer.manifest(target, snapshot, state)
+            with filesystem.open(f"{root}/{MANIFEST}", "wb") as file:
+                file.write(manifest.to_json())
+        except BaseException as cause:
+            writer.remove()
+            if isinstance(cause, OSError) and not isinstance(cause, UnavailableError):
+                raise _unwritable(target, cause) from cause
+            raise
+        return manifest
+
+    return snapshot.read_state(write)
+
+
+def _unwritable(target: str, cause: OSError) -> UnavailableError:
+    return UnavailableError(
+        f"the output cannot be written: {cause}",
+        path=target,
+        hint="make room or check permissions; what was written has been removed",
+    )
+
+
+class _PartWriter:
+    def __init__(self, filesystem: Any, root: str, max_part_bytes: int) -> None:
+        self._filesystem = filesystem
+        self._root = root
+        self._max_part_bytes = max_part_bytes
+        self._schema = pa.schema(list(contract.to_arrow(contract.load("actions"))))
+        self._file: Any = None
+        self._writer: pq.ParquetWriter | None = None
+        self._rows = 0
+        self._parts: list[Part] = []
+        self._waiting: list[pl.DataFrame] = []
+        self._counts = {"add": 0, "remove": 0}
+        self._total_size = 0
+
+    def write(self, batch: pl.DataFrame) -> None:
+        for kind in self._counts:
+            rows = batch.filter(pl.col("actionType") == kind)
+            self._counts[kind] += rows.height
+            if kind == "add":
+                self._total_size += rows["size"].sum()
+        self._waiting.append(batch)
+        if sum(b.height for b in self._waiting) >= _GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = pl.concat(self._waiting)
+        self._waiting = []
+        if self._writer is None:
+            path = f"{self._root}/{self._name()}"
+            self._file = self._filesystem.open(path, "wb")
+            # Without Arrow's own schema, every reader sees the same plain Parquet types.
+            self._writer = pq.ParquetWriter(
+                self._file, self._schema, compression="zstd", store_schema=False
+            )
+        table = pa.table(
+            [_fit(rows[f.name], f.type) for f in self._schema], schema=self._schema
+        )
+        self._writer.write_table(table, row_group_size=_GROUP_ROWS)
+        self._rows += rows.height
+        if self._file.tell() >= self._max_part_bytes:
+            self._close_part()
+
+    def _name(self) -> str:
+        return f"part-{len(self._parts):05d}.parquet"
+
+    def _close_part(self) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        size = self._file.tell()
+        self._file.close()
+        self._parts.append(Part(self._name(), self._rows, size))
+        self._writer, self._file, self._rows = None, None, 0
+
+    def close(self) -> None:
+        """Finish the last part, and check what each part's own footer says."""
+        self._flush()
+        self._close_part()
+        for part in self._parts:
+            with self._filesystem.open(f"{self._root}/{part.path}", "rb") as file:
+                found = pq.read_metadata(file).num_rows
+            if found != part.num_rows:
+                raise InternalError(
+                    "a part does not hold what was written to it",
+                    path=part.path,
+                    expected=part.num_rows,
+                    found=found,
+                )
+
+    def remove(self) -> None:
+        """Take back what was written, as far as the store lets us."""
+        if self._file is not None:
+            self._file.close()
+        names = [p.path for p in self._parts] + [self._name(), MANIFEST]
+        for name in names:
+            path = f"{self._root}/{name}"
+            if self._filesystem.exists(path):
+                self._filesystem.rm_file(path)
+
+    def manifest(self, target: str, snapshot: Snapshot, state: State) -> Manifest:
+        provenance = state.provenance
+        return Manifest(
+            target,
+            state.log.table,
+            state.log.dialect.name,
+            state.version,
+            snapshot.timestamp_ms,
+            self._counts["add"],
+            self._total_size,
+            self._counts["remove"],
+            sum(p.num_rows for p in self._parts),
+            tuple(self._parts),
+            provenance.files,
+            provenance.warnings,
+        )
+
+
+def _fit(series: pl.Series, type_: pa.DataType) -> pa.Array:
+    """A column as the contract's Arrow type; Polars hands out large strings and views."""
+    return series.to_arrow().cast(type_)

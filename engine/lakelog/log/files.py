@@ -1,0 +1,264 @@
+"""`s.files()`: the live files of a state as a lazy frame.
+
+A Polars IO source: only the columns that the query needs are read, statistics and partition
+values are parsed only where they are asked for, and nothing is read before ``collect``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import polars as pl
+from polars.io.plugins import register_io_source
+
+from lakelog import actions, contract
+from lakelog.formats.base import STRUCT_STATISTICS
+from lakelog.log.metadata import Metadata
+from lakelog.log.partitions import PREFIX, typed_partitions
+from lakelog.log.prune import keep_mask, referenced_columns
+from lakelog.log.state import State
+from lakelog.log.stats import stats_from_json, stats_from_maps, stats_from_struct
+from lakelog.log.stats_text import stats_text_from_struct
+
+STATISTICS = ("numRecords", "min", "max", "nullCount")
+"""Columns that ``stats=True`` gives in place of the statistics' text."""
+
+_TEXT_STATISTICS = ("stats", "numRecords", "minValues", "maxValues")
+_MAP_STATISTICS = ("numRecords", "minValues", "maxValues")
+
+Frames = Callable[[Sequence[str], "Transform"], list[pl.DataFrame]]
+Transform = Callable[[pl.DataFrame], pl.DataFrame]
+
+
+@cache
+def file_columns(dialect: str) -> tuple[str, ...]:
+    """Flattened columns of a live file in a dialect, in contract order."""
+    columns = [
+        field.name
+        for field in contract.load("actions").fields
+        if any(p.startswith("add.") for p in field.metadata.get(dialect, ()))
+        or (field.name == "dvId" and dialect == "delta")
+    ]
+    return (*columns, "version", "extra")
+
+
+@dataclass(frozen=True)
+class FilesQuery:
+    """One call of ``s.files()``: what is asked of a state, and how to derive it.
+
+    Attributes:
+        dialect: Dialect of the log.
+        metadata: Metadata of the state.
+        where: Predicate over table columns, or None.
+        stats: Whether statistics are typed.
+        flatten: Whether partition values become ``partition.<col>`` columns.
+    """
+
+    dialect: str
+    metadata: Metadata
+    where: pl.Expr | None = None
+    stats: bool = False
+    flatten: bool = False
+
+    @property
+    def mapping(self) -> str:
+        """Column mapping mode that names in the log follow."""
+        return self.metadata.column_mapping_mode
+
+    def schema(self) -> pl.Schema:
+        """Columns and dtypes of the result."""
+        full = actions.schema()
+        out: dict[str, pl.DataType] = {}
+        for column in file_columns(self.dialect):
+            if column == "partitionValues" and self.flatten:
+                out |= self._partition_schema()
+            elif column == "stats" and self.stats:
+                out |= self._stats_schema()
+            elif not (self.stats and column in _TEXT_STATISTICS):
+                out[column] = full[column]
+        return pl.Schema(out)
+
+    def _partition_schema(self) -> dict[str, pl.DataType]:
+        empty = pl.Series(dtype=actions.schema()["partitionValues"])
+        return dict(self._partitions(empty).schema)
+
+    def _stats_schema(self) -> dict[str, pl.DataType]:
+        typed = stats_from_json(
+            pl.Series(dtype=pl.String), self.metadata.schema, mapping=self.mapping
+        )
+        return {c: typed.schema[c] for c in STATISTICS}
+
+    def _partitions(self, values: pl.Series) -> pl.DataFrame:
+        return typed_partitions(
+            values,
+            self.metadata.schema,
+            self.metadata.partition_columns,
+            mapping=self.mapping,
+            dialect=self.dialect,
+        ).values
+
+    def sources(self, wanted: Sequence[str], struct_statistics: bool) -> list[str]:
+        """Flattened columns to read for the result columns `wanted`."""
+        needed: dict[str, None] = {"path": None}
+        statistics = ("stats", *_MAP_STATISTICS) if self.dialect == "indextables" else ("stats",)
+        if struct_statistics:
+            statistics = (*statistics, STRUCT_STATISTICS)
+        for column in wanted:
+            if column.startswith(PREFIX) and self.flatten:
+                needed["partitionValues"] = None
+            elif column in STATISTICS and self.stats:
+                needed |= dict.fromkeys(statistics)
+            elif column == "stats" and struct_statistics:
+                needed |= {"stats": None, STRUCT_STATISTICS: None}
+            elif column != "dataChange":
+                needed[column] = None
+        if self.where is not None:
+            needed |= dict.fromkeys(("partitionValues", *statistics))
+        return list(needed)
+
+    def derive(self, batch: pl.DataFrame, wanted: Sequence[str]) -> pl.DataFrame:
+        """The result columns `wanted` from one batch of source columns, pruned by ``where``."""
+        if self.where is not None:
+            batch = batch.filter(self._may_match(self.where, batch))
+        statistics: pl.DataFrame | None = None
+        series: list[pl.Series] = []
+        partitions: pl.DataFrame | None = None
+        for column in wanted:
+            if column.startswith(PREFIX) and self.flatten:
+                if partitions is None:
+                    partitions = self._partitions(_column(batch, "partitionValues"))
+                series.append(partitions[column])
+            elif column in STATISTICS and self.stats:
+                if statistics is None:
+                    statistics = self._statistics(batch)
+                series.append(statistics[column])
+            elif column == "dataChange":
+                # A replayed state rearranges nothing: Delta protocol, Action Reconciliation.
+                series.append(pl.Series(column, [False], dtype=pl.Boolean).new_from_index(
+                    0, batch.height
+                ))
+            elif column == "stats":
+                series.append(statistics_text(batch))
+            else:
+                series.append(_column(batch, column))
+        return pl.DataFrame(series) if series else batch.select()
+
+    def _may_match(self, where: pl.Expr, batch: pl.DataFrame) -> pl.Series:
+        schema = self.metadata.schema
+        partitioned = self.metadata.partition_columns
+        bounded = [c for c in referenced_columns(where, schema) if c not in partitioned]
+        return keep_mask(
+            where,
+            schema=schema,
+            partition_columns=partitioned,
+            partitions=typed_partitions(
+                _column(batch, "partitionValues"),
+                schema,
+                partitioned,
+                mapping=self.mapping,
+                dialect=self.dialect,
+            ),
+            stats=self._statistics(batch, bounded) if bounded else None,
+        )
+
+    def _statistics(
+        self, batch: pl.DataFrame, columns: Sequence[str] | None = None
+    ) -> pl.DataFrame:
+        schema = self.metadata.schema
+        if self.dialect == "indextables":
+            return stats_from_maps(
+                _column(batch, "numRecords"),
+                _column(batch, "minValues"),
+                _column(batch, "maxValues"),
+                schema,
+                columns=columns,
+            )
+        mapping = self.mapping
+        if STRUCT_STATISTICS not in batch.columns:
+            return stats_from_json(
+                _column(batch, "stats"), schema, columns=columns, mapping=mapping
+            )
+        structs = batch[STRUCT_STATISTICS]
+        typed = stats_from_struct(structs, schema, columns=columns, mapping=mapping)
+        texts = _column(batch, "stats")
+        rows = (structs.is_null() & texts.is_not_null()).arg_true()
+        if not rows.len():
+            return typed
+        parsed = stats_from_json(texts.gather(rows), schema, columns=columns, mapping=mapping)
+        order = pl.Series(range(typed.height), dtype=pl.UInt32)
+        source = order.scatter(rows, pl.Series(range(rows.len()), dtype=pl.UInt32) + typed.height)
+        return pl.concat([typed, parsed])[source]
+
+
+def statistics_text(batch: pl.DataFrame) -> pl.Series:
+    """``stats`` as text, rebuilt from the struct for rows that have only that."""
+    texts = _column(batch, "stats")
+    if STRUCT_STATISTICS not in batch.columns:
+        return texts
+    rows = (texts.is_null() & batch[STRUCT_STATISTICS].is_not_null()).arg_true()
+    if not rows.len():
+        return texts
+    return texts.scatter(rows, stats_text_from_struct(batch[STRUCT_STATISTICS].gather(rows)))
+
+
+def _column(batch: pl.DataFrame, column: str) -> pl.Series:
+    return actions.conform(batch, (column,)).to_series()
+
+
+def lazy_files(
+    dialect: str,
+    metadata: Callable[[], Metadata],
+    struct_statistics: Callable[[], bool],
+    live: Frames,
+    *,
+    where: pl.Expr | None = None,
+    stats: bool = False,
+    flatten: bool = False,
+) -> pl.LazyFrame:
+    """The lazy frame of live files; see `Snapshot.files`.
+
+    Args:
+        dialect: Dialect of the log.
+        metadata: Gives the state's metadata; called now.
+        struct_statistics: Says whether the checkpoint keeps typed statistics; called on collect.
+        live: Gives the live files' batches for source columns and a transform; called on collect.
+        where: Predicate over table columns.
+        stats: Type the statistics.
+        flatten: Type the partition values.
+    """
+    query = FilesQuery(dialect, metadata(), where, stats, flatten)
+    if where is not None:
+        referenced_columns(where, query.metadata.schema)  # refuses a wrong one now, not on collect
+    schema = query.schema()
+
+    def scan(
+        with_columns: list[str] | None,
+        predicate: pl.Expr | None,
+        n_rows: int | None,
+        _batch_size: int | None,
+    ) -> Iterator[pl.DataFrame]:
+        chosen = list(schema) if with_columns is None else with_columns
+        roots = [] if predicate is None else predicate.meta.root_names()
+        wanted = [c for c in schema if c in chosen or c in roots]
+        needs_text = where is not None or any(c in (*STATISTICS, "stats") for c in wanted)
+        sources = query.sources(wanted, needs_text and struct_statistics())
+        frames = live(sources, lambda batch: query.derive(batch, wanted))
+        frame = (
+            pl.concat(frames) if frames else pl.DataFrame(schema={c: schema[c] for c in wanted})
+        )
+        if predicate is not None:
+            frame = frame.filter(predicate)
+        if n_rows is not None:
+            frame = frame.head(n_rows)
+        yield frame.select(chosen)
+
+    return register_io_source(
+        scan, schema=schema, validate_schema=True, is_pure=True, explain_name="lakelog files"
+    )
+
+
+def state_frames(state: State, kind: str) -> Frames:
+    """The live batches of a state, as `lazy_files` takes them."""
+    return lambda columns, transform: state.live(kind, columns, transform)

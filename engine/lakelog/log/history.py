@@ -1,0 +1,225 @@
+"""History: the commits of a log as dataframes.
+
+What `history` and `lazy_actions` give is read from commit files, never from checkpoints: a
+checkpoint keeps state, and forgets who made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import polars as pl
+from polars.io.plugins import register_io_source
+
+from lakelog import actions
+from lakelog.errors import InvalidInputError, LakelogWarning
+from lakelog.formats.base import Actions, CommitFile, CommitInfo
+from lakelog.formats.commit_info import in_commit_timestamp
+from lakelog.log.context import Log, commit_times
+from lakelog.log.segment import latest_version, validate_contiguous
+from lakelog.log.stats_text import map_stats
+
+HISTORY_COLUMNS = (
+    "operation",
+    "operationParameters",
+    "operationMetrics",
+    "userName",
+    "engineInfo",
+    "isBlindAppend",
+    "txnId",
+    "extra",
+)
+_DERIVED = ("numRecords", "minValues", "maxValues", "nullCount")
+_CHUNK_BYTES = 64 << 20
+_TIME = pl.Datetime("ms", "UTC")
+
+
+def history(log: Log, limit: int | None = None) -> pl.DataFrame:
+    """The commits that are still on disk, newest first.
+
+    Args:
+        log: The table's log.
+        limit: At most so many, the newest; only these are read.
+
+    Returns:
+        One row a commit: ``version`` (Int64), ``timestamp`` (Datetime ms, UTC: the in-commit
+        timestamp, else the file's time made monotone), the commitInfo fields of
+        `HISTORY_COLUMNS`, null where a commit has no commitInfo. A version that exists as an
+        IndexTables state without a commit file has ``version`` only.
+
+    Raises:
+        InvalidInputError: `limit` is negative.
+        CorruptionError: A commit cannot be decoded.
+
+    Memory: the commitInfo bodies of the commits read.
+    """
+    if limit is not None and limit < 0:
+        raise InvalidInputError("limit is negative", expected=">= 0", found=limit)
+    listing = log.list_all()
+    latest_version(listing, log.table)
+    every = listing.commits
+    stated = {c.version for c in listing.checkpoints if c.layout == "avro-state"}
+    versions = sorted({c.version for c in every} | stated, reverse=True)[:limit]
+    lowest = versions[-1] if versions else 0
+    commits = [c for c in every if c.version >= lowest and versions]
+    infos = log.dialect.decode(log.store, commits, files=False).commit_infos if commits else ()
+    rows = log.dialect.decode_commit_infos(infos).unique("version", keep="first")
+    return (
+        pl.DataFrame({"version": pl.Series(versions, dtype=pl.Int64)})
+        .join(times_of(every, infos), on="version", how="left")
+        .join(actions.conform(rows, ("version", *HISTORY_COLUMNS)), on="version", how="left")
+        .sort("version", descending=True)
+        .with_columns(pl.col("timestamp").cast(_TIME))
+    )
+
+
+def times_of(commits: Sequence[CommitFile], infos: Sequence[CommitInfo]) -> pl.DataFrame:
+    """Commit times, in-commit timestamps first: ``version`` and ``timestamp`` (Int64, ms)."""
+    in_commit = {i.version: at for i in infos if (at := in_commit_timestamp(i)) is not None}
+    times = commit_times(commits)
+    if not in_commit:
+        return times
+    exact = pl.DataFrame(
+        {"version": list(in_commit), "at": list(in_commit.values())},
+        schema={"version": pl.Int64, "at": pl.Int64},
+    )
+    return times.join(exact, on="version", how="left").select(
+        "version", pl.coalesce("at", "timestamp").alias("timestamp")
+    )
+
+
+def commits_between(log: Log, start: int, end: int | None) -> tuple[CommitFile, ...]:
+    """The commits `start` to `end`, inclusive, without a gap.
+
+    Commits that cleanup has taken from the beginning are left out with a `LakelogWarning`.
+
+    Raises:
+        InvalidInputError: The range is empty or negative.
+        LogGapError: A commit within the range is missing.
+    """
+    listing = log.list_all()
+    latest = latest_version(listing, log.table)
+    last = latest if end is None else end
+    if not 0 <= start <= last:
+        raise InvalidInputError(
+            "the range of versions is empty",
+            expected=f"0 <= start <= end, at most {latest}",
+            found=f"start={start}, end={end}",
+        )
+    if last > latest:
+        raise InvalidInputError(
+            "the range ends after the latest version", expected=f"<= {latest}", found=end
+        )
+    commits = tuple(c for c in listing.commits if start <= c.version <= last)
+    if not commits:
+        raise InvalidInputError(
+            f"no commit from {start} to {last} is on disk any more",
+            path=log.table,
+            expected=_on_disk(listing.commits),
+            hint="choose versions whose commits are still there",
+        )
+    if commits[0].version > start:
+        import warnings
+
+        warnings.warn(
+            f"commits {start} to {commits[0].version - 1} are no longer on disk",
+            LakelogWarning,
+            stacklevel=2,
+        )
+    if log.dialect.name == "delta":
+        validate_contiguous(
+            (c.version for c in commits), after=commits[0].version - 1, last=last
+        )
+    return commits
+
+
+def _on_disk(commits: Sequence[CommitFile]) -> str:
+    return f"{commits[0].version} to {commits[-1].version}" if commits else "none"
+
+
+def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFrame:
+    """Every action of the commits `start` to `end`, inclusive, in the flattened schema.
+
+    Returns:
+        A lazy frame with every column of ``schemas/actions.json``, in the order (version,
+        position). Which commits there are is settled on collect.
+
+    Raises:
+        InvalidInputError: On collect: the range is empty.
+        CorruptionError: On collect: a commit is missing in between, or cannot be decoded.
+
+    Memory: the columns asked for; decoding holds about 64 MB of commits at a time.
+    """
+
+    def scan(
+        with_columns: list[str] | None,
+        predicate: pl.Expr | None,
+        n_rows: int | None,
+        _batch_size: int | None,
+    ) -> Iterator[pl.DataFrame]:
+        chosen = list(actions.schema()) if with_columns is None else with_columns
+        roots = [] if predicate is None else predicate.meta.root_names()
+        wanted = [c for c in actions.schema() if c in chosen or c in roots]
+        commits = commits_between(log, start, end)
+        listed = log.list_all().commits
+        yielded = False
+        for chunk in _by_size(commits):
+            frame = _chunk(log, chunk, listed, wanted)
+            if predicate is not None:
+                frame = frame.filter(predicate)
+            if n_rows is not None:
+                frame = frame.head(n_rows)
+                n_rows -= frame.height
+            if frame.height or not yielded:
+                yielded = True
+                yield frame.select(chosen)
+            if n_rows == 0:
+                return
+
+    return register_io_source(
+        scan, schema=actions.schema(), validate_schema=True, explain_name="lakelog actions"
+    )
+
+
+def _by_size(commits: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:
+    chunk: list[CommitFile] = []
+    size = 0
+    for commit in commits:
+        if chunk and size + commit.size_bytes > _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(commit)
+        size += commit.size_bytes
+    if chunk:
+        yield chunk
+
+
+def _chunk(
+    log: Log, commits: Sequence[CommitFile], listed: Sequence[CommitFile], wanted: Sequence[str]
+) -> pl.DataFrame:
+    decoded = log.dialect.decode(log.store, commits)
+    rows = flattened(log, decoded)
+    if "timestamp" in wanted:
+        times = times_of(listed, decoded.commit_infos)
+        rows = rows.drop("timestamp", strict=False).join(
+            times, on="version", how="left", maintain_order="left"
+        )
+    if log.dialect.name == "delta" and any(c in wanted for c in _DERIVED):
+        rows = with_derived_statistics(rows)
+    return actions.conform(rows, wanted)
+
+
+def flattened(log: Log, decoded: Actions) -> pl.DataFrame:
+    """All decoded actions as one narrow frame, in the order (version, position)."""
+    infos = log.dialect.decode_commit_infos(decoded.commit_infos)
+    rows = actions.concat((decoded.files, decoded.meta, decoded.other, infos))
+    if "version" not in rows.columns:
+        return rows
+    return rows.sort(actions.ORDER, maintain_order=True)
+
+
+def with_derived_statistics(rows: pl.DataFrame) -> pl.DataFrame:
+    """Fill ``numRecords``, ``minValues``, ``maxValues``, ``nullCount`` from Delta's ``stats``."""
+    if "stats" not in rows.columns:
+        return rows
+    return rows.with_columns(map_stats(rows["stats"]).select(_DERIVED).get_columns())

@@ -1,0 +1,99 @@
+"""`Protocol` and `Metadata`: the two actions that every state has exactly one of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from lakelog import contract
+from lakelog.errors import CorruptionError, InvalidInputError
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Versions and features that a client needs; lists are None where the log gives none.
+
+    Source: Delta protocol, Protocol Evolution.
+    """
+
+    min_reader_version: int
+    min_writer_version: int | None
+    reader_features: tuple[str, ...] | None = None
+    writer_features: tuple[str, ...] | None = None
+
+    @staticmethod
+    def from_row(row: Mapping[str, Any]) -> Protocol:
+        """From one flattened protocol row."""
+        return Protocol(
+            row["minReaderVersion"],
+            row.get("minWriterVersion"),
+            _names(row.get("readerFeatures")),
+            _names(row.get("writerFeatures")),
+        )
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Schema, partitioning and properties of a table.
+
+    Source: Delta protocol, Change Metadata.
+    """
+
+    id: str | None
+    name: str | None
+    description: str | None
+    format_provider: str | None
+    format_options: Mapping[str, str | None]
+    schema_string: str | None
+    partition_columns: tuple[str, ...]
+    configuration: Mapping[str, str | None]
+    created_time: int | None
+
+    @staticmethod
+    def from_row(row: Mapping[str, Any]) -> Metadata:
+        """From one flattened metaData row."""
+        return Metadata(
+            row.get("metadataId"),
+            row.get("name"),
+            row.get("description"),
+            row.get("formatProvider"),
+            dict(row.get("formatOptions") or {}),
+            row.get("schemaString"),
+            _names(row.get("partitionColumns")) or (),
+            dict(row.get("configuration") or {}),
+            row.get("createdTime"),
+        )
+
+    @cached_property
+    def schema(self) -> contract.Struct:
+        """The table's schema.
+
+        Raises:
+            CorruptionError: The metadata has no schema, or one that is not StructType JSON.
+        """
+        if self.schema_string is None:
+            raise CorruptionError(
+                "the metadata has no schema",
+                expected="metaData.schemaString",
+                hint="file paths and sizes can still be read without it",
+            )
+        try:
+            return contract.parse_schema(self.schema_string)
+        except InvalidInputError as cause:
+            raise CorruptionError(
+                "the metadata's schema cannot be parsed",
+                expected=cause.expected,
+                found=cause.found,
+                hint="file paths and sizes can still be read without it",
+            ) from cause
+
+    @property
+    def column_mapping_mode(self) -> str:
+        """``none``, ``name`` or ``id``; decides whether names in the log are physical ones."""
+        return (self.configuration.get("delta.columnMapping.mode") or "none").lower()
+
+
+def _names(values: Any) -> tuple[str, ...] | None:
+    return None if values is None else tuple(v for v in values if v is not None)

@@ -1,0 +1,69 @@
+"""Table properties that reading needs, parsed as Spark writes them.
+
+Source: Delta Lake table properties; facts on retention.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from lakelog.errors import InvalidInputError
+
+_UNITS_MS = {
+    "millisecond": 1,
+    "second": 1_000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
+_PART = re.compile(
+    r"(?P<count>[+-]?\d+)\s+(?P<unit>microsecond|millisecond|second|minute|hour|day|week)s?",
+    re.IGNORECASE,
+)
+
+DELETED_FILE_RETENTION = "delta.deletedFileRetentionDuration"
+TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
+DEFAULT_DELETED_FILE_RETENTION_MS = _UNITS_MS["week"]
+
+
+def parse_interval_ms(text: str) -> int:
+    """Parse a calendar interval to milliseconds; months and years have no fixed length.
+
+    Raises:
+        InvalidInputError: The text is no interval of weeks, days or less.
+
+    >>> parse_interval_ms("interval 1 week 2 days")
+    777600000
+    """
+    body = re.sub(r"^\s*interval\s+", "", text.strip(), flags=re.IGNORECASE)
+    total = 0
+    position = 0
+    while position < len(body):
+        match = _PART.match(body, position)
+        if not match:
+            raise InvalidInputError(
+                "the interval cannot be parsed",
+                found=text,
+                expected="interval <n> weeks|days|hours|minutes|seconds|milliseconds",
+            )
+        unit = match["unit"].lower()
+        count = int(match["count"])
+        total += count // 1000 if unit == "microsecond" else count * _UNITS_MS[unit]
+        position = match.end()
+        while position < len(body) and body[position] in " ,":
+            position += 1
+    return total
+
+
+def deleted_file_retention_ms(configuration: Mapping[str, str | None]) -> int:
+    """How long a tombstone is kept, in milliseconds (one week unless the table says otherwise)."""
+    value = configuration.get(DELETED_FILE_RETENTION)
+    return DEFAULT_DELETED_FILE_RETENTION_MS if value is None else parse_interval_ms(value)
+
+
+def transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | None:
+    """How long a transaction identifier counts, in milliseconds; None is for ever."""
+    value = configuration.get(TRANSACTION_RETENTION)
+    return None if value is None else parse_interval_ms(value)

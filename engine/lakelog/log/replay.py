@@ -1,0 +1,165 @@
+"""Replay: action tables in, state out. Pure; knows nothing of paths, stores or formats.
+
+The last add or remove of a logical file, in the order (version, position), wins: an add clears the
+tombstone and a remove clears the file. State is kept as layers, oldest first. A layer holds one
+row for each logical file that it speaks of, and a row counts unless a later layer speaks of the
+same file. So a new commit is a new, small layer, and the checkpoint below is never rewritten.
+
+Source: Delta protocol, Action Reconciliation; specification 000, InMemoryLogReplay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from lakelog import actions
+
+_MERGE_RATIO = 2
+
+
+def reconcile_files(files: pl.DataFrame) -> pl.DataFrame:
+    """Keep the last action of each logical file.
+
+    Args:
+        files: ``add`` and ``remove`` rows in the order (version, position).
+
+    Returns:
+        One row a (path, dvId), in the order of the rows kept.
+    """
+    if files.height < 2:
+        return files
+    key = [c for c in actions.KEY if c in files.columns]
+    return files.unique(subset=key, keep="last", maintain_order=True)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Reconciled file actions, oldest layer first; each layer has one row a logical file."""
+
+    frames: tuple[pl.DataFrame, ...] = ()
+
+    def push(self, files: pl.DataFrame) -> Layers:
+        """Add newer actions. Costs the new ones, and now and then a merge of small layers, so that
+        their number stays logarithmic."""
+        if not files.height:
+            return self
+        frames = [*self.frames, reconcile_files(files)]
+        while len(frames) > 1 and frames[-1].height * _MERGE_RATIO >= frames[-2].height:
+            newer, older = frames.pop(), frames.pop()
+            frames.append(reconcile_files(actions.concat((older, newer))))
+        return Layers(tuple(frames))
+
+    def keys(self, above: int = -1) -> pl.DataFrame:
+        """(path, dvId) of every row in the layers above index `above`."""
+        return _keys(self.frames[above + 1 :])
+
+    def live(self, kind: str) -> pl.DataFrame:
+        """Rows of `kind` that no later layer overrides, oldest layer first."""
+        return actions.concat(
+            exclude(frame.filter(pl.col("actionType") == kind), self.keys(index))
+            for index, frame in enumerate(self.frames)
+        )
+
+    @property
+    def height(self) -> int:
+        """Rows in all layers."""
+        return sum(frame.height for frame in self.frames)
+
+
+def _keys(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    columns = [
+        actions.conform(frame, actions.KEY) for frame in frames if frame.height
+    ]
+    if not columns:
+        return actions.empty(actions.KEY)
+    return pl.concat(columns) if len(columns) > 1 else columns[0]
+
+
+def exclude(files: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `files` whose (path, dvId) is not in `keys`, in order.
+
+    Args:
+        files: File actions; without a ``dvId`` column none has a deletion vector.
+        keys: (path, dvId); may hold a key twice.
+    """
+    if not keys.height or not files.height:
+        return files
+    # A path that `keys` does not mention settles most rows at the price of one hash each.
+    suspect = files["path"].is_in(keys["path"].implode())
+    if not suspect.any():
+        return files
+    key = list(actions.KEY)
+    suspects = actions.conform(files.filter(suspect), key).with_row_index("__row")
+    spared = suspects.join(keys, on=key, how="anti", nulls_equal=True)
+    if not spared.height:
+        return files.filter(~suspect)
+    keep = (~suspect).scatter(suspect.arg_true().gather(spared["__row"]), True)
+    return files.filter(keep)
+
+
+def last_of(meta: pl.DataFrame, kind: str) -> pl.DataFrame:
+    """The last row of one action type (protocol, metaData): zero rows or one."""
+    return meta.filter(pl.col("actionType") == kind).tail(1)
+
+
+def last_by(meta: pl.DataFrame, kind: str, key: str) -> pl.DataFrame:
+    """The last row of `kind` for each value of `key`, in order of first appearance of the kept."""
+    rows = meta.filter(pl.col("actionType") == kind)
+    if not rows.height or key not in rows.columns:
+        return rows.clear()
+    return rows.unique(subset=[key], keep="last", maintain_order=True)
+
+
+def live_domains(meta: pl.DataFrame) -> pl.DataFrame:
+    """The last domainMetadata of each domain, without those that were removed."""
+    rows = last_by(meta, "domainMetadata", "domain")
+    if "domainRemoved" not in rows.columns:
+        return rows
+    return rows.filter(~pl.col("domainRemoved").fill_null(False))
+
+
+def expire_transactions(txns: pl.DataFrame, minimum_ms: int | None) -> pl.DataFrame:
+    """Drop transaction identifiers last updated at or before `minimum_ms`, or without a time.
+
+    None keeps all: the table sets no ``delta.setTransactionRetentionDuration``.
+    """
+    if minimum_ms is None or not txns.height:
+        return txns
+    if "lastUpdated" not in txns.columns:
+        return txns.clear()
+    return txns.filter(pl.col("lastUpdated") > minimum_ms)
+
+
+def retained_tombstones(removes: pl.DataFrame, minimum_ms: int | None) -> pl.DataFrame:
+    """Tombstones whose ``deletionTimestamp`` is strictly greater than `minimum_ms`.
+
+    A missing timestamp counts as 0; a minimum of None keeps all.
+
+    Source: specification 000, getTombstones.
+    """
+    if minimum_ms is None or not removes.height:
+        return removes
+    if "deletionTimestamp" not in removes.columns:
+        return removes if minimum_ms < 0 else removes.clear()
+    return removes.filter(pl.col("deletionTimestamp").fill_null(0) > minimum_ms)
+
+
+def reconcile_meta(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Reduce non-file actions, oldest part first, to those that can still matter.
+
+    Keeps the last protocol and metaData, and the last txn, domainMetadata (removed ones included:
+    they may still hide an older one) and mergeskip of each key.
+    """
+    meta = actions.concat(parts)
+    return actions.concat(
+        [
+            last_of(meta, "protocol"),
+            last_of(meta, "metaData"),
+            last_by(meta, "domainMetadata", "domain"),
+            last_by(meta, "txn", "appId"),
+            last_by(meta, "mergeskip", "path"),
+        ]
+    )

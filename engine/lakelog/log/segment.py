@@ -1,0 +1,163 @@
+"""Which files make a version: a checkpoint, compactions where they are of use, then commits.
+
+Pure: a listing goes in, a `LogSegment` comes out, or an error that says which versions can be had.
+
+Source: Delta protocol, Checkpoints; Log Compaction Files; Delta Log Entries.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lakelog.errors import LogGapError, TableNotFoundError, VersionNotFoundError
+from lakelog.formats.base import Checkpoint, CommitFile, CompactionFile, LogListing
+
+
+@dataclass(frozen=True)
+class LogSegment:
+    """The files whose replay gives one version. One that exists is contiguous.
+
+    Attributes:
+        version: The version that it gives.
+        checkpoint: Where replay starts; None starts from nothing.
+        commits: Every commit above the checkpoint up to `version`, ascending.
+        compactions: Compactions that may stand in for some of `commits`; each lies wholly above
+            the checkpoint and at or below `version`, and they do not overlap.
+    """
+
+    version: int
+    checkpoint: Checkpoint | None
+    commits: tuple[CommitFile, ...]
+    compactions: tuple[CompactionFile, ...] = ()
+
+    def __post_init__(self) -> None:
+        validate_contiguous(
+            (c.version for c in self.commits),
+            after=self.checkpoint.version if self.checkpoint else -1,
+            last=self.version,
+        )
+
+
+def validate_contiguous(versions: Iterable[int], *, after: int, last: int) -> None:
+    """Check that `versions` run from `after` + 1 to `last` without a gap.
+
+    Raises:
+        LogGapError: With the version that was expected and the one that was found.
+    """
+    expected = after + 1
+    for version in versions:
+        if version != expected:
+            raise LogGapError(
+                f"attempted to replay version {version}, but state is at {expected - 1}",
+                version=version,
+                expected=expected,
+                found=version,
+                hint="restore the missing commits, or read a version that can be rebuilt",
+            )
+        expected += 1
+    if expected != last + 1:
+        raise LogGapError(
+            f"the log ends at version {expected - 1}, before version {last}",
+            version=last,
+            expected=expected,
+            found=None,
+            hint="restore the missing commits, or read a version that can be rebuilt",
+        )
+
+
+def latest_version(listing: LogListing, table: str) -> int:
+    """The greatest version that the listing names.
+
+    Raises:
+        TableNotFoundError: It holds neither a commit nor a complete checkpoint.
+    """
+    candidates = [f[-1].version for f in (listing.commits, listing.checkpoints) if f]
+    if not candidates:
+        raise TableNotFoundError(
+            "the log folder holds no commit and no complete checkpoint",
+            path=table,
+            hint="check the path; a new table has a commit 0",
+        )
+    return max(candidates)
+
+
+def rebuildable(listing: LogListing) -> list[tuple[int, int]]:
+    """Inclusive ranges of the versions that can be rebuilt from what is listed, ascending."""
+    starts = {c.version for c in listing.checkpoints}
+    versions = [c.version for c in listing.commits]
+    ranges: list[tuple[int, int]] = []
+
+    def extend(version: int) -> None:
+        if ranges and version <= ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], version))
+        else:
+            ranges.append((version, version))
+
+    for version in sorted(starts | set(versions)):
+        follows = bool(ranges) and ranges[-1][1] == version - 1
+        if version in starts or version == 0 or follows:
+            extend(version)
+    return ranges
+
+
+def choose_segment(
+    listing: LogListing,
+    version: int | None = None,
+    *,
+    table: str = "",
+    excluded: Iterable[Checkpoint] = (),
+) -> LogSegment:
+    """Choose the files for a version: the best complete checkpoint at or below it, then commits.
+
+    Args:
+        listing: What the log folder holds.
+        version: Version wanted; None is the latest.
+        table: Location, for messages.
+        excluded: Checkpoints not to start from, because they turned out to be broken.
+
+    Raises:
+        TableNotFoundError: The listing is empty.
+        VersionNotFoundError: `version` cannot be rebuilt; ``expected`` gives the ranges that can.
+        LogGapError: A commit is missing above the checkpoint, for the latest version.
+    """
+    latest = latest_version(listing, table)
+    target = latest if version is None else version
+    barred = set(excluded)
+    usable = [c for c in listing.checkpoints if c.version <= target and c not in barred]
+    checkpoint = usable[-1] if usable else None
+    base = checkpoint.version if checkpoint else -1
+    first = bisect_right([c.version for c in listing.commits], base)
+    last = bisect_right([c.version for c in listing.commits], target)
+    commits = listing.commits[first:last]
+    try:
+        return LogSegment(
+            target, checkpoint, commits, _usable_compactions(listing, base, target)
+        )
+    except LogGapError as gap:
+        if version is None:
+            gap.path = table or None
+            raise
+        ranges = rebuildable(listing)
+        raise VersionNotFoundError(
+            f"version {version} cannot be rebuilt from what is on disk",
+            path=table or None,
+            version=version,
+            expected=", ".join(f"{a} to {b}" if a != b else str(a) for a, b in ranges),
+            found=gap.message,
+            hint="choose a version in the range",
+        ) from gap
+
+
+def _usable_compactions(
+    listing: LogListing, base: int, target: int
+) -> tuple[CompactionFile, ...]:
+    """The compactions to use, greedily: from the left, the one that reaches furthest."""
+    covered = base
+    chosen: list[CompactionFile] = []
+    for compaction in sorted(listing.compactions, key=lambda c: (c.start, -c.end)):
+        if compaction.start > covered and compaction.end <= target:
+            chosen.append(compaction)
+            covered = compaction.end
+    return tuple(chosen)

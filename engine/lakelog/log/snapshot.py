@@ -1,0 +1,368 @@
+"""`Snapshot`: one version of a table, immutable, lazily read."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import polars as pl
+
+from lakelog import actions, contract
+from lakelog.errors import CheckpointCorruptionError, InvalidInputError, MissingDependencyError
+from lakelog.formats.commit_info import in_commit_timestamp
+from lakelog.log import properties
+from lakelog.log.context import Log, commit_times
+from lakelog.log.display import snapshot_html, snapshot_text
+from lakelog.log.files import Transform, lazy_files
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.replay import live_domains, retained_tombstones
+from lakelog.log.state import Provenance, State, fall_back, open_state, update_state
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+    import pyarrow as pa
+
+    from lakelog.log.export import Manifest
+
+_T = TypeVar("_T")
+
+_TOMBSTONES = (
+    "path",
+    "deletionTimestamp",
+    "partitionValues",
+    "size",
+    "extendedFileMetadata",
+    "dvStorageType",
+    "dvPathOrInline",
+    "dvOffset",
+    "dvSizeInBytes",
+    "dvCardinality",
+    "dvId",
+    "baseRowId",
+    "defaultRowCommitVersion",
+    "version",
+)
+_TRANSACTIONS = ("appId", "txnVersion", "lastUpdated", "version")
+_DOMAINS = ("domain", "domainConfiguration", "version")
+_SKIPS = (
+    "path",
+    "skipTimestamp",
+    "skipReason",
+    "skipOperation",
+    "retryAfter",
+    "skipCount",
+    "partitionValues",
+    "size",
+    "version",
+)
+
+
+class Snapshot:
+    """One version of a table, immutable.
+
+    Protocol and metadata are read when the snapshot is made; files, tombstones and the rest when
+    they are asked for, column by column. A checkpoint that turns out to be damaged is passed over
+    where older files give the same version soundly (`provenance` says so, with a
+    `LakelogWarning`), else `CheckpointCorruptionError` is raised.
+
+    Make one with `Table.snapshot`.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    @classmethod
+    def open(cls, log: Log, version: int | None = None) -> Snapshot:
+        """Open a version (None: the latest); errors as `Table.snapshot`."""
+        return cls(open_state(log, version))
+
+    def read_state(self, read: Callable[[State], _T]) -> _T:
+        """Give the state to `read`; if its checkpoint turns out to be damaged, pass over it where
+        that is sound and begin again."""
+        while True:
+            state = self._state
+            try:
+                return read(state)
+            except CheckpointCorruptionError as error:
+                if state.base is None:
+                    raise
+                self._state = fall_back(state, error)
+
+    # --- identity ----------------------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        """Location of the table."""
+        return self._state.log.table
+
+    @property
+    def format(self) -> str:
+        """Dialect of the log: ``delta`` or ``indextables``."""
+        return self._state.log.dialect.name
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        return self._state.version
+
+    @cached_property
+    def timestamp_ms(self) -> int | None:
+        """When the version was committed, in milliseconds since the Unix epoch.
+
+        The in-commit timestamp where the commit has one, else the commit file's time, forced to
+        increase from commit to commit. None where the commit is no longer on disk.
+        """
+        info = self.read_state(lambda state: state.last_commit_info)
+        at = in_commit_timestamp(info) if info is not None else None
+        if at is not None:
+            return at
+        commits = self._state.log.list_all().commits
+        times = commit_times(commits).filter(pl.col("version") == self.version)
+        return int(times["timestamp"][0]) if times.height else None
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol; never reads the files' rows."""
+        return self.read_state(lambda state: state.protocol)
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata; never reads the files' rows."""
+        return self.read_state(lambda state: state.metadata)
+
+    @property
+    def schema(self) -> contract.Struct:
+        """The table's schema.
+
+        Raises:
+            CorruptionError: The metadata has no schema, or one that cannot be parsed.
+        """
+        return self.metadata.schema
+
+    @property
+    def provenance(self) -> Provenance:
+        """The files that the answers rest on, and what was found wrong on the way."""
+        return self.read_state(lambda state: state.provenance)
+
+    # --- state -------------------------------------------------------------------------------
+
+    def files(
+        self, where: pl.Expr | None = None, stats: bool = False, flatten: bool = False
+    ) -> pl.LazyFrame:
+        """The live files, one row each.
+
+        Args:
+            where: A Polars expression over the table's columns. Files that cannot hold a matching
+                row, by partition value or statistics, are left out; a statistic that is missing,
+                truncated or unreadable never leaves one out.
+            stats: Give ``numRecords`` (Int64) and the structs ``min``, ``max``, ``nullCount``,
+                typed under the current schema and keyed by column, in place of ``stats``.
+            flatten: Give ``partition.<column>``, typed under the current schema, in place of
+                ``partitionValues``.
+
+        Returns:
+            A lazy frame; only the columns that the query needs are read, and statistics parsed
+            only if they are. Columns are those of the flattened action table that an ``add``
+            carries, ``version`` (null where a checkpoint does not say who wrote the file) and
+            ``extra``. Paths are percent-decoded. Order is not defined.
+
+        Raises:
+            InvalidInputError: `where` names a column that the table lacks, or looks beyond a row.
+            CorruptionError: On collect, or for `where`, `stats` and `flatten` at once, if the log
+                is damaged.
+
+        Memory: the columns asked for, of every live file that `where` keeps.
+        """
+
+        def live(columns: Sequence[str], transform: Transform) -> list[pl.DataFrame]:
+            return self.read_state(lambda state: state.live("add", columns, transform))
+
+        return lazy_files(
+            self.format,
+            lambda: self.metadata,
+            lambda: self.read_state(lambda s: s.base is not None and s.base.has_struct_statistics),
+            live,
+            where=where,
+            stats=stats,
+            flatten=flatten,
+        )
+
+    def tombstones(self, retention: dt.timedelta | None = None) -> pl.LazyFrame:
+        """Removed files that the log still remembers, one row a logical file.
+
+        Args:
+            retention: Leave out those that were removed at or before this long ago; a missing
+                ``deletionTimestamp`` counts as 0. None keeps all.
+
+        Source: specification 000, getTombstones.
+        """
+        frames = self.read_state(
+            lambda state: state.live(
+                "remove", _TOMBSTONES, lambda f: actions.conform(f, _TOMBSTONES)
+            )
+        )
+        removes = pl.concat(frames) if frames else actions.empty(_TOMBSTONES)
+        if retention is not None:
+            minimum = self._state.log.clock() - retention // dt.timedelta(milliseconds=1)
+            removes = retained_tombstones(removes, minimum)
+        return removes.lazy()
+
+    def transactions(self) -> pl.LazyFrame:
+        """Transaction identifiers, the last of each ``appId``.
+
+        Columns: ``appId``, ``txnVersion``, ``lastUpdated``, ``version``, and ``expired``: whether
+        ``delta.setTransactionRetentionDuration`` says that it no longer counts (it is older, or
+        has no time).
+        """
+        rows = actions.conform(self._kind("txn"), _TRANSACTIONS)
+        retention = properties.transaction_retention_ms(self.metadata.configuration)
+        if retention is None:
+            expired = pl.lit(False)
+        else:
+            minimum = self._state.log.clock() - retention
+            expired = (pl.col("lastUpdated") <= minimum).fill_null(True)
+        return rows.lazy().with_columns(expired.alias("expired"))
+
+    def domains(self) -> pl.LazyFrame:
+        """Metadata domains, the last of each ``domain``, without those that were removed."""
+        live = self.read_state(lambda state: live_domains(state.meta))
+        return actions.conform(live, _DOMAINS).lazy()
+
+    def skips(self) -> pl.LazyFrame:
+        """Skipped files, the last of each path, with their count and cooldown.
+
+        ``inCooldown`` says whether ``retryAfter`` is still to come.
+
+        Source: specification 001, 3.6.
+        """
+        now = self._state.log.clock()
+        rows = actions.conform(self._kind("mergeskip"), _SKIPS)
+        return rows.lazy().with_columns(
+            (pl.col("retryAfter") > now).fill_null(False).alias("inCooldown")
+        )
+
+    def _kind(self, kind: str) -> pl.DataFrame:
+        return self.read_state(lambda state: state.meta.filter(pl.col("actionType") == kind))
+
+    @cached_property
+    def _totals(self) -> tuple[int, int]:
+        row = self.files().select(pl.len(), pl.col("size").sum()).collect().row(0)
+        return int(row[0]), int(row[1])
+
+    def num_files(self) -> int:
+        """How many live files there are."""
+        return self._totals[0]
+
+    def total_size(self) -> int:
+        """Bytes in the live files, as the log records them."""
+        return self._totals[1]
+
+    # --- as a dataframe ----------------------------------------------------------------------
+
+    def to_polars(self) -> pl.DataFrame:
+        """`files` as a Polars frame."""
+        return self.files().collect()
+
+    def to_arrow(self) -> pa.Table:
+        """`files` as an Arrow table; maps are maps."""
+        return self.to_polars().to_arrow()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """`files` as a pandas frame; maps become lists of pairs, as pyarrow gives them.
+
+        Raises:
+            MissingDependencyError: pandas is not installed.
+        """
+        try:
+            import pandas  # noqa: F401, ICN001 - an optional dependency, named in the error
+        except ImportError as cause:
+            raise MissingDependencyError(
+                "to_pandas needs pandas", hint="pip install 'lakelog[pandas]'"
+            ) from cause
+        return self.to_arrow().to_pandas()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The Arrow PyCapsule interface, so that DuckDB and pyarrow take a snapshot as it is."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    # --- onward ------------------------------------------------------------------------------
+
+    def update(self, version: int | None = None) -> Snapshot:
+        """A later version (None: the latest), at the cost of the commits in between.
+
+        Returns this very snapshot if there is nothing newer.
+
+        Raises:
+            InvalidInputError: `version` is before this one.
+        """
+        if version is not None and version < self.version:
+            raise InvalidInputError(
+                "update goes forward only",
+                version=version,
+                expected=f"{self.version} or later",
+                found=version,
+                hint="use Table.snapshot(version) to go back",
+            )
+        state = self._state
+        later = self.read_state(lambda state: update_state(state, version))
+        return self if later is state else Snapshot(later)
+
+    def write_parquet(
+        self, directory: str | Path, max_part_bytes: int = 134_217_728
+    ) -> Manifest:
+        """Write the replayed state as multi-part flattened Parquet with a manifest.
+
+        See `lakelog.log.export.write_state` for the layout, errors and memory.
+        """
+        from lakelog.log.export import write_state
+
+        return write_state(self, directory, max_part_bytes)
+
+    def iter_state(self, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
+        """The whole state in batches of the flattened action table.
+
+        Order: protocol, metaData, domainMetadata, txn, mergeskip, then adds, then removes; files
+        in the order of the log. ``dataChange`` is false. Damage to the checkpoint is raised, not
+        passed over, for batches already handed out cannot be taken back.
+
+        Memory: one batch, and the layers above the checkpoint.
+        """
+        from lakelog.log.export import iter_state
+
+        return iter_state(self._state, columns)
+
+    # --- display -----------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return snapshot_text(self)
+
+    def _repr_html_(self) -> str:
+        return snapshot_html(self)
+
+    def facts(self) -> dict[str, Any]:
+        """What a person wants to know first, as plain data; reads no files' rows."""
+        metadata, protocol = self.metadata, self.protocol
+        at = self.timestamp_ms
+        return {
+            "path": self.path,
+            "format": self.format,
+            "version": self.version,
+            "timestamp": None if at is None else dt.datetime.fromtimestamp(at / 1000, dt.UTC),
+            "id": metadata.id,
+            "name": metadata.name,
+            "partitionColumns": list(metadata.partition_columns),
+            "columns": _column_names(metadata),
+            "minReaderVersion": protocol.min_reader_version,
+            "minWriterVersion": protocol.min_writer_version,
+            "readerFeatures": list(protocol.reader_features or ()),
+            "writerFeatures": list(protocol.writer_features or ()),
+            "configuration": dict(metadata.configuration),
+        }
+
+
+def _column_names(metadata: Metadata) -> list[str]:
+    return list(metadata.schema.names) if metadata.schema_string is not None else []

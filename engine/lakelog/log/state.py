@@ -1,0 +1,565 @@
+"""`State`: one version's state, read as far as it is asked for.
+
+A state rests on at most one checkpoint and on the layers of the commits above it. Nothing is read
+when it is made; protocol and metadata never read the files' rows; a projection reads only its
+columns. An update makes a new state that shares the checkpoint and the layers below.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from lakelog import actions
+from lakelog.errors import (
+    CheckpointCorruptionError,
+    CorruptionError,
+    LakelogWarning,
+    LogGapError,
+    MissingActionError,
+    VersionNotFoundError,
+)
+from lakelog.formats.base import (
+    STRUCT_STATISTICS,
+    Actions,
+    Checkpoint,
+    CheckpointReader,
+    CommitFile,
+    CommitInfo,
+    CompactionFile,
+    LogListing,
+)
+from lakelog.log.context import Log
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.replay import Layers, exclude, last_of, reconcile_files, reconcile_meta
+from lakelog.log.segment import LogSegment, choose_segment
+
+_SMALL_TAIL_BYTES = 16 << 20
+_WORKERS = min(4, os.cpu_count() or 1)
+
+Transform = Callable[[pl.DataFrame], pl.DataFrame]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The files that an answer rests on.
+
+    Attributes:
+        version: Version of the answer.
+        checkpoint: Checkpoint that replay started from, or None.
+        checkpoint_files: Its files (parts, manifest, sidecars), relative to the table root.
+        compactions: Log compaction files used in place of commits.
+        commits: Commit files replayed.
+        warnings: What was found wrong on the way and how it was avoided, one sentence each.
+    """
+
+    version: int
+    checkpoint: Checkpoint | None
+    checkpoint_files: tuple[str, ...]
+    compactions: tuple[str, ...]
+    commits: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file, checkpoint first, then compactions, then commits."""
+        return (*self.checkpoint_files, *self.compactions, *self.commits)
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """Decoded actions above the checkpoint, oldest part first, and the files they came from."""
+
+    parts: tuple[Actions, ...]
+    compactions: tuple[CompactionFile, ...] = ()
+    commits: tuple[CommitFile, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class Base:
+    """The checkpoint under a state: its reader, and what was read from it, shared by updates."""
+
+    def __init__(self, reader: CheckpointReader) -> None:
+        self.reader = reader
+        self.checkpoint = reader.checkpoint
+
+    @cached_property
+    def pair(self) -> pl.DataFrame:
+        """The checkpoint's protocol and metaData."""
+        return self._read(("protocol", "metaData"))
+
+    @cached_property
+    def rest(self) -> pl.DataFrame:
+        """The checkpoint's other non-file actions."""
+        return self._read(("txn", "domainMetadata", "mergeskip"))
+
+    def _read(self, kinds: Sequence[str]) -> pl.DataFrame:
+        with broken_checkpoint(self.checkpoint):
+            return self.reader.read_meta(kinds)
+
+    @cached_property
+    def has_struct_statistics(self) -> bool:
+        """Whether the checkpoint keeps statistics as a struct."""
+        with broken_checkpoint(self.checkpoint):
+            return self.reader.struct_statistics() is not None
+
+    @cached_property
+    def files(self) -> tuple[str, ...]:
+        """Files that a full read rests on."""
+        with broken_checkpoint(self.checkpoint):
+            return self.reader.files_read()
+
+
+@dataclass(frozen=True)
+class _Past:
+    """What an update takes over from the state before it."""
+
+    layers: Layers
+    meta: pl.DataFrame
+    compactions: tuple[CompactionFile, ...]
+    commits: tuple[CommitFile, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class State:
+    """One version's state.
+
+    Attributes:
+        log: The table's log.
+        segment: The files that make the version.
+        base: The checkpoint under it.
+        past: For an update, what was replayed before; `new_commits` are then all that this state
+            reads itself.
+        new_commits: Commits that this state decodes; without `past`, all of the segment's.
+        notes: Warnings from before this state was made.
+    """
+
+    log: Log
+    segment: LogSegment
+    base: Base | None
+    past: _Past | None = None
+    new_commits: tuple[CommitFile, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(log: Log, segment: LogSegment, notes: tuple[str, ...] = ()) -> State:
+        """The state of a segment, with nothing read yet."""
+        checkpoint = segment.checkpoint
+        base = Base(log.dialect.open_checkpoint(log.store, checkpoint)) if checkpoint else None
+        return State(log, segment, base, None, segment.commits, notes)
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        return self.segment.version
+
+    # --- reading -----------------------------------------------------------------------------
+
+    @cached_property
+    def tail(self) -> _Tail:
+        """Every action that this state decodes itself."""
+        decode = self.log.dialect.decode
+        store = self.log.store
+        if self.past is not None:
+            return _Tail((decode(store, self.new_commits),), commits=self.new_commits)
+        parts: list[Actions] = []
+        used: list[CompactionFile] = []
+        read: list[CommitFile] = []
+        notes: list[str] = []
+        waiting = list(self.segment.commits)
+        for compaction in self.segment.compactions:
+            compacted, problem = self._sound_compaction(compaction)
+            if compacted is None:
+                notes.append(f"{compaction.path} was left out: {problem}")
+                continue
+            before = [c for c in waiting if c.version < compaction.start]
+            waiting = [c for c in waiting if c.version > compaction.end]
+            if before:
+                parts.append(decode(store, before))
+            parts.append(compacted)
+            read += before
+            used.append(compaction)
+        if waiting:
+            parts.append(decode(store, waiting))
+        return _Tail(tuple(parts), tuple(used), (*read, *waiting), tuple(notes))
+
+    def _sound_compaction(self, compaction: CompactionFile) -> tuple[Actions | None, str]:
+        """A compaction's actions if it is reconciled, else why it is not to be used.
+
+        Compactions that list plain commits one after another, newest first, exist in the wild;
+        what tells them is a key that stands twice.
+        """
+        try:
+            decoded = self.log.dialect.decode_compaction(self.log.store, compaction)
+        except CorruptionError as error:
+            return None, error.message
+        if reconcile_files(decoded.files).height != decoded.files.height:
+            return None, "it holds the same file twice, so it is not reconciled"
+        if reconcile_meta([decoded.meta]).height != decoded.meta.height:
+            return None, "it holds the same action twice, so it is not reconciled"
+        return decoded, ""
+
+    @cached_property
+    def layers(self) -> Layers:
+        """Reconciled file actions above the checkpoint."""
+        layers = self.past.layers if self.past is not None else Layers()
+        for part in self.tail.parts:
+            layers = layers.push(part.files)
+        return layers
+
+    @cached_property
+    def _tail_meta(self) -> pl.DataFrame:
+        """Reconciled non-file actions above the checkpoint."""
+        past = [self.past.meta] if self.past is not None else []
+        return reconcile_meta([*past, *(part.meta for part in self._meta_parts)])
+
+    @cached_property
+    def _meta_parts(self) -> tuple[Actions, ...]:
+        """Decoded actions, with or without the file actions: whichever is at hand or cheap."""
+        size = sum(c.size_bytes for c in self.new_commits)
+        if "tail" in self.__dict__ or size <= _SMALL_TAIL_BYTES or self.segment.compactions:
+            return self.tail.parts
+        return (self.log.dialect.decode(self.log.store, self.new_commits, files=False),)
+
+    @cached_property
+    def meta(self) -> pl.DataFrame:
+        """Reconciled non-file actions of the state; removed domains are still in it."""
+        base = [self.base.pair, self.base.rest] if self.base is not None else []
+        return reconcile_meta([*base, self._tail_meta])
+
+    # --- protocol and metadata ---------------------------------------------------------------
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        """The protocol.
+
+        Raises:
+            MissingActionError: The log, or the checkpoint it starts from, has none.
+        """
+        row = self._single("protocol")
+        if row is None:
+            default = self.log.dialect.default_protocol
+            if default is None:
+                raise self._missing("protocol")
+            return Protocol(*default)
+        return Protocol.from_row(row)
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        """The metadata.
+
+        Raises:
+            MissingActionError: The log, or the checkpoint it starts from, has none.
+        """
+        row = self._single("metaData")
+        if row is None:
+            raise self._missing("metaData")
+        return Metadata.from_row(row)
+
+    def _single(self, kind: str) -> dict[str, object] | None:
+        base = actions.concat([]) if self.base is None else last_of(self.base.pair, kind)
+        required = kind == "metaData" or self.log.dialect.default_protocol is None
+        if self.base is not None and not base.height and required:
+            # Even if a later commit has one: a checkpoint without it is not a whole state.
+            raise self._missing(kind)
+        row = last_of(self._tail_meta, kind)
+        row = row if row.height else base
+        return row.row(0, named=True) if row.height else None
+
+    def _missing(self, kind: str) -> MissingActionError:
+        where = self.base.checkpoint.paths[0] if self.base is not None else self.log.table
+        return MissingActionError(
+            f"there is no {kind} action" + (" in the checkpoint" if self.base else " in the log"),
+            path=where,
+            version=self.version,
+            expected=kind,
+            hint="the log was not written whole; repair it from a copy",
+        )
+
+    @cached_property
+    def last_commit_info(self) -> CommitInfo | None:
+        """commitInfo of the version's own commit, or None where it has none."""
+        for part in reversed(self._meta_parts):
+            for info in reversed(part.commit_infos):
+                if info.version == self.version:
+                    return info
+        last = self.segment.commits[-1:]
+        if last and self.segment.compactions and last[0] not in self.tail.commits:
+            infos = self.log.dialect.decode(self.log.store, last, files=False).commit_infos
+            return infos[0] if infos else None
+        return None
+
+    # --- files -------------------------------------------------------------------------------
+
+    def iter_live(
+        self, kind: str, columns: Sequence[str], transform: Transform = lambda frame: frame
+    ) -> Iterator[pl.DataFrame]:
+        """Live file actions of one kind in batches: the checkpoint's first, then the layers'.
+
+        Args:
+            kind: ``add`` for files, ``remove`` for tombstones.
+            columns: Columns to read; `STRUCT_STATISTICS` gives typed statistics where they are
+                kept. A column that a source lacks is left out of its batches.
+            transform: Applied to each batch, several at a time, in threads.
+
+        Raises:
+            CheckpointCorruptionError: The checkpoint cannot be read.
+
+        Memory: a few batches of the columns asked for, and the layers.
+        """
+        layers = self.layers
+        keys = layers.keys()
+        wanted = [*columns, *(("dvId",) if keys.height else ())]
+
+        def finish(batch: pl.DataFrame) -> pl.DataFrame:
+            return transform(exclude(batch, keys))
+
+        if self.base is not None:
+            with broken_checkpoint(self.base.checkpoint):
+                for frame in _map_ahead(finish, self.base.reader.iter_files(wanted, (kind,))):
+                    if frame.height:
+                        yield frame
+        live = layers.live(kind)
+        if live.height:
+            yield transform(live)
+
+    @cached_property
+    def base_is_unique(self) -> bool:
+        """Whether the checkpoint holds each path once among its adds; see `live`.
+
+        Memory: eight bytes a file.
+        """
+        if self.base is None:
+            return True
+        with broken_checkpoint(self.base.checkpoint):
+            hashes = [f["path"].hash() for f in self.base.reader.iter_files(("path",), ("add",))]
+        every = pl.concat(hashes) if hashes else pl.Series(dtype=pl.UInt64)
+        return every.n_unique() == every.len()
+
+    def live(
+        self, kind: str, columns: Sequence[str], transform: Transform = lambda frame: frame
+    ) -> list[pl.DataFrame]:
+        """Live file actions of one kind, whole: as `iter_live`, and each logical file once.
+
+        A sound checkpoint holds each file once. One that does not (a part copied over another)
+        would be counted twice, so the paths' hashes are compared, and on a clash the rows are
+        reconciled as replay would.
+
+        Memory: the columns asked for.
+        """
+        hashes: list[pl.Series] = []
+
+        def hashed(frame: pl.DataFrame) -> pl.DataFrame:
+            hashes.append(frame["path"].hash())
+            return transform(frame)
+
+        frames = list(self.iter_live(kind, columns, hashed))
+        if self.base is None or not hashes:
+            return frames
+        every = pl.concat(hashes)
+        if every.n_unique() == every.len():
+            return frames
+        return self._live_reconciled(kind, columns, transform)
+
+    def _live_reconciled(
+        self, kind: str, columns: Sequence[str], transform: Transform
+    ) -> list[pl.DataFrame]:
+        assert self.base is not None
+        with broken_checkpoint(self.base.checkpoint):
+            wanted = [*columns, "dvId"]
+            if STRUCT_STATISTICS in wanted:
+                rows = pl.concat(self.base.reader.iter_files(wanted), how="diagonal_relaxed")
+            else:
+                rows = actions.concat(self.base.reader.iter_files(wanted))
+        rows = reconcile_files(rows).filter(pl.col("actionType") == kind)
+        frames = [exclude(rows, self.layers.keys()), self.layers.live(kind)]
+        return [transform(frame) for frame in frames if frame.height]
+
+    # --- provenance --------------------------------------------------------------------------
+
+    @property
+    def provenance(self) -> Provenance:
+        """The files that this state rests on."""
+        past = self.past
+        return Provenance(
+            self.version,
+            self.base.checkpoint if self.base is not None else None,
+            self.base.files if self.base is not None else (),
+            tuple(c.path for c in (*(past.compactions if past else ()), *self.tail.compactions)),
+            tuple(c.path for c in (*(past.commits if past else ()), *self.tail.commits)),
+            (*self.notes, *(past.warnings if past else ()), *self.tail.warnings),
+        )
+
+    def check(self) -> State:
+        """Read protocol and metadata, and refuse what lakelog cannot read rightly."""
+        protocol = self.protocol
+        self.log.dialect.check_readable(
+            {
+                "minReaderVersion": protocol.min_reader_version,
+                "readerFeatures": protocol.reader_features,
+            },
+            self.log.table,
+        )
+        _ = self.metadata
+        return self
+
+
+class broken_checkpoint:  # noqa: N801 - a context manager, named as it reads
+    """Turn damage found while reading a checkpoint into `CheckpointCorruptionError`."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, CorruptionError) and not isinstance(
+            error, CheckpointCorruptionError | MissingActionError
+        ):
+            raise CheckpointCorruptionError(
+                f"the checkpoint of version {self.checkpoint.version} cannot be read: "
+                f"{error.message}",
+                path=error.path or self.checkpoint.paths[0],
+                version=self.checkpoint.version,
+                line=error.line,
+                byte_offset=error.byte_offset,
+                expected=error.expected,
+                found=error.found,
+                hint=error.hint,
+            ) from error
+
+
+def _map_ahead(
+    function: Transform, batches: Iterable[pl.DataFrame]
+) -> Iterator[pl.DataFrame]:
+    """Apply `function` to each batch in threads, a few ahead, keeping the order."""
+    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="lakelog-batch") as pool:
+        pending: deque[Future[pl.DataFrame]] = deque()
+        for batch in batches:
+            pending.append(pool.submit(function, batch))
+            if len(pending) > _WORKERS:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+def open_state(log: Log, version: int | None = None) -> State:
+    """The state of a version (None: the latest), checked and ready to read.
+
+    Raises:
+        TableNotFoundError: The log is empty.
+        VersionNotFoundError: The version cannot be rebuilt.
+        UnsupportedFeatureError: The table needs what lakelog does not honour.
+        CorruptionError: The log is damaged and nothing sound stands behind the damage.
+    """
+    listing = log.list_latest() if version is None else log.list_all()
+    segment = _choose(log, listing, version)
+    state = State.of(log, segment, listing.notes)
+    try:
+        return state.check()
+    except CheckpointCorruptionError as error:
+        return fall_back(state, error)
+
+
+def _choose(log: Log, listing: LogListing, version: int | None) -> LogSegment:
+    try:
+        return choose_segment(listing, version, table=log.table)
+    except LogGapError:
+        if version is not None:
+            raise
+        # The pointer may have led to a listing that begins too late: the whole one decides.
+        return choose_segment(log.list_all(), None, table=log.table)
+
+
+def fall_back(state: State, error: CheckpointCorruptionError) -> State:
+    """The same version without its broken checkpoint, where that is provably sound.
+
+    Sound means: commits are contiguous from 0, or from an older complete checkpoint, and one table
+    id runs through. Otherwise a truncated prefix, or a table that was dropped, could come back.
+
+    Raises:
+        CheckpointCorruptionError: `error`, with why there is no sound way around it.
+    """
+    listing = state.log.list_all()
+    excluded: list[Checkpoint] = []
+    broken: BaseException = error
+    while True:
+        assert state.segment.checkpoint is not None
+        excluded.append(state.segment.checkpoint)
+        try:
+            segment = choose_segment(
+                listing, state.version, table=state.log.table, excluded=excluded
+            )
+        except VersionNotFoundError as gap:
+            error.hint = f"no older files give this version ({gap.found}); restore the checkpoint"
+            raise error from broken
+        note = (
+            f"the checkpoint {excluded[-1].paths[0]} cannot be read and was passed over: "
+            f"{error.message}"
+        )
+        candidate = State.of(state.log, segment, (*listing.notes, note))
+        try:
+            candidate.check()
+            ids = _table_ids(candidate)
+        except CheckpointCorruptionError as another:
+            state, broken = candidate, another
+            continue
+        if len(ids) != 1:
+            error.hint = (
+                f"replaying older files meets the table ids {', '.join(sorted(map(str, ids)))}, "
+                "so it may bring back another table; restore the checkpoint"
+            )
+            raise error from broken
+        warnings.warn(note, LakelogWarning, stacklevel=2)
+        return candidate
+
+
+def _table_ids(state: State) -> set[object]:
+    """Every table id that the state's files mention."""
+    base = [state.base.pair] if state.base is not None else []
+    meta = actions.concat([*base, *(part.meta for part in state._meta_parts)])
+    rows = actions.conform(meta.filter(pl.col("actionType") == "metaData"), ("metadataId",))
+    return set(rows["metadataId"].to_list())
+
+
+def update_state(state: State, version: int | None = None) -> State:
+    """The state of a later version (None: the latest), reading only the commits in between.
+
+    Where those commits are gone, because a checkpoint took their place, the version is opened
+    anew.
+    """
+    listing = state.log.list_since(state.version + 1)
+    commits = [
+        c
+        for c in listing.commits
+        if c.version > state.version and (version is None or c.version <= version)
+    ]
+    found = max((c.version for c in (*commits, *listing.checkpoints)), default=state.version)
+    target = found if version is None else version
+    if target == state.version:
+        return state
+    run = [c for n, c in enumerate(commits, state.version + 1) if c.version == n]
+    if not run or run[-1].version != target:
+        return open_state(state.log, version)
+    segment = LogSegment(target, state.segment.checkpoint, (*state.segment.commits, *run))
+    before = state.past
+    past = _Past(
+        state.layers,
+        state._tail_meta,
+        (*(before.compactions if before else ()), *state.tail.compactions),
+        (*(before.commits if before else ()), *state.tail.commits),
+        (*(before.warnings if before else ()), *state.tail.warnings),
+    )
+    return State(state.log, segment, state.base, past, tuple(run), state.notes).check()
+
+
+__all__ = ["Provenance", "State", "fall_back", "open_state", "update_state"]

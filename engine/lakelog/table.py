@@ -1,0 +1,203 @@
+"""`Table`: the facade that notebooks, scripts and the command line use."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lakelog.errors import InvalidInputError, TableNotFoundError
+from lakelog.formats import delta, indextables
+from lakelog.formats.base import Dialect
+from lakelog.log import changes, history
+from lakelog.log.context import Log, version_at
+from lakelog.log.display import table_html
+from lakelog.log.segment import rebuildable
+from lakelog.log.snapshot import Snapshot
+from lakelog.storage import LogStore, open_store
+
+if TYPE_CHECKING:
+    import polars as pl
+
+DIALECTS: tuple[Dialect, ...] = (delta.DIALECT, indextables.DIALECT)
+
+Timestamp = int | str | dt.datetime | dt.date
+
+
+class Table:
+    """A table, known by its log. Making one reads nothing but folder names.
+
+    Make one with `lakelog.open`.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    @property
+    def path(self) -> str:
+        """Location, as it was given."""
+        return self._log.table
+
+    @property
+    def format(self) -> str:
+        """Dialect of the log: ``delta`` or ``indextables``."""
+        return self._log.dialect.name
+
+    def version(self) -> int:
+        """The latest version; asks the store each time.
+
+        Raises:
+            TableNotFoundError: The log holds no commit and no checkpoint.
+        """
+        return self._log.latest_version()
+
+    def versions(self) -> list[tuple[int, int]]:
+        """The versions that can be rebuilt, as inclusive ranges, ascending."""
+        return rebuildable(self._log.list_all())
+
+    def snapshot(
+        self, version: int | None = None, timestamp: Timestamp | None = None
+    ) -> Snapshot:
+        """A version of the table.
+
+        Args:
+            version: The version; None is the latest.
+            timestamp: In place of `version`: the latest one committed at or before this time, as
+                milliseconds since the Unix epoch, ISO 8601 text, a date (its first moment), or a
+                datetime. Without a zone it is UTC.
+
+        Raises:
+            InvalidInputError: Both are given, or `version` is negative, or `timestamp` is no time.
+            VersionNotFoundError: The version cannot be rebuilt; ``expected`` gives what can.
+            UnsupportedFeatureError: The table needs what lakelog does not honour, by name.
+            CorruptionError: The log is damaged, and nothing sound stands behind the damage.
+        """
+        if timestamp is not None:
+            if version is not None:
+                raise InvalidInputError(
+                    "give a version or a timestamp, not both",
+                    found=f"version={version}, timestamp={timestamp}",
+                )
+            version = version_at(self._log, to_ms(timestamp))
+        if version is not None and (type(version) is not int or version < 0):
+            raise InvalidInputError(
+                "a version is a whole number from 0", expected="int >= 0", found=version
+            )
+        return Snapshot.open(self._log, version)
+
+    def history(self, limit: int | None = None) -> pl.DataFrame:
+        """The commits that are still on disk, newest first; see `lakelog.log.history`."""
+        return history.history(self._log, limit)
+
+    def actions(self, start: int = 0, end: int | None = None) -> pl.LazyFrame:
+        """Every action of the commits `start` to `end`, inclusive; see `lakelog.log.history`."""
+        return history.lazy_actions(self._log, start, end)
+
+    def diff(self, a: int, b: int) -> pl.DataFrame:
+        """What changed from version `a` to `b`, and which commit did it; see
+        `lakelog.log.changes`."""
+        return changes.diff(self._log, a, b)
+
+    def blame(self, path: str) -> pl.DataFrame:
+        """A file's life, commit by commit; see `lakelog.log.changes`."""
+        return changes.blame(self._log, path)
+
+    def __repr__(self) -> str:
+        return f"Table({self.path!r}, format={self.format!r})"
+
+    def _repr_html_(self) -> str:
+        return table_html("Table", [("path", self.path), ("format", self.format)])
+
+
+def open(  # noqa: A001 - the name that the API promises
+    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Table:
+    """Open a table; its dialect is found from its log folder.
+
+    Args:
+        path: The table's folder, on local disk or as any fsspec URL. The log folder itself
+            (``_delta_log``, ``_transaction_log``) is taken as its table.
+        storage_options: Passed to the fsspec filesystem.
+
+    Raises:
+        TableNotFoundError: There is no log folder.
+        InvalidInputError: The location is empty, or holds logs of two dialects.
+        UnavailableError: The store failed.
+    """
+    location = _without_log_folder(os.fspath(path))
+    store = open_store(location, storage_options)
+    return Table(Log(store, detect_dialect(store)))
+
+
+def detect_dialect(store: LogStore) -> Dialect:
+    """The dialect whose log folder is there.
+
+    Raises:
+        TableNotFoundError: None is.
+        InvalidInputError: More than one is.
+    """
+    folders = set(store.list_folders(""))
+    found = [d for d in DIALECTS if d.log_folder in folders]
+    if not found:
+        # Some stores cannot list a prefix's folders (plain HTTP); a file inside tells as well.
+        found = [d for d in DIALECTS if store.list_from(d.log_folder)]
+    if not found:
+        raise TableNotFoundError(
+            "there is no log folder here",
+            path=store.root,
+            expected=" or ".join(d.log_folder for d in DIALECTS),
+            hint="give the table's own folder",
+        )
+    if len(found) > 1:
+        raise InvalidInputError(
+            "the location holds logs of two dialects",
+            path=store.root,
+            found=", ".join(d.log_folder for d in found),
+            hint="move one of them away",
+        )
+    return found[0]
+
+
+def _without_log_folder(location: str) -> str:
+    trimmed = location.rstrip("/")
+    for dialect in DIALECTS:
+        if trimmed == dialect.log_folder:
+            return "."
+        if trimmed.endswith("/" + dialect.log_folder):
+            return trimmed[: -len(dialect.log_folder) - 1]
+    return location
+
+
+def to_ms(timestamp: Timestamp) -> int:
+    """A point in time as milliseconds since the Unix epoch; without a zone it is UTC.
+
+    Raises:
+        InvalidInputError: It is no time.
+
+    >>> to_ms("1970-01-02"), to_ms("1970-01-01T01:00:00+01:00"), to_ms(5)
+    (86400000, 0, 5)
+    """
+    if isinstance(timestamp, bool) or timestamp is None:
+        raise InvalidInputError("a timestamp is wanted", found=timestamp)
+    if isinstance(timestamp, int):
+        return timestamp
+    if isinstance(timestamp, str):
+        if timestamp.lstrip("-").isdigit() and len(timestamp.lstrip("-")) > 4:
+            return int(timestamp)
+        try:
+            timestamp = dt.datetime.fromisoformat(timestamp)
+        except ValueError as cause:
+            raise InvalidInputError(
+                "the timestamp cannot be parsed",
+                found=timestamp,
+                expected="ISO 8601, or milliseconds since the Unix epoch",
+            ) from cause
+    if isinstance(timestamp, dt.datetime):
+        aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=dt.UTC)
+        return (aware - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
+    if isinstance(timestamp, dt.date):
+        return to_ms(dt.datetime(timestamp.year, timestamp.month, timestamp.day))
+    raise InvalidInputError(
+        "a timestamp is wanted", found=repr(timestamp), expected="int, str, date or datetime"
+    )
