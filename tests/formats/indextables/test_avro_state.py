@@ -117,7 +117,9 @@ def test_manifest_paths_are_resolved_as_each_generation_wrote_them(log: Log) -> 
     log.state(2, {_SHARED: 1, older: 1, "manifest-own.avro": 1})
     reader = DIALECT.open_checkpoint(log.store, log.checkpoints()[-1])
     assert paths(read_files(reader)) == ["older", "own", "shared"]
-    assert reader.files_read()[1:] == tuple(f"_transaction_log/{p}" for p in (_SHARED, older, own))
+    assert reader.files_read()[1:-1] == tuple(
+        f"_transaction_log/{p}" for p in (_SHARED, older, own)
+    )
 
 
 def test_a_state_without_manifests_is_an_empty_table(log: Log) -> None:
@@ -310,4 +312,10 @@ def test_a_reader_parses_its_state_manifest_once(log: Log) -> None:
     assert isinstance(reader, AvroStateReader)
     reader.read_meta()
     (log.folder / f"state-v{1:020d}/_manifest.avro").unlink()
-    assert len(reader.files_read()) == 2
+    assert len(reader.files_read()) == 3
+
+
+def test_a_state_tells_when_it_was_made(log: Log) -> None:
+    reader = _state(log, createdAt=1_775_007_203_644)
+    assert isinstance(reader, AvroStateReader)
+    assert reader.created_ms() == 1_775_007_203_644

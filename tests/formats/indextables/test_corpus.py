@@ -115,11 +115,14 @@ def test_every_file_gets_its_document_mapping(table: tuple[LogStore, Any, str]) 
             assert doc_mapping_hash(text) == ref
 
 
-def test_files_read_are_the_state_and_its_manifests(table: tuple[LogStore, Any, str]) -> None:
+def test_files_read_are_the_state_its_manifests_and_commit_0(
+    table: tuple[LogStore, Any, str],
+) -> None:
     store, manifest, _ = table
     for checkpoint in DIALECT.list_log(store, hint=False).checkpoints:
         expected = manifest["states"][f"state-v{checkpoint.version:020d}"]
         assert DIALECT.open_checkpoint(store, checkpoint).files_read() == (
             *checkpoint.paths,
             *(f"_transaction_log/{path}" for path in expected["manifests"]),
+            f"_transaction_log/{0:020d}.json",
         )

@@ -135,6 +135,8 @@ def test_spec_entries_are_read_and_completed_from_the_commits(log: Log) -> None:
     assert row["formatOptions"] == {"k": "v"}
     assert row["partitionColumns"] == ["p"]
     assert meta["minReaderVersion"][0] == 2
+    below = [f"_transaction_log/{version:020d}.json" for version in (0, 2)]
+    assert reader.files_read() == (*reader.checkpoint.paths, *below)
 
 
 def test_spec_entries_alone_mean_protocol_1(log: Log) -> None:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
+from lakelog.formats.base import Dialect
 from lakelog.formats.indextables import DIALECT
 from lakelog.formats.indextables.protocol import READER_FEATURES
+
+
+def test_a_log_without_a_protocol_is_1_1() -> None:
+    dialect: Dialect = DIALECT
+    assert dialect.default_protocol == (1, 1)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])

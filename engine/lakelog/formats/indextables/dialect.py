@@ -18,12 +18,13 @@ from lakelog.formats.base import (
     LogListing,
 )
 from lakelog.formats.commit_info import flatten_commit_infos
-from lakelog.formats.indextables import listing, protocol
+from lakelog.formats.indextables import listing
 from lakelog.formats.indextables.avro_state import AvroStateReader
 from lakelog.formats.indextables.commits import decode_commits, wire
 from lakelog.formats.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.formats.indextables.flattened import FlattenedReader
 from lakelog.formats.indextables.json_checkpoint import JsonCheckpointReader
+from lakelog.formats.indextables.protocol import check_readable
 from lakelog.formats.indextables.reading import DEFAULT_PROTOCOL_VERSION
 from lakelog.storage import LogStore
 
@@ -34,7 +35,7 @@ class IndexTablesDialect:
     name = "indextables"
     log_folder = listing.LOG_FOLDER
 
-    default_protocol = (DEFAULT_PROTOCOL_VERSION, DEFAULT_PROTOCOL_VERSION)
+    default_protocol: tuple[int, int] | None = (DEFAULT_PROTOCOL_VERSION, DEFAULT_PROTOCOL_VERSION)
 
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
         """List the log folder.
@@ -71,9 +72,9 @@ class IndexTablesDialect:
         """Rows with the bodies in ``extra``: the format knows no commitInfo, but keeps it."""
         return flatten_commit_infos(infos, wire())
 
-    def check_readable(self, protocol_: dict[str, Any], table: str) -> None:
+    def check_readable(self, protocol: dict[str, Any], table: str) -> None:
         """Refuse a protocol above 4, or a reader feature that lakelog does not know."""
-        protocol.check_readable(protocol_, table)
+        check_readable(protocol, table)
 
     def resolve_references(self, files: pl.DataFrame, meta: pl.DataFrame) -> pl.DataFrame:
         """Fill ``docMappingJson`` from ``docMappingRef`` through the properties in `meta`.
