@@ -57,12 +57,12 @@ def conform(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.Dat
     full = schema()
     wanted = list(columns) if columns is not None else list(full)
     present = frame.schema
-    # Not one select: a select of literals alone has one row, whatever the frame's height.
-    return frame.with_columns(
-        pl.col(c).cast(full[c]) if c in present else pl.lit(None, dtype=full[c]).alias(c)
+    missing = [pl.lit(None, dtype=full[c]).alias(c) for c in wanted if c not in present]
+    # Through with_columns, because a select of constants alone would have one row.
+    return frame.with_columns(missing).select(
+        pl.col(c) if present.get(c, full[c]) == full[c] else pl.col(c).cast(full[c])
         for c in wanted
-        if present.get(c) != full[c]
-    ).select(wanted)
+    )
 
 
 def concat(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
