@@ -116,6 +116,8 @@ def _read(root: Path, candidate: Candidate) -> list[dict[str, Any]]:
                 raise RefusedError(f"{where}: a row holds one action, not {known}")
             for wrapper in known:
                 found.append(_action(wrapper, actions[wrapper], where, candidate))
+                if relative.endswith(".parquet"):
+                    found[-1]["extra"] = None  # only the columns of the contract are read
                 if wrapper == "sidecar":
                     name = found[-1]["path"].rsplit("/", 1)[-1]
                     pending.append(f"_delta_log/_sidecars/{name}")

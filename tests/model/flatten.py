@@ -123,7 +123,7 @@ def flatten(wrapper: str, body: Any, where: str, dialect: str = "delta") -> dict
     for slot in known:
         row[slot.column] = None
     extra = _fill(row, body, {slot.keys: slot for slot in known}, (), where)
-    row["extra"] = json.dumps(extra) if extra else None
+    row["extra"] = json.dumps(extra, default=repr) if extra else None
     for column in REQUIRED.get(row["actionType"], ()):
         if row.get(column) is None:
             raise RefusedError(f"{where}: {wrapper} without {column}")

@@ -73,7 +73,8 @@ class DeltaCheckpointReader:
 
     def _check_versions(self, versions: Sequence[object]) -> None:
         """A V2 manifest says once which version it is of: one that does not is cut short, doubled,
-        or another version's under a wrong name (Delta protocol, V2 Spec)."""
+        or another version's under a wrong name (Delta protocol, V2 Spec).
+        """
         if not versions and not self.checkpoint.layout.startswith("v2-"):
             return
         if list(versions) != [self.checkpoint.version]:
@@ -214,9 +215,7 @@ def _child(schema: pa.Schema, *names: str) -> pa.DataType | None:
     return type_
 
 
-def _leaf_columns(
-    schema: pa.Schema, columns: Sequence[str], kinds: Sequence[str]
-) -> list[str]:
+def _leaf_columns(schema: pa.Schema, columns: Sequence[str], kinds: Sequence[str]) -> list[str]:
     """Parquet leaves that hold `columns` for the action types in `kinds`."""
     wanted = {"path", *columns}
     if "dvId" in wanted:
@@ -226,9 +225,9 @@ def _leaf_columns(
         for position, leaf in _WIRE.wrappers[kind].leaves((kind,)):
             if leaf.column in wanted and _child(schema, *position) is not None:
                 leaves.append(".".join(position))
-        if kind == "add" and STRUCT_STATISTICS in wanted:
-            if _child(schema, kind, STRUCT_STATISTICS) is not None:
-                leaves.append(f"{kind}.{STRUCT_STATISTICS}")
+        parsed = kind == "add" and STRUCT_STATISTICS in wanted
+        if parsed and _child(schema, kind, STRUCT_STATISTICS) is not None:
+            leaves.append(f"{kind}.{STRUCT_STATISTICS}")
     return leaves
 
 
@@ -282,13 +281,18 @@ def _rows_of(file: pq.ParquetFile, kind: str) -> pa.StructArray | None:
     if not total:
         return None
     found: list[pa.Array] = []
+    left = file.metadata.num_rows
+    whole = True
     for batch in _batches(file, leaves):
+        # A short batch may have lost rows, so the reading goes on to where they are counted.
+        whole &= len(batch) == min(_BATCH_ROWS, left)
+        left -= len(batch)
         column = batch.column(0)
         if column.null_count < len(column):
             rows = column.filter(column.is_valid())
             found.append(rows)
             total -= len(rows)
-            if total <= 0:
+            if total <= 0 and whole:
                 break
     if total:
         raise pa.ArrowInvalid(f"the leaves of {kind} disagree on its rows")
