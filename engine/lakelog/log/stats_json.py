@@ -21,7 +21,9 @@ import pyarrow.json as pj
 from lakelog import contract
 from lakelog.log.values import fit_decimal
 
-_CHUNK_ROWS = 65_536
+CHUNK_ROWS = 65_536
+"""Texts that are joined and parsed at a time."""
+
 _PIECES = 16
 _BY_ROW_BELOW = 512
 _BLOCK_BYTES = 1 << 20
@@ -40,8 +42,8 @@ def decode(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
         and one copy of 64 Ki texts.
     """
     frames = [
-        _chunk(texts.slice(start, _CHUNK_ROWS), schema)
-        for start in range(0, texts.len(), _CHUNK_ROWS)
+        _chunk(texts.slice(start, CHUNK_ROWS), schema)
+        for start in range(0, texts.len(), CHUNK_ROWS)
     ]
     if not frames:
         return _to_polars(schema.empty_table())
@@ -72,28 +74,37 @@ def _chunk(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
     return pl.concat([frame, by_row])[order]
 
 
-def _lines(lines: pl.Series, schema: pa.Schema) -> pl.DataFrame:
-    """Lines that begin with a brace and end with one, none of them blank.
+def read_lines(lines: pl.Series, schema: pa.Schema | None) -> pl.DataFrame | None:
+    """Read lines as one NDJSON buffer; None where the reader refuses any of them.
 
-    So each line gives a row at least, and as many rows as lines means that each gave one.
+    Args:
+        lines: Texts without nulls and line breaks, each of which begins with a brace and ends
+            with one. So each gives a row at least, and as many rows as lines means one each.
+        schema: What to read, leaving out other fields; None infers every field.
     """
     joined = lines.str.join("\n").to_arrow(compat_level=pl.CompatLevel.oldest())
-    buffer = joined.buffers()[2]
     longest = lines.str.len_bytes().max()
     assert isinstance(longest, int)
     try:
         table = pj.read_json(
-            pa.BufferReader(buffer),
+            pa.BufferReader(joined.buffers()[2]),
             # A line longer than two blocks would be refused.
             read_options=pj.ReadOptions(block_size=max(_BLOCK_BYTES, longest + 1)),
             parse_options=pj.ParseOptions(
-                explicit_schema=schema, unexpected_field_behavior="ignore"
+                explicit_schema=schema,
+                unexpected_field_behavior="infer" if schema is None else "ignore",
             ),
         )
-    except pa.ArrowInvalid:
-        table = None
-    if table is not None and table.num_rows == lines.len():
-        return _to_polars(table)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    return _to_polars(table) if table.num_rows == lines.len() else None
+
+
+def _lines(lines: pl.Series, schema: pa.Schema) -> pl.DataFrame:
+    """What `read_lines` takes, in ever smaller pieces where it refuses, at last row by row."""
+    frame = read_lines(lines, schema)
+    if frame is not None:
+        return frame
     if lines.len() <= _BY_ROW_BELOW:
         return _rows(lines, schema)
     step = -(-lines.len() // _PIECES)
