@@ -192,6 +192,16 @@ class Dialect(Protocol):
         """A reader over one checkpoint; opens files only when asked to read."""
         ...
 
+    def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
+        """Commit time, in milliseconds, of a version that exists only as this checkpoint; None
+        where checkpoints carry no commit time."""
+        ...
+
+    def resolve_references(self, files: pl.DataFrame, meta: pl.DataFrame) -> pl.DataFrame:
+        """Fill columns of file actions that refer to table properties, from ``configuration`` in
+        the metaData rows of `meta`."""
+        ...
+
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
         """Flatten commitInfo bodies to rows (``actionType`` = ``commitInfo``), in order;
         fields that the contract does not name go to ``extra``."""

@@ -14,7 +14,7 @@ from lakelog import actions, contract
 from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.formats.base import Actions
 from lakelog.formats.delta.paths import decode_path
-from lakelog.log.context import Log
+from lakelog.log.context import Log, state_times
 from lakelog.log.history import history, times_of
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.properties import deleted_file_retention_ms
@@ -129,13 +129,13 @@ class _Between:
 
     @staticmethod
     def read(log: Log, low: int, high: int) -> _Between:
-        listed = log.list_all().commits
-        commits = [c for c in listed if low < c.version <= high]
+        listing = log.list_all()
+        commits = [c for c in listing.commits if low < c.version <= high]
         decoded = log.dialect.decode(log.store, commits) if commits else Actions()
         infos = actions.conform(
             log.dialect.decode_commit_infos(decoded.commit_infos), ("version", "operation")
         ).unique("version", keep="first")
-        times = times_of(listed, decoded.commit_infos).with_columns(
+        times = times_of(state_times(log, listing), decoded.commit_infos).with_columns(
             pl.col("timestamp").cast(DIFF_SCHEMA["timestamp"])
         )
         return _Between(

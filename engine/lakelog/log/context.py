@@ -95,31 +95,41 @@ def version_at(log: Log, timestamp_ms: int) -> int:
     listing = log.list_all()
     latest_version(listing, log.table)
     ranges = rebuildable(listing)
-    first, last = ranges[-1] if ranges else (0, -1)
+    first, last = ranges[-1]
     commits = [c for c in listing.commits if first <= c.version <= last]
-    if not commits:
-        # Nothing but checkpoints (an Avro state has no commit file): they carry no commit time.
-        raise _before(timestamp_ms, first, last, None, log.table)
-    times = commit_times(listing.commits)
-    enabled = _first_in_commit(log, commits)
+    times = state_times(log, listing)
     found: int | None = None
+    enabled = _first_in_commit(log, commits) if commits else None
     if enabled is not None:
         at = _in_commit(log, commits[enabled])
         if at is not None and timestamp_ms >= at:
             return commits[_last_at_or_before(log, commits, enabled, timestamp_ms)].version
-    early = commits if enabled is None else commits[:enabled]
-    if early:
-        window = times.filter(
-            pl.col("version").is_between(early[0].version, early[-1].version)
-            & (pl.col("timestamp") <= timestamp_ms)
-        )
-        found = window["version"][-1] if window.height else None
+        last = commits[enabled].version - 1
+    window = times.filter(pl.col("version").is_between(first, last))
+    early = window.filter(pl.col("timestamp") <= timestamp_ms)
+    if early.height:
+        found = early["version"][-1]
     if found is None:
-        earliest = times.filter(pl.col("version") == commits[0].version)["timestamp"][0]
+        earliest = window["timestamp"][0] if window.height else None
         if enabled == 0:
             earliest = _in_commit(log, commits[0])
-        raise _before(timestamp_ms, first, last, earliest, log.table)
+        raise _before(timestamp_ms, first, ranges[-1][1], earliest, log.table)
     return found
+
+
+def state_times(log: Log, listing: LogListing) -> pl.DataFrame:
+    """Commit times of every version, where some exist only as a state: ``version`` ascending and
+    ``timestamp`` (Int64, milliseconds), forced to increase.
+
+    Reads the head of each such state, and no commit.
+    """
+    written = {c.version for c in listing.commits}
+    stated = [c for c in listing.checkpoints if c.version not in written]
+    found = [(c.version, log.dialect.state_time(log.store, c)) for c in stated]
+    extra = [
+        CommitFile(version, "", 0, at) for version, at in dict(found).items() if at is not None
+    ]
+    return commit_times(sorted((*listing.commits, *extra), key=lambda c: c.version))
 
 
 def _before(

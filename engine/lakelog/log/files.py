@@ -18,7 +18,6 @@ from lakelog.formats.base import STRUCT_STATISTICS
 from lakelog.log.metadata import Metadata
 from lakelog.log.partitions import PREFIX, typed_partitions
 from lakelog.log.prune import keep_mask, referenced_columns
-from lakelog.log.state import State
 from lakelog.log.stats import stats_from_json, stats_from_maps, stats_from_struct
 from lakelog.log.stats_text import stats_text_from_struct
 
@@ -35,10 +34,20 @@ Transform = Callable[[pl.DataFrame], pl.DataFrame]
 @cache
 def file_columns(dialect: str) -> tuple[str, ...]:
     """Flattened columns of a live file in a dialect, in contract order."""
+    return _columns_of("add", dialect)
+
+
+@cache
+def tombstone_columns(dialect: str) -> tuple[str, ...]:
+    """Flattened columns of a tombstone in a dialect, in contract order."""
+    return _columns_of("remove", dialect)
+
+
+def _columns_of(wrapper: str, dialect: str) -> tuple[str, ...]:
     columns = [
         field.name
         for field in contract.load("actions").fields
-        if any(p.startswith("add.") for p in field.metadata.get(dialect, ()))
+        if any(p.startswith(f"{wrapper}.") for p in field.metadata.get(dialect, ()))
         or (field.name == "dvId" and dialect == "delta")
     ]
     return (*columns, "version", "extra")
@@ -257,8 +266,3 @@ def lazy_files(
     return register_io_source(
         scan, schema=schema, validate_schema=True, is_pure=True, explain_name="lakelog files"
     )
-
-
-def state_frames(state: State, kind: str) -> Frames:
-    """The live batches of a state, as `lazy_files` takes them."""
-    return lambda columns, transform: state.live(kind, columns, transform)

@@ -15,9 +15,9 @@ from lakelog import actions
 from lakelog.errors import InvalidInputError, LakelogWarning
 from lakelog.formats.base import Actions, CommitFile, CommitInfo
 from lakelog.formats.commit_info import in_commit_timestamp
-from lakelog.log.context import Log, commit_times
+from lakelog.log.context import Log, commit_times, state_times
 from lakelog.log.segment import latest_version, validate_contiguous
-from lakelog.log.stats_text import map_stats
+from lakelog.log.stats_maps import map_stats
 
 HISTORY_COLUMNS = (
     "operation",
@@ -44,8 +44,8 @@ def history(log: Log, limit: int | None = None) -> pl.DataFrame:
     Returns:
         One row a commit: ``version`` (Int64), ``timestamp`` (Datetime ms, UTC: the in-commit
         timestamp, else the file's time made monotone), the commitInfo fields of
-        `HISTORY_COLUMNS`, null where a commit has no commitInfo. A version that exists as an
-        IndexTables state without a commit file has ``version`` only.
+        `HISTORY_COLUMNS`, null where a commit has no commitInfo, or a version is an IndexTables
+        state without a commit file.
 
     Raises:
         InvalidInputError: `limit` is negative.
@@ -66,17 +66,16 @@ def history(log: Log, limit: int | None = None) -> pl.DataFrame:
     rows = log.dialect.decode_commit_infos(infos).unique("version", keep="first")
     return (
         pl.DataFrame({"version": pl.Series(versions, dtype=pl.Int64)})
-        .join(times_of(every, infos), on="version", how="left")
+        .join(times_of(state_times(log, listing), infos), on="version", how="left")
         .join(actions.conform(rows, ("version", *HISTORY_COLUMNS)), on="version", how="left")
         .sort("version", descending=True)
         .with_columns(pl.col("timestamp").cast(_TIME))
     )
 
 
-def times_of(commits: Sequence[CommitFile], infos: Sequence[CommitInfo]) -> pl.DataFrame:
-    """Commit times, in-commit timestamps first: ``version`` and ``timestamp`` (Int64, ms)."""
+def times_of(times: pl.DataFrame, infos: Sequence[CommitInfo]) -> pl.DataFrame:
+    """Commit times (`commit_times`), in-commit timestamps first: ``version`` and ``timestamp``."""
     in_commit = {i.version: at for i in infos if (at := in_commit_timestamp(i)) is not None}
-    times = commit_times(commits)
     if not in_commit:
         return times
     exact = pl.DataFrame(
@@ -200,7 +199,7 @@ def _chunk(
     decoded = log.dialect.decode(log.store, commits)
     rows = flattened(log, decoded)
     if "timestamp" in wanted:
-        times = times_of(listed, decoded.commit_infos)
+        times = times_of(commit_times(listed), decoded.commit_infos)
         rows = rows.drop("timestamp", strict=False).join(
             times, on="version", how="left", maintain_order="left"
         )

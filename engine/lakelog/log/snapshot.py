@@ -13,9 +13,9 @@ from lakelog import actions, contract
 from lakelog.errors import CheckpointCorruptionError, InvalidInputError, MissingDependencyError
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.log import properties
-from lakelog.log.context import Log, commit_times
+from lakelog.log.context import Log, state_times
 from lakelog.log.display import snapshot_html, snapshot_text
-from lakelog.log.files import Transform, lazy_files
+from lakelog.log.files import Transform, lazy_files, tombstone_columns
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.replay import live_domains, retained_tombstones
 from lakelog.log.state import Provenance, State, fall_back, open_state, update_state
@@ -30,22 +30,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_TOMBSTONES = (
-    "path",
-    "deletionTimestamp",
-    "partitionValues",
-    "size",
-    "extendedFileMetadata",
-    "dvStorageType",
-    "dvPathOrInline",
-    "dvOffset",
-    "dvSizeInBytes",
-    "dvCardinality",
-    "dvId",
-    "baseRowId",
-    "defaultRowCommitVersion",
-    "version",
-)
 _TRANSACTIONS = ("appId", "txnVersion", "lastUpdated", "version")
 _DOMAINS = ("domain", "domainConfiguration", "version")
 _SKIPS = (
@@ -120,8 +104,8 @@ class Snapshot:
         at = in_commit_timestamp(info) if info is not None else None
         if at is not None:
             return at
-        commits = self._state.log.list_all().commits
-        times = commit_times(commits).filter(pl.col("version") == self.version)
+        log = self._state.log
+        times = state_times(log, log.list_all()).filter(pl.col("version") == self.version)
         return int(times["timestamp"][0]) if times.height else None
 
     @property
@@ -200,12 +184,13 @@ class Snapshot:
 
         Source: specification 000, getTombstones.
         """
-        frames = self.read_state(
-            lambda state: state.live(
-                "remove", _TOMBSTONES, lambda f: actions.conform(f, _TOMBSTONES)
-            )
-        )
-        removes = pl.concat(frames) if frames else actions.empty(_TOMBSTONES)
+        columns = tombstone_columns(self.format)
+
+        def finish(batch: pl.DataFrame) -> pl.DataFrame:
+            return actions.conform(batch.with_columns(dataChange=pl.lit(False)), columns)
+
+        frames = self.read_state(lambda state: state.live("remove", columns, finish))
+        removes = pl.concat(frames) if frames else actions.empty(columns)
         if retention is not None:
             minimum = self._state.log.clock() - retention // dt.timedelta(milliseconds=1)
             removes = retained_tombstones(removes, minimum)

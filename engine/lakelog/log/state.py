@@ -327,9 +327,15 @@ class State:
                 for frame in _map_ahead(finish, self.base.reader.iter_files(wanted, (kind,))):
                     if frame.height:
                         yield frame
-        live = layers.live(kind)
+        live = self._layered(kind, columns)
         if live.height:
             yield transform(live)
+
+    def _layered(self, kind: str, columns: Sequence[str]) -> pl.DataFrame:
+        live = self.layers.live(kind)
+        if "docMappingJson" in columns:
+            return self.log.dialect.resolve_references(live, self.meta)
+        return live
 
     @cached_property
     def base_is_unique(self) -> bool:
@@ -380,7 +386,7 @@ class State:
             else:
                 rows = actions.concat(self.base.reader.iter_files(wanted))
         rows = reconcile_files(rows).filter(pl.col("actionType") == kind)
-        frames = [exclude(rows, self.layers.keys()), self.layers.live(kind)]
+        frames = [exclude(rows, self.layers.keys()), self._layered(kind, columns)]
         return [transform(frame) for frame in frames if frame.height]
 
     # --- provenance --------------------------------------------------------------------------
@@ -551,6 +557,7 @@ def update_state(state: State, version: int | None = None) -> State:
     if not run or run[-1].version != target:
         return open_state(state.log, version)
     segment = LogSegment(target, state.segment.checkpoint, (*state.segment.commits, *run))
+    later = [c for c in listing.checkpoints if state.version < c.version <= target]
     before = state.past
     past = _Past(
         state.layers,
@@ -559,7 +566,39 @@ def update_state(state: State, version: int | None = None) -> State:
         (*(before.commits if before else ()), *state.tail.commits),
         (*(before.warnings if before else ()), *state.tail.warnings),
     )
-    return State(state.log, segment, state.base, past, tuple(run), state.notes).check()
+    updated = State(state.log, segment, state.base, past, tuple(run), state.notes).check()
+    if later and not _agrees(updated, later[-1]):
+        return open_state(state.log, version)
+    return updated
+
+
+def _agrees(state: State, checkpoint: Checkpoint) -> bool:
+    """Whether a later checkpoint tells of the table that an update has arrived at.
+
+    Logs exist whose checkpoint is not the replay of their commits, because a table was written
+    over. Readers start from the newest checkpoint, so then an update has to as well. Protocol and
+    metadata tell, and cost no file rows.
+    """
+    base = Base(state.log.dialect.open_checkpoint(state.log.store, checkpoint))
+    try:
+        theirs = base.pair
+    except CheckpointCorruptionError:
+        return True  # whoever starts from it passes over it
+    own = actions.concat(part.meta for part in state._meta_parts)
+    if "version" in own.columns:
+        own = own.filter(pl.col("version") <= checkpoint.version)
+    past = [state.past.meta] if state.past is not None else []
+    under = [state.base.pair] if state.base is not None else []
+    ours = reconcile_meta([*under, *past, own])
+    for kind, parse in (("protocol", Protocol.from_row), ("metaData", Metadata.from_row)):
+        rows = [last_of(frame, kind) for frame in (ours, theirs)]
+        if not rows[1].height:
+            return False
+        if rows[0].height and parse(rows[0].row(0, named=True)) != parse(
+            rows[1].row(0, named=True)
+        ):
+            return False
+    return True
 
 
 __all__ = ["Provenance", "State", "fall_back", "open_state", "update_state"]

@@ -74,6 +74,14 @@ class DeltaDialect:
         """A reader over one checkpoint."""
         return DeltaCheckpointReader(store, checkpoint)
 
+    def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
+        """None: a Delta checkpoint does not say when its version was committed."""
+        return None
+
+    def resolve_references(self, files: pl.DataFrame, meta: pl.DataFrame) -> pl.DataFrame:
+        """The files as they are: Delta's file actions refer to nothing."""
+        return files
+
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
         """Flatten commitInfo bodies, in order."""
         return flatten_commit_infos(infos, _WIRE)

@@ -68,6 +68,11 @@ class IndexTablesDialect:
             return FlattenedReader(store, checkpoint)
         return JsonCheckpointReader(store, checkpoint)
 
+    def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
+        """When an Avro state was made; None for other checkpoints, whose commits have times."""
+        reader = self.open_checkpoint(store, checkpoint)
+        return reader.created_ms() if isinstance(reader, AvroStateReader) else None
+
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
         """Rows with the bodies in ``extra``: the format knows no commitInfo, but keeps it."""
         return flatten_commit_infos(infos, wire())
