@@ -235,7 +235,9 @@ class Snapshot:
 
     @cached_property
     def _totals(self) -> tuple[int, int]:
-        row = self.files().select(pl.len(), pl.col("size").sum()).collect().row(0)
+        # Int64 would wrap around without a word; sizes are whatever the log says.
+        total = pl.col("size").cast(pl.Int128).sum()
+        row = self.files().select(pl.len(), total).collect().row(0)
         return int(row[0]), int(row[1])
 
     def num_files(self) -> int:
