@@ -189,6 +189,13 @@ def test_columns_limit_what_is_converted() -> None:
     assert none["min"].struct.fields == []
 
 
+def test_the_bounds_of_a_collated_string_are_not_kept() -> None:
+    table = schema(field("c", "string collate UNICODE_CI"), field("v", "varchar(9)"))
+    frame = stats_from_json(pl.Series(['{"minValues":{"c":"a","v":"b"}}']), table)
+    assert frame["min"].item() == {"v": "b"}
+    assert frame["nullCount"].struct.fields == ["c", "v"]
+
+
 def test_physical_names_lead_to_logical_ones_at_every_depth() -> None:
     mapped = schema(field("a", struct(field("b", "long", "col-2")), "col-1"))
     texts = pl.Series(['{"minValues":{"col-1":{"col-2":5},"a":{"b":6}}}'])

@@ -33,13 +33,14 @@ TIGHT_BOUNDS = "tightBounds"
 def has_bounds(type_: contract.DataType) -> bool:
     """Whether `min` and `max` keep values of this leaf type.
 
-    Not so for arrays, maps, variants, void, opaque types and binary (writers encode the bounds of
-    binary columns in ways that cannot be told apart).
+    Not so for arrays, maps, variants, void, opaque types, binary (writers encode the bounds of
+    binary columns in ways that cannot be told apart) and collated strings, whose order is not that
+    of their bytes.
     """
     if isinstance(type_, contract.Decimal):
         return 0 <= type_.scale <= type_.precision <= 38
     return isinstance(type_, contract.Primitive) and (
-        type_.name in _BOUNDED or contract.to_polars(type_) == pl.String
+        type_.name in _BOUNDED or type_.name.startswith(("char(", "varchar("))
     )
 
 
