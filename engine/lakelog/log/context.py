@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -121,15 +121,29 @@ def state_times(log: Log, listing: LogListing) -> pl.DataFrame:
     """Commit times of every version, where some exist only as a state: ``version`` ascending and
     ``timestamp`` (Int64, milliseconds), forced to increase.
 
-    Reads the head of each such state, and no commit.
+    A state carries its time inside, a commit only that of its file, which copying changes: so a
+    file's time never stands after that of a later state. Reads each such state's manifest.
     """
     written = {c.version for c in listing.commits}
     stated = [c for c in listing.checkpoints if c.version not in written]
-    found = [(c.version, log.dialect.state_time(log.store, c)) for c in stated]
-    extra = [
-        CommitFile(version, "", 0, at) for version, at in dict(found).items() if at is not None
-    ]
-    return commit_times(sorted((*listing.commits, *extra), key=lambda c: c.version))
+    found = {c.version: log.dialect.state_time(log.store, c) for c in stated}
+    inside = {version: at for version, at in found.items() if at is not None}
+    if not inside:
+        return commit_times(listing.commits)
+    every = sorted(
+        (*listing.commits, *(CommitFile(version, "", 0, at) for version, at in inside.items())),
+        key=lambda c: c.version,
+    )
+    times: list[CommitFile] = []
+    latest: int | None = None
+    for commit in reversed(every):
+        at = commit.modified_ms
+        if commit.version in inside:
+            latest = at if latest is None else min(latest, at)
+        elif latest is not None:
+            at = min(at, latest - 1)
+        times.append(replace(commit, modified_ms=at))
+    return commit_times(times[::-1])
 
 
 def _before(

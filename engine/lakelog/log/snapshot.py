@@ -259,18 +259,25 @@ class Snapshot:
         return self.to_polars().to_arrow()
 
     def to_pandas(self) -> pd.DataFrame:
-        """`files` as a pandas frame; maps become lists of pairs, as pyarrow gives them.
+        """`files` as a pandas frame; maps become dicts, and whole numbers stay whole (nullable).
 
         Raises:
             MissingDependencyError: pandas is not installed.
         """
         try:
-            import pandas  # noqa: F401, ICN001 - an optional dependency, named in the error
+            import pandas as pd
         except ImportError as cause:
             raise MissingDependencyError(
                 "to_pandas needs pandas", hint="pip install 'lakelog[pandas]'"
             ) from cause
-        return self.to_arrow().to_pandas()
+        import pyarrow as pa
+
+        nullable = {
+            pa.int64(): pd.Int64Dtype(),
+            pa.int32(): pd.Int32Dtype(),
+            pa.bool_(): pd.BooleanDtype(),
+        }
+        return self.to_arrow().to_pandas(types_mapper=nullable.get, maps_as_pydicts="strict")
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The Arrow PyCapsule interface, so that DuckDB and pyarrow take a snapshot as it is."""
