@@ -428,3 +428,11 @@ def test_maps_keep_text_that_looks_like_a_date_or_a_number() -> None:
     assert map_stats(texts)["minValues"].to_list() == [expected, expected]
     easy = texts.str.replace(":5,", "x", literal=True)
     assert map_stats(easy)["minValues"].to_list() == [{**expected, "t": "x"}] * 2
+
+
+def test_maps_follow_columns_that_appear_in_a_later_chunk() -> None:
+    texts: list[str | None] = ['{"numRecords":1,"minValues":{"a":1}}'] * CHUNK_ROWS
+    texts += ['{"numRecords":2,"minValues":{"b":"2024-01-01"},"tightBounds":true}', None]
+    frame = map_stats(pl.Series(texts))
+    assert frame["minValues"][-3:].to_list() == [{"a": "1"}, {"b": "2024-01-01"}, None]
+    assert frame["numRecords"][-3:].to_list() == [1, 2, None]

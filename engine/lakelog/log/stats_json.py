@@ -74,13 +74,17 @@ def _chunk(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
     return pl.concat([frame, by_row])[order]
 
 
-def read_lines(lines: pl.Series, schema: pa.Schema | None) -> pl.DataFrame | None:
+def read_lines(
+    lines: pl.Series, schema: pa.Schema | None, *, unexpected: str = "ignore"
+) -> pl.DataFrame | None:
     """Read lines as one NDJSON buffer; None where the reader refuses any of them.
 
     Args:
         lines: Texts without nulls and line breaks, each of which begins with a brace and ends
             with one. So each gives a row at least, and as many rows as lines means one each.
-        schema: What to read, leaving out other fields; None infers every field.
+        schema: What to read; None infers every field.
+        unexpected: ``ignore`` leaves out fields that `schema` does not name, ``error`` refuses
+            the lines for one.
     """
     joined = lines.str.join("\n").to_arrow(compat_level=pl.CompatLevel.oldest())
     longest = lines.str.len_bytes().max()
@@ -92,7 +96,7 @@ def read_lines(lines: pl.Series, schema: pa.Schema | None) -> pl.DataFrame | Non
             read_options=pj.ReadOptions(block_size=max(_BLOCK_BYTES, longest + 1)),
             parse_options=pj.ParseOptions(
                 explicit_schema=schema,
-                unexpected_field_behavior="infer" if schema is None else "ignore",
+                unexpected_field_behavior="infer" if schema is None else unexpected,
             ),
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

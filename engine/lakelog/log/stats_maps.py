@@ -44,11 +44,16 @@ def map_stats(texts: pl.Series) -> pl.DataFrame:
     >>> frame["minValues"].to_list()
     [{'id': '1', 'x': '1.50'}]
     """
-    chunks = [_chunk(texts.slice(start, CHUNK_ROWS)) for start in range(0, texts.len(), CHUNK_ROWS)]
+    chunks = []
+    schema: pa.Schema | None = None
+    for start in range(0, texts.len(), CHUNK_ROWS):
+        frame, schema = _chunk(texts.slice(start, CHUNK_ROWS), schema)
+        chunks.append(frame)
     return pl.concat(chunks or [_by_row(texts)])
 
 
-def _chunk(texts: pl.Series) -> pl.DataFrame:
+def _chunk(texts: pl.Series, schema: pa.Schema | None) -> tuple[pl.DataFrame, pa.Schema | None]:
+    """One chunk, and the schema by which the next one is likely to be read."""
     lines = texts.fill_null("{}").str.replace_all(_SCALAR, ':"${1}"${2}')
     plain = (
         lines.str.starts_with("{")
@@ -56,23 +61,23 @@ def _chunk(texts: pl.Series) -> pl.DataFrame:
         & ~lines.str.contains_any(["\n", "\r"])
     )
     if not plain.all():
-        return _by_row(texts)
-    # The first reading finds the columns. It would take dates for timestamps, so a second one
-    # reads every column as a string, and refuses the lines if one is not.
-    found = read_lines(lines, None)
-    flat = None if found is None else read_lines(lines, _all_strings(found.schema))
+        return _by_row(texts), schema
+    flat = None if schema is None else read_lines(lines, schema, unexpected="error")
     if flat is None:
-        return _by_row(texts)
-    return pl.DataFrame(
-        [
-            flat["numRecords"].cast(pl.Int64, strict=False),
-            *(_to_maps(flat[name], name) for name in _MAPS),
-        ]
-    )
+        # Reading without a schema finds the columns. It takes dates for timestamps, so a second
+        # reading has every column as a string, and refuses the lines if one is not.
+        found = read_lines(lines, None)
+        schema = None if found is None else _all_strings(found.schema)
+        flat = None if schema is None else read_lines(lines, schema)
+    if flat is None:
+        return _by_row(texts), None
+    columns = [_to_maps(flat[name], name) for name in _MAPS]
+    return pl.DataFrame([flat["numRecords"].cast(pl.Int64, strict=False), *columns]), schema
 
 
 def _all_strings(found: pl.Schema) -> pa.Schema:
-    fields = [pa.field("numRecords", pa.string())]
+    # Protocol fields that are not spread are named, so that they do not count as unexpected.
+    fields = [pa.field(name, pa.string()) for name in ("numRecords", "tightBounds")]
     for name in _MAPS:
         struct = found.get(name)
         columns = [f.name for f in struct.fields] if isinstance(struct, pl.Struct) else []
@@ -88,17 +93,22 @@ def _to_maps(structs: pl.Series, name: str) -> pl.Series:
     null = pl.Series(name, [None], dtype=dtype).new_from_index(0, structs.len())
     if not frame.width:
         return empty.zip_with(structs.is_not_null(), null)
-    listed = frame.select(values=pl.concat_list(frame.columns))["values"]
-    values = listed.explode()
-    names = pl.Series(frame.columns).gather(
-        pl.int_range(values.len(), eager=True, dtype=pl.UInt32) % frame.width
+    height, width = frame.shape
+    # Row by row, the columns in order: entry i belongs to row i // width, column i % width.
+    entry = pl.int_range(height * width, eager=True)
+    values = pl.concat([frame[c].rename("") for c in frame.columns], rechunk=True).gather(
+        entry % width * height + entry // width
     )
+    names = pl.Series(frame.columns).gather(entry % width)
     there = values.is_not_null()
-    ends = listed.list.drop_nulls().list.len().cast(pl.Int32).cum_sum()
+    if not there.all():
+        values, names = values.filter(there), names.filter(there)
+    sizes = frame.select(pl.sum_horizontal(pl.all().is_not_null().cast(pl.Int32))).to_series()
+    ends = sizes.cast(pl.Int32).cum_sum()
     maps = pa.MapArray.from_arrays(
         pl.concat([pl.Series([0], dtype=pl.Int32), ends]).to_arrow(),
-        _arrow_strings(names.filter(there)),
-        _arrow_strings(values.filter(there)),
+        _arrow_strings(names),
+        _arrow_strings(values),
     )
     series = pl.from_arrow(maps)
     assert isinstance(series, pl.Series)
