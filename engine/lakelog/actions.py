@@ -29,9 +29,7 @@ _ROW = ("version", "position", "actionType", "timestamp")
 @cache
 def schema() -> pl.Schema:
     """Every column of the flattened action table with its Polars dtype, in contract order."""
-    return pl.Schema(
-        {f.name: contract.to_polars(f.type) for f in contract.load("actions").fields}
-    )
+    return pl.Schema({f.name: contract.to_polars(f.type) for f in contract.load("actions").fields})
 
 
 @cache
@@ -60,8 +58,7 @@ def conform(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.Dat
     missing = [pl.lit(None, dtype=full[c]).alias(c) for c in wanted if c not in present]
     # Through with_columns, because a select of constants alone would have one row.
     return frame.with_columns(missing).select(
-        pl.col(c) if present.get(c, full[c]) == full[c] else pl.col(c).cast(full[c])
-        for c in wanted
+        pl.col(c) if present.get(c, full[c]) == full[c] else pl.col(c).cast(full[c]) for c in wanted
     )
 
 

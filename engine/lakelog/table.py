@@ -56,9 +56,7 @@ class Table:
         """The versions that can be rebuilt, as inclusive ranges, ascending."""
         return rebuildable(self._log.list_all())
 
-    def snapshot(
-        self, version: int | None = None, timestamp: Timestamp | None = None
-    ) -> Snapshot:
+    def snapshot(self, version: int | None = None, timestamp: Timestamp | None = None) -> Snapshot:
         """A version of the table.
 
         Args:
@@ -96,7 +94,8 @@ class Table:
 
     def diff(self, a: int, b: int) -> pl.DataFrame:
         """What changed from version `a` to `b`, and which commit did it; see
-        `lakelog.log.changes`."""
+        `lakelog.log.changes`.
+        """
         return changes.diff(self._log, a, b)
 
     def blame(self, path: str) -> pl.DataFrame:
@@ -110,9 +109,7 @@ class Table:
         return table_html("Table", [("path", self.path), ("format", self.format)])
 
 
-def open(  # noqa: A001 - the name that the API promises
-    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
-) -> Table:
+def open(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Table:
     """Open a table; its dialect is found from its log folder.
 
     Args:
@@ -197,7 +194,7 @@ def to_ms(timestamp: Timestamp) -> int:
         aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=dt.UTC)
         return (aware - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
     if isinstance(timestamp, dt.date):
-        return to_ms(dt.datetime(timestamp.year, timestamp.month, timestamp.day))
+        return to_ms(dt.datetime.combine(timestamp, dt.time(), dt.UTC))
     raise InvalidInputError(
         "a timestamp is wanted", found=repr(timestamp), expected="int, str, date or datetime"
     )

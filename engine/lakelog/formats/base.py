@@ -117,7 +117,8 @@ class Actions:
 
 class CheckpointReader(Protocol):
     """Reads one checkpoint, column by column. Errors: `CorruptionError`, `NotFoundError`,
-    `UnavailableError`, `UnsupportedError`."""
+    `UnavailableError`, `UnsupportedError`.
+    """
 
     checkpoint: Checkpoint
 
@@ -147,14 +148,25 @@ class CheckpointReader(Protocol):
         ...
 
 
-
 class Dialect(Protocol):
     """One log format. Implementations are modules' singletons, stateless and thread-safe."""
 
-    name: str
-    log_folder: str
-    default_protocol: tuple[int, int] | None
-    """(minReaderVersion, minWriterVersion) of a log without a protocol action; None refuses it."""
+    @property
+    def name(self) -> str:
+        """``delta`` or ``indextables``."""
+        ...
+
+    @property
+    def log_folder(self) -> str:
+        """Folder of the log, relative to the table root."""
+        ...
+
+    @property
+    def default_protocol(self) -> tuple[int, int] | None:
+        """(minReaderVersion, minWriterVersion) of a log without a protocol action; None refuses
+        such a log.
+        """
+        ...
 
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
         """List the log folder and parse its names.
@@ -194,17 +206,20 @@ class Dialect(Protocol):
 
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
         """Commit time, in milliseconds, of a version that exists only as this checkpoint; None
-        where checkpoints carry no commit time."""
+        where checkpoints carry no commit time.
+        """
         ...
 
     def resolve_references(self, files: pl.DataFrame, meta: pl.DataFrame) -> pl.DataFrame:
         """Fill columns of file actions that refer to table properties, from ``configuration`` in
-        the metaData rows of `meta`."""
+        the metaData rows of `meta`.
+        """
         ...
 
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
         """Flatten commitInfo bodies to rows (``actionType`` = ``commitInfo``), in order;
-        fields that the contract does not name go to ``extra``."""
+        fields that the contract does not name go to ``extra``.
+        """
         ...
 
     def check_readable(self, protocol: dict[str, object], table: str) -> None:

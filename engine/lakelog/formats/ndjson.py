@@ -235,9 +235,7 @@ def _parse(text: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
     return pj.read_json(
         pa.BufferReader(text),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
-        parse_options=pj.ParseOptions(
-            explicit_schema=schema, unexpected_field_behavior=unexpected
-        ),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
     )
 
 
@@ -316,7 +314,10 @@ def _decode_all(prepared: _Prepared, wire: Wire, keys: _Keys) -> Actions:
         )
         groups[group].append(frame)
     return Actions(
-        *(_ordered(groups[group]) for group in ("files", "meta", "other")), _sorted(commit_infos)
+        _ordered(groups["files"]),
+        _ordered(groups["meta"]),
+        _ordered(groups["other"]),
+        _sorted(commit_infos),
     )
 
 
@@ -329,7 +330,8 @@ def _ordered(frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 def _require_one_action(table: pa.Table, present: Sequence[str]) -> None:
     """Refuse the chunk if a line has no action, or both an add and a remove (whose order the
-    columns have lost)."""
+    columns have lost).
+    """
     nulls = [table[name].null_count for name in present]
     if len(present) == 1 and nulls[0] == 0:
         return
@@ -351,9 +353,7 @@ def _inner_commit_infos(
         yield CommitInfo(version, position, orjson.loads(line)["commitInfo"])
 
 
-def _unknown_actions(
-    prepared: _Prepared, wrapper: str, rows: np.ndarray | None
-) -> pl.DataFrame:
+def _unknown_actions(prepared: _Prepared, wrapper: str, rows: np.ndarray | None) -> pl.DataFrame:
     # Nobody knows these fields' types, so only the line itself keeps them whole.
     numbers = list(range(prepared.rows)) if rows is None else rows.tolist()
     bodies = [orjson.loads(line)[wrapper] for line in prepared.lines(numbers)]
@@ -404,11 +404,11 @@ def _wire_type(node: Node, path: tuple[str, ...], keys: _Keys) -> pa.StructType:
 def _learn(table: pa.Table, wire: Wire, keys: _Keys) -> bool:
     """Add the known fields and map keys that a parse met for the first time; say if there are."""
     fresh: _Keys = {}
-    for field in table.schema:
-        if field.name in wire.wrappers and field.name != "commitInfo":
-            if field.name not in keys.get((), ()):
-                fresh.setdefault((), set()).add(field.name)
-            _meet(field.type, wire.wrappers[field.name], (field.name,), keys, fresh)
+    for column in table.schema:
+        if column.name in wire.wrappers and column.name != "commitInfo":
+            if column.name not in keys.get((), ()):
+                fresh.setdefault((), set()).add(column.name)
+            _meet(column.type, wire.wrappers[column.name], (column.name,), keys, fresh)
     for path, names in fresh.items():
         # A new set each time: other threads read the old one.
         keys[path] = keys.get(path, set()) | names
@@ -423,14 +423,14 @@ def _meet(
     if not pa.types.is_struct(type_):
         return
     for index in range(type_.num_fields):
-        field = type_.field(index)
-        child = node.fields.get(field.name) if isinstance(node, Node) else None
+        member = type_.field(index)
+        child = node.fields.get(member.name) if isinstance(node, Node) else None
         if isinstance(node, Node) and child is None:
             continue  # a field that nobody knows
-        if field.name not in keys.get(path, ()):
-            fresh.setdefault(path, set()).add(field.name)
+        if member.name not in keys.get(path, ()):
+            fresh.setdefault(path, set()).add(member.name)
         if isinstance(child, Node) or (child is not None and child.is_map):
-            _meet(field.type, child, (*path, field.name), keys, fresh)
+            _meet(member.type, child, (*path, member.name), keys, fresh)
 
 
 def _flatten(
@@ -475,11 +475,10 @@ def _collect(
     return unknown
 
 
-def _extras(
-    prepared: _Prepared, wrapper: str, node: Node, rows: np.ndarray | None
-) -> pl.Series:
+def _extras(prepared: _Prepared, wrapper: str, node: Node, rows: np.ndarray | None) -> pl.Series:
     """The unknown fields of each row as JSON text, from the lines themselves: only they have them
-    whole."""
+    whole.
+    """
     numbers = list(range(prepared.rows)) if rows is None else rows.tolist()
     bodies = (orjson.loads(line)[wrapper] for line in prepared.lines(numbers))
     extras = (_unknown_of(body, node) for body in bodies)
@@ -577,6 +576,4 @@ def _valid(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
 def _int64(values: np.ndarray) -> pa.Array:
     # pa.array would import pandas, wherever it is installed, to see whether this is one of its own.
     contiguous = np.ascontiguousarray(values, np.int64)
-    return pa.Array.from_buffers(
-        pa.int64(), len(contiguous), [None, pa.py_buffer(contiguous)]
-    )
+    return pa.Array.from_buffers(pa.int64(), len(contiguous), [None, pa.py_buffer(contiguous)])

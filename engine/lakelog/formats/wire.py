@@ -90,9 +90,7 @@ class Wire:
             for action_type in field.metadata.get("required", ()):
                 required.setdefault(action_type, []).append(field.name)
         wrappers = {name: _freeze(fields) for name, fields in tree.items()}
-        return Wire(
-            wrappers, {k: tuple(v) for k, v in required.items()}, frozenset(names)
-        )
+        return Wire(wrappers, {k: tuple(v) for k, v in required.items()}, frozenset(names))
 
 
 def _freeze(fields: Mapping[str, object]) -> Node:

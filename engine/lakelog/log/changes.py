@@ -15,7 +15,7 @@ from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.formats.base import Actions
 from lakelog.formats.delta.paths import decode_path
 from lakelog.log.context import Log, state_times
-from lakelog.log.history import history, times_of
+from lakelog.log.history import by_size, history, times_of
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.properties import deleted_file_retention_ms
 from lakelog.log.replay import Layers
@@ -80,8 +80,9 @@ def diff(log: Log, a: int, b: int) -> pl.DataFrame:
         *_properties(older.metadata, newer.metadata, between),
         *_protocol(older.protocol, newer.protocol, between),
         *_keyed("txn", older.transactions(), newer.transactions(), "appId", "txnVersion", between),
-        *_keyed("domain", older.domains(), newer.domains(), "domain", "domainConfiguration",
-                between),
+        *_keyed(
+            "domain", older.domains(), newer.domains(), "domain", "domainConfiguration", between
+        ),
         *_keyed("skip", older.skips(), newer.skips(), "path", "skipCount", between),
     ]
     if a > b:
@@ -147,8 +148,9 @@ class _Between:
         rows = self.decoded.meta.filter(pl.col("actionType") == kind)
         return list(rows.iter_rows(named=True))
 
-    def blame(self, first: Mapping[str, Any], steps: Iterable[tuple[int, Mapping[str, Any]]],
-              key: str) -> int | None:
+    def blame(
+        self, first: Mapping[str, Any], steps: Iterable[tuple[int, Mapping[str, Any]]], key: str
+    ) -> int | None:
         """The last of `steps` at which the value of `key` became another."""
         found: int | None = None
         current = first.get(key)
@@ -177,40 +179,47 @@ def _files(older: Snapshot, newer: Snapshot, between: _Between) -> list[_Differe
     gone = joined.filter(pl.col("size_after").is_null())
     come = joined.filter(pl.col("size").is_null())
     same = joined.filter(pl.col("size").is_not_null() & pl.col("size_after").is_not_null())
-    rows: list[_Difference] = []
     # The same data file with another deletion vector is one change, not a removal and an addition.
     swapped = gone.join(come, on="path", how="inner", suffix="_new")
-    for row in swapped.iter_rows(named=True):
-        rows.append(_Difference(
-            "deletionVector", _dv_change(row["dvId"], row["dvId_new"]), row["path"], row["dvId"],
-            row["dvId_new"], row["version_new"],
-        ))
-    alone = gone.join(swapped, on="path", how="anti")
-    for row in alone.iter_rows(named=True):
-        rows.append(_Difference(
-            "file", "removed", row["path"], _size(row["size"]), None, row["version"]
-        ))
-    for row in come.join(swapped, on="path", how="anti").iter_rows(named=True):
-        rows.append(_Difference(
-            "file", "added", row["path"], None, _size(row["size_after"]), row["version"]
-        ))
-    other = pl.any_horizontal(
-        pl.col(c).ne_missing(pl.col(f"{c}_after")) for c in ("size", "facts")
-    )
-    for row in same.filter(other).iter_rows(named=True):
-        rows.append(_Difference(
-            "file", "changed", row["path"], _size(row["size"]), _size(row["size_after"]),
+    other = pl.any_horizontal(pl.col(c).ne_missing(pl.col(f"{c}_after")) for c in ("size", "facts"))
+    return [
+        *(
+            _Difference(
+                "deletionVector",
+                _dv_change(row["dvId"], row["dvId_new"]),
+                row["path"],
+                row["dvId"],
+                row["dvId_new"],
+                row["version_new"],
+            )
+            for row in swapped.iter_rows(named=True)
+        ),
+        *_file_rows("removed", gone.join(swapped, on="path", how="anti")),
+        *_file_rows("added", come.join(swapped, on="path", how="anti")),
+        *_file_rows("changed", same.filter(other)),
+    ]
+
+
+def _file_rows(change: str, rows: pl.DataFrame) -> list[_Difference]:
+    return [
+        _Difference(
+            "file",
+            change,
+            row["path"],
+            _size(row["size"]),
+            _size(row["size_after"]),
             row["version"],
-        ))
-    return rows
+        )
+        for row in rows.iter_rows(named=True)
+    ]
 
 
 def _dv_change(before: str | None, after: str | None) -> str:
     return "added" if before is None else "removed" if after is None else "changed"
 
 
-def _size(size: int) -> str:
-    return f"{size} bytes"
+def _size(size: int | None) -> str | None:
+    return None if size is None else f"{size} bytes"
 
 
 def _live(snapshot: Snapshot, touched: pl.DataFrame | None) -> pl.DataFrame:
@@ -239,9 +248,7 @@ def _last_version(files: pl.DataFrame) -> pl.DataFrame:
 
 
 def _schema(older: Metadata, newer: Metadata, between: _Between) -> list[_Difference]:
-    steps = [
-        (row["version"], _fields(Metadata.from_row(row))) for row in between.meta("metaData")
-    ]
+    steps = [(row["version"], _fields(Metadata.from_row(row))) for row in between.meta("metaData")]
     before, after = _fields(older), _fields(newer)
     rows: list[_Difference] = []
     renamed = _renames(older, newer)
@@ -295,9 +302,7 @@ def _short(type_: contract.DataType) -> str:
 def _renames(older: Metadata, newer: Metadata) -> dict[str, str]:
     """Top-level columns that kept their column mapping id under another name."""
     before, after = _ids(older), _ids(newer)
-    return {
-        before[i]: after[i] for i in before if i in after and before[i] != after[i]
-    }
+    return {before[i]: after[i] for i in before if i in after and before[i] != after[i]}
 
 
 def _ids(metadata: Metadata) -> dict[int, str]:
@@ -371,8 +376,10 @@ def _compare(
         old, new = before.get(name), after.get(name)
         if old == new and (name in before) == (name in after):
             continue
-        change = "changed" if name in before and name in after else (
-            "removed" if name in before else "added"
+        change = (
+            "changed"
+            if name in before and name in after
+            else ("removed" if name in before else "added")
         )
         version = between.blame(before, steps, name)
         rows.append(_Difference(kind, change, name, old, new, version))
@@ -439,15 +446,13 @@ def blame(log: Log, path: str) -> pl.DataFrame:
 
 def _spellings(log: Log, path: str) -> list[str]:
     root = log.table.rstrip("/") + "/"
-    relative = path[len(root) :] if path.startswith(root) else path
+    relative = path.removeprefix(root)
     return sorted({path, relative, decode_path(relative)})
 
 
 def _life(log: Log, names: Sequence[str]) -> pl.DataFrame:
-    from lakelog.log.history import _by_size
-
     found: list[pl.DataFrame] = []
-    for chunk in _by_size(log.list_all().commits):
+    for chunk in by_size(log.list_all().commits):
         files = log.dialect.decode(log.store, chunk).files
         if "path" in files.columns:
             found.append(files.filter(pl.col("path").is_in(list(names))))
@@ -460,7 +465,9 @@ def _remembered(snapshot: Snapshot, names: Sequence[str]) -> pl.DataFrame:
 
     def finish(batch: pl.DataFrame) -> pl.DataFrame:
         rows = batch.filter(pl.col("path").is_in(list(names)))
-        return actions.conform(rows, ("path", "actionType", *(c for c in wanted if c != "actionType")))
+        return actions.conform(
+            rows, ("path", "actionType", *(c for c in wanted if c != "actionType"))
+        )
 
     frames = [
         frame
@@ -474,16 +481,27 @@ def _remembered(snapshot: Snapshot, names: Sequence[str]) -> pl.DataFrame:
 def actions_frame(log: Log, rows: pl.DataFrame) -> pl.DataFrame:
     """File actions with the commit that each belongs to."""
     commits = history(log).select("version", "timestamp", "operation", "userName", "engineInfo")
-    own = ("version", "actionType", "dvId", "dvCardinality", "size", "dataChange",
-           "deletionTimestamp")
-    return actions.conform(rows, own).join(
-        commits, on="version", how="left", maintain_order="left"
-    ).with_columns(pl.col("deletionTimestamp").clip(None, _MAX_TIME_MS).cast(BLAME_SCHEMA["deletionTimestamp"]))
+    own = (
+        "version",
+        "actionType",
+        "dvId",
+        "dvCardinality",
+        "size",
+        "dataChange",
+        "deletionTimestamp",
+    )
+    return (
+        actions.conform(rows, own)
+        .join(commits, on="version", how="left", maintain_order="left")
+        .with_columns(
+            pl.col("deletionTimestamp")
+            .clip(None, _MAX_TIME_MS)
+            .cast(BLAME_SCHEMA["deletionTimestamp"])
+        )
+    )
 
 
-def _with_vacuum_date(
-    rows: pl.DataFrame, latest: Snapshot, names: Sequence[str]
-) -> pl.DataFrame:
+def _with_vacuum_date(rows: pl.DataFrame, latest: Snapshot, names: Sequence[str]) -> pl.DataFrame:
     live = latest.files().select("path").filter(pl.col("path").is_in(list(names))).collect()
     date: list[dt.datetime | None] = [None] * rows.height
     last = rows.row(rows.height - 1, named=True)

@@ -183,9 +183,7 @@ def _first_in_commit(log: Log, commits: Sequence[CommitFile]) -> int | None:
     return low
 
 
-def _last_at_or_before(
-    log: Log, commits: Sequence[CommitFile], low: int, timestamp_ms: int
-) -> int:
+def _last_at_or_before(log: Log, commits: Sequence[CommitFile], low: int, timestamp_ms: int) -> int:
     """Index of the last commit from `low` on whose in-commit timestamp is not after a time."""
     high = len(commits) - 1
     while low < high:

@@ -208,7 +208,7 @@ class _PartWriter:
             rows = batch.filter(pl.col("actionType") == kind)
             self._counts[kind] += rows.height
             if kind == "add":
-                self._total_size += rows["size"].sum()
+                self._total_size += int(rows["size"].sum())
         self._waiting.append(batch)
         if sum(b.height for b in self._waiting) >= _GROUP_ROWS:
             self._flush()
@@ -225,9 +225,7 @@ class _PartWriter:
             self._writer = pq.ParquetWriter(
                 self._file, self._schema, compression="zstd", store_schema=False
             )
-        table = pa.table(
-            [_fit(rows[f.name], f.type) for f in self._schema], schema=self._schema
-        )
+        table = pa.table([_fit(rows[f.name], f.type) for f in self._schema], schema=self._schema)
         self._writer.write_table(table, row_group_size=_GROUP_ROWS)
         self._rows += rows.height
         if self._file.tell() >= self._max_part_bytes:

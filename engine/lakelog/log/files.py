@@ -145,9 +145,9 @@ class FilesQuery:
                 series.append(statistics[column])
             elif column == "dataChange":
                 # A replayed state rearranges nothing: Delta protocol, Action Reconciliation.
-                series.append(pl.Series(column, [False], dtype=pl.Boolean).new_from_index(
-                    0, batch.height
-                ))
+                series.append(
+                    pl.Series(column, [False], dtype=pl.Boolean).new_from_index(0, batch.height)
+                )
             elif column == "stats":
                 series.append(statistics_text(batch))
             else:
@@ -254,9 +254,7 @@ def lazy_files(
         needs_text = where is not None or any(c in (*STATISTICS, "stats") for c in wanted)
         sources = query.sources(wanted, needs_text and struct_statistics())
         frames = live(sources, lambda batch: query.derive(batch, wanted))
-        frame = (
-            pl.concat(frames) if frames else pl.DataFrame(schema={c: schema[c] for c in wanted})
-        )
+        frame = pl.concat(frames) if frames else pl.DataFrame(schema={c: schema[c] for c in wanted})
         if predicate is not None:
             frame = frame.filter(predicate)
         if n_rows is not None:

@@ -6,6 +6,7 @@ checkpoint keeps state, and forgets who made it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 
 import polars as pl
@@ -118,17 +119,13 @@ def commits_between(log: Log, start: int, end: int | None) -> tuple[CommitFile, 
             hint="choose versions whose commits are still there",
         )
     if commits[0].version > start:
-        import warnings
-
         warnings.warn(
             f"commits {start} to {commits[0].version - 1} are no longer on disk",
             LakelogWarning,
             stacklevel=2,
         )
     if log.dialect.name == "delta":
-        validate_contiguous(
-            (c.version for c in commits), after=commits[0].version - 1, last=last
-        )
+        validate_contiguous((c.version for c in commits), after=commits[0].version - 1, last=last)
     return commits
 
 
@@ -162,7 +159,7 @@ def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFra
         commits = commits_between(log, start, end)
         listed = log.list_all().commits
         yielded = False
-        for chunk in _by_size(commits):
+        for chunk in by_size(commits):
             frame = _chunk(log, chunk, listed, wanted)
             if predicate is not None:
                 frame = frame.filter(predicate)
@@ -180,7 +177,8 @@ def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFra
     )
 
 
-def _by_size(commits: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:
+def by_size(commits: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:
+    """Runs of commits of about 64 MB, so that a long log is decoded piece by piece."""
     chunk: list[CommitFile] = []
     size = 0
     for commit in commits:

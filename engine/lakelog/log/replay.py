@@ -43,7 +43,8 @@ class Layers:
 
     def push(self, files: pl.DataFrame) -> Layers:
         """Add newer actions. Costs the new ones, and now and then a merge of small layers, so that
-        their number stays logarithmic."""
+        their number stays logarithmic.
+        """
         if not files.height:
             return self
         frames = [*self.frames, reconcile_files(files)]
@@ -70,9 +71,7 @@ class Layers:
 
 
 def _keys(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    columns = [
-        actions.conform(frame, actions.KEY) for frame in frames if frame.height
-    ]
+    columns = [actions.conform(frame, actions.KEY) for frame in frames if frame.height]
     if not columns:
         return actions.empty(actions.KEY)
     return pl.concat(columns) if len(columns) > 1 else columns[0]

@@ -132,9 +132,7 @@ def choose_segment(
     last = bisect_right([c.version for c in listing.commits], target)
     commits = listing.commits[first:last]
     try:
-        return LogSegment(
-            target, checkpoint, commits, _usable_compactions(listing, base, target)
-        )
+        return LogSegment(target, checkpoint, commits, _usable_compactions(listing, base, target))
     except LogGapError as gap:
         if version is None:
             gap.path = table or None
@@ -150,9 +148,7 @@ def choose_segment(
         ) from gap
 
 
-def _usable_compactions(
-    listing: LogListing, base: int, target: int
-) -> tuple[CompactionFile, ...]:
+def _usable_compactions(listing: LogListing, base: int, target: int) -> tuple[CompactionFile, ...]:
     """The compactions to use, greedily: from the left, the one that reaches furthest."""
     covered = base
     chosen: list[CompactionFile] = []

@@ -17,8 +17,9 @@ from lakelog.log.context import Log, state_times
 from lakelog.log.display import snapshot_html, snapshot_text
 from lakelog.log.files import Transform, lazy_files, tombstone_columns
 from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.opening import fall_back, open_state, update_state
 from lakelog.log.replay import live_domains, retained_tombstones
-from lakelog.log.state import Provenance, State, fall_back, open_state, update_state
+from lakelog.log.state import Provenance, State
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +67,8 @@ class Snapshot:
 
     def read_state(self, read: Callable[[State], _T]) -> _T:
         """Give the state to `read`; if its checkpoint turns out to be damaged, pass over it where
-        that is sound and begin again."""
+        that is sound and begin again.
+        """
         while True:
             state = self._state
             try:
@@ -305,9 +307,7 @@ class Snapshot:
         later = self.read_state(lambda state: update_state(state, version))
         return self if later is state else Snapshot(later)
 
-    def write_parquet(
-        self, directory: str | Path, max_part_bytes: int = 134_217_728
-    ) -> Manifest:
+    def write_parquet(self, directory: str | Path, max_part_bytes: int = 134_217_728) -> Manifest:
         """Write the replayed state as multi-part flattened Parquet with a manifest.
 
         See `lakelog.log.export.write_state` for the layout, errors and memory.

@@ -8,7 +8,6 @@ columns. An update makes a new state that shares the checkpoint and the layers b
 from __future__ import annotations
 
 import os
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,10 +20,7 @@ from lakelog import actions
 from lakelog.errors import (
     CheckpointCorruptionError,
     CorruptionError,
-    LakelogWarning,
-    LogGapError,
     MissingActionError,
-    VersionNotFoundError,
 )
 from lakelog.formats.base import (
     STRUCT_STATISTICS,
@@ -34,12 +30,11 @@ from lakelog.formats.base import (
     CommitFile,
     CommitInfo,
     CompactionFile,
-    LogListing,
 )
 from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.replay import Layers, exclude, last_of, reconcile_files, reconcile_meta
-from lakelog.log.segment import LogSegment, choose_segment
+from lakelog.log.segment import LogSegment
 
 _SMALL_TAIL_BYTES = 16 << 20
 _WORKERS = min(4, os.cpu_count() or 1)
@@ -74,7 +69,7 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class _Tail:
+class Tail:
     """Decoded actions above the checkpoint, oldest part first, and the files they came from."""
 
     parts: tuple[Actions, ...]
@@ -118,7 +113,7 @@ class Base:
 
 
 @dataclass(frozen=True)
-class _Past:
+class Past:
     """What an update takes over from the state before it."""
 
     layers: Layers
@@ -145,7 +140,7 @@ class State:
     log: Log
     segment: LogSegment
     base: Base | None
-    past: _Past | None = None
+    past: Past | None = None
     new_commits: tuple[CommitFile, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -164,12 +159,12 @@ class State:
     # --- reading -----------------------------------------------------------------------------
 
     @cached_property
-    def tail(self) -> _Tail:
+    def tail(self) -> Tail:
         """Every action that this state decodes itself."""
         decode = self.log.dialect.decode
         store = self.log.store
         if self.past is not None:
-            return _Tail((decode(store, self.new_commits),), commits=self.new_commits)
+            return Tail((decode(store, self.new_commits),), commits=self.new_commits)
         parts: list[Actions] = []
         used: list[CompactionFile] = []
         read: list[CommitFile] = []
@@ -189,7 +184,7 @@ class State:
             used.append(compaction)
         if waiting:
             parts.append(decode(store, waiting))
-        return _Tail(tuple(parts), tuple(used), (*read, *waiting), tuple(notes))
+        return Tail(tuple(parts), tuple(used), (*read, *waiting), tuple(notes))
 
     def _sound_compaction(self, compaction: CompactionFile) -> tuple[Actions | None, str]:
         """A compaction's actions if it is reconciled, else why it is not to be used.
@@ -216,13 +211,13 @@ class State:
         return layers
 
     @cached_property
-    def _tail_meta(self) -> pl.DataFrame:
+    def tail_meta(self) -> pl.DataFrame:
         """Reconciled non-file actions above the checkpoint."""
         past = [self.past.meta] if self.past is not None else []
-        return reconcile_meta([*past, *(part.meta for part in self._meta_parts)])
+        return reconcile_meta([*past, *(part.meta for part in self.meta_parts)])
 
     @cached_property
-    def _meta_parts(self) -> tuple[Actions, ...]:
+    def meta_parts(self) -> tuple[Actions, ...]:
         """Decoded actions, with or without the file actions: whichever is at hand or cheap."""
         size = sum(c.size_bytes for c in self.new_commits)
         if "tail" in self.__dict__ or size <= _SMALL_TAIL_BYTES or self.segment.compactions:
@@ -233,7 +228,7 @@ class State:
     def meta(self) -> pl.DataFrame:
         """Reconciled non-file actions of the state; removed domains are still in it."""
         base = [self.base.pair, self.base.rest] if self.base is not None else []
-        return reconcile_meta([*base, self._tail_meta])
+        return reconcile_meta([*base, self.tail_meta])
 
     # --- protocol and metadata ---------------------------------------------------------------
 
@@ -270,7 +265,7 @@ class State:
         if self.base is not None and not base.height and required:
             # Even if a later commit has one: a checkpoint without it is not a whole state.
             raise self._missing(kind)
-        row = last_of(self._tail_meta, kind)
+        row = last_of(self.tail_meta, kind)
         row = row if row.height else base
         return row.row(0, named=True) if row.height else None
 
@@ -286,8 +281,8 @@ class State:
 
     @cached_property
     def last_commit_info(self) -> CommitInfo | None:
-        """commitInfo of the version's own commit, or None where it has none."""
-        for part in reversed(self._meta_parts):
+        """The commitInfo of the version's own commit, or None where it has none."""
+        for part in reversed(self.meta_parts):
             for info in reversed(part.commit_infos):
                 if info.version == self.version:
                     return info
@@ -444,9 +439,7 @@ class broken_checkpoint:  # noqa: N801 - a context manager, named as it reads
             ) from error
 
 
-def _map_ahead(
-    function: Transform, batches: Iterable[pl.DataFrame]
-) -> Iterator[pl.DataFrame]:
+def _map_ahead(function: Transform, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
     """Apply `function` to each batch in threads, a few ahead, keeping the order."""
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="lakelog-batch") as pool:
         pending: deque[Future[pl.DataFrame]] = deque()
@@ -456,149 +449,3 @@ def _map_ahead(
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
-
-
-def open_state(log: Log, version: int | None = None) -> State:
-    """The state of a version (None: the latest), checked and ready to read.
-
-    Raises:
-        TableNotFoundError: The log is empty.
-        VersionNotFoundError: The version cannot be rebuilt.
-        UnsupportedFeatureError: The table needs what lakelog does not honour.
-        CorruptionError: The log is damaged and nothing sound stands behind the damage.
-    """
-    listing = log.list_latest() if version is None else log.list_all()
-    segment = _choose(log, listing, version)
-    state = State.of(log, segment, listing.notes)
-    try:
-        return state.check()
-    except CheckpointCorruptionError as error:
-        return fall_back(state, error)
-
-
-def _choose(log: Log, listing: LogListing, version: int | None) -> LogSegment:
-    try:
-        return choose_segment(listing, version, table=log.table)
-    except LogGapError:
-        if version is not None:
-            raise
-        # The pointer may have led to a listing that begins too late: the whole one decides.
-        return choose_segment(log.list_all(), None, table=log.table)
-
-
-def fall_back(state: State, error: CheckpointCorruptionError) -> State:
-    """The same version without its broken checkpoint, where that is provably sound.
-
-    Sound means: commits are contiguous from 0, or from an older complete checkpoint, and one table
-    id runs through. Otherwise a truncated prefix, or a table that was dropped, could come back.
-
-    Raises:
-        CheckpointCorruptionError: `error`, with why there is no sound way around it.
-    """
-    listing = state.log.list_all()
-    excluded: list[Checkpoint] = []
-    broken: BaseException = error
-    while True:
-        assert state.segment.checkpoint is not None
-        excluded.append(state.segment.checkpoint)
-        try:
-            segment = choose_segment(
-                listing, state.version, table=state.log.table, excluded=excluded
-            )
-        except VersionNotFoundError as gap:
-            error.hint = f"no older files give this version ({gap.found}); restore the checkpoint"
-            raise error from broken
-        note = (
-            f"the checkpoint {excluded[-1].paths[0]} cannot be read and was passed over: "
-            f"{error.message}"
-        )
-        candidate = State.of(state.log, segment, (*listing.notes, note))
-        try:
-            candidate.check()
-            ids = _table_ids(candidate)
-        except CheckpointCorruptionError as another:
-            state, broken = candidate, another
-            continue
-        if len(ids) != 1:
-            error.hint = (
-                f"replaying older files meets the table ids {', '.join(sorted(map(str, ids)))}, "
-                "so it may bring back another table; restore the checkpoint"
-            )
-            raise error from broken
-        warnings.warn(note, LakelogWarning, stacklevel=2)
-        return candidate
-
-
-def _table_ids(state: State) -> set[object]:
-    """Every table id that the state's files mention."""
-    base = [state.base.pair] if state.base is not None else []
-    meta = actions.concat([*base, *(part.meta for part in state._meta_parts)])
-    rows = actions.conform(meta.filter(pl.col("actionType") == "metaData"), ("metadataId",))
-    return set(rows["metadataId"].to_list())
-
-
-def update_state(state: State, version: int | None = None) -> State:
-    """The state of a later version (None: the latest), reading only the commits in between.
-
-    Where those commits are gone, because a checkpoint took their place, the version is opened
-    anew.
-    """
-    listing = state.log.list_since(state.version + 1)
-    commits = [
-        c
-        for c in listing.commits
-        if c.version > state.version and (version is None or c.version <= version)
-    ]
-    found = max((c.version for c in (*commits, *listing.checkpoints)), default=state.version)
-    target = found if version is None else version
-    if target == state.version:
-        return state
-    run = [c for n, c in enumerate(commits, state.version + 1) if c.version == n]
-    if not run or run[-1].version != target:
-        return open_state(state.log, version)
-    segment = LogSegment(target, state.segment.checkpoint, (*state.segment.commits, *run))
-    later = [c for c in listing.checkpoints if state.version < c.version <= target]
-    before = state.past
-    past = _Past(
-        state.layers,
-        state._tail_meta,
-        (*(before.compactions if before else ()), *state.tail.compactions),
-        (*(before.commits if before else ()), *state.tail.commits),
-        (*(before.warnings if before else ()), *state.tail.warnings),
-    )
-    updated = State(state.log, segment, state.base, past, tuple(run), state.notes).check()
-    if later and not _agrees(updated, later[-1]):
-        return open_state(state.log, version)
-    return updated
-
-
-def _agrees(state: State, checkpoint: Checkpoint) -> bool:
-    """Whether a later checkpoint tells of the table that an update has arrived at.
-
-    Logs exist whose checkpoint is not the replay of their commits, because a table was written
-    over. Readers start from the newest checkpoint, so then an update has to as well. Protocol and
-    metadata tell, and cost no file rows.
-    """
-    base = Base(state.log.dialect.open_checkpoint(state.log.store, checkpoint))
-    try:
-        theirs = base.pair
-    except CheckpointCorruptionError:
-        return True  # whoever starts from it passes over it
-    own = actions.concat(part.meta for part in state._meta_parts)
-    if "version" in own.columns:
-        own = own.filter(pl.col("version") <= checkpoint.version)
-    past = [state.past.meta] if state.past is not None else []
-    under = [state.base.pair] if state.base is not None else []
-    ours = reconcile_meta([*under, *past, own])
-    for kind, parse in (("protocol", Protocol.from_row), ("metaData", Metadata.from_row)):
-        rows = [last_of(frame, kind) for frame in (ours, theirs)]
-        if not rows[1].height:
-            return False
-        if rows[0].height and parse(rows[0].row(0, named=True)) != parse(
-            rows[1].row(0, named=True)
-        ):
-            return False
-    return True
-
-
-__all__ = ["Provenance", "State", "fall_back", "open_state", "update_state"]

@@ -125,7 +125,7 @@ class LocalStore:
     def open(self, path: str) -> BinaryIO:
         """A seekable binary reader over one file."""
         try:
-            return open(self._absolute(path), "rb", buffering=0)  # type: ignore[return-value]
+            return open(self._absolute(path), "rb", buffering=0)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as cause:
             raise _not_found(path) from cause
         except OSError as cause:

@@ -9,7 +9,6 @@ from typing import Any
 import orjson
 import polars as pl
 
-
 from lakelog.errors import LakelogError, MalformedLogError, NotFoundError
 from lakelog.formats.base import (
     Actions,
@@ -74,11 +73,15 @@ class DeltaDialect:
         """A reader over one checkpoint."""
         return DeltaCheckpointReader(store, checkpoint)
 
-    def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
+    def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:  # noqa: ARG002 - as the protocol gives them
         """None: a Delta checkpoint does not say when its version was committed."""
         return None
 
-    def resolve_references(self, files: pl.DataFrame, meta: pl.DataFrame) -> pl.DataFrame:
+    def resolve_references(
+        self,
+        files: pl.DataFrame,
+        meta: pl.DataFrame,  # noqa: ARG002 - the protocol gives it; nothing in Delta refers to it
+    ) -> pl.DataFrame:
         """The files as they are: Delta's file actions refer to nothing."""
         return files
 
@@ -88,9 +91,7 @@ class DeltaDialect:
 
     def check_readable(self, protocol: dict[str, Any], table: str) -> None:
         """Refuse a protocol that lakelog's log reading does not honour."""
-        features.check_readable(
-            protocol["minReaderVersion"], protocol.get("readerFeatures"), table
-        )
+        features.check_readable(protocol["minReaderVersion"], protocol.get("readerFeatures"), table)
 
 
 def _blobs(store: LogStore, commits: Sequence[CommitFile]) -> Iterator[Blob]:
@@ -120,5 +121,3 @@ def _paths(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 DIALECT = DeltaDialect()
-
-

@@ -48,9 +48,7 @@ def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
     for entry in entries:
         path = f"{LOG_FOLDER}/{entry.name}"
         if match := _COMMIT.fullmatch(entry.name):
-            commits.append(
-                CommitFile(int(match[1]), path, entry.size_bytes, entry.modified_ms)
-            )
+            commits.append(CommitFile(int(match[1]), path, entry.size_bytes, entry.modified_ms))
         elif match := _COMPACTION.fullmatch(entry.name):
             if int(match[1]) < int(match[2]):
                 compactions.append(

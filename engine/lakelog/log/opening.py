@@ -1,0 +1,166 @@
+"""From a log to a state: opening a version, passing over a broken checkpoint, and updating."""
+
+from __future__ import annotations
+
+import warnings
+
+import polars as pl
+
+from lakelog import actions
+from lakelog.errors import (
+    CheckpointCorruptionError,
+    LakelogWarning,
+    LogGapError,
+    VersionNotFoundError,
+)
+from lakelog.formats.base import Checkpoint, LogListing
+from lakelog.log.context import Log
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.replay import last_of, reconcile_meta
+from lakelog.log.segment import LogSegment, choose_segment
+from lakelog.log.state import Base, Past, State
+
+
+def open_state(log: Log, version: int | None = None) -> State:
+    """The state of a version (None: the latest), checked and ready to read.
+
+    Raises:
+        TableNotFoundError: The log is empty.
+        VersionNotFoundError: The version cannot be rebuilt.
+        UnsupportedFeatureError: The table needs what lakelog does not honour.
+        CorruptionError: The log is damaged and nothing sound stands behind the damage.
+    """
+    listing = log.list_latest() if version is None else log.list_all()
+    segment = _choose(log, listing, version)
+    state = State.of(log, segment, listing.notes)
+    try:
+        return state.check()
+    except CheckpointCorruptionError as error:
+        return fall_back(state, error)
+
+
+def _choose(log: Log, listing: LogListing, version: int | None) -> LogSegment:
+    try:
+        return choose_segment(listing, version, table=log.table)
+    except LogGapError:
+        if version is not None:
+            raise
+        # The pointer may have led to a listing that begins too late: the whole one decides.
+        return choose_segment(log.list_all(), None, table=log.table)
+
+
+def fall_back(state: State, error: CheckpointCorruptionError) -> State:
+    """The same version without its broken checkpoint, where that is provably sound.
+
+    Sound means: commits are contiguous from 0, or from an older complete checkpoint, and one table
+    id runs through. Otherwise a truncated prefix, or a table that was dropped, could come back.
+
+    Raises:
+        CheckpointCorruptionError: `error`, with why there is no sound way around it.
+    """
+    listing = state.log.list_all()
+    excluded: list[Checkpoint] = []
+    broken: BaseException = error
+    while True:
+        assert state.segment.checkpoint is not None
+        excluded.append(state.segment.checkpoint)
+        try:
+            segment = choose_segment(
+                listing, state.version, table=state.log.table, excluded=excluded
+            )
+        except VersionNotFoundError as gap:
+            error.hint = f"no older files give this version ({gap.found}); restore the checkpoint"
+            raise error from broken
+        note = (
+            f"the checkpoint {excluded[-1].paths[0]} cannot be read and was passed over: "
+            f"{error.message}"
+        )
+        candidate = State.of(state.log, segment, (*listing.notes, note))
+        try:
+            candidate.check()
+            ids = _table_ids(candidate)
+        except CheckpointCorruptionError as another:
+            state, broken = candidate, another
+            continue
+        if len(ids) != 1:
+            error.hint = (
+                f"replaying older files meets the table ids {', '.join(sorted(map(str, ids)))}, "
+                "so it may bring back another table; restore the checkpoint"
+            )
+            raise error from broken
+        warnings.warn(note, LakelogWarning, stacklevel=2)
+        return candidate
+
+
+def _table_ids(state: State) -> set[object]:
+    """Every table id that the state's files mention."""
+    base = [state.base.pair] if state.base is not None else []
+    meta = actions.concat([*base, *(part.meta for part in state.meta_parts)])
+    rows = actions.conform(meta.filter(pl.col("actionType") == "metaData"), ("metadataId",))
+    return set(rows["metadataId"].to_list())
+
+
+def update_state(state: State, version: int | None = None) -> State:
+    """The state of a later version (None: the latest), reading only the commits in between.
+
+    Where those commits are gone, because a checkpoint took their place, the version is opened
+    anew.
+    """
+    listing = state.log.list_since(state.version + 1)
+    commits = [
+        c
+        for c in listing.commits
+        if c.version > state.version and (version is None or c.version <= version)
+    ]
+    found = max(
+        [state.version, *(c.version for c in commits), *(c.version for c in listing.checkpoints)]
+    )
+    target = found if version is None else version
+    if target == state.version:
+        return state
+    run = [c for n, c in enumerate(commits, state.version + 1) if c.version == n]
+    if not run or run[-1].version != target:
+        return open_state(state.log, version)
+    segment = LogSegment(target, state.segment.checkpoint, (*state.segment.commits, *run))
+    later = [c for c in listing.checkpoints if state.version < c.version <= target]
+    before = state.past
+    past = Past(
+        state.layers,
+        state.tail_meta,
+        (*(before.compactions if before else ()), *state.tail.compactions),
+        (*(before.commits if before else ()), *state.tail.commits),
+        (*(before.warnings if before else ()), *state.tail.warnings),
+    )
+    updated = State(state.log, segment, state.base, past, tuple(run), state.notes).check()
+    if later and not _agrees(updated, later[-1]):
+        return open_state(state.log, version)
+    return updated
+
+
+def _agrees(state: State, checkpoint: Checkpoint) -> bool:
+    """Whether a later checkpoint tells of the table that an update has arrived at.
+
+    Logs exist whose checkpoint is not the replay of their commits, because a table was written
+    over. Readers start from the newest checkpoint, so then an update has to as well. Protocol and
+    metadata tell, and cost no file rows.
+    """
+    base = Base(state.log.dialect.open_checkpoint(state.log.store, checkpoint))
+    try:
+        theirs = base.pair
+    except CheckpointCorruptionError:
+        return True  # whoever starts from it passes over it
+    own = actions.concat(part.meta for part in state.meta_parts)
+    if "version" in own.columns:
+        own = own.filter(pl.col("version") <= checkpoint.version)
+    past = [state.past.meta] if state.past is not None else []
+    under = [state.base.pair] if state.base is not None else []
+    ours = reconcile_meta([*under, *past, own])
+    for kind, parse in (("protocol", Protocol.from_row), ("metaData", Metadata.from_row)):
+        rows = [last_of(frame, kind) for frame in (ours, theirs)]
+        if not rows[1].height:
+            return False
+        if rows[0].height and parse(rows[0].row(0, named=True)) != parse(
+            rows[1].row(0, named=True)
+        ):
+            return False
+    return True
