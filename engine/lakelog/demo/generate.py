@@ -1,0 +1,407 @@
+"""Builds the demonstration table's log: commits, checkpoint and pointer, as bytes, from a seed.
+
+Pure: `build_log` reads no clock and touches no disk; `make_table` alone writes. The log speaks of
+data files that do not exist: nothing here, and nothing in a log engine, reads them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import polars as pl
+
+from lakelog.demo import calendar as cal
+from lakelog.demo.calendar import Calendar, commit_ms
+from lakelog.demo.checkpoint import checkpoint_bytes
+from lakelog.demo.files import append_files, file_lives
+from lakelog.errors import InvalidInputError
+
+TABLE_ID = "0d0c9f7e-5d0b-4f0a-9c43-6a1f4c1f6a11"
+STREAM_ID = "8c2f1f0e-orders-stream"
+ENGINE = "lakelog demo"
+
+_COLUMNS = (
+    ("order_id", "long"),
+    ("customer", "string"),
+    ("amount", "double"),
+    ("quantity", "integer"),
+    ("placed_at", "timestamp"),
+    ("day", "date"),
+    ("region", "string"),
+)
+_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+_PROPERTIES = {"delta.checkpointInterval": "100"}
+_LATER_PROPERTIES = {
+    "delta.deletedFileRetentionDuration": "interval 14 days",
+    "delta.logRetentionDuration": "interval 60 days",
+}
+
+
+@dataclass(frozen=True)
+class DemoLog:
+    """A whole Delta log.
+
+    Attributes:
+        commits: The NDJSON bytes of each commit; the index is the version.
+        times_ms: When each was committed, in milliseconds since the Unix epoch.
+        checkpoint_version: Version of the one checkpoint.
+        checkpoint: Its Parquet bytes.
+        last_checkpoint: The pointer to it.
+    """
+
+    commits: tuple[bytes, ...]
+    times_ms: tuple[int, ...]
+    checkpoint_version: int
+    checkpoint: bytes
+    last_checkpoint: bytes
+
+
+def make_table(directory: str | os.PathLike[str], commits: int = 300, seed: int = 7) -> str:
+    """Write the demonstration table into a folder of the local disk, and return its path.
+
+    A Delta table of orders, partitioned by ``day`` and ``region``, with JSON statistics: appends
+    by a stream (with a txn) and a nightly batch, compactions, deletions, one of them restored, a
+    column added, properties set, and a classic checkpoint at two thirds. The data files that its
+    log speaks of do not exist.
+
+    Args:
+        directory: Folder of the table; must not exist, or be empty.
+        commits: How many, at least `calendar.MIN_COMMITS`.
+        seed: The same commits and seed give the same log, commit times included.
+
+    Raises:
+        InvalidInputError: There are too few commits, or the folder is not empty.
+
+    >>> import lakelog
+    >>> lakelog.open(make_table("orders", commits=60)).version()
+    59
+    """
+    root = Path(directory)
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise InvalidInputError(
+            "the folder for the table is not empty",
+            path=str(root),
+            hint="give a new folder",
+        )
+    log = build_log(commits, seed)
+    folder = root / "_delta_log"
+    folder.mkdir(parents=True)
+    for version, data in enumerate(log.commits):
+        _write_commit(folder, version, data)
+    name = f"{log.checkpoint_version:020d}.checkpoint.parquet"
+    written = log.times_ms[log.checkpoint_version] + 5_000
+    _write(folder / name, log.checkpoint, written)
+    _write(folder / "_last_checkpoint", log.last_checkpoint, written)
+    return str(root)
+
+
+def append_commit(directory: str | os.PathLike[str], version: int, seed: int = 7) -> int:
+    """Write one more append, as `version`, to a table of `make_table`; returns how many files it
+    adds.
+
+    Raises:
+        FileExistsError: The version exists.
+    """
+    data = next_commit(version, seed)
+    _write_commit(Path(directory) / "_delta_log", version, data)
+    return data.count(b'{"add":')
+
+
+def _write_commit(folder: Path, version: int, data: bytes) -> None:
+    _write(folder / f"{version:020d}.json", data, commit_ms(version))
+
+
+def _write(path: Path, data: bytes, modified_ms: int) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+    os.utime(path, (modified_ms / 1000, modified_ms / 1000))
+
+
+def build_log(commits: int = 300, seed: int = 7) -> DemoLog:
+    """The log of the demonstration table; see `make_table`.
+
+    Raises:
+        InvalidInputError: There are fewer commits than `calendar.MIN_COMMITS`.
+
+    Memory: all of it; about a kilobyte an action.
+    """
+    if commits < cal.MIN_COMMITS:
+        raise InvalidInputError(
+            "the demonstration needs more commits",
+            expected=f">= {cal.MIN_COMMITS}",
+            found=commits,
+        )
+    calendar = cal.plan(commits)
+    files = _with_stats(file_lives(calendar, seed), calendar.schema_version)
+    adds, removes = _file_actions(files, calendar)
+    lines = _joined(adds, removes)
+    metrics = _metrics(adds, removes)
+    texts = []
+    for version, operation in calendar.operations.iter_rows():
+        head = [_commit_info(version, operation, calendar, metrics.get(version, {}))]
+        head += _other_actions(version, operation, calendar)
+        texts.append(b"\n".join([*head, *lines.get(version, [])]) + b"\n")
+    version = calendar.checkpoint_version
+    checkpoint, pointer = _checkpoint(files, calendar)
+    times = tuple(commit_ms(v) for v in range(commits))
+    return DemoLog(tuple(texts), times, version, checkpoint, pointer)
+
+
+def next_commit(version: int, seed: int = 7) -> bytes:
+    """The bytes of one more append by the stream, as `version`, to a table of `build_log`."""
+    versions = pl.DataFrame({"version": [version]})
+    random = np.random.default_rng([seed, version])
+    files = _with_stats(append_files(versions, None, random), schema_version=0)
+    adds = files.select(
+        pl.lit(version).alias("version"),
+        "size",
+        "numRecords",
+        pl.lit(True).alias("dataChange"),
+        _add_line(pl.lit(True)),
+    )
+    operation = cal.STREAM
+    info = _commit_info(version, operation, None, _metrics(adds, adds.clear()).get(version, {}))
+    lines = [info, *_other_actions(version, operation, None)]
+    return b"\n".join([*lines, *(line.encode() for line in adds["line"])]) + b"\n"
+
+
+# --- file actions --------------------------------------------------------------------------------
+
+
+def _with_stats(files: pl.DataFrame, schema_version: int) -> pl.DataFrame:
+    """Add ``stats``: JSON text over the columns that the schema had when the file was written."""
+
+    def instant(column: str) -> pl.Expr:
+        time = pl.from_epoch(column, time_unit="ms").dt.to_string("%Y-%m-%dT%H:%M:%S.000Z")
+        return time.alias("placed_at")
+
+    def text(*, coupon: bool) -> pl.Expr:
+        names = [name for name, _ in _COLUMNS[:5]]
+        nulls = [pl.lit(0).alias(name) for name in names]
+        if coupon:
+            nulls.append((pl.col("numRecords") * 9 // 10).alias("coupon"))
+        least = pl.struct(
+            pl.col("firstId").alias("order_id"),
+            pl.col("firstCustomer").alias("customer"),
+            pl.col("minAmount").alias("amount"),
+            pl.lit(1).alias("quantity"),
+            instant("firstTime"),
+        )
+        most = pl.struct(
+            pl.col("lastId").alias("order_id"),
+            pl.col("lastCustomer").alias("customer"),
+            pl.col("maxAmount").alias("amount"),
+            pl.col("maxQuantity").alias("quantity"),
+            instant("lastTime"),
+        )
+        return pl.struct(
+            "numRecords",
+            least.alias("minValues"),
+            most.alias("maxValues"),
+            pl.struct(nulls).alias("nullCount"),
+        ).struct.json_encode()
+
+    newer = pl.col("added") > schema_version
+    return files.with_columns(
+        day=pl.col("day").dt.to_string("%Y-%m-%d"),
+        stats=pl.when(newer).then(text(coupon=True)).otherwise(text(coupon=False)),
+    )
+
+
+def _file_actions(files: pl.DataFrame, calendar: Calendar) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The add and remove actions: ``version``, ``size``, ``numRecords``, ``dataChange``, ``line``.
+
+    A compaction rearranges data without changing it, so its actions say so.
+    """
+    changes = ~pl.col("version").is_in(calendar.versions(cal.OPTIMIZE)["version"].implode())
+    common = ("version", "size", "numRecords", "dataChange")
+    born = files.with_columns(version="added")
+    again = files.filter(pl.col("restored").is_not_null()).with_columns(version="restored")
+    adds = pl.concat([born, again]).with_columns(dataChange=changes)
+    gone = files.filter(pl.col("removed").is_not_null()).with_columns(version="removed")
+    removes = gone.with_columns(dataChange=changes)
+    return (
+        adds.select(*common, _add_line(pl.col("dataChange"))),
+        removes.select(*common, _remove_line()),
+    )
+
+
+def _add_line(data_change: pl.Expr) -> pl.Expr:
+    body = pl.struct(
+        "path",
+        pl.struct("day", "region").alias("partitionValues"),
+        "size",
+        "modificationTime",
+        data_change.alias("dataChange"),
+        "stats",
+    )
+    return pl.struct(body.alias("add")).struct.json_encode().alias("line")
+
+
+def _remove_line() -> pl.Expr:
+    body = pl.struct(
+        "path",
+        _deleted_ms().alias("deletionTimestamp"),
+        "dataChange",
+        pl.lit(True).alias("extendedFileMetadata"),
+        pl.struct("day", "region").alias("partitionValues"),
+        "size",
+    )
+    return pl.struct(body.alias("remove")).struct.json_encode().alias("line")
+
+
+def _deleted_ms() -> pl.Expr:
+    return cal.FIRST_MS + pl.col("removed") * cal.HOUR_MS - 1_000
+
+
+def _joined(*frames: pl.DataFrame) -> dict[int, list[bytes]]:
+    """The lines of each version."""
+    lines = pl.concat([f.select("version", "line") for f in frames])
+    texts = lines.group_by("version").agg(pl.col("line").str.join("\n"))
+    return {version: [text.encode()] for version, text in texts.iter_rows()}
+
+
+def _metrics(adds: pl.DataFrame, removes: pl.DataFrame) -> dict[int, dict[str, str]]:
+    """Operation metrics of each version, as text, as Spark writes them."""
+    added = adds.group_by("version").agg(
+        pl.len().alias("numAddedFiles"),
+        pl.col("size").sum().alias("numAddedBytes"),
+        pl.col("numRecords").sum().alias("numOutputRows"),
+    )
+    removed = removes.group_by("version").agg(
+        pl.len().alias("numRemovedFiles"), pl.col("size").sum().alias("numRemovedBytes")
+    )
+    both = added.join(removed, on="version", how="full", coalesce=True)
+    return {
+        row.pop("version"): {name: str(value) for name, value in row.items() if value is not None}
+        for row in both.iter_rows(named=True)
+    }
+
+
+# --- the other actions ---------------------------------------------------------------------------
+
+
+def _commit_info(
+    version: int, operation: str, calendar: Calendar | None, metrics: Mapping[str, str]
+) -> bytes:
+    info = {
+        "timestamp": commit_ms(version),
+        "userName": cal.USERS.get(operation, cal.OWNER),
+        "operation": operation,
+        "operationParameters": _parameters(version, operation, calendar),
+        "isolationLevel": "Serializable",
+        "isBlindAppend": operation in {cal.STREAM, cal.BATCH},
+        "operationMetrics": dict(metrics),
+        "engineInfo": ENGINE,
+        "txnId": f"00000000-0000-4000-8000-{version:012d}",
+    }
+    return orjson.dumps({"commitInfo": info})
+
+
+def _parameters(version: int, operation: str, calendar: Calendar | None) -> dict[str, str]:
+    match operation:
+        case cal.CREATE:
+            return {"partitionBy": '["day","region"]', "properties": _text(_PROPERTIES)}
+        case cal.ADD_COLUMNS:
+            return {"columns": '[{"column":{"name":"coupon","type":"string","nullable":true}}]'}
+        case cal.SET_PROPERTIES:
+            return {"properties": _text(_LATER_PROPERTIES)}
+        case cal.STREAM:
+            return {"outputMode": "Append", "queryId": STREAM_ID, "epochId": str(version)}
+        case cal.BATCH:
+            return {"mode": "Append", "partitionBy": '["day","region"]'}
+        case cal.DELETE:
+            return {"predicate": '["customer IN (SELECT customer FROM requests)"]'}
+        case cal.RESTORE:
+            assert calendar is not None
+            return {"version": str(calendar.mistake_version - 1)}
+        case _:
+            return {"predicate": "[]", "zOrderBy": "[]"}
+
+
+def _text(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _other_actions(version: int, operation: str, calendar: Calendar | None) -> list[bytes]:
+    """Lines of the actions that are neither commitInfo nor about files."""
+    match operation:
+        case cal.CREATE:
+            assert calendar is not None
+            return [
+                orjson.dumps({"protocol": _PROTOCOL}),
+                orjson.dumps({"metaData": _metadata(version, calendar)}),
+            ]
+        case cal.ADD_COLUMNS | cal.SET_PROPERTIES:
+            assert calendar is not None
+            return [orjson.dumps({"metaData": _metadata(version, calendar)})]
+        case cal.STREAM:
+            return [orjson.dumps({"txn": _txn(version)})]
+        case _:
+            return []
+
+
+def _txn(version: int) -> dict[str, Any]:
+    return {"appId": STREAM_ID, "version": version, "lastUpdated": commit_ms(version)}
+
+
+def _metadata(version: int, calendar: Calendar) -> dict[str, Any]:
+    """The metadata as it stands at a version."""
+    columns = list(_COLUMNS)
+    if version >= calendar.schema_version:
+        columns.append(("coupon", "string"))
+    fields = [
+        {"name": name, "type": type_, "nullable": True, "metadata": {}} for name, type_ in columns
+    ]
+    later = _LATER_PROPERTIES if version >= calendar.property_version else {}
+    return {
+        "id": TABLE_ID,
+        "name": "orders",
+        "description": "orders of a shop that does not exist",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": _text({"type": "struct", "fields": fields}),
+        "partitionColumns": ["day", "region"],
+        "configuration": _PROPERTIES | later,
+        "createdTime": commit_ms(0),
+    }
+
+
+# --- checkpoint ----------------------------------------------------------------------------------
+
+
+def _checkpoint(files: pl.DataFrame, calendar: Calendar) -> tuple[bytes, bytes]:
+    """The checkpoint's Parquet and the pointer to it."""
+    version = calendar.checkpoint_version
+    added, removed, restored = (
+        (pl.col(c) <= version).fill_null(False) for c in ("added", "removed", "restored")
+    )
+    live = files.filter(added & (~removed | restored))
+    gone = files.filter(removed & ~restored).with_columns(deletionTimestamp=_deleted_ms())
+    metadata = _metadata(version, calendar)
+    metadata["configuration"] = list(metadata["configuration"].items())
+    metadata["format"] = {"provider": "parquet", "options": []}
+    streamed = calendar.versions(cal.STREAM).filter(pl.col("version") <= version)
+    state: list[dict[str, object]] = [
+        {"protocol": _PROTOCOL},
+        {"metaData": metadata},
+        {"txn": _txn(int(streamed["version"][-1]))},
+    ]
+    place = ("path", "day", "region", "size")
+    data = checkpoint_bytes(
+        state,
+        live.select(*place, "modificationTime", "stats"),
+        gone.select(*place, "deletionTimestamp"),
+    )
+    pointer = {
+        "version": version,
+        "size": len(state) + live.height + gone.height,
+        "sizeInBytes": len(data),
+        "numOfAddFiles": live.height,
+    }
+    return data, orjson.dumps(pointer)
