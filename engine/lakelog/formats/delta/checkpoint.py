@@ -8,6 +8,7 @@ Source: Delta protocol, Checkpoints; Checkpoint Schema; Sidecar Files.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ from lakelog.formats.wire import Leaf, Node, Wire
 from lakelog.storage import LogStore
 
 _BATCH_ROWS = 1 << 16
+_MANY_ROWS = 1 << 17
+_META_READERS = min(4, os.cpu_count() or 1)
 _DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset")
 _WIRE = Wire.of("delta")
 _MANIFEST_ONLY = ("sidecar", "checkpointMetadata")
@@ -161,16 +164,31 @@ class DeltaCheckpointReader:
                             yield frame
 
     def _read_parquet_meta(self, path: str, kinds: Sequence[str]) -> pl.DataFrame:
-        frames: list[pl.DataFrame] = []
         with self._parquet(path) as file:
-            schema = file.schema_arrow
-            for kind in kinds:
-                node = _WIRE.wrappers.get(kind)
-                if node is not None and schema.get_field_index(kind) >= 0:
-                    rows = _rows_of(file, kind)
-                    if rows is not None:
-                        frames.append(_flatten_meta(rows, kind, node, path))
-        return actions.concat(frames)
+            present = [
+                (kind, _WIRE.wrappers[kind], total)
+                for kind in kinds
+                if kind in _WIRE.wrappers and (total := _count_rows(file, kind))
+            ]
+            shares = {kind: _leaf_shares(file, kind) for kind, _, _ in present}
+        tasks = [(kind, leaves, total) for kind, _, total in present for leaves in shares[kind]]
+
+        def read(task: tuple[str, list[str], int]) -> pa.StructArray:
+            kind, leaves, total = task
+            with self._parquet(path) as file:
+                return _rows_of(file, kind, leaves, total)
+
+        if len(tasks) <= len(present):
+            found = [read(task) for task in tasks]
+        else:
+            with ThreadPoolExecutor(_META_READERS, thread_name_prefix="lakelog-parquet") as pool:
+                found = list(pool.map(read, tasks))
+        rows: dict[str, list[pa.StructArray]] = {}
+        for (kind, _, _), array in zip(tasks, found, strict=True):
+            rows.setdefault(kind, []).append(array)
+        return actions.concat(
+            _flatten_meta(rows[kind], kind, node, path) for kind, node, _ in present
+        )
 
     @contextmanager
     def _parquet(self, path: str) -> Iterator[pq.ParquetFile]:
@@ -265,22 +283,40 @@ def _require(frame: pl.DataFrame, column: str, kind: str, path: str) -> None:
         )
 
 
-def _rows_of(file: pq.ParquetFile, kind: str) -> pa.StructArray | None:
-    """The rows of one non-file action type.
-
-    A checkpoint holds few of them among its files, mostly at its beginning. So one leaf tells how
-    many there are, and the others are read only until all have been seen.
-    """
-    leaves = [c.path for c in _columns(file) if c.path.split(".", 1)[0] == kind]
+def _count_rows(file: pq.ParquetFile, kind: str) -> int:
+    """How many rows there are of one non-file action type, by its quickest leaf."""
+    leaves = [c for c in _columns(file) if c.path.split(".", 1)[0] == kind]
     if not leaves:
-        return None
-    probe = min(leaves, key=lambda leaf: (leaf.count("."), leaf))
-    total = 0
-    for batch in _batches(file, [probe]):
-        total += len(batch) - batch.column(0).null_count
-    if not total:
-        return None
+        return 0
+    probe = min(leaves, key=lambda c: (c.max_repetition_level, c.physical_type == "BYTE_ARRAY"))
+    return sum(len(b) - b.column(0).null_count for b in _batches(file, [probe.path]))
+
+
+def _leaf_shares(file: pq.ParquetFile, kind: str) -> list[list[str]]:
+    """The leaves of one action type in shares to read side by side.
+
+    Among a million files the one row that has a value costs the decoding of every leaf's nulls.
+    A map's or list's leaves stay together.
+    """
+    fields: dict[str, list[str]] = {}
+    for column in _columns(file):
+        parts = column.path.split(".")
+        if parts[0] == kind:
+            fields.setdefault(".".join(parts[:2]), []).append(column.path)
+    every = list(fields.values())
+    count = _META_READERS if file.metadata.num_rows > _MANY_ROWS else 1
+    shares = (every[n::count] for n in range(count))
+    return [[leaf for field in share for leaf in field] for share in shares if share]
+
+
+def _rows_of(file: pq.ParquetFile, kind: str, leaves: Sequence[str], total: int) -> pa.StructArray:
+    """The `total` rows of one non-file action type, with the fields that `leaves` hold.
+
+    A checkpoint holds few of them among its files, often at its beginning; so reading stops once
+    all have been seen.
+    """
     found: list[pa.Array] = []
+    missing = total
     left = file.metadata.num_rows
     whole = True
     for batch in _batches(file, leaves):
@@ -291,10 +327,10 @@ def _rows_of(file: pq.ParquetFile, kind: str) -> pa.StructArray | None:
         if column.null_count < len(column):
             rows = column.filter(column.is_valid())
             found.append(rows)
-            total -= len(rows)
-            if total <= 0 and whole:
+            missing -= len(rows)
+            if missing <= 0 and whole:
                 break
-    if total:
+    if missing:
         raise pa.ArrowInvalid(f"the leaves of {kind} disagree on its rows")
     return pa.concat_arrays(found)
 
@@ -317,8 +353,13 @@ def _columns(file: pq.ParquetFile) -> Iterator[pq.ColumnSchema]:
     return (file.schema.column(i) for i in range(len(file.schema)))
 
 
-def _flatten_meta(rows: pa.StructArray, kind: str, node: Node, path: str) -> pl.DataFrame:
-    frame = pl.DataFrame(_collect(rows, node, path) or {"extra": [None] * len(rows)})
+def _flatten_meta(
+    shares: Sequence[pa.StructArray], kind: str, node: Node, path: str
+) -> pl.DataFrame:
+    series: dict[str, pl.Series] = {}
+    for rows in shares:
+        series |= _collect(rows, node, path)
+    frame = pl.DataFrame(series or {"extra": [None] * len(shares[0])})
     for required in _WIRE.required.get(kind, ()):
         _require(frame, required, kind, path)
     return frame.with_columns(pl.lit(kind).alias("actionType"))
