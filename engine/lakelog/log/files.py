@@ -59,17 +59,22 @@ class FilesQuery:
 
     Attributes:
         dialect: Dialect of the log.
-        metadata: Metadata of the state.
+        read_metadata: Gives the state's metadata; called only where it is needed.
         where: Predicate over table columns, or None.
         stats: Whether statistics are typed.
         flatten: Whether partition values become ``partition.<col>`` columns.
     """
 
     dialect: str
-    metadata: Metadata
+    read_metadata: Callable[[], Metadata]
     where: pl.Expr | None = None
     stats: bool = False
     flatten: bool = False
+
+    @property
+    def metadata(self) -> Metadata:
+        """Metadata of the state."""
+        return self.read_metadata()
 
     @property
     def mapping(self) -> str:
@@ -230,14 +235,14 @@ def lazy_files(
 
     Args:
         dialect: Dialect of the log.
-        metadata: Gives the state's metadata; called now.
+        metadata: Gives the state's metadata; called now if the schema depends on it.
         struct_statistics: Says whether the checkpoint keeps typed statistics; called on collect.
         live: Gives the live files' batches for source columns and a transform; called on collect.
         where: Predicate over table columns.
         stats: Type the statistics.
         flatten: Type the partition values.
     """
-    query = FilesQuery(dialect, metadata(), where, stats, flatten)
+    query = FilesQuery(dialect, metadata, where, stats, flatten)
     if where is not None:
         referenced_columns(where, query.metadata.schema)  # refuses a wrong one now, not on collect
     schema = query.schema()

@@ -22,7 +22,9 @@ from lakelog.log.state import Base, Past, State
 
 
 def open_state(log: Log, version: int | None = None) -> State:
-    """The state of a version (None: the latest), checked and ready to read.
+    """The state of a version (None: the latest), ready to read.
+
+    It is checked now if that is cheap, else with whatever is read from it first.
 
     Raises:
         TableNotFoundError: The log is empty.
@@ -34,9 +36,11 @@ def open_state(log: Log, version: int | None = None) -> State:
     segment = _choose(log, listing, version)
     state = State.of(log, segment, listing.notes)
     try:
-        return state.check()
+        if state.is_cheap:
+            state.ensure_readable()
     except CheckpointCorruptionError as error:
         return fall_back(state, error)
+    return state
 
 
 def _choose(log: Log, listing: LogListing, version: int | None) -> LogSegment:
@@ -59,11 +63,12 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
         CheckpointCorruptionError: `error`, with why there is no sound way around it.
     """
     listing = state.log.list_all()
-    excluded: list[Checkpoint] = []
+    excluded = state.excluded
     broken: BaseException = error
     while True:
         assert state.segment.checkpoint is not None
-        excluded.append(state.segment.checkpoint)
+        # One found broken earlier stays out: two of them would otherwise take turns for ever.
+        excluded = (*excluded, state.segment.checkpoint)
         try:
             segment = choose_segment(
                 listing, state.version, table=state.log.table, excluded=excluded
@@ -75,9 +80,9 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
             f"the checkpoint {excluded[-1].paths[0]} cannot be read and was passed over: "
             f"{error.message}"
         )
-        candidate = State.of(state.log, segment, (*listing.notes, note))
+        candidate = State.of(state.log, segment, (*state.notes, note), excluded)
         try:
-            candidate.check()
+            candidate.ensure_readable()
             ids = _table_ids(candidate)
         except CheckpointCorruptionError as another:
             state, broken = candidate, another
@@ -131,7 +136,8 @@ def update_state(state: State, version: int | None = None) -> State:
         (*(before.commits if before else ()), *state.tail.commits),
         (*(before.warnings if before else ()), *state.tail.warnings),
     )
-    updated = State(state.log, segment, state.base, past, tuple(run), state.notes).check()
+    updated = State(state.log, segment, state.base, past, tuple(run), state.notes, state.excluded)
+    updated.ensure_readable()
     if later and not _agrees(updated, later[-1]):
         return open_state(state.log, version)
     return updated

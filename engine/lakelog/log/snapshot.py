@@ -49,8 +49,10 @@ _SKIPS = (
 class Snapshot:
     """One version of a table, immutable.
 
-    Protocol and metadata are read when the snapshot is made; files, tombstones and the rest when
-    they are asked for, column by column. A checkpoint that turns out to be damaged is passed over
+    Protocol and metadata are read when the snapshot is made, or, where many megabytes of commits
+    stand above the checkpoint, with whatever is asked for first: nothing is answered before both
+    are there and the protocol is one that lakelog honours. Files, tombstones and the rest are read
+    when they are asked for, column by column. A checkpoint that turns out to be damaged is passed over
     where older files give the same version soundly (`provenance` says so, with a
     `LakelogWarning`), else `CheckpointCorruptionError` is raised.
 

@@ -135,6 +135,7 @@ class State:
             reads itself.
         new_commits: Commits that this state decodes; without `past`, all of the segment's.
         notes: Warnings from before this state was made.
+        excluded: Checkpoints that were found broken on the way here.
     """
 
     log: Log
@@ -143,13 +144,19 @@ class State:
     past: Past | None = None
     new_commits: tuple[CommitFile, ...] = ()
     notes: tuple[str, ...] = ()
+    excluded: tuple[Checkpoint, ...] = ()
 
     @staticmethod
-    def of(log: Log, segment: LogSegment, notes: tuple[str, ...] = ()) -> State:
+    def of(
+        log: Log,
+        segment: LogSegment,
+        notes: tuple[str, ...] = (),
+        excluded: tuple[Checkpoint, ...] = (),
+    ) -> State:
         """The state of a segment, with nothing read yet."""
         checkpoint = segment.checkpoint
         base = Base(log.dialect.open_checkpoint(log.store, checkpoint)) if checkpoint else None
-        return State(log, segment, base, None, segment.commits, notes)
+        return State(log, segment, base, None, segment.commits, notes, excluded)
 
     @property
     def version(self) -> int:
@@ -219,26 +226,61 @@ class State:
     @cached_property
     def meta_parts(self) -> tuple[Actions, ...]:
         """Decoded actions, with or without the file actions: whichever is at hand or cheap."""
-        size = sum(c.size_bytes for c in self.new_commits)
-        if "tail" in self.__dict__ or size <= _SMALL_TAIL_BYTES or self.segment.compactions:
+        if "tail" in self.__dict__ or self.is_cheap or self.segment.compactions:
             return self.tail.parts
         return (self.log.dialect.decode(self.log.store, self.new_commits, files=False),)
 
     @cached_property
     def meta(self) -> pl.DataFrame:
         """Reconciled non-file actions of the state; removed domains are still in it."""
+        self.ensure_readable()
         base = [self.base.pair, self.base.rest] if self.base is not None else []
         return reconcile_meta([*base, self.tail_meta])
 
     # --- protocol and metadata ---------------------------------------------------------------
 
-    @cached_property
-    def protocol(self) -> Protocol:
-        """The protocol.
+    @property
+    def is_cheap(self) -> bool:
+        """Whether protocol and metadata cost little to read. Where many megabytes of commits stand
+        above the checkpoint, they are read with whatever is asked for first.
+        """
+        return sum(c.size_bytes for c in self.new_commits) <= _SMALL_TAIL_BYTES
+
+    def ensure_readable(self) -> None:
+        """Make sure that protocol and metadata are there, and that lakelog honours the protocol.
 
         Raises:
-            MissingActionError: The log, or the checkpoint it starts from, has none.
+            MissingActionError: The log, or the checkpoint it starts from, lacks one of them.
+            UnsupportedFeatureError: The protocol needs what lakelog does not honour.
         """
+        _ = self._readable
+
+    @cached_property
+    def _readable(self) -> bool:
+        protocol = self._protocol
+        self.log.dialect.check_readable(
+            {
+                "minReaderVersion": protocol.min_reader_version,
+                "readerFeatures": protocol.reader_features,
+            },
+            self.log.table,
+        )
+        return self._metadata is not None
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol; errors as `ensure_readable`."""
+        self.ensure_readable()
+        return self._protocol
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata; errors as `ensure_readable`."""
+        self.ensure_readable()
+        return self._metadata
+
+    @cached_property
+    def _protocol(self) -> Protocol:
         row = self._single("protocol")
         if row is None:
             default = self.log.dialect.default_protocol
@@ -248,12 +290,7 @@ class State:
         return Protocol.from_row(row)
 
     @cached_property
-    def metadata(self) -> Metadata:
-        """The metadata.
-
-        Raises:
-            MissingActionError: The log, or the checkpoint it starts from, has none.
-        """
+    def _metadata(self) -> Metadata:
         row = self._single("metaData")
         if row is None:
             raise self._missing("metaData")
@@ -282,6 +319,7 @@ class State:
     @cached_property
     def last_commit_info(self) -> CommitInfo | None:
         """The commitInfo of the version's own commit, or None where it has none."""
+        self.ensure_readable()
         for part in reversed(self.meta_parts):
             for info in reversed(part.commit_infos):
                 if info.version == self.version:
@@ -310,7 +348,8 @@ class State:
 
         Memory: a few batches of the columns asked for, and the layers.
         """
-        layers = self.layers
+        layers = self.layers  # first: it decodes what the check would else decode on its own
+        self.ensure_readable()
         keys = layers.keys()
         wanted = [*columns, *(("dvId",) if keys.height else ())]
 
@@ -398,19 +437,6 @@ class State:
             tuple(c.path for c in (*(past.commits if past else ()), *self.tail.commits)),
             (*self.notes, *(past.warnings if past else ()), *self.tail.warnings),
         )
-
-    def check(self) -> State:
-        """Read protocol and metadata, and refuse what lakelog cannot read rightly."""
-        protocol = self.protocol
-        self.log.dialect.check_readable(
-            {
-                "minReaderVersion": protocol.min_reader_version,
-                "readerFeatures": protocol.reader_features,
-            },
-            self.log.table,
-        )
-        _ = self.metadata
-        return self
 
 
 class broken_checkpoint:  # noqa: N801 - a context manager, named as it reads
