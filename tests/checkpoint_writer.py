@@ -94,7 +94,6 @@ FIELDS: dict[str, list[tuple[str, pa.DataType]]] = {
     ],
 }
 OPTIONAL = {
-    "protocol": ("readerFeatures", "writerFeatures"),
     "metaData": ("name", "description", "createdTime"),
     "txn": ("lastUpdated",),
     "domainMetadata": ("removed",),

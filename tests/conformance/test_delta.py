@@ -25,6 +25,8 @@ from tests.conformance.tables import (
 )
 from tests.model import replay
 from tests.model.compare import differences, normal, rows_of
+from tests.model.observe import replay_from_its_base
+from tests.model.statistics import with_statistics
 
 pytestmark = pytest.mark.corpus
 
@@ -125,7 +127,7 @@ def test_updating_version_by_version_gives_every_version_of_the_history(
         snapshot = snapshot.update(version=version)
         found.append(_history_row(version, _files(snapshot)))
     assert found == history
-    assert wrong_facts(name, snapshot_facts(snapshot)) == {}
+    assert _wrong_after_update(name, snapshot, unpacked) == {}
 
 
 @each(TABLES, lambda entry: len(entry.get("history") or ()) > 1 and entry["verdict"] == "load")
@@ -134,8 +136,19 @@ def test_updating_the_first_version_once_gives_the_latest(name: str, unpacked: P
     first = table.snapshot(version=TABLES[name]["history"][0][0])
     first.files().select("path").collect()
     updated = first.update()
-    assert wrong_facts(name, snapshot_facts(updated)) == {}
+    assert _wrong_after_update(name, updated, unpacked) == {}
     assert _history_row(first.version, _files(first)) == TABLES[name]["history"][0]
+
+
+def _wrong_after_update(name: str, snapshot: Any, unpacked: Path) -> dict[str, Any]:
+    """Facts that differ, but for tombstones that a later checkpoint has dropped as expired."""
+    found = snapshot_facts(snapshot)
+    wrong = wrong_facts(name, found)
+    if "tombstones" in wrong:
+        state = replay_from_its_base(delta_path(name, unpacked), None, snapshot)
+        if found["tombstones"] == len(state.tombstones):
+            del wrong["tombstones"]
+    return wrong
 
 
 @each(TABLES, _loads)
@@ -173,7 +186,7 @@ def test_every_column_of_the_state_equals_the_plain_replay(name: str) -> None:
 @each(TABLES, lambda entry: _loads(entry) and not entry.get("packed"))
 def test_the_actions_of_every_commit_equal_the_plain_decode(name: str) -> None:
     path = delta_path(name)
-    expected = [normal(row) for row in replay.decode_commits(path)]
+    expected = [normal(with_statistics(row)) for row in replay.decode_commits(path)]
     found = [normal(row) for row in rows_of(lakelog.open(path).actions())]
     for row in found:
         row.pop("timestamp", None)

@@ -53,7 +53,7 @@ def normal(row: Mapping[str, Any], columns: Iterable[str] | None = None) -> Row:
         kept["extra"] = json.loads(extra)
     if "stats" in kept:
         kept["stats"] = _json(kept["stats"])
-    for name in ("operationParameters", "operationMetrics"):
+    for name in ("operationParameters", "operationMetrics", "minValues", "maxValues", "nullCount"):
         if name in kept:
             kept[name] = {k: v and _json(v) for k, v in kept[name].items()}
     return kept

@@ -233,8 +233,11 @@ def _require_readable(protocol: dict[str, Any] | None) -> None:
     version = protocol["minReaderVersion"]
     if version > 3:
         raise RefusedError(f"reader version {version}")
-    unknown = set(protocol["readerFeatures"] or ()) - READABLE_FEATURES if version == 3 else set()
-    if unknown:
+    if version < 3:
+        return
+    if protocol["readerFeatures"] is None:
+        raise RefusedError("reader version 3 without reader features")
+    if unknown := set(protocol["readerFeatures"]) - READABLE_FEATURES:
         raise RefusedError(f"reader features {unknown}")
 
 

@@ -1,0 +1,43 @@
+"""Statistics spread from their JSON text into the columns of the flattened action table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+MAPS = ("minValues", "maxValues", "nullCount")
+
+
+class _Digits(str):
+    """A number as the text spells it."""
+
+    __slots__ = ()
+
+
+def _text(value: Any) -> str:
+    """A value as text: strings and numbers as they stand, all else as JSON."""
+    if isinstance(value, str):
+        return str(value)
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def spread(stats: str | None) -> dict[str, Any]:
+    """``numRecords`` and the three maps of a statistics text; nothing where it is no object."""
+    try:
+        parsed = json.loads(stats or "null", parse_float=_Digits, parse_int=_Digits)
+    except ValueError:
+        return {}
+    if not isinstance(parsed, dict):
+        return {}
+    columns: dict[str, Any] = {}
+    if isinstance(parsed.get("numRecords"), _Digits):
+        columns["numRecords"] = int(parsed["numRecords"])
+    for name in MAPS:
+        if isinstance(parsed.get(name), dict):
+            columns[name] = {k: _text(v) for k, v in parsed[name].items() if v is not None}
+    return columns
+
+
+def with_statistics(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with its statistics spread, as ``Table.actions`` gives it."""
+    return {**row, **spread(row.get("stats"))}
