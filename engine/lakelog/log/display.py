@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING, Any
-
-from lakelog.errors import LakelogError
-
-if TYPE_CHECKING:
-    from lakelog.log.snapshot import Snapshot
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 _SHOWN_COLUMNS = 8
 
@@ -27,9 +23,8 @@ def size_text(size_bytes: int) -> str:
     return f"{value:.1f} PiB"
 
 
-def facts_of(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """The first things to know about a snapshot, as (label, text); reads no files' rows."""
-    facts = snapshot.facts()
+def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A snapshot's facts (`Snapshot.facts`) for people, as (label, text)."""
     when = facts["timestamp"]
     names = facts["columns"]
     shown = ", ".join(names[:_SHOWN_COLUMNS]) + (
@@ -49,34 +44,17 @@ def facts_of(snapshot: Snapshot) -> list[tuple[str, str]]:
     ]
 
 
-def snapshot_text(snapshot: Snapshot) -> str:
-    """A few lines for a terminal; a fact that cannot be read says why."""
-    try:
-        facts = facts_of(snapshot)
-    except LakelogError as error:
-        return f"Snapshot(version={snapshot.version}): {error.message}"
+def table_text(title: str, facts: Sequence[tuple[str, str]]) -> str:
+    """A few lines for a terminal."""
     width = max(len(label) for label, _ in facts)
-    return "Snapshot\n" + "\n".join(f"  {label:<{width}}  {text}" for label, text in facts)
+    return "\n".join([title, *(f"  {label:<{width}}  {text}" for label, text in facts)])
 
 
-def snapshot_html(snapshot: Snapshot) -> str:
+def table_html(title: str, facts: Sequence[tuple[str, str]]) -> str:
     """A small table for a notebook."""
-    try:
-        facts = facts_of(snapshot)
-    except LakelogError as error:
-        return f"<p>Snapshot {snapshot.version}: {html.escape(error.message)}</p>"
-    return _table("Snapshot", facts)
-
-
-def table_html(title: str, facts: list[tuple[str, Any]]) -> str:
-    """A small table for a notebook."""
-    return _table(title, facts)
-
-
-def _table(title: str, facts: list[tuple[str, Any]]) -> str:
     rows = "".join(
         f"<tr><th style='text-align:left'>{html.escape(label)}</th>"
-        f"<td style='text-align:left'>{html.escape(str(text))}</td></tr>"
+        f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
         for label, text in facts
     )
     return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"

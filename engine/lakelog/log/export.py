@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import polars as pl
@@ -28,9 +28,6 @@ from lakelog.log.files import statistics_text
 from lakelog.log.history import with_derived_statistics
 from lakelog.log.replay import live_domains
 from lakelog.log.state import State
-
-if TYPE_CHECKING:
-    from lakelog.log.snapshot import Snapshot
 
 MANIFEST = "_manifest.json"
 FORMAT = "lakelog-state"
@@ -119,15 +116,19 @@ def iter_state(state: State, columns: Sequence[str] | None = None) -> Iterator[p
 
 
 def write_state(
-    snapshot: Snapshot, directory: str | Path, max_part_bytes: int = 134_217_728
+    state: State,
+    directory: str | Path,
+    max_part_bytes: int = 134_217_728,
+    timestamp_ms: int | None = None,
 ) -> Manifest:
-    """Write a snapshot's state to a directory.
+    """Write a state to a directory.
 
     Args:
-        snapshot: The snapshot.
+        state: The state.
         directory: Local path or fsspec URL; must not exist, or be empty.
         max_part_bytes: A part is closed once it has reached so many bytes; the last row group
             may take it beyond.
+        timestamp_ms: When the version was committed, for the manifest.
 
     Returns:
         The manifest, which is also the last file written.
@@ -162,23 +163,20 @@ def write_state(
             raise
         raise _unwritable(target, cause) from cause
 
-    def write(state: State) -> Manifest:
-        writer = _PartWriter(filesystem, root, max_part_bytes)
-        try:
-            for batch in iter_state(state):
-                writer.write(batch)
-            writer.close()
-            manifest = writer.manifest(target, snapshot, state)
-            with filesystem.open(f"{root}/{MANIFEST}", "wb") as file:
-                file.write(manifest.to_json())
-        except BaseException as cause:
-            writer.remove()
-            if isinstance(cause, OSError) and not isinstance(cause, UnavailableError):
-                raise _unwritable(target, cause) from cause
-            raise
-        return manifest
-
-    return snapshot.read_state(write)
+    writer = _PartWriter(filesystem, root, max_part_bytes)
+    try:
+        for batch in iter_state(state):
+            writer.write(batch)
+        writer.close()
+        manifest = writer.manifest(target, state, timestamp_ms)
+        with filesystem.open(f"{root}/{MANIFEST}", "wb") as file:
+            file.write(manifest.to_json())
+    except BaseException as cause:
+        writer.remove()
+        if isinstance(cause, OSError) and not isinstance(cause, UnavailableError):
+            raise _unwritable(target, cause) from cause
+        raise
+    return manifest
 
 
 def _unwritable(target: str, cause: OSError) -> UnavailableError:
@@ -268,14 +266,14 @@ class _PartWriter:
             if self._filesystem.exists(path):
                 self._filesystem.rm_file(path)
 
-    def manifest(self, target: str, snapshot: Snapshot, state: State) -> Manifest:
+    def manifest(self, target: str, state: State, timestamp_ms: int | None) -> Manifest:
         provenance = state.provenance
         return Manifest(
             target,
             state.log.table,
             state.log.dialect.name,
             state.version,
-            snapshot.timestamp_ms,
+            timestamp_ms,
             self._counts["add"],
             self._total_size,
             self._counts["remove"],

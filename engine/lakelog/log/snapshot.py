@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import polars as pl
 
 from lakelog import actions, contract
-from lakelog.errors import CheckpointCorruptionError, InvalidInputError, MissingDependencyError
+from lakelog.errors import (
+    CheckpointCorruptionError,
+    InvalidInputError,
+    LakelogError,
+    MissingDependencyError,
+)
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.log import properties
 from lakelog.log.context import Log, state_times
-from lakelog.log.display import snapshot_html, snapshot_text
+from lakelog.log.display import described, table_html, table_text
+from lakelog.log.export import Manifest, iter_state, write_state
 from lakelog.log.files import Transform, lazy_files, tombstone_columns
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.opening import fall_back, open_state, update_state
@@ -26,8 +32,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
     import pyarrow as pa
-
-    from lakelog.log.export import Manifest
 
 _T = TypeVar("_T")
 
@@ -52,9 +56,11 @@ class Snapshot:
     Protocol and metadata are read when the snapshot is made, or, where many megabytes of commits
     stand above the checkpoint, with whatever is asked for first: nothing is answered before both
     are there and the protocol is one that lakelog honours. Files, tombstones and the rest are read
-    when they are asked for, column by column. A checkpoint that turns out to be damaged is passed over
-    where older files give the same version soundly (`provenance` says so, with a
-    `LakelogWarning`), else `CheckpointCorruptionError` is raised.
+    when they are asked for, column by column.
+
+    A checkpoint that turns out to be damaged is passed over where older files give the same
+    version soundly (`provenance` says so, with a `LakelogWarning`), else
+    `CheckpointCorruptionError` is raised.
 
     Make one with `Table.snapshot`.
     """
@@ -314,9 +320,8 @@ class Snapshot:
 
         See `lakelog.log.export.write_state` for the layout, errors and memory.
         """
-        from lakelog.log.export import write_state
-
-        return write_state(self, directory, max_part_bytes)
+        at = self.timestamp_ms
+        return self.read_state(lambda state: write_state(state, directory, max_part_bytes, at))
 
     def iter_state(self, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
         """The whole state in batches of the flattened action table.
@@ -327,17 +332,21 @@ class Snapshot:
 
         Memory: one batch, and the layers above the checkpoint.
         """
-        from lakelog.log.export import iter_state
-
         return iter_state(self._state, columns)
 
     # --- display -----------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        return snapshot_text(self)
+        return table_text("Snapshot", self._described())
 
     def _repr_html_(self) -> str:
-        return snapshot_html(self)
+        return table_html("Snapshot", self._described())
+
+    def _described(self) -> list[tuple[str, str]]:
+        try:
+            return described(self.facts())
+        except LakelogError as error:  # a display says what is wrong, and does not raise it
+            return [("path", self.path), ("version", str(self.version)), ("error", error.message)]
 
     def facts(self) -> dict[str, Any]:
         """What a person wants to know first, as plain data; reads no files' rows."""
