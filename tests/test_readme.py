@@ -114,10 +114,13 @@ def test_every_command_of_the_command_line_is_in_the_readme(shell: dict[str, str
     assert described == offered
 
 
+PLUMBING = {"open", "read_state"}  # of Snapshot, for the layers of lakelog itself
+
+
 @pytest.mark.parametrize("kind", ["Table", "Snapshot"])
 def test_every_public_method_is_in_the_readme(kind: str) -> None:
     for name in vars(getattr(lakelog, kind)):
-        if not name.startswith("_"):
+        if not name.startswith("_") and name not in PLUMBING:
             assert re.search(rf"\b{name}\b", README), f"README.md does not mention {kind}.{name}"
 
 

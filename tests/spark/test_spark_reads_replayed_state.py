@@ -72,8 +72,12 @@ def write_table(root: Path, commits: int) -> None:
         (log / f"{version:020}.json").write_text(text)
 
 
-def test_spark_reads_every_part_with_maps_as_maps(spark: Any, tmp_path: Path) -> None:
+def test_spark_reads_every_part_with_maps_as_maps(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pyspark.sql.types import StructType
+
+    monkeypatch.setattr("lakelog.log.export._GROUP_ROWS", 8)
 
     write_table(tmp_path / "table", 40)
     snapshot = lakelog.open(str(tmp_path / "table")).snapshot()
