@@ -216,6 +216,10 @@ class Dialect(Protocol):
         """
         ...
 
+    def version_checksum(self, store: LogStore, version: int) -> dict[str, Any] | None:
+        """The body of a version's checksum file; None where there is none that can be read."""
+        ...
+
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
         """Flatten commitInfo bodies to rows (``actionType`` = ``commitInfo``), in order;
         fields that the contract does not name go to ``extra``.

@@ -18,6 +18,7 @@ from lakelog.errors import (
 )
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.log import properties
+from lakelog.log.checksum import compare_checksum
 from lakelog.log.context import Log, state_times
 from lakelog.log.display import described, table_html, table_text
 from lakelog.log.export import Manifest, iter_state, write_state
@@ -257,6 +258,17 @@ class Snapshot:
     def total_size(self) -> int:
         """Bytes in the live files, as the log records them."""
         return self._totals[1]
+
+    def version_checksum(self) -> pl.DataFrame | None:
+        """What the version's ``.crc`` file records beside what replay finds.
+
+        Returns:
+            One row a field: ``field``, ``recorded``, ``found`` (JSON text), ``agrees``; None where
+            the version has no checksum file that can be read. A disagreement never changes an
+            answer: the checksum is a hint.
+        """
+        recorded = self.read_state(lambda s: s.log.dialect.version_checksum(s.log.store, s.version))
+        return None if recorded is None else compare_checksum(self, recorded)
 
     # --- as a dataframe ----------------------------------------------------------------------
 

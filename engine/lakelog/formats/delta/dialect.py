@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import orjson
 import polars as pl
 
-from lakelog.errors import LakelogError, MalformedLogError, NotFoundError
+from lakelog.errors import MalformedLogError, NotFoundError
 from lakelog.formats.base import (
     Actions,
     Checkpoint,
@@ -21,6 +20,7 @@ from lakelog.formats.base import (
 from lakelog.formats.commit_info import flatten_commit_infos
 from lakelog.formats.delta import features
 from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
+from lakelog.formats.delta.hints import read_last_checkpoint, read_version_checksum
 from lakelog.formats.delta.names import LAST_CHECKPOINT, LOG_FOLDER, parse_listing
 from lakelog.formats.delta.paths import decode_paths, with_dv_id
 from lakelog.formats.ndjson import Blob, decode_lines
@@ -44,19 +44,19 @@ class DeltaDialect:
         complete checkpoint stands there; else at `start`. The pointer never decides: a missing,
         broken or stale one costs time only.
         """
-        if hint and (pointed := self._pointed_version(store)):
-            listing = parse_listing(store.list_from(LOG_FOLDER, f"{pointed:020d}"))
-            if any(c.version >= pointed for c in listing.checkpoints):
-                return listing
-        return parse_listing(store.list_from(LOG_FOLDER, f"{start:020d}" if start else ""))
-
-    def _pointed_version(self, store: LogStore) -> int | None:
-        try:
-            pointer: Any = orjson.loads(store.read(LAST_CHECKPOINT))
-            version = pointer["version"]
-        except (LakelogError, orjson.JSONDecodeError, KeyError, TypeError):
-            return None
-        return version if type(version) is int and 0 < version < 10**20 else None
+        notes: tuple[str, ...] = ()
+        if hint:
+            pointer = read_last_checkpoint(store)
+            if pointer.version:
+                listing = parse_listing(store.list_from(LOG_FOLDER, f"{pointer.version:020d}"))
+                if any(c.version >= pointer.version for c in listing.checkpoints):
+                    return listing
+                missing = f"no complete checkpoint stands at or above version {pointer.version}"
+                notes = (f"{LAST_CHECKPOINT} is wrong: {missing}",)
+            elif pointer.note:
+                notes = (pointer.note,)
+        listing = parse_listing(store.list_from(LOG_FOLDER, f"{start:020d}" if start else ""))
+        return replace(listing, notes=(*notes, *listing.notes))
 
     def decode(
         self, store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
@@ -84,6 +84,10 @@ class DeltaDialect:
     ) -> pl.DataFrame:
         """The files as they are: Delta's file actions refer to nothing."""
         return files
+
+    def version_checksum(self, store: LogStore, version: int) -> dict[str, Any] | None:
+        """The body of ``<version>.crc``; None where there is none that can be read."""
+        return read_version_checksum(store, version)
 
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
         """Flatten commitInfo bodies, in order."""

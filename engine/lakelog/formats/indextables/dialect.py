@@ -73,6 +73,10 @@ class IndexTablesDialect:
         reader = self.open_checkpoint(store, checkpoint)
         return reader.created_ms() if isinstance(reader, AvroStateReader) else None
 
+    def version_checksum(self, store: LogStore, version: int) -> dict[str, Any] | None:  # noqa: ARG002 - as the protocol gives them
+        """None: IndexTables keeps no version checksums."""
+        return None
+
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
         """Rows with the bodies in ``extra``: the format knows no commitInfo, but keeps it."""
         return flatten_commit_infos(infos, wire())
