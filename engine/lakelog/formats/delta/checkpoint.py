@@ -236,8 +236,8 @@ def _child(schema: pa.Schema, *names: str) -> pa.DataType | None:
 def _leaf_columns(schema: pa.Schema, columns: Sequence[str], kinds: Sequence[str]) -> list[str]:
     """Parquet leaves that hold `columns` for the action types in `kinds`."""
     wanted = {"path", *columns}
-    if "dvId" in wanted:
-        wanted |= set(_DV_COLUMNS)
+    if any(column.startswith("dv") for column in wanted):
+        wanted |= set(_DV_COLUMNS)  # a deletion vector is checked whole, whatever is asked of it
     leaves: list[str] = []
     for kind in kinds:
         for position, leaf in _WIRE.wrappers[kind].leaves((kind,)):
