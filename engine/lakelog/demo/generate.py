@@ -29,7 +29,7 @@ ENGINE = "lakelog demo"
 _COLUMNS = (
     ("order_id", "long"),
     ("customer", "string"),
-    ("amount", "double"),
+    ("amount", "decimal(10,2)"),
     ("quantity", "integer"),
     ("placed_at", "timestamp"),
     ("day", "date"),

@@ -1,0 +1,325 @@
+"""The commands, their options and their help. Imports nothing heavy.
+
+Every command's help ends in examples; their work is in `lakelog.cli.commands`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+import lakelog
+from lakelog.cli import options
+from lakelog.cli.guard import GuardedGroup, run
+from lakelog.cli.options import Target, as_output
+
+StorageOptions = tuple[tuple[str, Any], ...]
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and leave the process with its exit code.
+
+    Args:
+        arguments: The words after ``lakelog``; None takes them from the process.
+    """
+    sys.exit(run(app, arguments))
+
+
+def _examples(*lines: str) -> str:
+    """The end of a command's help; click keeps the lines of a paragraph that begins so."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+@click.group(
+    cls=GuardedGroup,
+    context_settings=_SETTINGS,
+    epilog=_examples(
+        "lakelog demo",
+        "lakelog info s3://bucket/orders --storage-option anon=true",
+        "lakelog files orders --where \"day >= '2026-01-05'\" --output csv",
+        "lakelog history orders --limit 5",
+        "lakelog replay orders --out state",
+    ),
+)
+@click.version_option(lakelog.__version__, "--version", message="lakelog %(version)s")
+@options.debug
+def app() -> None:
+    """Read the log of a lake table: what is in it, how it came to be, who did it.
+
+    TABLE is a folder with a Delta or an IndexTables log, as a path or as any fsspec URL. Nothing
+    is ever written to it.
+    """
+
+
+@app.command(epilog=_examples("lakelog demo", "lakelog demo --dir playground --commits 1000"))
+@click.option(
+    "--dir",
+    "--directory",
+    "directory",
+    metavar="DIR",
+    help="Folder to work in; a new temporary one by default. It is kept.",
+)
+@click.option("--commits", type=int, default=300, show_default=True, help="Commits of the table.")
+@click.option("--seed", type=int, default=7, show_default=True, help="The same seed, the same log.")
+@options.debug
+def demo(directory: str | None, commits: int, seed: int) -> None:
+    """Watch the main job run on a table made for it.
+
+    It opens the table, prunes and counts its files, looks at its history, travels in time, updates
+    by a commit, and writes the state as Parquet; each step tells what it cost.
+
+    The table is a Delta log on local disk (orders by day and region, with statistics, removes,
+    restored files and a checkpoint). The data files that it speaks of do not exist; reading a log
+    needs none.
+    """
+    from lakelog.cli.demo import run_demo
+
+    run_demo(directory, commits, seed)
+
+
+@app.command(
+    epilog=_examples("lakelog info orders", "lakelog info orders --version 10 --output json")
+)
+@options.target
+@options.travel
+@options.output
+@options.debug
+def info(
+    table: str,
+    storage_option: StorageOptions,
+    version: int | None,
+    timestamp: str | None,
+    output: str | None,
+    to: str | None,
+) -> None:
+    """Facts about a table: schema, protocol, sizes.
+
+    Also the files that the answer rests on, and the versions that can still be rebuilt.
+    """
+    from lakelog.cli import commands
+
+    commands.info(_target(table, storage_option), version, timestamp, as_output(output, to))
+
+
+@app.command(
+    epilog=_examples(
+        "lakelog files orders",
+        "lakelog files orders --where \"day >= '2026-01-05' and amount > 1000\" --stats",
+        "lakelog files orders --version 10 --columns path,size --output csv",
+        "lakelog files orders --output parquet --to files.parquet",
+    )
+)
+@options.target
+@options.travel
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="Leave out files that cannot hold a row for which this SQL condition over the table's "
+    "columns is true, by partition value and statistics.",
+)
+@click.option("--stats", is_flag=True, help="Typed statistics: numRecords, min, max, nullCount.")
+@click.option("--flatten", is_flag=True, help="One typed column for each partition column.")
+@options.rows
+@options.debug
+def files(
+    table: str,
+    storage_option: StorageOptions,
+    version: int | None,
+    timestamp: str | None,
+    where: str | None,
+    stats: bool,
+    flatten: bool,
+    output: str | None,
+    to: str | None,
+    limit: int | None,
+    columns: str,
+) -> None:
+    """The live files, one row each.
+
+    A file's version is that of the commit which added it, where the log still says so.
+    """
+    from lakelog.cli import commands
+
+    commands.files(
+        _target(table, storage_option),
+        version,
+        timestamp,
+        where,
+        as_output(output, to, limit, columns),
+        stats=stats,
+        flatten=flatten,
+    )
+
+
+@app.command(
+    epilog=_examples("lakelog history orders --limit 5", "lakelog history orders --output json")
+)
+@options.target
+@options.rows
+@options.debug
+def history(
+    table: str,
+    storage_option: StorageOptions,
+    output: str | None,
+    to: str | None,
+    limit: int | None,
+    columns: str,
+) -> None:
+    """The commits, newest first: when, what, who."""
+    from lakelog.cli import commands
+
+    commands.history(_target(table, storage_option), as_output(output, to, limit, columns))
+
+
+@app.command(
+    epilog=_examples(
+        "lakelog actions orders --start 10 --end 20",
+        "lakelog actions orders --type remove --type add --columns version,actionType,path",
+        "lakelog actions orders --output parquet --to actions.parquet",
+    )
+)
+@options.target
+@click.option("--start", type=int, default=0, show_default=True, help="First version.")
+@click.option("--end", type=int, help="Last version, included; the latest by default.")
+@click.option(
+    "--type",
+    "kinds",
+    multiple=True,
+    metavar="TYPE",
+    help="Only actions of this type, such as add or txn; repeatable.",
+)
+@options.rows
+@options.debug
+def actions(
+    table: str,
+    storage_option: StorageOptions,
+    start: int,
+    end: int | None,
+    kinds: tuple[str, ...],
+    output: str | None,
+    to: str | None,
+    limit: int | None,
+    columns: str,
+) -> None:
+    """Every action of a range of commits.
+
+    All types of action, of either format, come in one schema.
+    """
+    from lakelog.cli import commands
+
+    commands.actions(
+        _target(table, storage_option),
+        start,
+        end,
+        kinds,
+        as_output(output, to, limit, columns),
+    )
+
+
+@app.command(epilog=_examples("lakelog diff orders 10 20", "lakelog diff orders 10 --output csv"))
+@options.target
+@click.argument("a", type=click.IntRange(min=0), metavar="A")
+@click.argument("b", type=click.IntRange(min=0), metavar="[B]", required=False)
+@options.rows
+@options.debug
+def diff(
+    table: str,
+    storage_option: StorageOptions,
+    a: int,
+    b: int | None,
+    output: str | None,
+    to: str | None,
+    limit: int | None,
+    columns: str,
+) -> None:
+    """What changed from version A to version B.
+
+    Files, deletion vectors, schema, properties, protocol, txns, each with the commit that did it.
+    B is the latest version by default.
+    """
+    from lakelog.cli import commands
+
+    commands.diff(_target(table, storage_option), a, b, as_output(output, to, limit, columns))
+
+
+@app.command(
+    epilog=_examples(
+        "lakelog blame orders day=2026-01-05/region=eu/part-00003.parquet",
+        'lakelog blame orders "$(lakelog files orders -o csv --columns path | tail -1)"',
+    )
+)
+@options.target
+@click.argument("path", metavar="PATH")
+@options.rows
+@options.debug
+def blame(
+    table: str,
+    storage_option: StorageOptions,
+    path: str,
+    output: str | None,
+    to: str | None,
+    limit: int | None,
+    columns: str,
+) -> None:
+    """The life of one data file, commit by commit.
+
+    Of a file that was removed it tells when it may be vacuumed. PATH is the file as the log spells
+    it, or as `lakelog files` shows it.
+    """
+    from lakelog.cli import commands
+
+    commands.blame(_target(table, storage_option), path, as_output(output, to, limit, columns))
+
+
+@app.command(
+    epilog=_examples(
+        "lakelog replay orders --out state",
+        "lakelog replay orders --version 10 --out state-10 --max-part-bytes 64MB",
+    )
+)
+@options.target
+@options.travel
+@click.option("--out", required=True, metavar="DIR", help="New or empty folder, or any fsspec URL.")
+@click.option(
+    "--max-part-bytes",
+    type=options.Size(),
+    default="128MiB",
+    show_default=True,
+    help="Begin another part when one has reached this size.",
+)
+@options.output
+@options.debug
+def replay(
+    table: str,
+    storage_option: StorageOptions,
+    version: int | None,
+    timestamp: str | None,
+    out: str,
+    max_part_bytes: int,
+    output: str | None,
+    to: str | None,
+) -> None:
+    """Write the replayed state as Parquet.
+
+    The folder gets flattened Parquet in parts, and a manifest. Spark, Polars and DuckDB read it as
+    it is.
+    """
+    from lakelog.cli import commands
+
+    commands.replay(
+        _target(table, storage_option),
+        version,
+        timestamp,
+        out,
+        max_part_bytes,
+        as_output(output, to),
+    )
+
+
+def _target(path: str, storage_options: StorageOptions) -> Target:
+    return Target(path, dict(storage_options))

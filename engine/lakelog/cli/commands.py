@@ -1,0 +1,368 @@
+"""What the commands do, once their options are understood."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from lakelog.cli import view
+from lakelog.cli.options import Output, Target
+from lakelog.cli.output import View, check, emit, write_text
+from lakelog.cli.view import count, time_text
+from lakelog.cli.watch import Meter, Watch, open_metered, progress
+from lakelog.cli.where import parse_where
+from lakelog.log.display import size_text
+
+if TYPE_CHECKING:
+    from lakelog.log.export import Manifest
+    from lakelog.log.snapshot import Snapshot
+    from lakelog.table import Table
+
+_MAP = pl.Map(pl.String(), pl.String())
+INFO_SCHEMA = {
+    "path": pl.String(),
+    "format": pl.String(),
+    "version": pl.Int64(),
+    "timestamp": pl.Datetime("ms", "UTC"),
+    "id": pl.String(),
+    "name": pl.String(),
+    "description": pl.String(),
+    "created": pl.Datetime("ms", "UTC"),
+    "columns": pl.List(pl.Struct({"name": pl.String(), "type": pl.String()})),
+    "partitionColumns": pl.List(pl.String()),
+    "configuration": _MAP,
+    "minReaderVersion": pl.Int64(),
+    "minWriterVersion": pl.Int64(),
+    "readerFeatures": pl.List(pl.String()),
+    "writerFeatures": pl.List(pl.String()),
+    "numFiles": pl.Int64(),
+    "totalSize": pl.Int64(),
+    "numTombstones": pl.Int64(),
+    "checkpointVersion": pl.Int64(),
+    "checkpointLayout": pl.String(),
+    "checkpointFiles": pl.List(pl.String()),
+    "compactionsReplayed": pl.Int64(),
+    "commitsReplayed": pl.Int64(),
+    "warnings": pl.List(pl.String()),
+    "rebuildable": pl.List(pl.Struct({"first": pl.Int64(), "last": pl.Int64()})),
+}
+"""Columns of ``lakelog info``, in its machine-readable forms."""
+
+_FILES = "path partitionValues size modificationTime numRecords version dvCardinality".split()
+_FILES_STATS = "path partitionValues size numRecords version min max".split()
+_HISTORY = "version timestamp operation userName operationMetrics operationParameters".split()
+_ACTIONS = (
+    "version position actionType path size dataChange dvCardinality operation appId txnVersion "
+    "domain schemaString configuration minReaderVersion minWriterVersion skipReason"
+).split()
+_DIFF = "version operation kind change name before after".split()
+_DIFF_NOUNS = {
+    "schema": "schema field",
+    "deletionVector": "deletion vector",
+    "metadata": "metadata entry",
+    "protocol": "protocol entry",
+    "skip": "skipped file",
+}
+_BLAME = (
+    "version timestamp actionType operation userName size dvCardinality "
+    "deletionTimestamp vacuumAfter"
+).split()
+_REPLAY = "part rows size".split()
+
+
+def info(target: Target, version: int | None, timestamp: str | None, output: Output) -> None:
+    """``lakelog info``."""
+    check(output)
+    table, meter = open_metered(target)
+    with progress("reading the log", meter):
+        facts = table_facts(table, table.snapshot(version, timestamp))
+    if output.format == "table":
+        write_text(view.facts_text(_info_lines(facts), to_file=output.to is not None), output)
+    else:
+        emit(pl.LazyFrame([facts], schema=INFO_SCHEMA), output, View("table", ()))
+
+
+def table_facts(table: Table, snapshot: Snapshot) -> dict[str, Any]:
+    """What ``lakelog info`` tells, with the names of `INFO_SCHEMA`."""
+    metadata, protocol = snapshot.metadata, snapshot.protocol
+    schema = snapshot.schema.fields if metadata.schema_string is not None else ()
+    tombstones = snapshot.tombstones().select(pl.len()).collect().item()
+    # Asked for in the end: reading the files may have passed over a broken checkpoint.
+    counts = {"numFiles": snapshot.num_files(), "totalSize": snapshot.total_size()}
+    provenance = snapshot.provenance
+    checkpoint = provenance.checkpoint
+    return {
+        "path": snapshot.path,
+        "format": snapshot.format,
+        "version": snapshot.version,
+        "timestamp": _moment(snapshot.timestamp_ms),
+        "id": metadata.id,
+        "name": metadata.name,
+        "description": metadata.description,
+        "created": _moment(metadata.created_time),
+        "columns": [{"name": f.name, "type": _type_text(f.type)} for f in schema],
+        "partitionColumns": list(metadata.partition_columns),
+        "configuration": dict(metadata.configuration),
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+        "readerFeatures": _listed(protocol.reader_features),
+        "writerFeatures": _listed(protocol.writer_features),
+        **counts,
+        "numTombstones": tombstones,
+        "checkpointVersion": checkpoint.version if checkpoint else None,
+        "checkpointLayout": checkpoint.layout if checkpoint else None,
+        "checkpointFiles": list(provenance.checkpoint_files),
+        "compactionsReplayed": len(provenance.compactions),
+        "commitsReplayed": len(provenance.commits),
+        "warnings": list(provenance.warnings),
+        "rebuildable": [{"first": a, "last": b} for a, b in table.versions()],
+    }
+
+
+def _moment(ms: int | None) -> dt.datetime | None:
+    if ms is None:
+        return None
+    try:
+        return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=ms)
+    except OverflowError:
+        return None
+
+
+def _listed(features: tuple[str, ...] | None) -> list[str] | None:
+    return None if features is None else list(features)
+
+
+def _type_text(type_: Any) -> str:
+    from lakelog import contract
+
+    raw = contract.to_json(type_)
+    return raw if isinstance(raw, str) else str(raw["type"])
+
+
+def _info_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    columns = ", ".join(f"{c['name']} {c['type']}" for c in facts["columns"])
+    features = dict.fromkeys([*(facts["readerFeatures"] or ()), *(facts["writerFeatures"] or ())])
+    lines = [
+        ("path", facts["path"]),
+        ("format", facts["format"]),
+        ("version", f"{facts['version']}, committed {time_text(facts['timestamp'])}"),
+        ("id", facts["id"] or "none"),
+        ("name", facts["name"]),
+        ("description", facts["description"]),
+        ("created", time_text(facts["created"]) if facts["created"] else None),
+        ("columns", columns or "none recorded"),
+        ("partitioned by", ", ".join(facts["partitionColumns"]) or "nothing"),
+        ("properties", ", ".join(f"{k}={v}" for k, v in facts["configuration"].items())),
+        ("protocol", _protocol_text(facts)),
+        ("features", ", ".join(features)),
+        ("files", f"{count(facts['numFiles'], 'file')}, {size_text(facts['totalSize'])}"),
+        ("tombstones", f"{facts['numTombstones']:,}"),
+        ("read from", _provenance_text(facts)),
+        ("can be rebuilt", "versions " + _ranges(facts["rebuildable"])),
+        *(("warning", text) for text in facts["warnings"]),
+    ]
+    return [(label, str(value)) for label, value in lines if value]
+
+
+def _protocol_text(facts: dict[str, Any]) -> str:
+    writer = facts["minWriterVersion"]
+    return f"reader {facts['minReaderVersion']}" + ("" if writer is None else f", writer {writer}")
+
+
+def _provenance_text(facts: dict[str, Any]) -> str:
+    parts = []
+    if facts["checkpointVersion"] is not None:
+        files = count(len(facts["checkpointFiles"]), "file")
+        parts.append(
+            f"the {facts['checkpointLayout']} checkpoint at {facts['checkpointVersion']} ({files})"
+        )
+    if facts["compactionsReplayed"]:
+        parts.append(count(facts["compactionsReplayed"], "log compaction file"))
+    if facts["commitsReplayed"] or not parts:
+        parts.append(count(facts["commitsReplayed"], "commit"))
+    return " and ".join(parts)
+
+
+def _ranges(ranges: Sequence[dict[str, int]]) -> str:
+    texts = [
+        f"{r['first']}" if r["first"] == r["last"] else f"{r['first']} to {r['last']}"
+        for r in ranges
+    ]
+    return ", ".join(texts) or "none"
+
+
+def files(
+    target: Target,
+    version: int | None,
+    timestamp: str | None,
+    where: str | None,
+    output: Output,
+    *,
+    stats: bool,
+    flatten: bool,
+) -> None:
+    """``lakelog files``."""
+    check(output)
+    table, meter = open_metered(target)
+    with progress("replaying", meter) as watch:
+        snapshot = table.snapshot(version, timestamp)
+        _expect_checkpoint(watch, meter, table, snapshot)
+        condition = None if where is None else parse_where(where, snapshot.schema)
+        live = snapshot.files(where=condition, stats=stats, flatten=flatten)
+        known = live.collect_schema().names()
+        columns = [c for name in (_FILES_STATS if stats else _FILES) for c in _spread(name, known)]
+
+        def summary(kept: pl.DataFrame) -> list[str]:
+            parts = [size_text(int(kept["size"].sum())), f"version {snapshot.version}"]
+            if condition is not None:
+                parts.insert(0, f"of {count(snapshot.num_files(), 'file')} in the table")
+            return parts
+
+        emit(live, output, View("file", tuple(columns), ("path",), summary, _told_by_path))
+
+
+def _told_by_path(shown: pl.DataFrame) -> tuple[str, ...]:
+    """Partition values need no column of their own where each path spells them out."""
+    if not {"path", "partitionValues"} <= set(shown.columns):
+        return ()
+    pairs = zip(shown["path"], shown["partitionValues"].to_list(), strict=True)
+    told = all(f"{k}={v}/" in path for path, values in pairs for k, v in (values or {}).items())
+    return ("partitionValues",) if told else ()
+
+
+def _spread(name: str, known: Sequence[str]) -> list[str]:
+    """The column, or those that stand in its place when partition values are flattened."""
+    if name == "partitionValues" and name not in known:
+        return [c for c in known if c.startswith("partition.")]
+    return [name]
+
+
+def history(target: Target, output: Output) -> None:
+    """``lakelog history``."""
+    check(output)
+    table, meter = open_metered(target)
+    with progress("reading commits", meter):
+        # A table says how many there are in all, so it has to read them.
+        rows = table.history(output.limit)
+    emit(rows.lazy(), output, View("commit", tuple(_HISTORY)))
+
+
+def actions(
+    target: Target, start: int, end: int | None, kinds: Sequence[str], output: Output
+) -> None:
+    """``lakelog actions``."""
+    check(output)
+    table, meter = open_metered(target)
+    rows = table.actions(start, end)
+    if kinds:
+        rows = rows.filter(pl.col("actionType").is_in(list(kinds)))
+
+    def summary(shown: pl.DataFrame) -> list[str]:
+        tally = Counter(shown["actionType"].to_list())
+        return [f"{number:,} {kind}" for kind, number in tally.most_common()]
+
+    with progress("reading commits", meter):
+        emit(rows, output, View("action", tuple(_ACTIONS), (), summary))
+
+
+def diff(target: Target, a: int, b: int | None, output: Output) -> None:
+    """``lakelog diff``."""
+    check(output)
+    table, meter = open_metered(target)
+    with progress("comparing", meter):
+        to = table.version() if b is None else b
+        rows = table.diff(a, to)
+
+    def summary(shown: pl.DataFrame) -> list[str]:
+        tally = Counter(zip(shown["kind"], shown["change"], strict=True))
+        parts = [
+            f"{count(n, _DIFF_NOUNS.get(kind, kind))} {change}"
+            for (kind, change), n in sorted(tally.items())
+        ]
+        return [*parts, f"from version {a} to {to}"]
+
+    emit(rows.lazy(), output, View("difference", tuple(_DIFF), (), summary))
+
+
+def blame(target: Target, path: str, output: Output) -> None:
+    """``lakelog blame``."""
+    check(output)
+    table, meter = open_metered(target)
+    with progress("reading commits", meter):
+        rows = table.blame(path)
+
+    def summary(shown: pl.DataFrame) -> list[str]:
+        until = shown["vacuumAfter"].drop_nulls()
+        if until.len():
+            return [f"removed; may be vacuumed after {time_text(until[-1])}"]
+        return ["live" if shown["actionType"][-1] == "add" else "removed"]
+
+    emit(rows.lazy(), output, View("event", tuple(_BLAME), (), summary))
+
+
+def replay(
+    target: Target,
+    version: int | None,
+    timestamp: str | None,
+    out: str,
+    max_part_bytes: int,
+    output: Output,
+) -> None:
+    """``lakelog replay``."""
+    check(output)
+    table, meter = open_metered(target)
+    begin = time.perf_counter()
+    with progress("replaying", meter) as watch:
+        snapshot = table.snapshot(version, timestamp)
+        _expect_checkpoint(watch, meter, table, snapshot)
+        manifest = snapshot.write_parquet(out, max_part_bytes)
+    seconds = time.perf_counter() - begin
+    if output.format == "table":
+        facts = replay_lines(manifest, seconds, meter)
+        write_text(view.facts_text(facts, to_file=output.to is not None), output)
+        return
+    parts = pl.DataFrame(
+        {
+            "path": [f"{manifest.directory.rstrip('/')}/{p.path}" for p in manifest.parts],
+            "numRows": [p.num_rows for p in manifest.parts],
+            "size": [p.size_bytes for p in manifest.parts],
+            "version": [manifest.version] * len(manifest.parts),
+        }
+    )
+    emit(parts.lazy(), output, View("part", tuple(_REPLAY)))
+
+
+def replay_lines(manifest: Manifest, seconds: float, meter: Meter) -> list[tuple[str, str]]:
+    """What was written, for people."""
+    size = size_text(sum(p.size_bytes for p in manifest.parts))
+    parts = f"{count(manifest.num_rows, 'row')} in {count(len(manifest.parts), 'part')}, {size}"
+    read = f"{count(meter.files, 'log file')} read, {size_text(meter.size_bytes)}"
+    return [
+        ("written to", manifest.directory),
+        ("version", f"{manifest.version}, committed {time_text(_moment(manifest.timestamp_ms))}"),
+        ("files", f"{count(manifest.num_files, 'file')}, {size_text(manifest.total_size)}"),
+        ("tombstones", f"{manifest.num_tombstones:,}"),
+        ("Parquet", f"{parts}, and _manifest.json"),
+        ("cost", f"{seconds_text(seconds)}; {read}"),
+    ]
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration for people.
+
+    >>> seconds_text(0.0042), seconds_text(3.21)
+    ('4 ms', '3.2 s')
+    """
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _expect_checkpoint(watch: Watch, meter: Meter, table: Table, snapshot: Snapshot) -> None:
+    """Tell the bar what is still to be read: the commits have been, the checkpoint has not."""
+    store = table._log.store  # noqa: SLF001 - only the store knows the size of a file
+    sizes = (store.stat(path) for path in snapshot.provenance.checkpoint_files)
+    watch.expect(watch.done_bytes(meter) + sum(s.size_bytes for s in sizes if s is not None))

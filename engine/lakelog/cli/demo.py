@@ -1,0 +1,286 @@
+"""``lakelog demo``: the main job on a table made for it, each step with what it did and cost."""
+
+from __future__ import annotations
+
+import datetime as dt
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import polars as pl
+from rich.padding import Padding
+from rich.text import Text
+
+from lakelog.cli import view
+from lakelog.cli.commands import seconds_text
+from lakelog.cli.options import Target
+from lakelog.cli.view import count, time_text
+from lakelog.cli.watch import Meter, open_metered
+from lakelog.cli.where import parse_where
+from lakelog.demo.calendar import commit_ms, plan
+from lakelog.demo.generate import append_commit, make_table
+from lakelog.errors import InternalError
+from lakelog.log.display import size_text
+
+if TYPE_CHECKING:
+    from lakelog.log.snapshot import Snapshot
+    from lakelog.table import Table
+
+_SHOWN = 5
+_PART_BYTES = 64 << 10
+
+
+def run_demo(directory: str | None, commits: int, seed: int) -> None:
+    """Make the table in `directory` (None: a new temporary folder), and show the main job on it.
+
+    Raises:
+        InvalidInputError: There are too few commits, or a table is there already.
+    """
+    begin = time.perf_counter()
+    show = _Show()
+    root = Path(directory or tempfile.mkdtemp(prefix="lakelog-demo-"))
+    table_path, state_path = str(root / "table"), str(root / "parquet")
+    show.title(
+        f"A Delta log goes in, its state comes out. Seed {seed}, {count(commits, 'commit')}."
+    )
+    _make(show, table_path, commits, seed)
+    table, meter = open_metered(Target(table_path, {}))
+    show.meter = meter
+    snapshot = _open(show, table)
+    _prune(show, snapshot)
+    _measure(show, snapshot)
+    _history(show, table)
+    mistake = plan(commits).mistake_version
+    restored = _differ(show, table, mistake)
+    _travel(show, table, mistake)
+    _blame(show, table, restored)
+    snapshot = _update(show, snapshot, table_path, seed)
+    _replay(show, snapshot, state_path)
+    _read_back(show, snapshot, state_path)
+    show.ending(table_path, state_path, time.perf_counter() - begin)
+
+
+def _make(show: _Show, path: str, commits: int, seed: int) -> None:
+    with show.step("Make a table", f"lakelog.demo.make_table({path!r}, {commits}, {seed})"):
+        make_table(path, commits, seed)
+    log = Path(path, "_delta_log")
+    actions = sum(file.read_bytes().count(b"\n") for file in log.glob("*.json"))
+    size_bytes = sum(file.stat().st_size for file in log.iterdir())
+    show.say(
+        f"Seed {seed}: {count(commits, 'commit')} with {actions:,} actions and a checkpoint at "
+        f"{plan(commits).checkpoint_version}, {size_text(size_bytes)}. "
+        "The data files that they speak of do not exist: reading a log needs none."
+    )
+
+
+def _open(show: _Show, table: Table) -> Snapshot:
+    with show.step("Open it and replay its log", "snapshot = lakelog.open(path).snapshot()"):
+        snapshot = table.snapshot()
+        files, size_bytes = snapshot.num_files(), snapshot.total_size()
+    provenance = snapshot.provenance
+    assert provenance.checkpoint is not None
+    committed = time_text(snapshot.facts()["timestamp"])
+    show.say(
+        f"Version {snapshot.version}, committed {committed}: {count(files, 'live file')}, "
+        f"{size_text(size_bytes)}; from the checkpoint at {provenance.checkpoint.version} and "
+        f"{count(len(provenance.commits), 'commit')} above it."
+    )
+    return snapshot
+
+
+def _prune(show: _Show, snapshot: Snapshot) -> None:
+    day = dt.datetime.fromtimestamp(commit_ms(snapshot.version) / 1000, dt.UTC).date()
+    condition = f"day >= '{day - dt.timedelta(days=1)}' and amount > 2000"
+    where = parse_where(condition, snapshot.schema)
+    code = f'lakelog files {snapshot.path} --where "{condition}"'
+    with show.step("Ask which files may hold rows", code):
+        kept = snapshot.files(where=where).select("path", "size", "version").collect()
+    show.say(
+        f"{kept.height:,} of {count(snapshot.num_files(), 'file')}, by partition value and by "
+        "statistics; the largest:"
+    )
+    show.rows(kept.sort("size", "path", descending=[True, False]).head(_SHOWN))
+
+
+def _measure(show: _Show, snapshot: Snapshot) -> None:
+    with show.step("Read typed statistics", "snapshot.files(stats=True, flatten=True)"):
+        by_region = (
+            snapshot.files(stats=True, flatten=True)
+            .group_by(pl.col("partition.region").alias("region"))
+            .agg(
+                pl.len().alias("files"),
+                pl.col("size").sum(),
+                pl.col("numRecords").sum().alias("rows"),
+                pl.col("max").struct.field("amount").max().alias("highest amount"),
+                pl.col("max").struct.field("placed_at").max().alias("last order"),
+            )
+            .sort("region")
+            .collect()
+        )
+    show.say("What the table holds, without opening a data file:")
+    show.rows(by_region)
+
+
+def _history(show: _Show, table: Table) -> None:
+    with show.step("Read its history", "table.history()"):
+        history = table.history()
+    by_operation = (
+        history.group_by("operation", "userName")
+        .agg(pl.len().alias("commits"), pl.col("version").max().alias("last version"))
+        .sort("commits", "operation", descending=[True, False])
+    )
+    show.say(f"Who did what in {count(history.height, 'commit')}:")
+    show.rows(by_operation)
+
+
+def _differ(show: _Show, table: Table, mistake: int) -> str:
+    """Show what the mistaken deletion did; returns a file that it removed."""
+    before = mistake - 1
+    with show.step("Find out what a commit did", f"table.diff({before}, {mistake})"):
+        changes = table.diff(before, mistake)
+    removed = changes.filter((pl.col("kind") == "file") & (pl.col("change") == "removed"))
+    added = changes.filter((pl.col("kind") == "file") & (pl.col("change") == "added"))
+    show.say(
+        f"A deletion went wrong: it removed {count(removed.height, 'file')} and wrote what was "
+        f"left of them into {count(added.height, 'file')}."
+    )
+    show.rows(changes.select("version", "operation", "kind", "change", "name").head(_SHOWN))
+    return str(removed["name"][0])
+
+
+def _travel(show: _Show, table: Table, mistake: int) -> None:
+    moment = commit_ms(mistake) - 1
+    with show.step("Travel in time", f"table.snapshot(timestamp={moment})"):
+        early = table.snapshot(timestamp=moment)
+        by_version = table.snapshot(version=mistake - 1)
+        counts = early.num_files(), by_version.num_files()
+    _agree("files by timestamp and by version", *counts)
+    show.say(
+        f"A millisecond before that deletion the table was at version {early.version}, with "
+        f"{count(counts[0], 'file')}; by timestamp and by version alike."
+    )
+
+
+def _blame(show: _Show, table: Table, path: str) -> None:
+    with show.step("Follow one file's life", f'table.blame("{view.clip(path, 40, middle=True)}")'):
+        life = table.blame(path)
+    show.say("Added, deleted by mistake, restored:")
+    show.rows(life.select("version", "timestamp", "actionType", "operation", "userName", "size"))
+
+
+def _update(show: _Show, snapshot: Snapshot, path: str, seed: int) -> Snapshot:
+    version = snapshot.version + 1
+    added = append_commit(path, version, seed)
+    files = snapshot.num_files()
+    with show.step("Keep up after one more commit", "snapshot = snapshot.update()"):
+        later = snapshot.update()
+    _agree("files after the update", later.num_files(), files + added)
+    show.say(
+        f"Version {later.version} has {count(added, 'file')} more. An update costs the new "
+        "commits, not the table."
+    )
+    return later
+
+
+def _replay(show: _Show, snapshot: Snapshot, path: str) -> None:
+    with show.step("Write the state as Parquet", f"snapshot.write_parquet({path!r})"):
+        manifest = snapshot.write_parquet(path, _PART_BYTES)
+    show.say(
+        f"{count(manifest.num_rows, 'row')}: {count(manifest.num_files, 'live file')}, "
+        f"{count(manifest.num_tombstones, 'tombstone')} and the rest of the state, in "
+        f"{count(len(manifest.parts), 'part')}, "
+        f"{size_text(sum(p.size_bytes for p in manifest.parts))}, and a manifest."
+    )
+
+
+def _read_back(show: _Show, snapshot: Snapshot, path: str) -> None:
+    with show.step("Read it back with Polars", f'pl.scan_parquet("{path}/*.parquet")'):
+        written = (
+            pl.scan_parquet(f"{path}/*.parquet").select("actionType", "path", "size").collect()
+        )
+    adds = written.filter(pl.col("actionType") == "add").select("path", "size").sort("path")
+    live = snapshot.files().select("path", "size").collect().sort("path")
+    tombstones = snapshot.tombstones().select(pl.len()).collect().item()
+    _agree("live files read back", adds.rows(), live.rows())
+    _agree(
+        "tombstones read back",
+        written.filter(pl.col("actionType") == "remove").height,
+        tombstones,
+    )
+    show.say(
+        f"The same {count(adds.height, 'file')}, {size_text(int(adds['size'].sum()))} and "
+        f"{count(tombstones, 'tombstone')}. DuckDB and Spark read the folder as it is, too."
+    )
+
+
+def _agree(what: str, found: Any, expected: Any) -> None:
+    if found != expected:
+        raise InternalError(f"the demonstration contradicts itself: {what}", hint="report it")
+
+
+class _Show:
+    """Prints the steps, numbered, with their cost."""
+
+    def __init__(self) -> None:
+        self.meter: Meter | None = None
+        self._number = 0
+
+    def title(self, text: str) -> None:
+        """The first line."""
+        self._print(Text(text, style="bold"))
+
+    @contextmanager
+    def step(self, title: str, code: str) -> Iterator[None]:
+        """Time one step and count what it reads, then print its heading."""
+        self._number += 1
+        files, size_bytes = self._read()
+        begin = time.perf_counter()
+        yield
+        cost = [seconds_text(time.perf_counter() - begin)]
+        files_now, size_now = self._read()
+        if files_now > files:
+            read = f"{count(files_now - files, 'file')} read, {size_text(size_now - size_bytes)}"
+            cost.append(read)
+        heading = Text.assemble(
+            (f"\n{self._number:>2}  ", "cyan"), (title, "bold"), (f"   {', '.join(cost)}", "green")
+        )
+        self._print(heading, Padding(Text(code, style="dim"), (0, 0, 0, 4)))
+
+    def _read(self) -> tuple[int, int]:
+        return (self.meter.files, self.meter.size_bytes) if self.meter else (0, 0)
+
+    def say(self, text: str) -> None:
+        """What came of a step."""
+        self._print(Padding(Text(text), (0, 0, 0, 4)))
+
+    def rows(self, frame: pl.DataFrame) -> None:
+        """Some rows of what came of a step."""
+        self._print(Padding(view.rich_table(frame), (0, 0, 0, 4)))
+
+    def ending(self, table_path: str, state_path: str, seconds: float) -> None:
+        """Where things are, and what to try."""
+        self._print(Text(f"\nDone in {seconds_text(seconds)}. Kept for you:", style="bold"))
+        self._print(
+            Padding(
+                view.facts_table([("table", table_path), ("Parquet", state_path)]), (0, 0, 0, 4)
+            )
+        )
+        self._print(Text("Try:", style="bold"))
+        for command in (
+            f"lakelog info {table_path}",
+            f"lakelog files {table_path} --where \"day = '2026-01-02'\"",
+            f"lakelog history {table_path} --limit 5",
+        ):
+            self._print(Padding(Text(command), (0, 0, 0, 4)))
+
+    def _print(self, *things: Any) -> None:
+        # Each step is shown as soon as it has ended.
+        click.echo(_rendered(things), color=True)
+
+
+def _rendered(things: Sequence[Any]) -> str:
+    return view.render(things)

@@ -1,0 +1,145 @@
+"""Options that several commands share, and the kinds of value that they take."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from lakelog.cli.guard import set_debug
+
+FORMATS = ("table", "json", "csv", "parquet", "arrow")
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The table that a command is about."""
+
+    path: str
+    storage_options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a command's rows go.
+
+    Attributes:
+        format: One of `FORMATS`.
+        to: A file to write in place of standard output.
+        limit: At most so many rows; None: as many as suit the format.
+        columns: The columns wanted, in order; empty: those that suit the format.
+    """
+
+    format: str
+    to: str | None
+    limit: int | None = None
+    columns: tuple[str, ...] = ()
+
+
+class StorageOption(click.ParamType[tuple[str, Any]]):
+    """``KEY=VALUE``; a value that is JSON is taken as such, any other as text."""
+
+    name = "KEY=VALUE"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Any]:
+        """The pair."""
+        key, equals, text = str(value).partition("=")
+        if not key or not equals:
+            self.fail("write KEY=VALUE, such as anon=true", param, ctx)
+        try:
+            return key, json.loads(text)
+        except ValueError:
+            return key, text
+
+
+class Size(click.ParamType[int]):
+    """Bytes, with an optional unit: ``1048576``, ``64MB``, ``128MiB`` (all binary)."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number of bytes."""
+        match = _SIZE.fullmatch(str(value).strip())
+        if match is None or not int(match[1]):
+            self.fail(f"{value!r} is no size; write 134217728, 128MB or 1G", param, ctx)
+        return int(match[1]) << (10 * _UNITS[match[2].upper()])
+
+
+def debug(command: _F) -> _F:
+    """``--debug``."""
+    return click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=set_debug,
+        help="Show the traceback of an error.",
+    )(command)
+
+
+def target(command: _F) -> _F:
+    """The TABLE argument and ``--storage-option``; the command takes ``table`` and
+    ``storage_option``.
+    """
+    option = click.option(
+        "--storage-option",
+        multiple=True,
+        type=StorageOption(),
+        help="Option of the fsspec filesystem, such as anon=true; repeatable.",
+    )
+    return click.argument("table", metavar="TABLE")(option(command))
+
+
+def travel(command: _F) -> _F:
+    """``--version`` and ``--timestamp``."""
+    version = click.option(
+        "--version", "-v", type=click.IntRange(min=0), help="The table at this version."
+    )
+    timestamp = click.option(
+        "--timestamp",
+        metavar="TIME",
+        help="The table at this time: ISO 8601 (UTC unless it says otherwise), or ms since 1970.",
+    )
+    return version(timestamp(command))
+
+
+def output(command: _F) -> _F:
+    """``--output`` and ``--to``."""
+    form = click.option(
+        "--output",
+        "-o",
+        type=click.Choice(FORMATS),
+        help="How to write the result; a table by default, or as the suffix of --to says.",
+    )
+    to = click.option("--to", metavar="FILE", help="Write to this file, not to standard output.")
+    return form(to(command))
+
+
+def rows(command: _F) -> _F:
+    """``--limit`` and ``--columns``, besides `output`."""
+    limit = click.option("--limit", "-n", type=click.IntRange(min=0), help="At most so many rows.")
+    columns = click.option(
+        "--columns", metavar="A,B", help="Only these columns, in this order.", default=""
+    )
+    return output(limit(columns(command)))
+
+
+def as_output(
+    form: str | None, to: str | None, limit: int | None = None, columns: str = ""
+) -> Output:
+    """The options of `rows` or `output` as one value."""
+    names = tuple(name.strip() for name in columns.split(",") if name.strip())
+    if form is None:
+        suffix = to.rpartition(".")[2].lower() if to and "." in to else ""
+        form = suffix if suffix in FORMATS else "table"
+    return Output(form, to, limit, names)

@@ -1,0 +1,192 @@
+"""Rows for machines: JSON, CSV, Parquet, Arrow; and the choice between them and a table."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO
+
+import click
+import polars as pl
+
+from lakelog.cli import view
+from lakelog.cli.options import Output
+from lakelog.errors import InvalidInputError, UnavailableError
+
+TABLE_ROWS = 50
+"""How many rows a table shows where ``--limit`` does not say."""
+
+_CHUNK_ROWS = 65_536
+
+
+def _nothing(_rows: pl.DataFrame) -> Sequence[str]:
+    return ()
+
+
+@dataclass(frozen=True)
+class View:
+    """How a command's rows become a table for people.
+
+    Attributes:
+        noun: What one row is.
+        columns: Those that a table shows where ``--columns`` does not say; of them, those without
+            a value are left out.
+        sort: Order of a table's rows; empty: as they come.
+        summary: More for the line below the table, from all rows.
+        redundant: Of the columns that are not asked for by name, those that the rows shown make
+            superfluous.
+    """
+
+    noun: str
+    columns: tuple[str, ...]
+    sort: tuple[str, ...] = ()
+    summary: Callable[[pl.DataFrame], Sequence[str]] = _nothing
+    redundant: Callable[[pl.DataFrame], Sequence[str]] = _nothing
+
+
+def check(output: Output) -> None:
+    """Refuse early what would fail late: binary output to a terminal.
+
+    Raises:
+        InvalidInputError: It would.
+    """
+    if output.format in ("parquet", "arrow") and output.to is None and sys.stdout.isatty():
+        raise InvalidInputError(
+            f"{output.format} is binary and would garble the terminal",
+            hint=f"add --to FILE, or pipe the output: ... --output {output.format} > FILE",
+        )
+
+
+def emit(rows: pl.LazyFrame, output: Output, shown: View) -> None:
+    """Write rows as the options ask; reads only the columns that are written.
+
+    Raises:
+        InvalidInputError: A column is unknown, or binary output would go to a terminal.
+        UnavailableError: The file cannot be written.
+    """
+    check(output)
+    known = rows.collect_schema().names()
+    for name in output.columns:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+            raise InvalidInputError(
+                f"there is no column {name}",
+                found=name,
+                expected=", ".join(known),
+                hint=f"did you mean {', '.join(close)}?" if close else None,
+            )
+    if output.format == "table":
+        _table(rows, output, shown, known)
+        return
+    if output.columns:
+        rows = rows.select(output.columns)
+    if output.limit is not None:
+        rows = rows.head(output.limit)
+    frame = rows.collect()
+    with _sink(output) as sink:
+        _WRITERS[output.format](frame, sink)
+
+
+def _table(rows: pl.LazyFrame, output: Output, shown: View, known: Sequence[str]) -> None:
+    chosen = output.columns or tuple(c for c in shown.columns if c in known)
+    wanted = dict.fromkeys((*chosen, *(c for c in (*shown.columns, *shown.sort) if c in known)))
+    frame = rows.select(*wanted).collect()
+    if shown.sort:
+        frame = frame.sort(shown.sort)
+    limit = TABLE_ROWS if output.limit is None else output.limit
+    top = frame.head(limit).select(chosen)
+    if not output.columns:
+        empty = [c for c in top.columns if top.height and top[c].null_count() == top.height]
+        top = top.drop(*empty, *shown.redundant(top))
+    parts = [view.count(frame.height, shown.noun)]
+    if top.height < frame.height:
+        parts = [f"{top.height:,} of {parts[0]} shown", f"--limit {frame.height} shows all"]
+    text = view.table_text(top, [*parts, *shown.summary(frame)], to_file=output.to is not None)
+    write_text(text, output)
+
+
+def write_text(text: str, output: Output) -> None:
+    """Text for people, to where the output goes."""
+    if output.to is None:
+        click.echo(text, color=True)
+        return
+    with _sink(output) as sink:
+        sink.write(text.encode() + b"\n")
+
+
+@contextmanager
+def _sink(output: Output) -> Iterator[IO[bytes]]:
+    if output.to is None:
+        stream = click.get_binary_stream("stdout")
+        yield stream
+        stream.flush()
+        return
+    try:
+        with open(output.to, "wb") as file:
+            yield file
+    except OSError as cause:
+        raise UnavailableError(
+            f"the output cannot be written: {cause.strerror or cause}",
+            path=output.to,
+            hint="check the folder and its permissions",
+        ) from cause
+
+
+def _iso(frame: pl.DataFrame) -> pl.DataFrame:
+    """Times as ISO 8601 text, to the millisecond."""
+    times = [
+        pl.col(name).dt.to_string("%Y-%m-%dT%H:%M:%S%.3fZ")
+        for name, dtype in frame.schema.items()
+        if isinstance(dtype, pl.Datetime)
+    ]
+    return frame.with_columns(times)
+
+
+def _write_json(frame: pl.DataFrame, sink: IO[bytes]) -> None:
+    """A JSON array with one object a line; maps are objects."""
+    sink.write(b"[")
+    separator = b"\n"
+    for chunk in _iso(frame).iter_slices(_CHUNK_ROWS):
+        buffer = io.BytesIO()
+        chunk.write_ndjson(buffer)
+        # JSON text has no raw line break inside, so each one ends an object.
+        sink.write(separator + buffer.getvalue().rstrip(b"\n").replace(b"\n", b",\n"))
+        separator = b",\n"
+    sink.write(b"\n]\n" if frame.height else b"]\n")
+
+
+def _write_csv(frame: pl.DataFrame, sink: IO[bytes]) -> None:
+    """CSV with a header; maps, structs and lists as JSON text."""
+    flat = _iso(frame)
+    nested = [name for name, dtype in flat.schema.items() if dtype.is_nested() or _is_map(dtype)]
+    flat.with_columns(_json_text(name) for name in nested).write_csv(sink)
+
+
+def _is_map(dtype: pl.DataType) -> bool:
+    return isinstance(dtype, pl.Map)
+
+
+def _json_text(name: str) -> pl.Expr:
+    wrapped = pl.struct(pl.col(name).alias("v")).struct.json_encode()
+    return pl.when(pl.col(name).is_not_null()).then(wrapped.str.slice(5).str.head(-1)).alias(name)
+
+
+def _write_parquet(frame: pl.DataFrame, sink: IO[bytes]) -> None:
+    frame.write_parquet(sink)
+
+
+def _write_arrow(frame: pl.DataFrame, sink: IO[bytes]) -> None:
+    """An Arrow IPC stream, in types that older readers know."""
+    frame.write_ipc_stream(sink, compat_level=pl.CompatLevel.oldest())
+
+
+_WRITERS: dict[str, Callable[[pl.DataFrame, IO[bytes]], None]] = {
+    "json": _write_json,
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+    "arrow": _write_arrow,
+}

@@ -1,0 +1,260 @@
+"""Rows and facts for people: readable units, one line a row, fitted to the terminal.
+
+On a terminal, long texts are clipped (paths in the middle, where they differ least); in a pipe or
+a file nothing is.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import polars as pl
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from lakelog import contract
+from lakelog.log.display import size_text
+
+_UNCLIPPED_WIDTH = 100_000
+_LEAST_WIDTH = 6
+_WORD_WIDTH = 20
+_CLIPPED_IN_THE_MIDDLE = frozenset(("path", "name"))
+_SIZE_TEXT = re.compile(r"(\d+) bytes")
+_CAPITAL = re.compile(r"([A-Z]+)")
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EXACT = ("version", "position", "Version")
+_STYLES = {
+    "version": "cyan",
+    "add": "green",
+    "added": "green",
+    "remove": "red",
+    "removed": "red",
+    "changed": "yellow",
+    "renamed": "yellow",
+}
+
+
+def console(*, to_file: bool = False, file: Any = None) -> Console:
+    """A console on standard output that clips only what a terminal would."""
+    terminal = sys.stdout.isatty() and not to_file
+    forced = "COLUMNS" in os.environ and not to_file
+    return Console(
+        file=file,
+        width=None if terminal or forced else _UNCLIPPED_WIDTH,
+        force_terminal=None if not to_file else False,
+        highlight=False,
+        soft_wrap=False,
+    )
+
+
+def count(number: int, noun: str) -> str:
+    """A number and its noun.
+
+    >>> count(1, "file"), count(1200, "commit"), count(2, "property")
+    ('1 file', '1,200 commits', '2 properties')
+    """
+    if number != 1:
+        noun = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+    return f"{number:,} {noun}"
+
+
+def time_text(moment: dt.datetime | None) -> str:
+    """A moment in UTC, ISO 8601; milliseconds only where there are some."""
+    if moment is None:
+        return "unknown"
+    spec = "milliseconds" if moment.microsecond else "seconds"
+    return moment.replace(tzinfo=None).isoformat(timespec=spec) + "Z"
+
+
+def clip(text: str, width: int, *, middle: bool = False) -> str:
+    """The text in at most so many cells, with an ellipsis for what is left out.
+
+    >>> clip("part-00000-c000.parquet", 11, middle=True), clip("a long text", 6)
+    ('part-…rquet', 'a lon…')
+    """
+    if cell_len(text) <= width:
+        return text
+    if width < 2:
+        return "…"[:width]
+    tail = (width - 1) // 2 + (width - 1) % 2 if middle else 0
+    head = width - 1 - tail
+    return text[:head].rstrip() + "…" + (text[len(text) - tail :] if tail else "")
+
+
+def plain(text: str) -> str:
+    r"""The text without control characters, which could command the terminal.
+
+    >>> plain("a\x1b[31m")
+    'a\\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class _Cell:
+    """A text of one line that knows how to become shorter.
+
+    What all texts of a column end in is the first to go, for it tells none of them apart.
+    """
+
+    def __init__(self, text: str, style: str, *, middle: bool, common: int = 0) -> None:
+        self._text, self._style, self._middle = plain(text), style, middle
+        self._common = common
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        width = cell_len(self._text)
+        return Measurement(min(width, _LEAST_WIDTH), width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = self._text
+        if self._common and cell_len(text) > options.max_width:
+            text = text[: -self._common] + "…"
+        text = clip(text, options.max_width, middle=self._middle)
+        yield Text(text, style=self._style, no_wrap=True, overflow="crop")
+
+
+def rich_table(frame: pl.DataFrame) -> Table:
+    """A frame as a rich table, one line a row."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    columns = []
+    for name, dtype in frame.schema.items():
+        values = frame[name].to_list()
+        texts = [_value_text(name, value) for value in values]
+        right = dtype.is_numeric() and _unit(name) != "ms"
+        # Numbers, times and words are read whole; only long texts may shrink.
+        long = max(map(cell_len, texts), default=0) > _WORD_WIDTH
+        table.add_column(name, justify="right" if right else "left", no_wrap=not long)
+        middle = name in _CLIPPED_IN_THE_MIDDLE
+        common = _common_suffix(texts) if middle and long else 0
+        styles = (_STYLES.get(str(v), _STYLES.get(name, "")) for v in values)
+        columns.append(
+            [
+                _Cell(text, style, middle=middle, common=common)
+                for text, style in zip(texts, styles, strict=True)
+            ]
+        )
+    for row in zip(*columns, strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _common_suffix(texts: Sequence[str]) -> int:
+    """Length of what all the texts end in, from a dot on; 0 for a single text."""
+    if len(texts) < 2:
+        return 0
+    least, most = min(text[::-1] for text in texts), max(text[::-1] for text in texts)
+    length = next((i for i, c in enumerate(least) if most[i : i + 1] != c), len(least))
+    suffix = least[:length][::-1]
+    return len(suffix) - suffix.find(".") if "." in suffix else 0
+
+
+def table_text(frame: pl.DataFrame, summary: Sequence[str], *, to_file: bool = False) -> str:
+    """A frame as text, with a line below it."""
+    return render([rich_table(frame), Text(" · ".join(summary), style="dim")], to_file=to_file)
+
+
+def facts_text(facts: Sequence[tuple[str, str]], *, to_file: bool = False) -> str:
+    """Labels and values, values wrapped beside their labels."""
+    return render([facts_table(facts)], to_file=to_file)
+
+
+def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
+    """Labels and values as a rich table."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in facts:
+        grid.add_row(label, Text(plain(value)))
+    return grid
+
+
+def render(things: Iterable[Any], *, to_file: bool = False) -> str:
+    """Rich renderables as text for where it goes; colours on a terminal only."""
+    target = console(to_file=to_file)
+    buffer = console(to_file=to_file, file=io.StringIO())
+    buffer._force_terminal = target.is_terminal  # noqa: SLF001
+    for thing in things:
+        buffer.print(thing)
+    assert isinstance(buffer.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in buffer.file.getvalue().splitlines())
+
+
+def _unit(name: str) -> str | None:
+    """``bytes`` or ``ms``, as the contract tells for the column."""
+    known = contract.load("actions").field(name)
+    if known is None or known.name != name:
+        return None
+    unit = str(known.metadata.get("unit", ""))
+    if unit.startswith("milliseconds since"):
+        return "ms"
+    return "bytes" if unit == "bytes" else None
+
+
+def _value_text(name: str, value: Any) -> str:
+    unit = _unit(name)
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and unit == "bytes":
+        return size_text(value)
+    if isinstance(value, int) and unit == "ms":
+        return _since_epoch(value)
+    if name == "operationMetrics":
+        return ", ".join(_metric_text(k, v) for k, v in sorted(value.items(), key=_by_weight))
+    if name in {"before", "after"} and (size := _SIZE_TEXT.fullmatch(value)):
+        return size_text(int(size[1]))
+    return _plain_value(name, value)
+
+
+def _by_weight(metric: tuple[str, str | None]) -> tuple[int, str]:
+    """Rows are told first, then files, then bytes, then what else an engine measures."""
+    name = metric[0].lower()
+    order = ("row", "file", "byte")
+    return next((i for i, word in enumerate(order) if word in name), len(order)), name
+
+
+def _metric_text(name: str, value: str | None) -> str:
+    """One operation metric in words.
+
+    >>> _metric_text("numAddedBytes", "923352"), _metric_text("executionTimeMs", "12")
+    ('added bytes 901.7 KiB', 'execution time ms 12')
+    """
+    words = _CAPITAL.sub(r" \1", name.removeprefix("num")).strip().lower()
+    if value is None or not value.isdecimal():
+        return f"{words} {value}"
+    return f"{words} {size_text(int(value)) if 'bytes' in words else f'{int(value):,}'}"
+
+
+def _plain_value(name: str, value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case dt.datetime():
+            return time_text(value)
+        case int() if not isinstance(value, bool) and not name.endswith(_EXACT):
+            return f"{value:,}"
+        case dict():
+            parts = (f"{k}={_plain_value('version', v)}" for k, v in value.items() if v is not None)
+            return ", ".join(parts)
+        case list():
+            return ", ".join(_plain_value("version", v) for v in value)
+        case _:
+            return str(value)
+
+
+def _since_epoch(value_ms: int) -> str:
+    try:
+        return time_text(_EPOCH + dt.timedelta(milliseconds=value_ms))
+    except OverflowError:
+        return f"{value_ms} ms"  # Real logs hold times that no calendar reaches.

@@ -1,0 +1,193 @@
+"""Counting what a command reads, and showing that it goes on.
+
+A `MeteredStore` stands between a table and its files, so that nothing below knows of progress
+bars; the bar looks at the meter now and then.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from io import RawIOBase
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import lakelog
+from lakelog.cli.options import Target
+from lakelog.storage import FileEntry, LogStore
+
+if TYPE_CHECKING:
+    from lakelog.table import Table
+
+_PATIENCE_SECONDS = 0.4
+_REFRESH_SECONDS = 0.1
+
+
+class Meter:
+    """What has been read so far.
+
+    Attributes:
+        files: Files read from, each time that they are read.
+        size_bytes: Bytes read.
+    """
+
+    def __init__(self) -> None:
+        self.files = 0
+        self.size_bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, *, files: int = 0, size_bytes: int = 0) -> None:
+        """Count; safe to call from several threads."""
+        with self._lock:
+            self.files += files
+            self.size_bytes += size_bytes
+
+
+class MeteredStore:
+    """A `LogStore` that counts what is read through it."""
+
+    def __init__(self, store: LogStore, meter: Meter) -> None:
+        self._store = store
+        self._meter = meter
+
+    @property
+    def root(self) -> str:
+        """The table's location."""
+        return self._store.root
+
+    def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
+        """As the store below."""
+        return self._store.list_from(folder, start)
+
+    def list_folders(self, folder: str) -> list[str]:
+        """As the store below."""
+        return self._store.list_folders(folder)
+
+    def read(self, path: str) -> bytes:
+        """As the store below, counted."""
+        data = self._store.read(path)
+        self._meter.add(files=1, size_bytes=len(data))
+        return data
+
+    def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
+        """As the store below, counted."""
+        for data in self._store.read_many(paths):
+            self._meter.add(files=1, size_bytes=len(data))
+            yield data
+
+    def open(self, path: str) -> BinaryIO:
+        """As the store below, counted."""
+        file = self._store.open(path)
+        self._meter.add(files=1)
+        return cast("BinaryIO", _MeteredFile(file, self._meter))
+
+    def stat(self, path: str) -> FileEntry | None:
+        """As the store below."""
+        return self._store.stat(path)
+
+
+class _MeteredFile(RawIOBase):
+    """A seekable reader that counts."""
+
+    def __init__(self, file: BinaryIO, meter: Meter) -> None:
+        self._file = file
+        self._meter = meter
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._file.read(size)
+        self._meter.add(size_bytes=len(data))
+        return data
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def open_metered(target: Target) -> tuple[Table, Meter]:
+    """Open a table whose reads are counted; errors as `lakelog.open`."""
+    from lakelog.table import Table
+
+    table, meter = lakelog.open(target.path, target.storage_options), Meter()
+    log = table._log  # noqa: SLF001 - a table has no other place to put a store under it
+    return Table(replace(log, store=MeteredStore(log.store, meter))), meter
+
+
+class Watch:
+    """The bar of one piece of work; `expect` tells it how many bytes there are to read."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._begin = meter.size_bytes
+        self.total_bytes: int | None = None
+
+    def expect(self, size_bytes: int) -> None:
+        """So many bytes will be read from the beginning to the end of the work."""
+        self.total_bytes = size_bytes
+
+    def done_bytes(self, meter: Meter) -> int:
+        """Bytes read since the beginning, never more than expected."""
+        done = meter.size_bytes - self._begin
+        return done if self.total_bytes is None else min(done, self.total_bytes)
+
+
+@contextmanager
+def progress(title: str, meter: Meter) -> Iterator[Watch]:
+    """Show a bar on standard error while the work goes on, if that is a terminal.
+
+    Work that ends at once shows nothing.
+    """
+    watch = Watch(meter)
+    if not sys.stderr.isatty():
+        yield watch
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_show, args=(title, meter, watch, ended), daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _show(title: str, meter: Meter, watch: Watch, ended: threading.Event) -> None:
+    if ended.wait(_PATIENCE_SECONDS):
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[read]}", style="dim"),
+        TimeElapsedColumn(),
+    )
+    from lakelog.log.display import size_text
+
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None, read="")
+        while True:
+            over = ended.wait(_REFRESH_SECONDS)
+            read = f"{meter.files:,} files, {size_text(meter.size_bytes)} read"
+            bar.update(task, total=watch.total_bytes, completed=watch.done_bytes(meter), read=read)
+            if over:
+                return
