@@ -20,6 +20,10 @@ from lakelog.errors import InvalidActionError, MalformedLogError
 from lakelog.formats.base import Actions, CommitInfo
 from lakelog.formats.wire import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire
 
+MAX_DEPTH = 200
+"""How deep arrays and objects may nest in a line, the line's own object counted. Deeper ones would
+exhaust the stack of one parser or another, which a process does not survive."""
+
 _INT_BITS = {"long": 64, "integer": 32}
 
 
@@ -99,7 +103,8 @@ def parse_object(line: bytes, path: str, version: int | None, number: int, offse
     """Parse one line strictly.
 
     Raises:
-        MalformedLogError: With the line and the byte offset in the file.
+        MalformedLogError: With the line and the byte offset in the file; also for a key that stands
+            twice in one object, and for nesting deeper than `MAX_DEPTH`.
     """
     try:
         parsed = orjson.loads(line)
@@ -125,13 +130,37 @@ def parse_object(line: bytes, path: str, version: int | None, number: int, offse
             expected="one JSON object",
             found=line[:40].decode("utf-8", "replace"),
         )
-    # orjson keeps the last of two equal keys; the protocol gives no rule, so neither is right.
-    if line.count(b'":') - line.count(b'\\":') != _count_keys(parsed):
-        _refuse_duplicates(line, path, version, number, offset)
+    # A shallow line that comes out as it went in has lost nothing: no key stood there twice.
+    shallow = line.count(b"{") + line.count(b"[") <= MAX_DEPTH
+    if not (shallow and orjson.dumps(parsed) == line):
+        _check_keys(parsed, line, path, version, number, offset)
     return parsed
 
 
-def _count_keys(value: dict[str, Any] | list[Any]) -> int:
+def _check_keys(
+    parsed: dict[str, Any], line: bytes, path: str, version: int | None, number: int, offset: int
+) -> None:
+    """Refuse a line that nests too deep, or holds a key twice: orjson keeps the last of the two,
+    the protocol gives no rule, so neither is right.
+    """
+    try:
+        keys = _count_keys(parsed)
+    except RecursionError as cause:
+        raise MalformedLogError(
+            "the line nests too deep",
+            path=path,
+            version=version,
+            line=number + 1,
+            byte_offset=offset,
+            expected=f"arrays and objects at most {MAX_DEPTH} deep",
+        ) from cause
+    if line.count(b'":') - line.count(b'\\":') != keys:
+        _refuse_duplicates(line, path, version, number, offset)
+
+
+def _count_keys(value: dict[str, Any] | list[Any], depth: int = 1) -> int:
+    if depth > MAX_DEPTH:
+        raise RecursionError
     # Descends into containers only: every commitInfo passes here, and most values are scalars.
     children: Iterable[Any] = value
     count = 0
@@ -140,7 +169,7 @@ def _count_keys(value: dict[str, Any] | list[Any]) -> int:
         count = len(value)
     for child in children:
         if isinstance(child, dict | list):
-            count += _count_keys(child)
+            count += _count_keys(child, depth + 1)
     return count
 
 
@@ -193,13 +222,13 @@ def _decode_object(
                 CommitInfo(blob.version, number, _object(body, wrapper, blob, number, offset))
             )
             continue
-        if not files and wrapper not in META_WRAPPERS:
+        node = wire.wrappers.get(wrapper)
+        if not files and (node is None or wrapper not in META_WRAPPERS):
             continue
         action_type = ALIASES.get(wrapper, wrapper)
         row: dict[str, Any] = {"actionType": action_type}
         if blob.version is not None:
             row |= {"version": blob.version, "position": number}
-        node = wire.wrappers.get(wrapper)
         if node is None:
             row["extra"] = orjson.dumps(body).decode()
             rows.other.append(row)

@@ -5,9 +5,9 @@ reader, several chunks at a time. What the parse cannot prove goes to `lakelog.f
 which decides: the two give equal frames, and a property test holds them to it.
 
 Why a chunk may be handed over: bytes that Arrow's reader passes over or trips on (a NUL, invalid
-UTF-8, a file that does not begin with an object), a row count that differs from the line count, a
-line without an action, a field whose type varies, a null in a map that may be either an entry or
-an absent key, a required field that is missing.
+UTF-8, NaN, deep nesting, a file that does not begin with an object), a row count that differs from
+the line count, a line without an action, a field whose type varies, a null in a map that may be
+either an entry or an absent key, a required field that is missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pyarrow.json as pj
 
 from lakelog import actions, contract
 from lakelog.formats.base import Actions, CommitInfo
-from lakelog.formats.exact import Blob, decode_exact, parse_object
+from lakelog.formats.exact import MAX_DEPTH, Blob, decode_exact, parse_object
 from lakelog.formats.wire import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire
 
 __all__ = ["Blob", "decode_lines", "merge"]
@@ -36,6 +36,7 @@ _CHUNK_BYTES = 8 << 20
 _WORKERS = min(8, os.cpu_count() or 1)
 _COUNT_BLOCK = 1 << 18
 _MAX_KEYS = 64
+_LONG_LINE_BYTES = 1 << 12
 _COMMIT_INFO = b'{"commitInfo":'
 _PLAIN_KEY = re.compile(r"[ !#-.0-\[\]-~]+")  # ASCII that JSON writers never escape
 
@@ -112,8 +113,8 @@ def _chunks(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
 
 def _cut(blob: Blob) -> Iterator[Blob]:
     data = bytes(blob.data)
-    if len(data) <= _CHUNK_BYTES:
-        yield blob
+    if len(data) <= _CHUNK_BYTES or data.isspace():
+        yield blob  # of blanks alone, it has to be seen whole to be refused
         return
     start, line = 0, blob.first_line
     view = memoryview(data)
@@ -133,7 +134,7 @@ def _decode_chunk(chunk: list[Blob], wire: Wire, keys: _Keys, files: bool) -> Ac
         if files:
             return _decode_all(prepared, wire, keys)
         return _decode_meta(prepared, wire)
-    except (_NotProvenError, pa.ArrowException, UnicodeDecodeError):
+    except (_NotProvenError, pa.ArrowException, UnicodeDecodeError, orjson.JSONDecodeError):
         return decode_exact(chunk, wire, files=files)
 
 
@@ -209,7 +210,31 @@ def _prepare(chunk: list[Blob]) -> _Prepared:
     out.text = b"\n".join(pieces)
     if not out.text.isascii():
         out.text.decode("utf-8")  # Arrow's reader does not check
+    if any(_may_nest_deep(line) for line in _long_lines(out.text)):
+        raise _NotProvenError  # Arrow's reader takes its stack a level at a time, and then crashes
     return out
+
+
+def _long_lines(text: bytes) -> Iterator[bytes]:
+    """Lines longer than `_LONG_LINE_BYTES`; looks at the ends of the others only."""
+    start = 0
+    while len(text) - start > _LONG_LINE_BYTES:
+        end = text.rfind(b"\n", start, start + _LONG_LINE_BYTES + 1) + 1
+        if not end:
+            end = text.find(b"\n", start) + 1 or len(text)
+            yield text[start:end]
+        start = end
+
+
+def _may_nest_deep(line: bytes) -> bool:
+    """Whether a line has brackets enough for `MAX_DEPTH`."""
+    brackets = line.count(b"{") + line.count(b"[")
+    if brackets <= MAX_DEPTH:
+        return False
+    # Before a backslash a bracket stands in a text (schemaString has thousands), and an empty pair
+    # nests nothing.
+    brackets -= line.count(b"{\\") + line.count(b"[\\") + line.count(b"[{\\")
+    return brackets - line.count(b"{}") - line.count(b"[]") > MAX_DEPTH - 2
 
 
 def _count_newlines(data: bytes, start: int, end: int) -> int:
@@ -286,6 +311,8 @@ def _decode_all(prepared: _Prepared, wire: Wire, keys: _Keys) -> Actions:
     if table.num_rows != prepared.rows:
         raise _NotProvenError
     table.validate()  # Arrow's reader miscounts some lists that begin with a null
+    if _depth(table.schema) > MAX_DEPTH - 2:
+        raise _NotProvenError
     present = [n for n in table.column_names if table[n].null_count < table.num_rows]
     _require_one_action(table, present)
     entries = _null_entries(table, wire, prepared)
@@ -320,6 +347,15 @@ def _decode_all(prepared: _Prepared, wire: Wire, keys: _Keys) -> Actions:
         _ordered(groups["other"]),
         _sorted(commit_infos),
     )
+
+
+def _depth(schema: pa.Schema) -> int:
+    depth = 0
+    level = list(schema.types)
+    while level:
+        depth += 1
+        level = [type_.field(i).type for type_ in level for i in range(type_.num_fields)]
+    return depth
 
 
 def _ordered(frames: list[pl.DataFrame]) -> pl.DataFrame:
@@ -370,10 +406,12 @@ def _parse_with_keys(text: bytes, wire: Wire, keys: _Keys) -> pa.Table:
     if not keys:
         head = text[: text.find(b"\n", min(len(text), 1 << 16)) + 1] or text
         if len(head) < len(text):
-            _learn(_parse(head, _wire_schema(wire, keys), "infer"), wire, keys)
+            _learn(_parse(head, _wire_schema(wire, {}), "infer"), wire, {}, keys)
     while True:
-        table = _parse(text, _wire_schema(wire, keys), "infer")
-        if not _learn(table, wire, keys):
+        # Other threads add to `keys` meanwhile: a parse is judged by what it was given itself.
+        given = dict(keys)
+        table = _parse(text, _wire_schema(wire, given), "infer")
+        if not _learn(table, wire, given, keys):
             return table
 
 
@@ -402,14 +440,16 @@ def _wire_type(node: Node, path: tuple[str, ...], keys: _Keys) -> pa.StructType:
     return pa.struct(fields)
 
 
-def _learn(table: pa.Table, wire: Wire, keys: _Keys) -> bool:
-    """Add the known fields and map keys that a parse met for the first time; say if there are."""
+def _learn(table: pa.Table, wire: Wire, given: _Keys, keys: _Keys) -> bool:
+    """Add to `keys` the known fields and map keys that a parse met beside those it was given; say
+    if there are any.
+    """
     fresh: _Keys = {}
     for column in table.schema:
         if column.name in wire.wrappers and column.name != "commitInfo":
-            if column.name not in keys.get((), ()):
+            if column.name not in given.get((), ()):
                 fresh.setdefault((), set()).add(column.name)
-            _meet(column.type, wire.wrappers[column.name], (column.name,), keys, fresh)
+            _meet(column.type, wire.wrappers[column.name], (column.name,), given, fresh)
     for path, names in fresh.items():
         # A new set each time: other threads read the old one.
         keys[path] = keys.get(path, set()) | names
@@ -447,8 +487,9 @@ def _flatten(
     series: dict[str, pl.Series] = {}
     if _collect(column, node, entries, series):
         series["extra"] = _extras(prepared, wrapper, node, rows)
-    height = len(column)
-    return pl.DataFrame(series) if series else pl.DataFrame({"extra": [None] * height})
+    if not series:  # a row without a field still is one
+        series["extra"] = pl.Series([None] * len(column), dtype=pl.String)
+    return pl.DataFrame(series)
 
 
 def _collect(

@@ -359,7 +359,8 @@ def _flatten_meta(
     series: dict[str, pl.Series] = {}
     for rows in shares:
         series |= _collect(rows, node, path)
-    frame = pl.DataFrame(series or {"extra": [None] * len(shares[0])})
+    nothing = pl.Series("extra", [None] * len(shares[0]), dtype=pl.String)
+    frame = pl.DataFrame(series or nothing)
     for required in _WIRE.required.get(kind, ()):
         _require(frame, required, kind, path)
     return frame.with_columns(pl.lit(kind).alias("actionType"))
