@@ -168,6 +168,13 @@ class Dialect(Protocol):
         """
         ...
 
+    @property
+    def reconciled_checkpoints(self) -> bool:
+        """Whether a checkpoint holds each logical file at most once, so that a repeat is damage;
+        False where repeats occur in sound logs and the last one counts.
+        """
+        ...
+
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
         """List the log folder and parse its names.
 

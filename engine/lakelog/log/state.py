@@ -20,6 +20,7 @@ from lakelog import actions
 from lakelog.errors import (
     CheckpointCorruptionError,
     CorruptionError,
+    InvalidActionError,
     MissingActionError,
 )
 from lakelog.formats.base import (
@@ -203,6 +204,8 @@ class State:
             decoded = self.log.dialect.decode_compaction(self.log.store, compaction)
         except CorruptionError as error:
             return None, error.message
+        if decoded.commit_infos:
+            return None, "it holds commitInfo, so it is a commit and not reconciled"
         if reconcile_files(decoded.files).height != decoded.files.height:
             return None, "it holds the same file twice, so it is not reconciled"
         if reconcile_meta([decoded.meta]).height != decoded.meta.height:
@@ -382,7 +385,31 @@ class State:
         with broken_checkpoint(self.base.checkpoint):
             hashes = [f["path"].hash() for f in self.base.reader.iter_files(("path",), ("add",))]
         every = pl.concat(hashes) if hashes else pl.Series(dtype=pl.UInt64)
-        return every.n_unique() == every.len()
+        if every.n_unique() == every.len():
+            return True
+        if self.log.dialect.reconciled_checkpoints:
+            self._refuse_repeats()
+            return True
+        return False
+
+    def _refuse_repeats(self) -> None:
+        """Refuse a checkpoint that holds a logical file twice: a part copied over another has as
+        many rows as ever, and the other's files would be missing without a word.
+        """
+        assert self.base is not None
+        with broken_checkpoint(self.base.checkpoint):
+            keys = pl.concat(
+                actions.conform(frame, actions.KEY)
+                for frame in self.base.reader.iter_files(actions.KEY)
+            )
+            repeated = keys.filter(keys.is_duplicated())
+            if repeated.height:
+                raise InvalidActionError(
+                    "the checkpoint holds the same file twice, so it is not reconciled",
+                    path=self.base.checkpoint.paths[0],
+                    expected="each (path, dvId) once",
+                    found=repeated["path"][0],
+                )
 
     def live(
         self, kind: str, columns: Sequence[str], transform: Transform = lambda frame: frame
@@ -390,8 +417,8 @@ class State:
         """Live file actions of one kind, whole: as `iter_live`, and each logical file once.
 
         A sound checkpoint holds each file once. One that does not (a part copied over another)
-        would be counted twice, so the paths' hashes are compared, and on a clash the rows are
-        reconciled as replay would.
+        would be counted twice, so the paths' hashes are compared, and a clash is looked into: a
+        repeat is damage, or, where the dialect's writers repeat files, reconciled as replay would.
 
         Memory: the columns asked for.
         """
@@ -406,6 +433,9 @@ class State:
             return frames
         every = pl.concat(hashes)
         if every.n_unique() == every.len():
+            return frames
+        if self.log.dialect.reconciled_checkpoints:
+            self._refuse_repeats()
             return frames
         return self._live_reconciled(kind, columns, transform)
 

@@ -117,10 +117,29 @@ class DeltaCheckpointReader:
     def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
         """The non-file actions of the types in `kinds`, narrow."""
         if self._json_manifest is not None:
-            return self._json_manifest.meta.filter(pl.col("actionType").is_in(list(kinds)))
-        if self.checkpoint.layout != "multipart":
-            _ = self._manifest_rows
-        return actions.concat(self._read_parquet_meta(p, kinds) for p in self.checkpoint.paths)
+            meta = self._json_manifest.meta.filter(pl.col("actionType").is_in(list(kinds)))
+        else:
+            if self.checkpoint.layout != "multipart":
+                _ = self._manifest_rows
+            meta = actions.concat(self._read_parquet_meta(p, kinds) for p in self.checkpoint.paths)
+        self._refuse_repeats(meta)
+        return meta
+
+    def _refuse_repeats(self, meta: pl.DataFrame) -> None:
+        """A checkpoint is reconciled; one that is not is two checkpoints in one."""
+        keys = actions.conform(
+            meta.filter(pl.col("actionType").is_in(list(CHECKPOINT_META))),
+            ("actionType", "appId", "domain"),
+        )
+        repeated = keys.filter(keys.is_duplicated())
+        if repeated.height:
+            raise InvalidActionError(
+                "the checkpoint holds the same action twice, so it is not reconciled",
+                path=self.checkpoint.paths[0],
+                version=self.checkpoint.version,
+                expected=f"one {repeated['actionType'][0]}",
+                found=repeated.height,
+            )
 
     def struct_statistics(self) -> pa.DataType | None:
         """Arrow type of ``add.stats_parsed``; None where no file has it."""

@@ -36,6 +36,7 @@ class DeltaDialect:
     name = "delta"
     log_folder = LOG_FOLDER
     default_protocol = None
+    reconciled_checkpoints = True
 
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
         """List the log folder.

@@ -36,6 +36,7 @@ class IndexTablesDialect:
     log_folder = listing.LOG_FOLDER
 
     default_protocol: tuple[int, int] | None = (DEFAULT_PROTOCOL_VERSION, DEFAULT_PROTOCOL_VERSION)
+    reconciled_checkpoints = False
 
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
         """List the log folder.
