@@ -12,6 +12,7 @@ import json
 import resource
 import sys
 import time
+from contextlib import ExitStack
 
 from perf import cases, tables, workloads
 
@@ -41,22 +42,23 @@ def measure(contender: str, workload: str, scale: float) -> dict[str, object]:
     case = cases.load(contender, workload)
     table = tables.ensure(workloads.find(workload).table, scale)
     base = peak_memory_mb()
-    prepared = case.prepare(table)
-    prepared_mb = peak_memory_mb()
-    gc.collect()
-    cpu, start = time.process_time(), time.perf_counter()
-    result = case.run(prepared)
-    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
-    peak = peak_memory_mb()
-    return {
-        "seconds": seconds,
-        "cpu_seconds": cpu_seconds,
-        "base_mb": base,
-        "prepared_mb": prepared_mb,
-        "peak_mb": peak,
-        "result_mb": case.size_bytes(result) / 1e6 if case.size_bytes else None,
-        "answer": case.answer(result),
-    }
+    with ExitStack() as stack:
+        prepared = case.prepare(table, stack)
+        prepared_mb = peak_memory_mb()
+        gc.collect()
+        cpu, start = time.process_time(), time.perf_counter()
+        result = case.run(prepared)
+        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
+        peak = peak_memory_mb()
+        return {
+            "seconds": seconds,
+            "cpu_seconds": cpu_seconds,
+            "base_mb": base,
+            "prepared_mb": prepared_mb,
+            "peak_mb": peak,
+            "result_mb": case.size_bytes(result) / 1e6 if case.size_bytes else None,
+            "answer": case.answer(result),
+        }
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from perf.tables import Table
 Answer = dict[str, int | float | str]
 
 
-def _path(table: Table) -> Any:
+def _path(table: Table, _: ExitStack) -> Any:
     return table.path
 
 
@@ -25,24 +26,25 @@ class Case:
     Attributes:
         run: What is measured; takes what `prepare` returned.
         answer: The result as an answer (`perf.answers`); outside the measurement.
-        prepare: What comes before the clock starts, given the table; by default its path.
+        prepare: What comes before the clock starts, given the table and a stack for what has to
+            be closed at the end; by default the table's path.
         size_bytes: The result's own size in memory, where that is asked for.
     """
 
     run: Callable[[Any], Any]
     answer: Callable[[Any], Answer]
-    prepare: Callable[[Table], Any] = _path
+    prepare: Callable[[Table, ExitStack], Any] = _path
     size_bytes: Callable[[Any], int] | None = None
 
 
 class WritableCopy:
-    """A table of hard links beside the original, gone with the process that made it."""
+    """A table of hard links beside the original, gone when `stack` is closed."""
 
-    def __init__(self, table: Table) -> None:
-        self._folder = tempfile.TemporaryDirectory(dir=table.path.parent, prefix="copy-")
+    def __init__(self, table: Table, stack: ExitStack) -> None:
+        folder = tempfile.TemporaryDirectory(dir=table.path.parent, prefix="copy-")
         self._next = table.next_commit
         self._version = table.facts["last_version"] + 1
-        self.path = Path(self._folder.name)
+        self.path = Path(stack.enter_context(folder))
         log = self.path / "_delta_log"
         log.mkdir()
         for file in (table.path / "_delta_log").iterdir():

@@ -6,6 +6,7 @@ part of what is measured.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,9 @@ def _protocol_metadata(path: Path) -> tuple[Any, Any]:
     return snapshot.protocol, snapshot.metadata
 
 
-def _opened(table: Table) -> tuple[WritableCopy, lakelog.Snapshot]:
+def _opened(table: Table, stack: ExitStack) -> tuple[WritableCopy, lakelog.Snapshot]:
     """A snapshot that has answered before, and a commit that it has not seen."""
-    copy = WritableCopy(table)
+    copy = WritableCopy(table, stack)
     snapshot = lakelog.open(str(copy.path)).snapshot()
     snapshot.files().select(_COLUMNS).collect()
     snapshot.num_files()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ def _protocol_metadata(path: Path) -> tuple[Any, Any]:
     return table.protocol(), table.metadata()
 
 
-def _opened(table: Table) -> tuple[WritableCopy, DeltaTable]:
-    copy = WritableCopy(table)
+def _opened(table: Table, stack: ExitStack) -> tuple[WritableCopy, DeltaTable]:
+    copy = WritableCopy(table, stack)
     opened = DeltaTable(str(copy.path))
     copy.commit()
     return copy, opened

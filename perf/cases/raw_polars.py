@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import polars as pl
@@ -85,7 +86,7 @@ def _one_commit(path: Path) -> pl.DataFrame:
     return pl.read_ndjson(path.read_bytes(), schema=_COMMIT)
 
 
-def _next_commit(table: Table) -> Path:
+def _next_commit(table: Table, _: ExitStack) -> Path:
     return table.next_commit
 
 
