@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import polars as pl
@@ -15,7 +15,7 @@ from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.formats.base import Actions
 from lakelog.formats.delta.paths import decode_path
 from lakelog.log.context import Log, state_times
-from lakelog.log.history import by_size, history, times_of
+from lakelog.log.history import LAST_TIME_MS, as_time, by_size, history, times_of
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.properties import deleted_file_retention_ms
 from lakelog.log.replay import Layers
@@ -45,8 +45,8 @@ BLAME_SCHEMA = {
     "engineInfo": pl.String(),
     "vacuumAfter": pl.Datetime("ms", "UTC"),
 }
+_K = TypeVar("_K")
 _FILE_FACTS = ("size", "modificationTime", "stats", "partitionValues", "tags")
-_MAX_TIME_MS = 253_402_300_799_999  # the last millisecond that a datetime can hold
 
 
 def diff(log: Log, a: int, b: int) -> pl.DataFrame:
@@ -111,7 +111,8 @@ class _Difference:
 
 def _reverse(row: _Difference) -> _Difference:
     change = {"added": "removed", "removed": "added"}.get(row.change, row.change)
-    return _Difference(row.kind, change, row.name, row.after, row.before, row.version)
+    name = row.before if row.change == "renamed" and row.before is not None else row.name
+    return _Difference(row.kind, change, name, row.after, row.before, row.version)
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,8 @@ class _Between:
         infos = actions.conform(
             log.dialect.decode_commit_infos(decoded.commit_infos), ("version", "operation")
         ).unique("version", keep="first")
-        times = times_of(state_times(log, listing), decoded.commit_infos).with_columns(
-            pl.col("timestamp").cast(DIFF_SCHEMA["timestamp"])
-        )
+        times = times_of(state_times(log, listing), decoded.commit_infos)
+        times = times.with_columns(as_time("timestamp"))
         return _Between(
             len(commits) == high - low, decoded, times.join(infos, on="version", how="left")
         )
@@ -149,7 +149,7 @@ class _Between:
         return list(rows.iter_rows(named=True))
 
     def blame(
-        self, first: Mapping[str, Any], steps: Iterable[tuple[int, Mapping[str, Any]]], key: str
+        self, first: Mapping[_K, Any], steps: Iterable[tuple[int, Mapping[_K, Any]]], key: _K
     ) -> int | None:
         """The last of `steps` at which the value of `key` became another."""
         found: int | None = None
@@ -247,23 +247,50 @@ def _last_version(files: pl.DataFrame) -> pl.DataFrame:
 # --- schema, properties, protocol ----------------------------------------------------------------
 
 
+_Columns = dict[tuple[object, str], tuple[str, str]]
+
+
 def _schema(older: Metadata, newer: Metadata, between: _Between) -> list[_Difference]:
-    steps = [(row["version"], _fields(Metadata.from_row(row))) for row in between.meta("metaData")]
-    before, after = _fields(older), _fields(newer)
+    # With column mapping a column is its id: under another name it was renamed, and under another
+    # id it is another column, even if it has the old one's name.
+    by_id = bool(_ids(older)) and bool(_ids(newer))
+    before, after = _columns(older, by_id), _columns(newer, by_id)
+    metas = [(row["version"], Metadata.from_row(row)) for row in between.meta("metaData")]
+    steps = [(version, _columns(m, by_id)) for version, m in metas]
     rows: list[_Difference] = []
-    renamed = _renames(older, newer)
-    for old, new in renamed.items():
-        version = between.blame(before, steps, old)
-        rows.append(_Difference("schema", "renamed", new, old, new, version))
-    skip = {*renamed, *renamed.values()}
-    return rows + _compare("schema", before, after, steps, between, skip)
+    for key in sorted({*before, *after}, key=str):
+        old, new = before.get(key), after.get(key)
+        if old and new and old[0] != new[0] and not key[1]:
+            by = between.blame({key: old[0]}, _each(steps, 0), key)
+            rows.append(_Difference("schema", "renamed", new[0], old[0], new[0], by))
+        texts = (old[1] if old else None, new[1] if new else None)
+        if texts[0] != texts[1]:
+            change = "added" if not old else "removed" if not new else "changed"
+            by = between.blame({key: texts[0]}, _each(steps, 1), key)
+            name = (new or old or ("",))[0]
+            rows.append(_Difference("schema", change, name, *texts, by))
+    return rows
 
 
-def _fields(metadata: Metadata) -> dict[str, str]:
-    """Dotted field path to a text of type and nullability."""
+def _each(
+    steps: Iterable[tuple[int, _Columns]], fact: int
+) -> list[tuple[int, dict[tuple[object, str], str]]]:
+    return [(version, {k: v[fact] for k, v in columns.items()}) for version, columns in steps]
+
+
+def _columns(metadata: Metadata, by_id: bool) -> _Columns:
+    """Name and text of type and nullability of every field, by the top-level column (its column
+    mapping id, or its name) and the dotted path below it.
+    """
     if metadata.schema_string is None:
         return {}
-    return dict(_walk(metadata.schema, ""))
+    ids = _ids(metadata) if by_id else {}
+    found: _Columns = {}
+    for child in metadata.schema.fields:
+        top = ids.get(child.name, child.name)
+        for name, text in _walk(contract.Struct((child,)), ""):
+            found[top, name[len(child.name) :]] = (name, text)
+    return found
 
 
 def _walk(type_: contract.DataType, prefix: str) -> Iterable[tuple[str, str]]:
@@ -299,17 +326,12 @@ def _short(type_: contract.DataType) -> str:
     return raw if isinstance(raw, str) else str(raw["type"])
 
 
-def _renames(older: Metadata, newer: Metadata) -> dict[str, str]:
-    """Top-level columns that kept their column mapping id under another name."""
-    before, after = _ids(older), _ids(newer)
-    return {before[i]: after[i] for i in before if i in after and before[i] != after[i]}
-
-
-def _ids(metadata: Metadata) -> dict[int, str]:
+def _ids(metadata: Metadata) -> dict[str, object]:
+    """Column mapping ids of the top-level columns, by name."""
     if metadata.schema_string is None or metadata.column_mapping_mode == "none":
         return {}
     return {
-        child.metadata["delta.columnMapping.id"]: child.name
+        child.name: child.metadata["delta.columnMapping.id"]
         for child in metadata.schema.fields
         if "delta.columnMapping.id" in child.metadata
     }
@@ -369,10 +391,9 @@ def _compare(
     after: Mapping[str, Any],
     steps: Sequence[tuple[int, Mapping[str, Any]]],
     between: _Between,
-    skip: Iterable[str] = (),
 ) -> list[_Difference]:
     rows: list[_Difference] = []
-    for name in sorted({*before, *after} - set(skip)):
+    for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
         if old == new and (name in before) == (name in after):
             continue
@@ -493,11 +514,7 @@ def actions_frame(log: Log, rows: pl.DataFrame) -> pl.DataFrame:
     return (
         actions.conform(rows, own)
         .join(commits, on="version", how="left", maintain_order="left")
-        .with_columns(
-            pl.col("deletionTimestamp")
-            .clip(None, _MAX_TIME_MS)
-            .cast(BLAME_SCHEMA["deletionTimestamp"])
-        )
+        .with_columns(as_time("deletionTimestamp"))
     )
 
 
@@ -507,8 +524,10 @@ def _with_vacuum_date(rows: pl.DataFrame, latest: Snapshot, names: Sequence[str]
     last = rows.row(rows.height - 1, named=True)
     if not live.height and last["actionType"] == "remove":
         epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+        since = (last["deletionTimestamp"] or epoch) - epoch
         retention = deleted_file_retention_ms(latest.metadata.configuration)
-        date[-1] = (last["deletionTimestamp"] or epoch) + dt.timedelta(milliseconds=retention)
+        after_ms = min(since // dt.timedelta(milliseconds=1) + retention, LAST_TIME_MS)
+        date[-1] = epoch + dt.timedelta(milliseconds=after_ms)
     return rows.with_columns(
         pl.Series("vacuumAfter", date, dtype=BLAME_SCHEMA["vacuumAfter"])
     ).select(list(BLAME_SCHEMA))

@@ -33,6 +33,9 @@ HISTORY_COLUMNS = (
 _DERIVED = ("numRecords", "minValues", "maxValues", "nullCount")
 _CHUNK_BYTES = 64 << 20
 _TIME = pl.Datetime("ms", "UTC")
+FIRST_TIME_MS = -62_135_596_800_000
+LAST_TIME_MS = 253_402_300_799_999
+"""The milliseconds that a datetime can hold: of the years 1 to 9999."""
 
 
 def history(log: Log, limit: int | None = None) -> pl.DataFrame:
@@ -70,8 +73,15 @@ def history(log: Log, limit: int | None = None) -> pl.DataFrame:
         .join(times_of(state_times(log, listing), infos), on="version", how="left")
         .join(actions.conform(rows, ("version", *HISTORY_COLUMNS)), on="version", how="left")
         .sort("version", descending=True)
-        .with_columns(pl.col("timestamp").cast(_TIME))
+        .with_columns(as_time("timestamp"))
     )
+
+
+def as_time(column: str) -> pl.Expr:
+    """A column of milliseconds as times; what no datetime can hold becomes the nearest that one
+    can, for a log may say anything.
+    """
+    return pl.col(column).clip(FIRST_TIME_MS, LAST_TIME_MS).cast(_TIME)
 
 
 def times_of(times: pl.DataFrame, infos: Sequence[CommitInfo]) -> pl.DataFrame:

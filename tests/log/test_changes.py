@@ -1,0 +1,446 @@
+"""What changed between two versions and which commit did it; and the life of a file."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelog.errors import InvalidInputError, NotFoundError, VersionNotFoundError
+from lakelog.formats.indextables import DIALECT as INDEXTABLES
+from lakelog.log.changes import BLAME_SCHEMA, DIFF_SCHEMA, blame, diff
+from lakelog.log.context import Log
+from tests.handmade import (
+    FIRST_MS,
+    ID_NAME,
+    MINUTE_MS,
+    Handmade,
+    add,
+    field,
+    info,
+    metadata,
+    protocol,
+    remove,
+    vector,
+)
+
+Row = tuple[Any, ...]
+WEEK = dt.timedelta(weeks=1)
+
+
+def time_of(version: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp((FIRST_MS + version * MINUTE_MS) / 1000, dt.UTC)
+
+
+def changes(log: Log, a: int, b: int) -> list[Row]:
+    """(kind, change, name, before, after, version) of every row."""
+    frame = diff(log, a, b)
+    assert dict(frame.schema) == DIFF_SCHEMA
+    return frame.select(list(DIFF_SCHEMA)[:6]).rows()
+
+
+def both_ways(log: Log, a: int, b: int) -> list[Row]:
+    """The changes from `a` to `b`, having checked that the way back is their mirror image."""
+    swap = {"added": "removed", "removed": "added"}
+    forth = changes(log, a, b)
+    mirrored = [
+        (kind, swap.get(change, change), name, after, before, version)
+        for kind, change, name, before, after, version in forth
+    ]
+    back = changes(log, b, a)
+    if not any(row[1] == "renamed" for row in forth):
+        assert sorted(back, key=repr) == sorted(mirrored, key=repr)
+    return forth
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Handmade:
+    return Handmade(tmp_path / "t")
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def test_files_that_came_went_and_changed_name_the_commit_that_did_it(made: Handmade) -> None:
+    made.start(add("stays"), add("goes", 2), add("grows", 3), add("tagged", 4))
+    made.commit(1, info("DELETE"), remove("goes"))
+    made.commit(2, info("WRITE"), add("comes", 5), add("passes", 9))
+    made.commit(3, info("MERGE"), add("grows", 30), remove("passes"))
+    made.commit(4, info("COMPUTE STATS"), add("tagged", 4, tags={"k": "v"}))
+    assert both_ways(made.context(), 0, 4) == [
+        ("file", "removed", "goes", "2 bytes", None, 1),
+        ("file", "added", "comes", None, "5 bytes", 2),
+        ("file", "changed", "grows", "3 bytes", "30 bytes", 3),
+        ("file", "changed", "tagged", "4 bytes", "4 bytes", 4),
+    ]
+
+
+def test_a_change_carries_the_time_and_operation_of_its_commit(made: Handmade) -> None:
+    made.start()
+    made.commit(1, info("WRITE"), add("a"))
+    made.commit(2, info("DELETE"))
+    (row,) = diff(made.context(), 0, 2).rows(named=True)
+    assert (row["version"], row["timestamp"], row["operation"]) == (1, time_of(1), "WRITE")
+
+
+def test_a_commit_without_a_name_for_its_operation_leaves_it_null(made: Handmade) -> None:
+    made.start()
+    made.commit(1, add("a"))
+    (row,) = diff(made.context(), 0, 1).rows(named=True)
+    assert (row["version"], row["timestamp"], row["operation"]) == (1, time_of(1), None)
+
+
+def test_a_deletion_vector_is_one_change_of_its_file(made: Handmade) -> None:
+    made.start(add("gets"), add("swaps", **vector("x")), add("loses", **vector("y")))
+    made.commit(1, add("gets", **vector("a")), remove("gets"))
+    made.commit(2, remove("swaps", **vector("x")), add("swaps", **vector("b")))
+    made.commit(3, remove("loses", **vector("y")), add("loses"))
+    assert both_ways(made.context(), 0, 3) == [
+        ("deletionVector", "added", "gets", None, "ua@1", 1),
+        ("deletionVector", "changed", "swaps", "ux@1", "ub@1", 2),
+        ("deletionVector", "removed", "loses", "uy@1", None, 3),
+    ]
+
+
+def test_a_file_that_went_and_came_again_unchanged_is_no_change(made: Handmade) -> None:
+    made.start(add("a"))
+    made.commit(1, remove("a"))
+    made.commit(2, add("a"))
+    assert both_ways(made.context(), 0, 2) == []
+
+
+def test_a_version_does_not_differ_from_itself(made: Handmade) -> None:
+    made.start(add("a"))
+    assert changes(made.context(), 0, 0) == []
+
+
+def test_changes_by_commits_that_are_gone_have_no_version(made: Handmade) -> None:
+    made.start(add("stays"), add("goes", 2), add("swaps"))
+    base = (protocol(), metadata(properties={"p": "1"}), add("stays"), add("comes"))
+    made.checkpoint(0, protocol(), metadata(), add("stays"), add("goes", 2), add("swaps"))
+    made.commit(1, remove("goes"), remove("swaps"), add("swaps", **vector("v")))
+    made.commit(2, add("comes"), metadata(properties={"p": "1"}))
+    made.checkpoint(2, *base, add("swaps", **vector("v")), remove("goes"))
+    made.forget(1)
+    assert both_ways(made.context(), 0, 2) == [
+        ("deletionVector", "added", "swaps", None, "uv@1", None),
+        ("file", "removed", "goes", "2 bytes", None, None),
+        ("file", "added", "comes", None, "1 bytes", 2),
+        ("property", "added", "p", None, "1", 2),
+    ]
+    made.forget(2)
+    assert {row[5] for row in both_ways(made.context(), 0, 2)} == {None}
+    assert len(changes(made.context(), 0, 2)) == 4
+
+
+def test_a_version_that_cannot_be_rebuilt_is_refused(made: Handmade) -> None:
+    made.start()
+    with pytest.raises(VersionNotFoundError):
+        diff(made.context(), 0, 5)
+
+
+# --- schema, properties, protocol ----------------------------------------------------------------
+
+
+def test_columns_that_came_went_and_changed_type(made: Handmade) -> None:
+    made.commit(0, protocol(), metadata(field("a"), field("b", "integer"), field("gone", "date")))
+    made.commit(1, metadata(field("a"), field("b", "integer")))
+    made.commit(2, metadata(field("a"), field("b", "long")))
+    struct = {"type": "struct", "fields": [field("x", "string")]}
+    made.commit(3, metadata(field("a"), field("b", "long"), field("s", struct)))
+    assert both_ways(made.context(), 0, 3) == [
+        ("schema", "removed", "gone", "date", None, 1),
+        ("schema", "changed", "b", "integer", "long", 2),
+        ("schema", "added", "s", None, "struct", 3),
+        ("schema", "added", "s.x", None, "string", 3),
+    ]
+
+
+def test_nullability_and_comments_and_nested_types_are_part_of_a_type(made: Handmade) -> None:
+    array = {"type": "array", "elementType": "long", "containsNull": True}
+    map_ = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}
+    made.commit(0, protocol(), metadata(field("a"), field("b"), field("c"), field("d")))
+    not_null = {**field("a"), "nullable": False}
+    made.commit(
+        1, metadata(not_null, field("b", comment="why"), field("c", array), field("d", map_))
+    )
+    assert both_ways(made.context(), 0, 1) == [
+        ("schema", "changed", "a", "long", "long not null", 1),
+        ("schema", "changed", "b", "long", "long -- why", 1),
+        ("schema", "changed", "c", "long", "array<long>", 1),
+        ("schema", "changed", "d", "long", "map<string,long>", 1),
+    ]
+
+
+MAPPED = {"delta.columnMapping.mode": "name"}
+
+
+def mapped(name: str, number: int, type_: str = "long") -> dict[str, Any]:
+    names = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"col-{number}"}
+    return {**field(name, type_), "metadata": names}
+
+
+def test_a_column_that_kept_its_mapping_id_was_renamed(made: Handmade) -> None:
+    made.commit(0, protocol(2, 5), metadata(mapped("a", 1), mapped("b", 2), properties=MAPPED))
+    made.commit(1, metadata(mapped("new", 1), mapped("b", 2), properties=MAPPED))
+    made.commit(2, metadata(mapped("new", 1), properties=MAPPED))
+    log = made.context()
+    assert both_ways(log, 0, 2) == [
+        ("schema", "renamed", "new", "a", "new", 1),
+        ("schema", "removed", "b", "long", None, 2),
+    ]
+    assert ("schema", "renamed", "a", "new", "a", 1) in changes(log, 2, 0)
+
+
+def test_a_column_that_was_dropped_and_made_anew_was_not_renamed(made: Handmade) -> None:
+    made.commit(0, protocol(2, 5), metadata(mapped("a", 1), properties=MAPPED))
+    made.commit(1, metadata(mapped("a", 2), properties=MAPPED))
+    made.commit(2, metadata(mapped("b", 3), properties=MAPPED))
+    assert changes(made.context(), 1, 2) == [
+        ("schema", "removed", "a", "long", None, 2),
+        ("schema", "added", "b", None, "long", 2),
+    ]
+
+
+def test_a_column_that_was_renamed_and_widened_is_both(made: Handmade) -> None:
+    made.commit(0, protocol(2, 5), metadata(mapped("a", 1, "integer"), properties=MAPPED))
+    made.commit(1, metadata(mapped("a", 1), properties=MAPPED))
+    made.commit(2, metadata(mapped("b", 1), properties=MAPPED))
+    assert changes(made.context(), 0, 2) == [
+        ("schema", "changed", "b", "integer", "long", 1),
+        ("schema", "renamed", "b", "a", "b", 2),
+    ]
+
+
+def test_a_column_under_the_name_of_one_that_was_dropped_is_another(made: Handmade) -> None:
+    made.commit(0, protocol(2, 5), metadata(mapped("a", 1), mapped("b", 2), properties=MAPPED))
+    made.commit(1, metadata(mapped("a", 1), properties=MAPPED))
+    made.commit(2, metadata(mapped("b", 1), properties=MAPPED))
+    made.commit(3, metadata(mapped("b", 1), mapped("a", 3), properties=MAPPED))
+    assert changes(made.context(), 0, 3) == [
+        ("schema", "removed", "b", "long", None, 1),
+        ("schema", "renamed", "b", "a", "b", 2),
+        ("schema", "added", "a", None, "long", 3),
+    ]
+
+
+def test_columns_stay_themselves_when_mapping_is_turned_on(made: Handmade) -> None:
+    made.start()
+    properties = {**MAPPED, "delta.columnMapping.maxColumnId": "2"}
+    columns = [mapped("id", 1), mapped("name", 2, "string")]
+    made.commit(1, protocol(2, 5), metadata(*columns, properties=properties))
+    assert [row for row in changes(made.context(), 0, 1) if row[0] == "schema"] == []
+
+
+def test_two_columns_that_swapped_their_names_were_both_renamed(made: Handmade) -> None:
+    made.commit(0, protocol(2, 5), metadata(mapped("a", 1), mapped("b", 2), properties=MAPPED))
+    made.commit(1, metadata(mapped("b", 1), mapped("a", 2), properties=MAPPED))
+    assert changes(made.context(), 0, 1) == [
+        ("schema", "renamed", "a", "b", "a", 1),
+        ("schema", "renamed", "b", "a", "b", 1),
+    ]
+
+
+def test_properties_that_were_set_changed_and_unset(made: Handmade) -> None:
+    made.commit(0, protocol(), metadata(properties={"a": "1", "b": "1", "same": "x"}))
+    made.commit(1, metadata(properties={"a": "2", "b": "1", "same": "x"}))
+    made.commit(2, metadata(properties={"a": "2", "c": "3", "same": "x"}))
+    made.commit(3, metadata(properties={"a": "2", "c": "3", "same": "x"}))
+    assert both_ways(made.context(), 0, 3) == [
+        ("property", "changed", "a", "1", "2", 1),
+        ("property", "removed", "b", "1", None, 2),
+        ("property", "added", "c", None, "3", 2),
+    ]
+
+
+def test_a_property_that_wavered_names_the_last_commit_that_touched_it(made: Handmade) -> None:
+    made.commit(0, protocol(), metadata(properties={"a": "1"}))
+    for version, value in enumerate("2132", 1):
+        made.commit(version, metadata(properties={"a": value}))
+    assert changes(made.context(), 0, 4) == [("property", "changed", "a", "1", "2", 4)]
+
+
+def test_what_the_metadata_says_of_the_table(made: Handmade) -> None:
+    made.commit(0, protocol(), metadata(name="old"))
+    more: dict[str, Any] = {"name": "new", "description": "text", "table_id": "id-1"}
+    made.commit(1, metadata(*ID_NAME, partitioned=["id"], **more))
+    assert both_ways(made.context(), 0, 1) == [
+        ("metadata", "added", "description", None, "text", 1),
+        ("metadata", "changed", "id", "id-0", "id-1", 1),
+        ("metadata", "changed", "name", "old", "new", 1),
+        ("metadata", "changed", "partitionColumns", "[]", '["id"]', 1),
+    ]
+
+
+def test_versions_and_features_of_the_protocol(made: Handmade) -> None:
+    made.start()
+    made.commit(1, protocol(1, 4))
+    features = ["deletionVectors"]
+    made.commit(2, protocol(3, 7, readerFeatures=features, writerFeatures=[*features, "x"]))
+    assert both_ways(made.context(), 0, 2) == [
+        ("protocol", "changed", "minReaderVersion", "1", "3", 2),
+        ("protocol", "changed", "minWriterVersion", "2", "7", 2),
+        ("protocol", "added", "readerFeatures.deletionVectors", None, "supported", 2),
+        ("protocol", "added", "writerFeatures.deletionVectors", None, "supported", 2),
+        ("protocol", "added", "writerFeatures.x", None, "supported", 2),
+    ]
+
+
+# --- transactions, domains, skips ----------------------------------------------------------------
+
+
+def test_transactions_name_the_last_commit_of_their_application(made: Handmade) -> None:
+    made.start({"txn": {"appId": "a", "version": 5}}, {"txn": {"appId": "same", "version": 1}})
+    made.commit(1, {"txn": {"appId": "b", "version": 1}})
+    made.commit(2, {"txn": {"appId": "a", "version": 4}})
+    assert both_ways(made.context(), 0, 2) == [
+        ("txn", "added", "b", None, "1", 1),
+        ("txn", "changed", "a", "5", "4", 2),
+    ]
+
+
+def domain(name: str, configuration: str, removed: bool = False) -> dict[str, Any]:
+    body = {"domain": name, "configuration": configuration, "removed": removed}
+    return {"domainMetadata": body}
+
+
+def test_domains_that_came_changed_and_were_removed(made: Handmade) -> None:
+    made.start(domain("goes", "1"), domain("turns", "1"))
+    made.commit(1, domain("goes", "1", removed=True))
+    made.commit(2, domain("turns", "2"), domain("comes", "3"))
+    assert both_ways(made.context(), 0, 2) == [
+        ("domain", "removed", "goes", "1", None, 1),
+        ("domain", "added", "comes", None, "3", 2),
+        ("domain", "changed", "turns", "1", "2", 2),
+    ]
+
+
+def test_skips_of_an_indextables_log(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t")
+    made.log = made.root / "_transaction_log"
+    made.log.mkdir()
+    skip = {"path": "bad", "reason": "merge", "skipTimestamp": 1, "operation": "merge"}
+    made.commit(0, protocol(2, 2), metadata(), add("a"))
+    made.commit(1, {"mergeskip": {**skip, "skipCount": 1}})
+    made.commit(2, {"skip": {**skip, "skipCount": 2}})
+    log = made.context(dialect=INDEXTABLES)
+    assert both_ways(log, 0, 2) == [("skip", "added", "bad", None, "2", 2)]
+    assert both_ways(log, 1, 2) == [("skip", "changed", "bad", "1", "2", 2)]
+
+
+# --- blame ---------------------------------------------------------------------------------------
+
+
+def life(log: Log, path: str) -> list[dict[str, Any]]:
+    frame = blame(log, path)
+    assert dict(frame.schema) == BLAME_SCHEMA
+    return frame.rows(named=True)
+
+
+def test_a_life_lists_every_commit_that_touched_the_file(made: Handmade) -> None:
+    made.start(add("a", 7))
+    made.commit(1, info("UPDATE", userName="u", engineInfo="e"), add("b"))
+    made.commit(2, remove("a"), add("a", 7, dataChange=False, **vector("v", 3)))
+    made.commit(3, info("DELETE", userName="u", engineInfo="e"), remove("a", **vector("v", 3)))
+    rows = life(made.context(), "a")
+    assert [(r["version"], r["actionType"], r["dvId"], r["dvCardinality"]) for r in rows] == [
+        (0, "add", None, None),
+        (2, "remove", None, None),
+        (2, "add", "uv@1", 3),
+        (3, "remove", "uv@1", 3),
+    ]
+    assert rows[0]["operation"] == "CREATE TABLE"
+    assert (rows[0]["size"], rows[0]["dataChange"], rows[2]["dataChange"]) == (7, True, False)
+    assert (rows[3]["operation"], rows[3]["userName"], rows[3]["engineInfo"]) == (
+        "DELETE",
+        "u",
+        "e",
+    )
+    assert [r["timestamp"] for r in rows] == [time_of(0), time_of(2), time_of(2), time_of(3)]
+
+
+def test_a_live_file_has_no_date_after_which_it_may_be_vacuumed(made: Handmade) -> None:
+    made.start(add("a"))
+    made.commit(1, remove("a", deletionTimestamp=FIRST_MS))
+    made.commit(2, add("a"))
+    assert [r["vacuumAfter"] for r in life(made.context(), "a")] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("properties", "retention"),
+    [
+        ({}, WEEK),
+        ({"delta.deletedFileRetentionDuration": "interval 2 days"}, dt.timedelta(days=2)),
+        ({"delta.deletedFileRetentionDuration": "interval 0 seconds"}, dt.timedelta(0)),
+    ],
+    ids=["by default", "as set", "at once"],
+)
+def test_a_removed_file_may_be_vacuumed_after_the_retention(
+    made: Handmade, properties: dict[str, str], retention: dt.timedelta
+) -> None:
+    made.start(add("a"), properties=properties)
+    made.commit(1, remove("a", deletionTimestamp=FIRST_MS + 5))
+    first, last = life(made.context(), "a")
+    deleted = dt.datetime.fromtimestamp(FIRST_MS / 1000, dt.UTC) + dt.timedelta(milliseconds=5)
+    assert first["vacuumAfter"] is None
+    assert last["deletionTimestamp"] == deleted
+    assert last["vacuumAfter"] == deleted + retention
+
+
+def test_a_removal_without_a_time_counts_from_the_epoch(made: Handmade) -> None:
+    made.start(add("a"))
+    made.commit(1, remove("a"))
+    assert life(made.context(), "a")[-1]["vacuumAfter"] == dt.datetime(1970, 1, 8, tzinfo=dt.UTC)
+
+
+def test_a_file_that_lives_on_with_another_deletion_vector_may_not_be_vacuumed(
+    made: Handmade,
+) -> None:
+    made.start(add("a"))
+    made.commit(1, add("a", **vector("v")), remove("a", deletionTimestamp=FIRST_MS))
+    assert [r["vacuumAfter"] for r in life(made.context(), "a")] == [None, None, None]
+
+
+@pytest.mark.parametrize("deleted_ms", [2**62, 253_402_300_799_999, -(2**62)])
+def test_a_deletion_at_the_end_of_time_gives_no_date_that_a_datetime_cannot_hold(
+    made: Handmade, deleted_ms: int
+) -> None:
+    made.start(add("a"))
+    made.commit(1, remove("a", deletionTimestamp=deleted_ms))
+    _, last = life(made.context(), "a")
+    assert last["deletionTimestamp"] <= last["vacuumAfter"]
+
+
+def test_a_file_that_only_a_checkpoint_knows_has_a_row_without_a_version(made: Handmade) -> None:
+    made.commit(3, add("c"))
+    gone = remove("gone", deletionTimestamp=FIRST_MS)
+    made.checkpoint(2, protocol(), metadata(), add("live", 4), gone)
+    (row,) = life(made.context(), "live")
+    assert (row["version"], row["actionType"], row["size"], row["vacuumAfter"]) == (
+        None,
+        "add",
+        4,
+        None,
+    )
+    (row,) = life(made.context(), "gone")
+    assert (row["version"], row["actionType"]) == (None, "remove")
+    assert row["vacuumAfter"] == dt.datetime.fromtimestamp(FIRST_MS / 1000, dt.UTC) + WEEK
+
+
+@pytest.mark.parametrize(
+    "spelling", ["p=a b/é.parquet", "p=a%20b/%C3%A9.parquet", "{root}/p=a b/é.parquet"]
+)
+def test_a_path_may_be_given_decoded_or_as_the_log_spells_it(made: Handmade, spelling: str) -> None:
+    made.start(add("p=a%20b/%C3%A9.parquet"))
+    (row,) = life(made.context(), spelling.format(root=made.root))
+    assert row["version"] == 0
+
+
+def test_an_unknown_path_is_refused(made: Handmade) -> None:
+    made.start(add("a"))
+    with pytest.raises(NotFoundError, match="does not know"):
+        blame(made.context(), "b")
+    with pytest.raises(InvalidInputError, match="empty"):
+        blame(made.context(), "")
