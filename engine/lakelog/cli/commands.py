@@ -12,7 +12,7 @@ import polars as pl
 
 from lakelog.cli import view
 from lakelog.cli.options import Output, Target
-from lakelog.cli.output import View, check, emit, write_text
+from lakelog.cli.output import View, check, collect, emit, write, write_text
 from lakelog.cli.view import count, time_text
 from lakelog.cli.watch import Meter, Watch, open_metered, progress
 from lakelog.cli.where import parse_where
@@ -57,8 +57,8 @@ _FILES = "path partitionValues size modificationTime numRecords version dvCardin
 _FILES_STATS = "path partitionValues size numRecords version min max".split()
 _HISTORY = "version timestamp operation userName operationMetrics operationParameters".split()
 _ACTIONS = (
-    "version position actionType path size dataChange dvCardinality operation appId txnVersion "
-    "domain schemaString configuration minReaderVersion minWriterVersion skipReason"
+    "version position actionType path size dvCardinality operation appId txnVersion domain "
+    "skipReason"
 ).split()
 _DIFF = "version operation kind change name before after".split()
 _DIFF_NOUNS = {
@@ -215,15 +215,18 @@ def files(
         condition = None if where is None else parse_where(where, snapshot.schema)
         live = snapshot.files(where=condition, stats=stats, flatten=flatten)
         known = live.collect_schema().names()
-        columns = [c for name in (_FILES_STATS if stats else _FILES) for c in _spread(name, known)]
+        names = _FILES_STATS if stats else _FILES
+        columns = tuple(c for name in names for c in _spread(name, known))
+        facts = [f"version {snapshot.version}"]
+        if condition is not None and output.format == "table":
+            facts.append(f"of {count(snapshot.num_files(), 'file')} in the table")
 
         def summary(kept: pl.DataFrame) -> list[str]:
-            parts = [size_text(int(kept["size"].sum())), f"version {snapshot.version}"]
-            if condition is not None:
-                parts.insert(0, f"of {count(snapshot.num_files(), 'file')} in the table")
-            return parts
+            return [size_text(int(kept["size"].sum())), *facts]
 
-        emit(live, output, View("file", tuple(columns), ("path",), summary, _told_by_path))
+        shown = View("file", columns, ("path",), summary, _told_by_path)
+        rows = collect(live, output, shown)
+    write(rows, output, shown)
 
 
 def _told_by_path(shown: pl.DataFrame) -> tuple[str, ...]:
@@ -266,8 +269,10 @@ def actions(
         tally = Counter(shown["actionType"].to_list())
         return [f"{number:,} {kind}" for kind, number in tally.most_common()]
 
+    shown = View("action", tuple(_ACTIONS), (), summary)
     with progress("reading commits", meter):
-        emit(rows, output, View("action", tuple(_ACTIONS), (), summary))
+        found = collect(rows, output, shown)
+    write(found, output, shown)
 
 
 def diff(target: Target, a: int, b: int | None, output: Output) -> None:

@@ -40,13 +40,11 @@ def run_demo(directory: str | None, commits: int, seed: int) -> None:
     Raises:
         InvalidInputError: There are too few commits, or a table is there already.
     """
+    mistake = plan(commits).mistake_version  # refuses too few before anything is made
     begin = time.perf_counter()
     show = _Show()
     root = Path(directory or tempfile.mkdtemp(prefix="lakelog-demo-"))
     table_path, state_path = str(root / "table"), str(root / "parquet")
-    show.title(
-        f"A Delta log goes in, its state comes out. Seed {seed}, {count(commits, 'commit')}."
-    )
     _make(show, table_path, commits, seed)
     table, meter = open_metered(Target(table_path, {}))
     show.meter = meter
@@ -54,7 +52,6 @@ def run_demo(directory: str | None, commits: int, seed: int) -> None:
     _prune(show, snapshot)
     _measure(show, snapshot)
     _history(show, table)
-    mistake = plan(commits).mistake_version
     restored = _differ(show, table, mistake)
     _travel(show, table, mistake)
     _blame(show, table, restored)
@@ -229,13 +226,11 @@ class _Show:
         self.meter: Meter | None = None
         self._number = 0
 
-    def title(self, text: str) -> None:
-        """The first line."""
-        self._print(Text(text, style="bold"))
-
     @contextmanager
     def step(self, title: str, code: str) -> Iterator[None]:
         """Time one step and count what it reads, then print its heading."""
+        if not self._number:
+            self._print(Text("A Delta log goes in, its state comes out.", style="bold"))
         self._number += 1
         files, size_bytes = self._read()
         begin = time.perf_counter()

@@ -49,7 +49,10 @@ class GuardedGroup(click.Group):
             ctx.exit(WRONG_CALL if isinstance(error, InvalidInputError) else REFUSED)
         except (click.ClickException, click.exceptions.Exit, click.Abort, KeyboardInterrupt):
             raise
-        except Exception as error:  # noqa: BLE001 - the last resort of a program
+        except BaseException as error:
+            # A panic inside Polars is no Exception; an exit or an interruption is none of ours.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
             _show_traceback(ctx, error)
             reason = (str(error).splitlines() or [""])[0]
             _complain(f"something unexpected went wrong: {type(error).__name__}: {reason}")

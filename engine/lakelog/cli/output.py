@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import click
 import polars as pl
@@ -16,6 +16,9 @@ import polars as pl
 from lakelog.cli import view
 from lakelog.cli.options import Output
 from lakelog.errors import InvalidInputError, UnavailableError
+
+if TYPE_CHECKING:
+    from polars._typing import PolarsDataType
 
 TABLE_ROWS = 50
 """How many rows a table shows where ``--limit`` does not say."""
@@ -62,13 +65,16 @@ def check(output: Output) -> None:
 
 
 def emit(rows: pl.LazyFrame, output: Output, shown: View) -> None:
-    """Write rows as the options ask; reads only the columns that are written.
+    """`collect`, then `write`."""
+    write(collect(rows, output, shown), output, shown)
+
+
+def collect(rows: pl.LazyFrame, output: Output, shown: View) -> pl.DataFrame:
+    """The rows and columns that `write` needs; no others are read.
 
     Raises:
-        InvalidInputError: A column is unknown, or binary output would go to a terminal.
-        UnavailableError: The file cannot be written.
+        InvalidInputError: A column is unknown.
     """
-    check(output)
     known = rows.collect_schema().names()
     for name in output.columns:
         if name not in known:
@@ -80,33 +86,45 @@ def emit(rows: pl.LazyFrame, output: Output, shown: View) -> None:
                 hint=f"did you mean {', '.join(close)}?" if close else None,
             )
     if output.format == "table":
-        _table(rows, output, shown, known)
-        return
+        # A table is sorted, counted and summed up, so it needs all rows, but few columns.
+        wanted = (*output.columns, *shown.columns, *shown.sort)
+        return rows.select(c for c in dict.fromkeys(wanted) if c in known).collect()
     if output.columns:
         rows = rows.select(output.columns)
     if output.limit is not None:
         rows = rows.head(output.limit)
-    frame = rows.collect()
+    return rows.collect()
+
+
+def write(frame: pl.DataFrame, output: Output, shown: View) -> None:
+    """Write what `collect` gave, as the options ask.
+
+    Raises:
+        InvalidInputError: Binary output would go to a terminal.
+        UnavailableError: The file cannot be written.
+    """
+    check(output)
+    if output.format == "table":
+        write_text(_table(frame, output, shown), output)
+        return
     with _sink(output) as sink:
         _WRITERS[output.format](frame, sink)
 
 
-def _table(rows: pl.LazyFrame, output: Output, shown: View, known: Sequence[str]) -> None:
-    chosen = output.columns or tuple(c for c in shown.columns if c in known)
-    wanted = dict.fromkeys((*chosen, *(c for c in (*shown.columns, *shown.sort) if c in known)))
-    frame = rows.select(*wanted).collect()
+def _table(frame: pl.DataFrame, output: Output, shown: View) -> str:
+    chosen = output.columns or tuple(c for c in shown.columns if c in frame.columns)
     if shown.sort:
         frame = frame.sort(shown.sort)
     limit = TABLE_ROWS if output.limit is None else output.limit
     top = frame.head(limit).select(chosen)
     if not output.columns:
-        empty = [c for c in top.columns if top.height and top[c].null_count() == top.height]
+        # By all rows, so that another limit shows the same columns.
+        empty = [c for c in chosen if frame.height and frame[c].null_count() == frame.height]
         top = top.drop(*empty, *shown.redundant(top))
     parts = [view.count(frame.height, shown.noun)]
     if top.height < frame.height:
         parts = [f"{top.height:,} of {parts[0]} shown", f"--limit {frame.height} shows all"]
-    text = view.table_text(top, [*parts, *shown.summary(frame)], to_file=output.to is not None)
-    write_text(text, output)
+    return view.table_text(top, [*parts, *shown.summary(frame)], to_file=output.to is not None)
 
 
 def write_text(text: str, output: Output) -> None:
@@ -121,7 +139,7 @@ def write_text(text: str, output: Output) -> None:
 @contextmanager
 def _sink(output: Output) -> Iterator[IO[bytes]]:
     if output.to is None:
-        stream = click.get_binary_stream("stdout")
+        stream = sys.stdout.buffer
         yield stream
         stream.flush()
         return
@@ -136,21 +154,39 @@ def _sink(output: Output) -> Iterator[IO[bytes]]:
         ) from cause
 
 
-def _iso(frame: pl.DataFrame) -> pl.DataFrame:
-    """Times as ISO 8601 text, to the millisecond."""
-    times = [
-        pl.col(name).dt.to_string("%Y-%m-%dT%H:%M:%S%.3fZ")
-        for name, dtype in frame.schema.items()
-        if isinstance(dtype, pl.Datetime)
-    ]
-    return frame.with_columns(times)
+def _textual(frame: pl.DataFrame) -> pl.DataFrame:
+    """What has no form in JSON as text: times in ISO 8601, to the millisecond; bytes in base64."""
+    return frame.with_columns(
+        _as_text(pl.col(name), dtype).alias(name) for name, dtype in frame.schema.items()
+    )
+
+
+def _as_text(values: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    match dtype:
+        case pl.Datetime():
+            zone = "Z" if dtype.time_zone else ""
+            return values.dt.to_string(f"%Y-%m-%dT%H:%M:%S%.3f{zone}")
+        case pl.Binary():
+            return values.bin.encode("base64")
+        case pl.Struct() if dtype.fields:
+            fields = (
+                _as_text(values.struct.field(f.name), _instance(f.dtype)).alias(f.name)
+                for f in dtype.fields
+            )
+            return pl.when(values.is_not_null()).then(pl.struct(fields))
+        case _:
+            return values
+
+
+def _instance(dtype: PolarsDataType) -> pl.DataType:
+    return dtype if isinstance(dtype, pl.DataType) else dtype()
 
 
 def _write_json(frame: pl.DataFrame, sink: IO[bytes]) -> None:
     """A JSON array with one object a line; maps are objects."""
     sink.write(b"[")
     separator = b"\n"
-    for chunk in _iso(frame).iter_slices(_CHUNK_ROWS):
+    for chunk in _textual(frame).iter_slices(_CHUNK_ROWS):
         buffer = io.BytesIO()
         chunk.write_ndjson(buffer)
         # JSON text has no raw line break inside, so each one ends an object.
@@ -161,7 +197,7 @@ def _write_json(frame: pl.DataFrame, sink: IO[bytes]) -> None:
 
 def _write_csv(frame: pl.DataFrame, sink: IO[bytes]) -> None:
     """CSV with a header; maps, structs and lists as JSON text."""
-    flat = _iso(frame)
+    flat = _textual(frame)
     nested = [name for name, dtype in flat.schema.items() if dtype.is_nested() or _is_map(dtype)]
     flat.with_columns(_json_text(name) for name in nested).write_csv(sink)
 

@@ -43,16 +43,16 @@ _STYLES = {
 }
 
 
-def console(*, to_file: bool = False, file: Any = None) -> Console:
-    """A console on standard output that clips only what a terminal would."""
+def _console(*, to_file: bool) -> Console:
+    """A console that writes to a buffer as it would to where the text goes."""
     terminal = sys.stdout.isatty() and not to_file
-    forced = "COLUMNS" in os.environ and not to_file
+    measured = terminal or ("COLUMNS" in os.environ and not to_file)
     return Console(
-        file=file,
-        width=None if terminal or forced else _UNCLIPPED_WIDTH,
-        force_terminal=None if not to_file else False,
+        file=io.StringIO(),
+        width=None if measured else _UNCLIPPED_WIDTH,
+        # None leaves the choice to FORCE_COLOR and its like.
+        force_terminal=terminal or (False if to_file else None),
         highlight=False,
-        soft_wrap=False,
     )
 
 
@@ -180,9 +180,7 @@ def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
 
 def render(things: Iterable[Any], *, to_file: bool = False) -> str:
     """Rich renderables as text for where it goes; colours on a terminal only."""
-    target = console(to_file=to_file)
-    buffer = console(to_file=to_file, file=io.StringIO())
-    buffer._force_terminal = target.is_terminal  # noqa: SLF001
+    buffer = _console(to_file=to_file)
     for thing in things:
         buffer.print(thing)
     assert isinstance(buffer.file, io.StringIO)

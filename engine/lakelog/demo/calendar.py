@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from lakelog.errors import InvalidInputError
+
 CREATE, ADD_COLUMNS, SET_PROPERTIES = "CREATE TABLE", "ADD COLUMNS", "SET TBLPROPERTIES"
 STREAM, BATCH = "STREAMING UPDATE", "WRITE"
 OPTIMIZE, DELETE, RESTORE = "OPTIMIZE", "DELETE", "RESTORE"
@@ -22,6 +24,8 @@ OWNER = "dana"
 FIRST_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 HOUR_MS = 3_600_000
 FIRST_DAY = dt.date(2026, 1, 1)
+
+_OPTIMIZE_EVERY, _DELETE_EVERY = 24, 17
 
 MIN_COMMITS = 40
 """With fewer there is no room for a compaction, a restored deletion and a checkpoint."""
@@ -57,9 +61,20 @@ def commit_ms(version: int) -> int:
 
 
 def plan(commits: int) -> Calendar:
-    """The calendar of a table with so many commits, at least `MIN_COMMITS`."""
+    """The calendar of a table with so many commits.
+
+    Raises:
+        InvalidInputError: There are fewer than `MIN_COMMITS`.
+    """
+    if commits < MIN_COMMITS:
+        raise InvalidInputError(
+            "the demonstration needs more commits", expected=f">= {MIN_COMMITS}", found=commits
+        )
     version = pl.col("version")
-    schema_version, property_version = commits // 3, commits // 2
+    mistake = _mistake(commits)
+    taken = {0, mistake, mistake + 1}
+    schema_version = _free(commits // 3, taken)
+    property_version = _free(commits // 2, taken | {schema_version})
     operations = pl.DataFrame({"version": pl.int_range(commits, eager=True)}).with_columns(
         pl.when(version == 0)
         .then(pl.lit(CREATE))
@@ -67,30 +82,29 @@ def plan(commits: int) -> Calendar:
         .then(pl.lit(ADD_COLUMNS))
         .when(version == property_version)
         .then(pl.lit(SET_PROPERTIES))
-        .when(version % 24 == 23)
+        .when(version == mistake + 1)
+        .then(pl.lit(RESTORE))
+        .when(version % _OPTIMIZE_EVERY == _OPTIMIZE_EVERY - 1)
         .then(pl.lit(OPTIMIZE))
-        .when(version % 17 == 16)
+        .when(version % _DELETE_EVERY == _DELETE_EVERY - 1)
         .then(pl.lit(DELETE))
         .when(version % 12 == 3)
         .then(pl.lit(BATCH))
         .otherwise(pl.lit(STREAM))
         .alias("operation")
     )
-    mistakes = operations.filter(
-        (pl.col("operation") == DELETE)
-        & pl.col("operation").shift(-1).is_in([STREAM, BATCH])
-        & (version <= commits * 6 // 10)
-    )
-    mistake = int(mistakes["version"][-1])
-    return Calendar(
-        operations.with_columns(
-            pl.when(version == mistake + 1)
-            .then(pl.lit(RESTORE))
-            .otherwise(pl.col("operation"))
-            .alias("operation")
-        ),
-        schema_version,
-        property_version,
-        mistake,
-        commits * 2 // 3 // 10 * 10,
-    )
+    checkpoint = commits * 2 // 3 // 10 * 10
+    return Calendar(operations, schema_version, property_version, mistake, checkpoint)
+
+
+def _mistake(commits: int) -> int:
+    """The last deletion of the first half that neither is nor comes before a compaction."""
+    deletions = range(_DELETE_EVERY - 1, commits // 2 + 1, _DELETE_EVERY)
+    return max(v for v in deletions if v % _OPTIMIZE_EVERY < _OPTIMIZE_EVERY - 2)
+
+
+def _free(version: int, taken: set[int]) -> int:
+    """The version, or the next one that is not taken."""
+    while version in taken:
+        version += 1
+    return version

@@ -131,12 +131,6 @@ def build_log(commits: int = 300, seed: int = 7) -> DemoLog:
 
     Memory: all of it; about a kilobyte an action.
     """
-    if commits < cal.MIN_COMMITS:
-        raise InvalidInputError(
-            "the demonstration needs more commits",
-            expected=f">= {cal.MIN_COMMITS}",
-            found=commits,
-        )
     calendar = cal.plan(commits)
     files = _with_stats(file_lives(calendar, seed), calendar.schema_version)
     adds, removes = _file_actions(files, calendar)

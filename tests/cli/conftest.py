@@ -1,0 +1,54 @@
+"""One demonstration table for all tests of the command line, and a way to call it in-process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lakelog.cli import main
+from lakelog.demo import make_table
+
+COMMITS = 60
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call left behind."""
+
+    code: int
+    raw: bytes
+    errors: str
+
+    @property
+    def text(self) -> str:
+        return self.raw.decode()
+
+
+Call = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A table of 60 commits, read by all and written by none."""
+    return make_table(tmp_path_factory.mktemp("cli") / "orders", commits=COMMITS)
+
+
+@pytest.fixture
+def lakelog(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Call the command line; nothing is a terminal unless a test says so."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+    def call(*words: str | Path | int) -> Outcome:
+        capsysbinary.readouterr()
+        with pytest.raises(SystemExit) as leaving:
+            main([str(word) for word in words])
+        output, errors = capsysbinary.readouterr()
+        code = leaving.value.code
+        assert isinstance(code, int)
+        return Outcome(code, output, errors.decode())
+
+    return call

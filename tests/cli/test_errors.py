@@ -1,0 +1,184 @@
+"""Exit codes, and what is said when something goes wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelog.cli import commands
+from lakelog.errors import LakelogWarning
+
+
+def fail_with(error: BaseException) -> Any:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_a_missing_table_is_refused_with_a_hint(lakelog: Any, tmp_path: Path) -> None:
+    outcome = lakelog("info", tmp_path)
+    assert (outcome.code, outcome.raw) == (1, b"")
+    assert outcome.errors.startswith("lakelog: there is no log folder here\n")
+    assert "table_not_found" in outcome.errors
+    assert "_delta_log or _transaction_log" in outcome.errors
+    assert "Next: give the table's own folder" in outcome.errors
+    assert "Traceback" not in outcome.errors
+
+
+def test_a_version_that_cannot_be_rebuilt_is_refused_with_the_range(
+    lakelog: Any, table: str
+) -> None:
+    outcome = lakelog("files", table, "--version", 1000)
+    assert outcome.code == 1
+    assert "0 to 59" in outcome.errors
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("files", "TABLE", "--no-such-option"),
+        ("files", "TABLE", "--version", "-1"),
+        ("files", "TABLE", "--version", "new"),
+        ("files", "TABLE", "--output", "xml"),
+        ("files", "TABLE", "--version", "1", "--timestamp", "2026-01-01"),
+        ("files", "TABLE", "--timestamp", "yesterday"),
+        ("files", "TABLE", "--columns", "pth"),
+        ("files", "TABLE", "--where", "dya = 1"),
+        ("files", "TABLE", "--where", "amount >"),
+        ("files", "TABLE", "--storage-option", "anon"),
+        ("files",),
+        ("actions", "TABLE", "--start", "9", "--end", "3"),
+        ("diff", "TABLE", "a", "b"),
+        ("replay", "TABLE"),
+        ("replay", "TABLE", "--out", "x", "--max-part-bytes", "0"),
+        ("replay", "TABLE", "--out", "x", "--max-part-bytes", "many"),
+        ("blame", "TABLE"),
+        ("demo", "--commits", "3"),
+        ("no-such-command",),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_call_exits_with_2_and_says_why(
+    lakelog: Any, table: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = lakelog(*(table if word == "TABLE" else word for word in words))
+    assert (outcome.code, outcome.raw) == (2, b"")
+    assert outcome.errors.strip()
+    assert "Traceback" not in outcome.errors
+
+
+def test_a_misspelt_column_brings_the_closest_name(lakelog: Any, table: str) -> None:
+    assert "did you mean path?" in lakelog("files", table, "--columns", "pth").errors
+    assert "did you mean day?" in lakelog("files", table, "--where", "dya = 1").errors
+
+
+def test_a_file_that_the_log_does_not_know_is_refused(lakelog: Any, table: str) -> None:
+    outcome = lakelog("blame", table, "nowhere.parquet")
+    assert outcome.code == 1
+    assert "nowhere.parquet" in outcome.errors
+
+
+def test_damage_is_told_with_file_line_and_byte(lakelog: Any, tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    (log / f"{0:020d}.json").write_text('{"add":\n')
+    outcome = lakelog("files", tmp_path)
+    assert outcome.code == 1
+    assert f"{0:020d}.json" in outcome.errors
+    assert "byte offset" in outcome.errors
+
+
+@pytest.mark.parametrize("words", [("--debug", "info", "X"), ("info", "X", "--debug")])
+def test_debug_shows_the_traceback(lakelog: Any, tmp_path: Path, words: tuple[str, ...]) -> None:
+    outcome = lakelog(*(tmp_path if word == "X" else word for word in words))
+    assert outcome.code == 1
+    assert "Traceback (most recent call last)" in outcome.errors
+    assert "lakelog: there is no log folder here" in outcome.errors
+
+
+def test_the_unexpected_is_short_and_points_to_debug(
+    lakelog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "info", fail_with(RuntimeError("a wheel\ncame off")))
+    outcome = lakelog("info", "x")
+    assert outcome.code == 1
+    assert "RuntimeError: a wheel\n" in outcome.errors
+    assert "--debug" in outcome.errors
+    assert "Traceback" not in outcome.errors
+    assert "Traceback" in lakelog("info", "x", "--debug").errors
+
+
+def test_a_panic_of_a_library_is_no_traceback(
+    lakelog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PanicException(BaseException):
+        pass
+
+    monkeypatch.setattr(commands, "info", fail_with(PanicException("oh")))
+    outcome = lakelog("info", "x")
+    assert outcome.code == 1
+    assert "PanicException: oh" in outcome.errors
+
+
+def test_an_interruption_exits_with_130(lakelog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "info", fail_with(KeyboardInterrupt()))
+    outcome = lakelog("info", "x")
+    assert outcome.code == 130
+    assert "Traceback" not in outcome.errors
+
+
+def test_a_warning_is_one_note(lakelog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn(*_: object) -> None:
+        for _time in range(2):
+            warnings.warn("the checkpoint was passed over", LakelogWarning, stacklevel=1)
+        warnings.warn("none of the user's business", DeprecationWarning, stacklevel=1)
+
+    monkeypatch.setattr(commands, "info", warn)
+    outcome = lakelog("info", "x")
+    assert outcome.code == 0
+    assert outcome.errors == "note: the checkpoint was passed over\n"
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_binary_is_kept_from_the_terminal(
+    lakelog: Any, table: str, form: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    outcome = lakelog("files", table, "--output", form)
+    assert (outcome.code, outcome.raw) == (2, b"")
+    assert "--to FILE" in outcome.errors
+    assert lakelog("files", table, "--output", form, "--to", tmp_path / "x").code == 0
+
+
+def test_a_file_that_cannot_be_written_is_told(lakelog: Any, table: str, tmp_path: Path) -> None:
+    outcome = lakelog("files", table, "--to", tmp_path / "no" / "such.csv")
+    assert outcome.code == 1
+    assert "such.csv" in outcome.errors
+
+
+def test_a_full_output_folder_is_refused(lakelog: Any, table: str, tmp_path: Path) -> None:
+    (tmp_path / "something").touch()
+    outcome = lakelog("replay", table, "--out", tmp_path)
+    assert outcome.code == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["something"]
+
+
+def test_a_closed_pipe_is_quiet(table: str, repository: Path) -> None:
+    command = f"{sys.executable} -m lakelog actions {table} -o json | head -c 1"
+    outcome = subprocess.run(
+        command,
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(repository / "engine")},
+    )
+    assert (outcome.stdout, outcome.stderr) == ("[", "")

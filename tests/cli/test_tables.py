@@ -1,0 +1,198 @@
+"""What people see: units, times, clipping, summaries; on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from rich.cells import cell_len
+
+import lakelog as engine
+from lakelog.cli import view
+
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def on_a_terminal(repository: Path, *words: str, columns: int = 100) -> str:
+    """What a command shows on a terminal of that width; a progress bar goes elsewhere."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    chosen = {"PYTHONPATH": str(repository / "engine"), "TERM": "xterm-256color"}
+    hidden = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
+    environment = {k: v for k, v in os.environ.items() if k not in hidden} | chosen
+    with subprocess.Popen(
+        [sys.executable, "-m", "lakelog", *words],
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    ):
+        os.close(theirs)
+        shown = b""
+        try:
+            while chunk := os.read(ours, 65_536):
+                shown += chunk
+        except OSError:
+            pass  # Linux tells so that the other side has closed.
+    os.close(ours)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_files_are_shown_in_readable_units_with_a_count(lakelog: Any, table: str) -> None:
+    lines = lakelog("files", table, "--limit", 5).text.splitlines()
+    assert lines[0].split() == ["path", "size", "modificationTime", "version"]
+    assert re.search(r"day=2026-01-01/region=apac/part-.*\.parquet +[\d.]+ [KM]iB ", lines[1])
+    assert re.search(r"2026-01-\d\dT\d\d:\d\d:58Z", lines[1])
+    total = engine.open(table).snapshot().num_files()
+    assert lines[6].startswith(f"5 of {total} files shown · --limit {total} shows all · ")
+    assert lines[6].endswith("MiB · version 59")
+
+
+def test_a_long_table_stops_at_fifty_rows_unless_asked(lakelog: Any, table: str) -> None:
+    total = engine.open(table).snapshot().num_files()
+    assert total > 50
+    assert len(lakelog("files", table).text.splitlines()) == 52
+    assert len(lakelog("files", table, "--limit", total).text.splitlines()) == total + 2
+
+
+def test_pruned_files_are_counted_against_all(lakelog: Any, table: str) -> None:
+    total = engine.open(table).snapshot().num_files()
+    text = lakelog("files", table, "--where", "day = '2026-01-01' and region = 'eu'").text
+    assert f"of {total} files in the table" in text
+
+
+def test_flattened_partitions_and_statistics_have_their_columns(lakelog: Any, table: str) -> None:
+    text = lakelog("files", table, "--stats", "--flatten", "-n", 2).text
+    for name in ("partition.day", "partition.region", "numRecords", "min", "max"):
+        assert name in text.splitlines()[0]
+    assert "quantity=1" in text
+
+
+def test_history_tells_who_did_what_in_words(lakelog: Any, table: str) -> None:
+    text = lakelog("history", table, "--limit", 13).text
+    assert "STREAMING UPDATE  stream" in text
+    assert "OPTIMIZE          housekeeping" in text
+    assert "2026-01-03T11:00:00Z" in text
+    assert re.search(r"output rows [\d,]+, added files \d+, added bytes [\d.]+ [KM]iB", text)
+    assert text.splitlines()[-1] == "13 commits"
+
+
+def test_diff_counts_what_changed(lakelog: Any, table: str) -> None:
+    text = lakelog("diff", table, 19, 31, "--limit", 3).text
+    assert "1 schema field added" in text
+    assert "2 properties added" in text
+    assert "1 txn changed" in text
+    assert text.splitlines()[-1].endswith("from version 19 to 31")
+
+
+def test_blame_tells_when_a_file_may_be_vacuumed(lakelog: Any, table: str) -> None:
+    path = engine.open(table).diff(40, 50).filter(pl.col("change") == "removed")["name"][0]
+    lines = lakelog("blame", table, path).text.splitlines()
+    assert " add " in lines[1]
+    assert " remove " in lines[2]
+    # Fourteen days after the compaction at 23 o'clock of the second day.
+    assert lines[-1] == "2 events · removed; may be vacuumed after 2026-01-16T22:59:59Z"
+
+
+def test_info_shows_the_facts(lakelog: Any, table: str) -> None:
+    text = lakelog("info", table).text
+    for fact in (
+        r"path +\S+orders",
+        r"format +delta",
+        r"version +59, committed 2026-01-03T11:00:00Z",
+        r"columns +order_id long, customer string, amount decimal\(10,2\)",
+        r"partitioned by +day, region",
+        r"properties +.*delta.checkpointInterval=100",
+        r"protocol +reader 1, writer 2",
+        r"files +\d+ files, [\d.]+ MiB",
+        r"tombstones +\d+",
+        r"read from +the classic checkpoint at 40 \(1 file\) and 19 commits",
+        r"can be rebuilt +versions 0 to 59",
+    ):
+        assert re.search(f"^{fact}", text, re.MULTILINE), fact
+
+
+def test_info_knows_indextables(lakelog: Any, corpus: Path) -> None:
+    text = lakelog("info", corpus / "indextables" / "16_with_skip_actions").text
+    assert re.search(r"^format +indextables", text, re.MULTILINE)
+    assert "avro-state checkpoint" in text
+
+
+def test_replay_sums_up_what_was_written(lakelog: Any, table: str, tmp_path: Path) -> None:
+    text = lakelog("replay", table, "--out", tmp_path / "state").text
+    for fact in (
+        rf"written to +{tmp_path}/state",
+        r"version +59",
+        r"files +\d+ files",
+        r"Parquet +[\d,]+ rows in 1 part, [\d.]+ KiB, and _manifest.json",
+        r"cost +\d.*; \d+ log files read",
+    ):
+        assert re.search(f"^{fact}", text, re.MULTILINE), fact
+
+
+def test_a_pipe_gets_whole_texts_and_no_colour(lakelog: Any, table: str) -> None:
+    text = lakelog("files", table, "--limit", 3).text
+    assert "…" not in text
+    assert "\x1b" not in text
+    path = lakelog("files", table, "-o", "csv", "--columns", "path").text.splitlines()[1]
+    assert path in lakelog("files", table, "--limit", 1000).text
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("words", [("files",), ("history",), ("actions",), ("diff", "10", "30")])
+def test_a_terminal_gets_lines_that_fit(
+    table: str, repository: Path, words: tuple[str, ...], columns: int
+) -> None:
+    command, *rest = words
+    shown = on_a_terminal(repository, command, table, *rest, columns=columns)
+    assert "\x1b[" in shown
+    lines = ANSI.sub("", shown).splitlines()
+    assert len(lines) > 10
+    assert max(map(cell_len, lines)) <= columns
+
+
+def test_paths_are_clipped_where_they_are_alike(table: str, repository: Path) -> None:
+    shown = ANSI.sub("", on_a_terminal(repository, "files", table, "-n", "5", columns=80))
+    paths = [line.split()[0] for line in shown.splitlines()[1:6]]
+    assert all("…" in path and not path.endswith("parquet") for path in paths)
+    assert len(set(paths)) == 5
+
+
+def test_a_path_cannot_command_the_terminal(lakelog: Any, tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    metadata = (
+        '{"metaData":{"id":"i","format":{"provider":"parquet","options":{}},"schemaString":'
+        '"{\\"type\\":\\"struct\\",\\"fields\\":[]}","partitionColumns":[],"configuration":{}}}'
+    )
+    add = (
+        '{"add":{"path":"a%1B%5B31m.parquet","partitionValues":{},"size":1,"modificationTime":0,'
+        '"dataChange":true}}'
+    )
+    protocol = '{"protocol":{"minReaderVersion":1,"minWriterVersion":2}}'
+    (log / f"{0:020d}.json").write_text(f"{protocol}\n{metadata}\n{add}\n")
+    text = lakelog("files", tmp_path).text
+    assert r"a\x1b[31m.parquet" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("width", range(1, 30))
+def test_clipped_text_fits_and_keeps_both_ends(width: int) -> None:
+    text = "part-00000-abc-c000.parquet"
+    for middle in (True, False):
+        clipped = view.clip(text, width, middle=middle)
+        assert cell_len(clipped) <= width
+        if width >= len(text):
+            assert clipped == text
+        elif width > 4:
+            assert clipped.startswith("pa")
+            assert clipped.endswith("et" if middle else "…")
