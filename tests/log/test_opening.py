@@ -1,0 +1,450 @@
+"""Opening, passing over a broken checkpoint where that is sound, and updating."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelog.errors import (
+    CheckpointCorruptionError,
+    InvalidInputError,
+    LakelogWarning,
+    LogGapError,
+    MissingActionError,
+    TableNotFoundError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
+from lakelog.log.snapshot import Snapshot
+from lakelog.storage import LogStore
+from tests.handmade import Handmade, add, info, metadata, protocol, remove, vector
+
+BASE = (protocol(), metadata())
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Handmade:
+    return Handmade(tmp_path / "t")
+
+
+def paths(snapshot: Snapshot) -> list[str]:
+    return sorted(snapshot.files().select("path").collect()["path"])
+
+
+def tear(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def read_of(store: LogStore) -> list[str]:
+    """Names of the log files that a store is asked for from now on."""
+    seen: list[str] = []
+
+    def note(method: Callable[[str], Any]) -> Callable[[str], Any]:
+        def noted(path: str) -> Any:
+            seen.append(path.rsplit("/", 1)[-1])
+            return method(path)
+
+        return noted
+
+    for name in ("read", "open"):
+        setattr(store, name, note(getattr(store, name)))
+    return seen
+
+
+# --- falling back --------------------------------------------------------------------------------
+
+
+def contiguous(made: Handmade) -> Path:
+    """Commits 0 to 3, of which a checkpoint at 2."""
+    made.start(add("a"))
+    made.commit(1, add("b"))
+    made.commit(2, remove("a"))
+    made.commit(3, add("c"))
+    return made.checkpoint(2, *BASE, add("b"), remove("a"))
+
+
+def test_a_broken_checkpoint_is_passed_over_where_commits_reach_from_zero(made: Handmade) -> None:
+    tear(contiguous(made))
+    with pytest.warns(LakelogWarning, match=r"checkpoint\.parquet cannot be read"):
+        snapshot = made.table.snapshot()
+    assert paths(snapshot) == ["b", "c"]
+    found = snapshot.provenance
+    assert found.checkpoint is None
+    assert len(found.commits) == 4
+    assert "was passed over" in " ".join(found.warnings)
+
+
+def test_a_broken_checkpoint_is_passed_over_for_an_older_one(made: Handmade) -> None:
+    tear(contiguous(made))
+    made.checkpoint(1, *BASE, add("a"), add("b"))
+    made.forget(0, 1)
+    with pytest.warns(LakelogWarning):
+        snapshot = made.table.snapshot()
+    assert paths(snapshot) == ["b", "c"]
+    assert snapshot.provenance.checkpoint is not None
+    assert snapshot.provenance.checkpoint.version == 1
+
+
+def test_two_broken_checkpoints_are_passed_over_for_a_third(made: Handmade) -> None:
+    tear(contiguous(made))
+    tear(made.checkpoint(1, *BASE, add("a"), add("b")))
+    made.checkpoint(0, *BASE, add("a"))
+    made.forget(0)
+    with pytest.warns(LakelogWarning):
+        snapshot = made.table.snapshot()
+    assert paths(snapshot) == ["b", "c"]
+    assert snapshot.provenance.checkpoint is not None
+    assert snapshot.provenance.checkpoint.version == 0
+
+
+def test_a_better_layout_of_the_same_version_is_passed_over_for_the_other(made: Handmade) -> None:
+    contiguous(made)
+    tear(made.checkpoint(2, *BASE, add("b"), suffix=".0000000001.0000000001"))
+    made.forget(0, 1)
+    with pytest.warns(LakelogWarning):
+        snapshot = made.table.snapshot()
+    assert paths(snapshot) == ["b", "c"]
+    assert snapshot.provenance.checkpoint is not None
+    assert snapshot.provenance.checkpoint.layout == "classic"
+
+
+def test_a_broken_checkpoint_of_a_truncated_log_is_refused(made: Handmade) -> None:
+    tear(contiguous(made))
+    made.forget(0)
+    with pytest.raises(CheckpointCorruptionError) as refused:
+        made.table.snapshot()
+    assert refused.value.version == 2
+    assert refused.value.hint is not None
+    assert "no older files" in refused.value.hint
+
+
+def test_no_other_table_comes_back_in_place_of_a_broken_checkpoint(made: Handmade) -> None:
+    broken = contiguous(made)
+    made.commit(1, metadata(table_id="another"), add("b"))
+    tear(broken)
+    with pytest.raises(CheckpointCorruptionError) as refused:
+        made.table.snapshot()
+    assert refused.value.hint is not None
+    assert "another, id-0" in refused.value.hint
+
+
+def test_an_older_checkpoint_of_another_table_is_no_way_around(made: Handmade) -> None:
+    tear(contiguous(made))
+    made.checkpoint(1, protocol(), metadata(table_id="another"), add("z"))
+    made.commit(3, metadata(), add("c"))
+    with pytest.raises(CheckpointCorruptionError, match="cannot be read"):
+        made.table.snapshot()
+
+
+def test_damage_in_the_files_rows_is_passed_over_when_they_are_read(made: Handmade) -> None:
+    contiguous(made)
+    sidecar = made.sidecar("s.parquet", add("b"), remove("a"))
+    manifest = ({"checkpointMetadata": {"version": 2}}, *BASE, sidecar)
+    made.write(
+        f"{2:020d}.checkpoint.00000000-0000-0000-0000-000000000000.json",
+        "".join(json.dumps(a) + "\n" for a in manifest).encode(),
+    )
+    tear(made.log / "_sidecars" / "s.parquet")
+    snapshot = made.table.snapshot()
+    assert snapshot.metadata.id == "id-0"
+    with pytest.warns(LakelogWarning, match=r"s\.parquet|checkpoint"):
+        assert paths(snapshot) == ["b", "c"]
+    assert snapshot.provenance.checkpoint is not None
+    assert snapshot.provenance.checkpoint.layout == "classic"
+
+
+def test_a_sound_checkpoint_warns_of_nothing(made: Handmade) -> None:
+    contiguous(made)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        snapshot = made.table.snapshot()
+        assert paths(snapshot) == ["b", "c"]
+    assert snapshot.provenance.warnings == ()
+
+
+@pytest.mark.parametrize("missing", ["protocol", "metaData"])
+def test_a_checkpoint_without_protocol_or_metadata_is_refused_whatever_follows(
+    made: Handmade, missing: str
+) -> None:
+    made.start()
+    made.commit(1)
+    made.commit(2, *BASE)
+    made.checkpoint(1, *(a for a in BASE if missing not in a), add("a"))
+    with pytest.raises(MissingActionError) as refused:
+        made.table.snapshot()
+    assert refused.value.expected == missing
+    assert refused.value.path is not None
+    assert refused.value.path.endswith("checkpoint.parquet")
+
+
+@pytest.mark.parametrize("missing", ["protocol", "metaData"])
+def test_a_log_without_protocol_or_metadata_is_refused(made: Handmade, missing: str) -> None:
+    made.commit(0, *(a for a in BASE if missing not in a))
+    with pytest.raises(MissingActionError) as refused:
+        made.table.snapshot()
+    assert refused.value.expected == missing
+
+
+def test_a_gap_above_the_checkpoint_is_refused_and_one_below_is_nothing(made: Handmade) -> None:
+    contiguous(made)
+    made.forget(1)
+    assert paths(made.table.snapshot()) == ["b", "c"]
+    made.commit(5, add("e"))
+    with pytest.raises(LogGapError) as refused:
+        made.table.snapshot()
+    assert (refused.value.expected, refused.value.found) == (4, 5)
+
+
+def test_a_version_within_a_gap_names_what_can_be_rebuilt(made: Handmade) -> None:
+    contiguous(made)
+    made.forget(1)
+    with pytest.raises(VersionNotFoundError) as refused:
+        made.table.snapshot(1)
+    assert refused.value.expected == "0, 2 to 3"
+
+
+def test_an_empty_log_is_no_table(made: Handmade) -> None:
+    with pytest.raises(TableNotFoundError):
+        made.table.snapshot()
+
+
+# --- the pointer, which never decides ------------------------------------------------------------
+
+POINTERS = {
+    "right": b'{"version":2,"size":4}',
+    "too new": b'{"version":9,"size":4}',
+    "too old": b'{"version":0,"size":4}',
+    "of a version without a checkpoint": b'{"version":1}',
+    "of the commit above": b'{"version":3}',
+    "negative": b'{"version":-1}',
+    "beyond any number": b'{"version":' + b"9" * 400 + b"}",
+    "beyond twenty digits": b'{"version":100000000000000000000}',
+    "a fraction": b'{"version":2.0}',
+    "a text": b'{"version":"2"}',
+    "true": b'{"version":true}',
+    "a list": b"[2]",
+    "null": b"null",
+    "empty": b"",
+    "torn": b'{"version":2,"si',
+    "NUL": b"\0" * 30,
+    "not UTF-8": b'{"version":2,"\xff":1}',
+    "nested beyond any stack": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("pointer", POINTERS.values(), ids=POINTERS)
+@pytest.mark.filterwarnings("ignore::lakelog.errors.LakelogWarning")
+def test_whatever_the_pointer_says_the_answer_is_the_same(made: Handmade, pointer: bytes) -> None:
+    contiguous(made)
+    made.write("_last_checkpoint", pointer)
+    snapshot = made.table.snapshot()
+    assert (snapshot.version, paths(snapshot)) == (3, ["b", "c"])
+    assert snapshot.provenance.checkpoint is not None
+    assert snapshot.provenance.checkpoint.version == 2
+    assert made.table.version() == 3
+
+
+# --- compactions ---------------------------------------------------------------------------------
+
+
+def test_a_sound_compaction_stands_in_for_its_commits(made: Handmade) -> None:
+    made.start(add("a"))
+    made.commit(1, add("b"))
+    made.commit(2, remove("b"), add("c"), {"txn": {"appId": "x", "version": 2}})
+    made.commit(3, add("d"))
+    txn = {"txn": {"appId": "x", "version": 2}}
+    made.compaction(1, 2, remove("b"), add("c"), txn)
+    snapshot = made.table.snapshot()
+    assert paths(snapshot) == ["a", "c", "d"]
+    assert snapshot.transactions().collect()["txnVersion"].to_list() == [2]
+    found = snapshot.provenance
+    assert [name.rsplit("/", 1)[-1][:41] for name in found.compactions] == [f"{1:020d}.{2:020d}"]
+    assert [int(name.rsplit("/", 1)[-1][:20]) for name in found.commits] == [0, 3]
+    assert snapshot.timestamp_ms is not None
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [add("c"), remove("b"), add("b")],
+        [{"txn": {"appId": "x", "version": 2}}, {"txn": {"appId": "x", "version": 1}}],
+        [{"add": {"path": 1}}],
+    ],
+    ids=["a file twice", "a transaction twice", "malformed"],
+)
+def test_an_unsound_compaction_is_left_out_and_told_of(
+    made: Handmade, lines: list[dict[str, Any]]
+) -> None:
+    made.start(add("a"))
+    made.commit(1, add("b"))
+    made.commit(2, remove("b"), add("c"))
+    made.compaction(1, 2, *lines)
+    snapshot = made.table.snapshot()
+    assert paths(snapshot) == ["a", "c"]
+    assert snapshot.provenance.compactions == ()
+    assert len(snapshot.provenance.commits) == 3
+    assert "was left out" in " ".join(snapshot.provenance.warnings)
+
+
+@pytest.mark.parametrize(
+    "span", [(1, 3), (0, 2)], ids=["beyond the target", "below the checkpoint"]
+)
+def test_a_compaction_that_reaches_too_far_is_not_looked_at(
+    made: Handmade, span: tuple[int, int]
+) -> None:
+    contiguous(made)
+    made.compaction(*span, add("wrong"))
+    assert paths(made.table.snapshot(2)) == ["b"]
+
+
+# --- updates -------------------------------------------------------------------------------------
+
+
+def test_an_update_reads_the_new_commits_only(made: Handmade) -> None:
+    contiguous(made)
+    context = made.context()
+    snapshot = Snapshot.open(context)
+    assert paths(snapshot) == ["b", "c"]
+    made.commit(4, add("d"), remove("b"))
+    seen = read_of(context.store)
+    later = snapshot.update()
+    assert (later.version, later.metadata.id) == (4, "id-0")
+    assert seen == [f"{4:020d}.json"]
+    assert paths(later) == ["c", "d"]
+    assert paths(snapshot) == ["b", "c"]
+
+
+def test_an_update_without_news_is_the_same_snapshot(made: Handmade) -> None:
+    contiguous(made)
+    snapshot = made.table.snapshot()
+    assert snapshot.update() is snapshot
+    assert snapshot.update(3) is snapshot
+
+
+def test_an_update_may_stop_at_a_version(made: Handmade) -> None:
+    contiguous(made)
+    snapshot = made.table.snapshot(0)
+    assert paths(snapshot.update(1)) == ["a", "b"]
+    assert snapshot.update(1).update(2).version == 2
+    assert paths(snapshot.update(1).update()) == ["b", "c"]
+    with pytest.raises(InvalidInputError, match="forward"):
+        made.table.snapshot(2).update(1)
+    with pytest.raises(VersionNotFoundError):
+        snapshot.update(9)
+
+
+def test_an_update_opens_anew_where_the_commits_between_are_gone(made: Handmade) -> None:
+    contiguous(made)
+    snapshot = made.table.snapshot(0)
+    made.forget(1)
+    later = snapshot.update()
+    assert paths(later) == ["b", "c"]
+    assert later.provenance.checkpoint is not None
+
+
+def test_an_update_starts_from_a_checkpoint_that_tells_of_another_table(made: Handmade) -> None:
+    contiguous(made)
+    snapshot = made.table.snapshot(1)
+    made.checkpoint(2, protocol(), metadata(table_id="other"), add("z"))
+    later = snapshot.update()
+    assert (later.metadata.id, paths(later)) == ("other", ["c", "z"])
+    assert paths(later) == paths(made.table.snapshot())
+
+
+def test_an_update_minds_no_later_checkpoint_that_is_broken(made: Handmade) -> None:
+    broken = contiguous(made)
+    snapshot = made.table.snapshot(1)
+    tear(broken)
+    assert paths(snapshot.update()) == ["b", "c"]
+
+
+def test_an_update_refuses_a_feature_that_came_meanwhile(made: Handmade) -> None:
+    contiguous(made)
+    snapshot = made.table.snapshot()
+    made.commit(4, protocol(3, 7, readerFeatures=["catalogManaged"], writerFeatures=[]))
+    with pytest.raises(UnsupportedFeatureError):
+        snapshot.update()
+
+
+def test_an_update_across_a_gap_is_refused(made: Handmade) -> None:
+    contiguous(made)
+    snapshot = made.table.snapshot()
+    made.commit(5, add("e"))
+    with pytest.raises(LogGapError):
+        snapshot.update()
+
+
+def test_many_updates_keep_the_state_of_one_replay(made: Handmade) -> None:
+    made.start(add("a", **vector("0")))
+    snapshot = made.table.snapshot()
+    for version in range(1, 40):
+        old, new = vector(str(version - 1)), vector(str(version))
+        made.commit(version, add(f"f{version}"), add("a", **new), remove("a", **old))
+        snapshot = snapshot.update()
+        if version % 7 == 0:
+            assert snapshot.num_files() == version + 1
+    whole = made.table.snapshot()
+    assert paths(snapshot) == paths(whole)
+    assert sorted(snapshot.tombstones().collect()["dvId"]) == sorted(
+        whole.tombstones().collect()["dvId"]
+    )
+    assert snapshot.provenance.commits == whole.provenance.commits
+
+
+# --- features ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "feature", ["columnMapping", "deletionVectors", "typeWidening", "variantType", "v2Checkpoint"]
+)
+def test_a_feature_of_rows_or_of_the_log_that_is_honoured_opens(
+    made: Handmade, feature: str
+) -> None:
+    made.commit(0, protocol(3, 7, readerFeatures=[feature], writerFeatures=[feature]), metadata())
+    assert made.table.snapshot().protocol.reader_features == (feature,)
+
+
+@pytest.mark.parametrize("feature", ["catalogManaged", "adaptiveMetadata", "fromTheFuture"])
+def test_a_feature_that_would_change_the_state_is_refused_by_name(
+    made: Handmade, feature: str
+) -> None:
+    made.commit(0, protocol(3, 7, readerFeatures=[feature], writerFeatures=[feature]), metadata())
+    with pytest.raises(UnsupportedFeatureError) as refused:
+        made.table.snapshot()
+    assert refused.value.found == feature
+    assert feature in refused.value.message
+
+
+def test_a_feature_of_writers_alone_opens(made: Handmade) -> None:
+    made.commit(0, protocol(1, 7, writerFeatures=["fromTheFuture"]), info(), metadata())
+    assert made.table.snapshot().version == 0
+
+
+def test_a_reader_version_that_nobody_knows_is_refused(made: Handmade) -> None:
+    made.commit(0, protocol(4, 7), metadata())
+    with pytest.raises(UnsupportedFeatureError) as refused:
+        made.table.snapshot()
+    assert refused.value.found == 4
+
+
+def test_protocol_and_metadata_never_read_the_files_rows(
+    made: Handmade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
+
+    contiguous(made)
+
+    def never(*_: object, **__: object) -> Any:
+        raise AssertionError("the files' rows were read")
+
+    monkeypatch.setattr(DeltaCheckpointReader, "iter_files", never)
+    snapshot = made.table.snapshot()
+    assert snapshot.protocol.min_reader_version == 1
+    assert snapshot.metadata.id == "id-0"
+    assert snapshot.facts()["version"] == 3
