@@ -12,7 +12,7 @@ The format is described in ``schemas/log.md``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What was written, as ``_manifest.json`` holds it.
+    """What was written; ``_manifest.json`` holds the same, but for the directory.
 
     Attributes:
         directory: Where.
@@ -80,11 +80,26 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """The manifest's bytes."""
-        body: dict[str, Any] = {"format": FORMAT, "formatVersion": FORMAT_VERSION}
-        return orjson.dumps(
-            body | asdict(self) | {"schema": contract.to_json(contract.load("actions"))},
-            option=orjson.OPT_INDENT_2,
-        )
+        body = {
+            "format": FORMAT,
+            "formatVersion": FORMAT_VERSION,
+            "table": self.table,
+            "tableFormat": self.table_format,
+            "version": self.version,
+            "timestampMs": self.timestamp_ms,
+            "numFiles": self.num_files,
+            "totalSize": self.total_size,
+            "numTombstones": self.num_tombstones,
+            "numRows": self.num_rows,
+            "parts": [
+                {"path": p.path, "numRows": p.num_rows, "sizeBytes": p.size_bytes}
+                for p in self.parts
+            ],
+            "provenance": self.provenance,
+            "warnings": self.warnings,
+            "schema": contract.to_json(contract.load("actions")),
+        }
+        return orjson.dumps(body, option=orjson.OPT_INDENT_2)
 
 
 def iter_state(state: State, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
