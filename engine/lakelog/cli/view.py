@@ -149,7 +149,8 @@ def rich_table(frame: pl.DataFrame) -> Table:
 
 
 def _common_suffix(texts: Sequence[str]) -> int:
-    """Length of what all the texts end in, from a dot on; 0 for a single text."""
+    """Length of what all the texts end in, from a dot on; 0 for a single text, empty ones aside."""
+    texts = [text for text in texts if text]
     if len(texts) < 2:
         return 0
     least, most = min(text[::-1] for text in texts), max(text[::-1] for text in texts)
