@@ -35,6 +35,13 @@ class Table:
         self._log = log
 
     @property
+    def log(self) -> Log:
+        """The log under the table: its store, dialect and clock. `Table` takes another one, such
+        as the same log over a store that counts or fails.
+        """
+        return self._log
+
+    @property
     def path(self) -> str:
         """Location, as it was given."""
         return self._log.table

@@ -368,6 +368,6 @@ def seconds_text(seconds: float) -> str:
 
 def _expect_checkpoint(watch: Watch, meter: Meter, table: Table, snapshot: Snapshot) -> None:
     """Tell the bar what is still to be read: the commits have been, the checkpoint has not."""
-    store = table._log.store  # noqa: SLF001 - only the store knows the size of a file
+    store = table.log.store
     sizes = (store.stat(path) for path in snapshot.provenance.checkpoint_files)
     watch.expect(watch.done_bytes(meter) + sum(s.size_bytes for s in sizes if s is not None))

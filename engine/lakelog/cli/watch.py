@@ -128,7 +128,7 @@ def open_metered(target: Target) -> tuple[Table, Meter]:
     from lakelog.table import Table
 
     table, meter = lakelog.open(target.path, target.storage_options), Meter()
-    log = table._log  # noqa: SLF001 - a table has no other place to put a store under it
+    log = table.log
     return Table(replace(log, store=MeteredStore(log.store, meter))), meter
 
 

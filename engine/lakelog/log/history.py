@@ -13,7 +13,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from lakelog import actions
-from lakelog.errors import InvalidInputError, LakelogWarning
+from lakelog.errors import InvalidInputError, LakelogWarning, VersionNotFoundError
 from lakelog.formats.base import Actions, CommitFile, CommitInfo
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.log.context import Log, commit_times, state_times
@@ -105,6 +105,7 @@ def commits_between(log: Log, start: int, end: int | None) -> tuple[CommitFile, 
 
     Raises:
         InvalidInputError: The range is empty or negative.
+        VersionNotFoundError: None of its commits is on disk any more.
         LogGapError: A commit within the range is missing.
     """
     listing = log.list_all()
@@ -122,7 +123,7 @@ def commits_between(log: Log, start: int, end: int | None) -> tuple[CommitFile, 
         )
     commits = tuple(c for c in listing.commits if start <= c.version <= last)
     if not commits:
-        raise InvalidInputError(
+        raise VersionNotFoundError(
             f"no commit from {start} to {last} is on disk any more",
             path=log.table,
             expected=_on_disk(listing.commits),
