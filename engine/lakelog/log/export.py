@@ -11,12 +11,12 @@ The format is described in ``schemas/log.md``.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -99,7 +99,8 @@ class Manifest:
             "warnings": self.warnings,
             "schema": contract.to_json(contract.load("actions")),
         }
-        return orjson.dumps(body, option=orjson.OPT_INDENT_2)
+        # Not orjson: sizes may sum up beyond 64 bits.
+        return json.dumps(body, ensure_ascii=False, indent=2).encode()
 
 
 def iter_state(state: State, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
@@ -221,7 +222,7 @@ class _PartWriter:
             rows = batch.filter(pl.col("actionType") == kind)
             self._counts[kind] += rows.height
             if kind == "add":
-                self._total_size += int(rows["size"].sum())
+                self._total_size += int(rows["size"].cast(pl.Int128).sum())
         self._waiting.append(batch)
         if sum(b.height for b in self._waiting) >= _GROUP_ROWS:
             self._flush()

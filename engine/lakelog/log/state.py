@@ -376,14 +376,14 @@ class State:
 
     @cached_property
     def base_is_unique(self) -> bool:
-        """Whether the checkpoint holds each path once among its adds; see `live`.
+        """Whether the checkpoint holds each logical file once, live or removed; see `live`.
 
         Memory: eight bytes a file.
         """
         if self.base is None:
             return True
         with broken_checkpoint(self.base.checkpoint):
-            hashes = [f["path"].hash() for f in self.base.reader.iter_files(("path",), ("add",))]
+            hashes = [f["path"].hash() for f in self.base.reader.iter_files(("path",))]
         every = pl.concat(hashes) if hashes else pl.Series(dtype=pl.UInt64)
         if every.n_unique() == every.len():
             return True
