@@ -38,22 +38,19 @@ class FsspecStore:
         return f"{self._base}/{path}" if path else self._base
 
     def _list(self, folder: str) -> list[dict[str, Any]]:
+        path = self._absolute(folder)
         try:
-            # refresh: fsspec caches listings, and a log grows under its readers.
-            return cast(
-                "list[dict[str, Any]]",
-                self._filesystem.ls(self._absolute(folder), detail=True, refresh=True),
-            )
+            try:
+                # refresh: fsspec caches listings, and a log grows under its readers.
+                found = self._filesystem.ls(path, detail=True, refresh=True)
+            except TypeError:  # not every driver knows it
+                self._filesystem.invalidate_cache()
+                found = self._filesystem.ls(path, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        except TypeError:
-            self._filesystem.invalidate_cache()
-            return cast(
-                "list[dict[str, Any]]",
-                self._filesystem.ls(self._absolute(folder), detail=True),
-            )
         except Exception as cause:
             raise _unavailable(folder, cause) from cause
+        return cast("list[dict[str, Any]]", found)
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
         """Files directly in `folder` named `start` or later, sorted by name."""
