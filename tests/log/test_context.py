@@ -1,0 +1,163 @@
+"""Commit times, and the version at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakelog.errors import TableNotFoundError, VersionNotFoundError
+from lakelog.formats.base import CommitFile
+from lakelog.log.context import commit_times, now_ms, version_at
+from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, info, metadata, protocol
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Handmade:
+    return Handmade(tmp_path / "t")
+
+
+def times(*modified_ms: int) -> list[int]:
+    commits = [CommitFile(v, f"{v}.json", 1, ms) for v, ms in enumerate(modified_ms)]
+    frame = commit_times(commits)
+    assert frame["version"].to_list() == list(range(len(commits)))
+    return frame["timestamp"].to_list()
+
+
+def test_file_times_that_increase_are_kept() -> None:
+    assert times(10, 20, 30) == [10, 20, 30]
+
+
+def test_a_file_time_that_turns_back_becomes_one_more_than_the_last() -> None:
+    assert times(10, 5, 11, 11, 40) == [10, 11, 12, 13, 40]
+
+
+def test_no_commits_have_no_times() -> None:
+    assert times() == []
+
+
+@given(st.lists(st.integers(0, 20)))
+def test_times_increase_as_one_by_one_they_are_forced_to(modified: list[int]) -> None:
+    forced: list[int] = []
+    for ms in modified:
+        forced.append(max(ms, forced[-1] + 1) if forced else ms)
+    assert times(*modified) == forced
+
+
+# --- the version at a time -----------------------------------------------------------------------
+
+
+def three(made: Handmade) -> None:
+    made.start()
+    made.commit(1, add("a"))
+    made.commit(2, add("b"))
+
+
+def test_the_version_at_a_time_is_the_last_that_was_not_later(made: Handmade) -> None:
+    three(made)
+    log = made.context()
+    at = {FIRST_MS: 0, FIRST_MS + 1: 0, FIRST_MS + MINUTE_MS - 1: 0, FIRST_MS + MINUTE_MS: 1}
+    at |= {FIRST_MS + 2 * MINUTE_MS: 2, FIRST_MS + 10**12: 2}
+    assert {ms: version_at(log, ms) for ms in at} == at
+
+
+def test_a_time_before_the_first_commit_names_the_versions_there_are(made: Handmade) -> None:
+    three(made)
+    with pytest.raises(VersionNotFoundError) as refused:
+        version_at(made.context(), FIRST_MS - 1)
+    assert refused.value.expected == f"versions 0 to 2, from {FIRST_MS} ms"
+
+
+def test_file_times_out_of_order_never_turn_back(made: Handmade) -> None:
+    made.start()
+    made.commit(1, add("a"), at_ms=FIRST_MS + 100)
+    made.commit(2, add("b"), at_ms=FIRST_MS - 5000)
+    made.commit(3, add("c"), at_ms=FIRST_MS + 50)
+    log = made.context()
+    assert [version_at(log, FIRST_MS + ms) for ms in (99, 100, 101, 102, 9999)] == [0, 1, 2, 3, 3]
+
+
+def test_times_before_what_can_be_rebuilt_are_refused(made: Handmade) -> None:
+    three(made)
+    made.checkpoint(2, protocol(), metadata())
+    made.forget(0)
+    log = made.context()
+    assert version_at(log, FIRST_MS + 2 * MINUTE_MS) == 2
+    with pytest.raises(VersionNotFoundError, match="committed at or before"):
+        version_at(log, FIRST_MS + MINUTE_MS)
+
+
+def test_a_log_without_commits_has_no_times(made: Handmade) -> None:
+    made.checkpoint(2, protocol(), metadata())
+    with pytest.raises(VersionNotFoundError) as refused:
+        version_at(made.context(), FIRST_MS)
+    assert "carry no commit time" in str(refused.value.expected)
+    assert made.table.snapshot().timestamp_ms is None
+
+
+def test_an_empty_log_has_no_versions(made: Handmade) -> None:
+    with pytest.raises(TableNotFoundError):
+        version_at(made.context(), FIRST_MS)
+
+
+# --- in-commit timestamps ------------------------------------------------------------------------
+
+ENABLED = {"delta.enableInCommitTimestamps": "true"}
+LATER = FIRST_MS + 10**9  # in-commit times lie apart from file times, so that each can be told
+
+
+def stamped(n: int) -> dict[str, object]:
+    return info(inCommitTimestamp=LATER + n * 1000)
+
+
+def test_in_commit_timestamps_decide_where_every_commit_has_one(made: Handmade) -> None:
+    made.commit(0, stamped(0), protocol(), metadata(properties=ENABLED))
+    for version in range(1, 6):
+        made.commit(version, stamped(version), add(f"f{version}"))
+    log = made.context()
+    found = [version_at(log, LATER + ms) for ms in (0, 999, 1000, 3500, 5000, 10**6)]
+    assert found == [0, 0, 1, 3, 5, 5]
+    with pytest.raises(VersionNotFoundError) as refused:
+        version_at(log, LATER - 1)
+    assert str(LATER) in str(refused.value.expected)
+    assert made.table.snapshot(3).timestamp_ms == LATER + 3000
+
+
+def test_file_times_stand_before_the_commit_that_turned_in_commit_ones_on(made: Handmade) -> None:
+    made.start()
+    made.commit(1, info(), add("a"))
+    made.commit(2, stamped(2), metadata(properties=ENABLED))
+    made.commit(3, stamped(3), add("b"))
+    log = made.context()
+    assert version_at(log, FIRST_MS) == 0
+    assert version_at(log, FIRST_MS + MINUTE_MS) == 1
+    assert version_at(log, FIRST_MS + 3 * MINUTE_MS) == 1
+    assert version_at(log, LATER + 2000) == 2
+    assert version_at(log, LATER + 3000) == 3
+    shown = made.table.history().select(pl.col("timestamp").dt.epoch("ms"))["timestamp"]
+    assert shown.to_list() == [LATER + 3000, LATER + 2000, FIRST_MS + MINUTE_MS, FIRST_MS]
+
+
+@pytest.mark.parametrize("value", ["text", 1.5, None, True, 2**63])
+def test_an_in_commit_timestamp_that_is_no_time_is_none(made: Handmade, value: object) -> None:
+    made.commit(0, info(inCommitTimestamp=value), protocol(), metadata())
+    assert made.table.snapshot().timestamp_ms == FIRST_MS
+    assert version_at(made.context(), FIRST_MS) == 0
+
+
+def test_the_clock_counts_milliseconds_of_this_century() -> None:
+    assert 1_600_000_000_000 < now_ms() < 4_100_000_000_000
+
+
+def test_listings_that_start_late_hold_what_is_above(made: Handmade) -> None:
+    three(made)
+    made.checkpoint(1, protocol(), metadata(), add("a"))
+    made.write("_last_checkpoint", b'{"version":1}')
+    log = made.context()
+    assert [c.version for c in log.list_all().commits] == [0, 1, 2]
+    assert [c.version for c in log.list_latest().commits] == [1, 2]
+    assert [c.version for c in log.list_since(2).commits] == [2]
+    assert log.latest_version() == 2

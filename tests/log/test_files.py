@@ -1,0 +1,289 @@
+"""The live files as a lazy frame: what it reads, what it derives, and what it gives."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from lakelog import actions
+from lakelog.errors import CheckpointCorruptionError, InvalidInputError
+from lakelog.formats.base import STRUCT_STATISTICS
+from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
+from lakelog.log import files as module
+from lakelog.log.files import file_columns
+from tests.handmade import Handmade, add, field, metadata, protocol, remove, vector
+
+COLUMNS = (field("id"), field("name", "string"), field("day", "date"))
+
+
+def stats(low: int, high: int, rows: int = 10) -> str:
+    body = {"numRecords": rows, "minValues": {"id": low}, "maxValues": {"id": high}}
+    return json.dumps({**body, "nullCount": {"id": 0}})
+
+
+def parsed(low: int, high: int, rows: int = 10) -> dict[str, Any]:
+    bounds = {"minValues": {"id": low}, "maxValues": {"id": high}}
+    return {"numRecords": rows, **bounds, "nullCount": {"id": 0, "name": None}}
+
+
+def day(value: str | None) -> dict[str, Any]:
+    return {"partitionValues": {"day": value}}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Handmade:
+    """A checkpoint of version 1 with text and struct statistics, and a commit above it."""
+    log = Handmade(tmp_path / "t")
+    log.checkpoint(
+        1,
+        protocol(),
+        metadata(*COLUMNS, partitioned=["day"]),
+        add("a", 1, stats=stats(0, 9), **day("2024-01-01")),
+        add("b", 2, stats_parsed=parsed(10, 19), **day("2024-01-02")),
+        add("c", 4, **day(None)),
+        add("d", 8, stats=stats(30, 39), stats_parsed=parsed(30, 39), **day("2024-01-04")),
+        remove("z"),
+    )
+    log.commit(2, remove("d"), add("e", 16, stats=stats(40, 49), **day("2024-01-05")))
+    return log
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The columns that each read of the files' rows asked for."""
+    seen: list[tuple[str, ...]] = []
+    iter_files = DeltaCheckpointReader.iter_files
+
+    def spy(
+        self: DeltaCheckpointReader,
+        columns: Sequence[str],
+        kinds: Sequence[str] = actions.FILE_ACTIONS,
+    ) -> Iterator[pl.DataFrame]:
+        seen.append(tuple(columns))
+        return iter_files(self, columns, kinds)
+
+    monkeypatch.setattr(DeltaCheckpointReader, "iter_files", spy)
+    return seen
+
+
+@pytest.fixture
+def no_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsing any row's statistics fails."""
+
+    def never(values: pl.Series, *rest: Any, **more: Any) -> Any:
+        assert not values.len(), "statistics were parsed"
+        return ORIGINALS[0](values, *rest, **more)
+
+    monkeypatch.setattr(module, "stats_from_json", never)
+    monkeypatch.setattr(module, "stats_from_struct", lambda *_, **__: pytest.fail("parsed"))
+
+
+ORIGINALS = (module.stats_from_json,)
+
+
+def names(frame: pl.LazyFrame) -> list[str]:
+    return sorted(frame.select("path").collect()["path"])
+
+
+# --- what is read --------------------------------------------------------------------------------
+
+
+def test_a_projection_reads_its_own_columns_only(
+    made: Handmade, asked: list[tuple[str, ...]], no_statistics: None
+) -> None:
+    frame = made.table.snapshot().files().select("path", "size").collect()
+    assert frame.columns == ["path", "size"]
+    assert dict(frame.rows()) == {"a": 1, "b": 2, "c": 4, "e": 16}
+    assert [set(columns) for columns in asked] == [{"path", "size", "dvId"}]
+
+
+def test_nothing_is_read_before_collect(made: Handmade, asked: list[tuple[str, ...]]) -> None:
+    frame = made.table.snapshot().files(stats=True, flatten=True).select("min")
+    assert frame.collect_schema().names() == ["min"]
+    assert asked == []
+
+
+def test_a_filter_reads_the_column_that_it_needs(
+    made: Handmade, asked: list[tuple[str, ...]]
+) -> None:
+    frame = made.table.snapshot().files().filter(pl.col("size") > 2).select("path")
+    assert names(frame) == ["c", "e"]
+    assert [set(columns) for columns in asked] == [{"path", "size", "dvId"}]
+
+
+def test_flattened_partitions_read_the_values_and_no_statistics(
+    made: Handmade, asked: list[tuple[str, ...]], no_statistics: None
+) -> None:
+    frame = made.table.snapshot().files(flatten=True, stats=True).select("partition.day").collect()
+    assert frame.schema == {"partition.day": pl.Date}
+    assert frame["partition.day"].null_count() == 1
+    assert [set(columns) for columns in asked] == [{"path", "partitionValues", "dvId"}]
+
+
+def test_typed_statistics_read_both_forms_and_nothing_else(
+    made: Handmade, asked: list[tuple[str, ...]]
+) -> None:
+    made.table.snapshot().files(stats=True).select("min").collect()
+    assert [set(columns) for columns in asked] == [{"path", "stats", STRUCT_STATISTICS, "dvId"}]
+
+
+# --- what is given -------------------------------------------------------------------------------
+
+
+def test_every_column_comes_in_the_contracts_type_and_order(made: Handmade) -> None:
+    frame = made.table.snapshot().files().collect()
+    full = actions.schema()
+    assert dict(frame.schema) == {c: full[c] for c in file_columns("delta")}
+    assert frame["dataChange"].to_list() == [False] * 4
+    row = frame.row(by_predicate=pl.col("path") == "e", named=True)
+    assert (row["version"], row["size"], row["modificationTime"]) == (2, 16, 1)
+    assert frame.row(by_predicate=pl.col("path") == "a", named=True)["version"] is None
+
+
+def test_statistics_in_a_struct_are_given_as_text_where_there_is_no_text(made: Handmade) -> None:
+    frame = made.table.snapshot().files().select("path", "stats").collect()
+    found = {path: text and json.loads(text) for path, text in frame.rows()}
+    assert found["a"] == json.loads(stats(0, 9))
+    assert found["b"] == json.loads(stats(10, 19))
+    assert found["c"] is None
+
+
+def test_typed_statistics_come_from_text_and_struct_alike(made: Handmade) -> None:
+    frame = made.table.snapshot().files(stats=True).sort("path").collect()
+    assert "stats" not in frame.columns
+    assert frame["numRecords"].to_list() == [10, 10, None, 10]
+    assert frame["min"].struct.field("id").to_list() == [0, 10, None, 40]
+    assert frame["max"].struct.field("id").to_list() == [9, 19, None, 49]
+    typed = {"id": pl.Int64, "name": pl.String, "day": pl.Date}
+    assert frame.schema["min"] == pl.Struct(typed)
+
+
+def test_flattened_partitions_are_typed(made: Handmade) -> None:
+    frame = made.table.snapshot().files(flatten=True).sort("path").collect()
+    assert "partitionValues" not in frame.columns
+    assert frame["partition.day"].to_list() == [
+        dt.date(2024, 1, 1),
+        dt.date(2024, 1, 2),
+        None,
+        dt.date(2024, 1, 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        (pl.col("id") < 5, ["a", "c"]),
+        (pl.col("id") == 15, ["b", "c"]),
+        (pl.col("id") > 39, ["c", "e"]),
+        (pl.col("id") > 49, ["c"]),
+        (pl.col("day") == dt.date(2024, 1, 2), ["b"]),
+        (pl.col("day").is_null(), ["c"]),
+        ((pl.col("id") > 39) & (pl.col("day") < dt.date(2024, 1, 3)), []),
+        ((pl.col("id") < 5) | (pl.col("id") > 39), ["a", "c", "e"]),
+    ],
+    ids=str,
+)
+def test_where_prunes_by_statistics_of_every_source_and_by_partition(
+    made: Handmade, where: pl.Expr, kept: list[str]
+) -> None:
+    snapshot = made.table.snapshot()
+    assert names(snapshot.files(where=where)) == kept
+    assert names(snapshot.files(where=where, stats=True, flatten=True)) == kept
+
+
+def test_where_stats_and_flatten_and_a_filter_go_together(made: Handmade) -> None:
+    frame = made.table.snapshot().files(where=pl.col("id") < 20, stats=True, flatten=True)
+    found = (
+        frame.filter(pl.col("min").struct.field("id") >= 0)
+        .select("path", "partition.day", "numRecords")
+        .sort("path")
+        .collect()
+    )
+    assert found.rows() == [("a", dt.date(2024, 1, 1), 10), ("b", dt.date(2024, 1, 2), 10)]
+
+
+def test_where_over_an_unknown_column_is_refused_at_once(made: Handmade) -> None:
+    with pytest.raises(InvalidInputError):
+        made.table.snapshot().files(where=pl.col("nothing") == 1)
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 100])
+def test_a_limit_gives_so_many_rows(made: Handmade, n: int) -> None:
+    assert made.table.snapshot().files().head(n).collect().height == min(n, 4)
+
+
+def test_a_limit_counts_after_a_filter(made: Handmade) -> None:
+    frame = made.table.snapshot().files().filter(pl.col("size") > 1).head(2)
+    assert frame.collect().height == 2
+
+
+def test_a_row_count_needs_no_column(made: Handmade) -> None:
+    assert made.table.snapshot().files().select(pl.len()).collect().item() == 4
+
+
+def test_a_lazy_frame_may_be_collected_twice(made: Handmade) -> None:
+    frame = made.table.snapshot().files()
+    assert frame.collect().equals(frame.collect())
+
+
+# --- states --------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_holds_a_file_twice_is_damage(tmp_path: Path) -> None:
+    log = Handmade(tmp_path / "t")
+    log.checkpoint(0, protocol(), metadata(), add("a", 1), add("b", 2), add("a", 1))
+    snapshot = log.table.snapshot()
+    with pytest.raises(CheckpointCorruptionError, match="twice"):
+        snapshot.files().collect()
+    with pytest.raises(CheckpointCorruptionError, match="twice"):
+        snapshot.num_files()
+
+
+def test_a_path_with_and_without_a_deletion_vector_is_two_files(tmp_path: Path) -> None:
+    log = Handmade(tmp_path / "t")
+    log.checkpoint(0, protocol(), metadata(), add("a", 1), add("a", 2, **vector("v")))
+    snapshot = log.table.snapshot()
+    frame = snapshot.files().select("path", "dvId", "size").sort("path", "dvId").collect()
+    assert frame.rows() == [("a", None, 1), ("a", "uv@1", 2)]
+    assert (snapshot.num_files(), snapshot.total_size()) == (2, 3)
+
+
+def test_a_table_without_files_counts_none_and_weighs_nothing(tmp_path: Path) -> None:
+    log = Handmade(tmp_path / "t").start()
+    snapshot = log.table.snapshot()
+    assert (snapshot.num_files(), snapshot.total_size()) == (0, 0)
+    frame = snapshot.files(stats=True, flatten=True, where=pl.col("id") > 0).collect()
+    assert frame.height == 0
+    assert frame.schema["min"] == pl.Struct({"id": pl.Int64, "name": pl.String})
+
+
+def test_sizes_beyond_64_bits_are_summed_rightly(tmp_path: Path) -> None:
+    log = Handmade(tmp_path / "t").start(add("a", 2**63 - 1), add("b", 2**63 - 1))
+    assert log.table.snapshot().total_size() == 2**64 - 2
+
+
+def test_physical_names_are_looked_up_by_column_mapping(tmp_path: Path) -> None:
+    names_of = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-1"}
+    columns = [{**field("id"), "metadata": names_of}]
+    log = Handmade(tmp_path / "t")
+    mode = {"delta.columnMapping.mode": "name"}
+    text = '{"numRecords":1,"minValues":{"col-1":3},"maxValues":{"col-1":4}}'
+    log.commit(0, protocol(2, 5), metadata(*columns, properties=mode), add("a", stats=text))
+    snapshot = log.table.snapshot()
+    assert snapshot.files(stats=True).collect()["min"].to_list() == [{"id": 3}]
+    assert names(snapshot.files(where=pl.col("id") > 4)) == []
+    assert names(snapshot.files(where=pl.col("id") > 3)) == ["a"]
+
+
+def test_the_columns_of_each_dialect_come_from_the_contract() -> None:
+    delta, index = file_columns("delta"), file_columns("indextables")
+    assert {"dvId", "baseRowId", "clusteringProvider"} <= set(delta)
+    assert {"minValues", "docMappingJson", "footerStartOffset"} <= set(index)
+    assert delta[-2:] == index[-2:] == ("version", "extra")
+    assert "dvId" not in index
