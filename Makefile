@@ -29,7 +29,7 @@ layers: $(VENV)/.dev ## Check that imports point one way
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.dev ## Run the tests only
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 bench: $(VENV)/.dev ## Run the benchmarks beside deltalake and the raw decode
 	$(BIN)/python -m perf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -61,10 +62,13 @@ def corpus() -> Path:
 
 
 class SkipsAreFailures:
-    """Under CI: collects every skip and fails the run for each one that is not allowed."""
+    """Under CI: collects every skip and fails the run for each one that is not allowed.
+
+    Skips of whole modules are seen only by the workers of a parallel run, which hand theirs over.
+    """
 
     def __init__(self) -> None:
-        self.refused: list[tuple[str, str]] = []
+        self.refused: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._note(report)
@@ -78,18 +82,24 @@ class SkipsAreFailures:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         reason = reason.removeprefix("Skipped: ")
         if not reason.startswith(tuple(ALLOWED_SKIPS_IN_CI)):
-            self.refused.append((report.nodeid, reason))
+            self.refused[report.nodeid] = reason
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.refused |= getattr(node, "workeroutput", {}).get("refused", {})
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
-        if self.refused and session.exitstatus == pytest.ExitCode.OK:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["refused"] = self.refused
+        elif self.refused and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         return (yield)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.refused:
             terminalreporter.section("skipped in CI, which counts as failed", red=True)
-            for nodeid, reason in self.refused:
+            for nodeid, reason in self.refused.items():
                 terminalreporter.line(f"{nodeid}: {reason}")
 
 

@@ -14,7 +14,13 @@ REFUSED = 'pytest.skip("no time today")'
 
 
 def run_pytest(
-    folder: Path, repository: Path, body: str, arguments: str = "", **environment: str
+    folder: Path,
+    repository: Path,
+    body: str,
+    *,
+    arguments: str = "",
+    options: tuple[str, ...] = (),
+    environment: dict[str, str],
 ) -> subprocess.CompletedProcess[str]:
     """Run one generated test under the repository's own conftest.py."""
     (folder / "conftest.py").write_text((repository / "tests" / "conftest.py").read_text("utf-8"))
@@ -22,8 +28,10 @@ def run_pytest(
         f"import pytest\n\n\ndef test_it({arguments}):\n    {body}\n"
     )
     clean = {k: v for k, v in os.environ.items() if k not in {"CI", "LAKELOG_CORPUS"}}
+    clean = {k: v for k, v in clean.items() if not k.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "-q"]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "-q", "."],
+        [*command, *options, "."],
         cwd=folder,
         env=clean | environment,
         capture_output=True,
@@ -45,7 +53,7 @@ def run_pytest(
 def test_a_skip_fails_ci_unless_its_reason_is_allowed(
     tmp_path: Path, repository: Path, body: str, environment: dict[str, str], code: int
 ) -> None:
-    outcome = run_pytest(tmp_path, repository, body, **environment)
+    outcome = run_pytest(tmp_path, repository, body, environment=environment)
     assert outcome.returncode == code, outcome.stdout + outcome.stderr
     named = "no time today" in outcome.stdout.partition("counts as failed")[2]
     assert named == (body == REFUSED and bool(environment))
@@ -56,7 +64,23 @@ def test_a_named_corpus_that_is_missing_is_an_error_not_a_skip(
     tmp_path: Path, repository: Path, arguments: str, code: int
 ) -> None:
     outcome = run_pytest(
-        tmp_path, repository, "pass", arguments, LAKELOG_CORPUS=str(tmp_path / "absent")
+        tmp_path,
+        repository,
+        "pass",
+        arguments=arguments,
+        environment={"LAKELOG_CORPUS": str(tmp_path / "absent")},
     )
     assert outcome.returncode == code, outcome.stdout + outcome.stderr
     assert ("LAKELOG_CORPUS is not a folder" in outcome.stdout) == bool(code)
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2")])
+def test_a_module_that_is_skipped_whole_fails_ci_in_parallel_too(
+    tmp_path: Path, repository: Path, options: tuple[str, ...]
+) -> None:
+    (tmp_path / "test_other.py").write_text(
+        'import pytest\n\npytest.skip("no time today", allow_module_level=True)\n'
+    )
+    outcome = run_pytest(tmp_path, repository, "pass", options=options, environment={"CI": "true"})
+    assert outcome.returncode == 1, outcome.stdout + outcome.stderr
+    assert "test_other.py: no time today" in outcome.stdout
