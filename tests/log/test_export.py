@@ -55,7 +55,7 @@ def snapshot_of(made: Handmade) -> Snapshot:
 
 def read(directory: Path) -> pl.DataFrame:
     parts = sorted(directory.glob("part-*.parquet"))
-    return pl.concat([pl.from_arrow(pq.read_table(p)) for p in parts])  # type: ignore[type-var]
+    return pl.concat([pl.DataFrame(pq.read_table(p)) for p in parts])
 
 
 def test_what_is_read_back_is_the_state(made: Handmade, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_disk_that_fills_at_any_moment_is_left_empty(
 def test_a_part_that_was_not_kept_whole_is_noticed(
     made: Handmade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export.pq, "read_metadata", lambda _: type("M", (), {"num_rows": 7})())
+    monkeypatch.setattr(pq, "read_metadata", lambda _: type("M", (), {"num_rows": 7})())
     with pytest.raises(InternalError):
         snapshot_of(made).write_parquet(tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []

@@ -17,6 +17,7 @@ from lakelog.formats.base import STRUCT_STATISTICS
 from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
 from lakelog.log import files as module
 from lakelog.log.files import file_columns
+from lakelog.log.stats import stats_from_json
 from tests.handmade import Handmade, add, field, metadata, protocol, remove, vector
 
 COLUMNS = (field("id"), field("name", "string"), field("day", "date"))
@@ -78,13 +79,10 @@ def no_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def never(values: pl.Series, *rest: Any, **more: Any) -> Any:
         assert not values.len(), "statistics were parsed"
-        return ORIGINALS[0](values, *rest, **more)
+        return stats_from_json(values, *rest, **more)
 
     monkeypatch.setattr(module, "stats_from_json", never)
     monkeypatch.setattr(module, "stats_from_struct", lambda *_, **__: pytest.fail("parsed"))
-
-
-ORIGINALS = (module.stats_from_json,)
 
 
 def names(frame: pl.LazyFrame) -> list[str]:
