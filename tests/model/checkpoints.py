@@ -105,24 +105,29 @@ def read(root: Path, candidate: Candidate) -> list[dict[str, Any]]:
 
 
 def _read(root: Path, candidate: Candidate) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    pending = list(candidate.paths)
-    while pending:
-        relative = pending.pop(0)
-        for where, row in _rows(root / relative, relative):
-            actions = {k: v for k, v in row.items() if v is not None}
-            known = [k for k in actions if k in wire("delta")]
-            if not actions or len(known) > 1:
-                raise RefusedError(f"{where}: a row holds one action, not {known}")
-            for wrapper in known:
-                found.append(_action(wrapper, actions[wrapper], where, candidate))
-                if relative.endswith(".parquet"):
-                    found[-1]["extra"] = None  # only the columns of the contract are read
-                if wrapper == "sidecar":
-                    name = found[-1]["path"].rsplit("/", 1)[-1]
-                    pending.append(f"_delta_log/_sidecars/{name}")
+    found = [row for path in candidate.paths for row in _actions(root, path, candidate)]
+    for sidecar in [row for row in found if row["actionType"] == "sidecar"]:
+        relative = f"_delta_log/_sidecars/{sidecar['path'].rsplit('/', 1)[-1]}"
+        for row in _actions(root, relative, candidate):
+            if row["actionType"] not in {"add", "remove"}:
+                raise RefusedError(f"{relative}: a sidecar with {row['actionType']}")
+            found.append(row)
     _check(found, candidate)
     return found
+
+
+def _actions(root: Path, relative: str, candidate: Candidate) -> Iterator[dict[str, Any]]:
+    """The known actions of one file, flattened; Parquet has exactly one action a row."""
+    parquet = relative.endswith(".parquet")
+    for where, row in _rows(root / relative, relative):
+        actions = {k: v for k, v in row.items() if v is not None}
+        known = [k for k in actions if k in wire("delta")]
+        if parquet and (not actions or len(known) > 1):
+            raise RefusedError(f"{where}: a row holds one action, not {known}")
+        for wrapper in known:
+            action = _action(wrapper, actions[wrapper], where, candidate)
+            # Of Parquet, only the columns that the contract names are read.
+            yield {**action, "extra": None} if parquet else action
 
 
 def _action(wrapper: str, body: Any, where: str, candidate: Candidate) -> dict[str, Any]:
