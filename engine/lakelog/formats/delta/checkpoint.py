@@ -411,6 +411,9 @@ def _series(array: pa.Array, leaf: Leaf, path: str) -> pl.Series:
     if series.dtype == expected:
         return series
     try:
+        if _family(series.dtype) != _family(expected):
+            # A cast would read "1" and cut 1.5: a number that nobody wrote.
+            raise pl.exceptions.InvalidOperationError("another kind of value")
         return series.cast(expected)
     except pl.exceptions.PolarsError as cause:
         raise InvalidActionError(
@@ -419,3 +422,12 @@ def _series(array: pa.Array, leaf: Leaf, path: str) -> pl.Series:
             expected=str(expected),
             found=str(array.type),
         ) from cause
+
+
+def _family(dtype: pl.DataType) -> str:
+    """Types between which a cast changes no value."""
+    if dtype.is_integer():
+        return "whole number"
+    if dtype.is_nested():
+        return "nested"
+    return "text" if dtype in (pl.String, pl.Binary, pl.Categorical, pl.Enum) else str(dtype)

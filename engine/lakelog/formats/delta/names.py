@@ -16,11 +16,11 @@ SIDECAR_FOLDER = "_delta_log/_sidecars"
 LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
 
 _UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
-_COMMIT = re.compile(r"(\d{20})\.json")
-_COMPACTION = re.compile(r"(\d{20})\.(\d{20})\.compacted\.json")
-_CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet")
-_PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
-_V2 = re.compile(rf"(\d{{20}})\.checkpoint\.({_UUID})\.(json|parquet)")
+_COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
+_COMPACTION = re.compile(r"(\d{20})\.(\d{20})\.compacted\.json", re.ASCII)
+_CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet", re.ASCII)
+_PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet", re.ASCII)
+_V2 = re.compile(rf"(\d{{20}})\.checkpoint\.({_UUID})\.(json|parquet)", re.ASCII)
 
 _CLASSIC_RANK = 0
 _V2_RANK = 1 << 40  # above any number of parts

@@ -39,12 +39,12 @@ LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 # carries the protocol and metadata; an Avro state may carry neither and is decoded row by row.
 _RANK = {"avro-state": 0, "json": 1, "json-multipart": 1, "flattened": 2}
 
-_COMMIT = re.compile(r"(\d{20})\.json")
-_JSON_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.json")
-_JSON_PART = re.compile(r"(\d{20})\.checkpoint\.[^.]+\.\d{5,}\.json")
-_STATE_FOLDER = re.compile(r"state-v(\d{20})")
-_PARQUET = re.compile(r"(\d{20})\.checkpoint\.parquet")
-_PARQUET_PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
+_COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
+_JSON_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.json", re.ASCII)
+_JSON_PART = re.compile(r"(\d{20})\.checkpoint\.[^.]+\.\d{5,}\.json", re.ASCII)
+_STATE_FOLDER = re.compile(r"state-v(\d{20})", re.ASCII)
+_PARQUET = re.compile(r"(\d{20})\.checkpoint\.parquet", re.ASCII)
+_PARQUET_PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet", re.ASCII)
 
 _MAX_VERSION = (1 << 63) - 1
 # A manifest spends some 60 bytes a part. A larger file is a checkpoint body, and is not read here.
