@@ -1,0 +1,298 @@
+"""Reading checkpoints of every layout, leaf by leaf."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakelog import actions
+from lakelog.errors import CorruptionError, InvalidActionError, MalformedLogError
+from lakelog.formats.base import STRUCT_STATISTICS, Checkpoint
+from lakelog.formats.delta import checkpoint as module
+from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
+from lakelog.storage import open_store
+from tests.handmade import Handmade, add, metadata, protocol, remove, vector
+
+UUID = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
+META = (protocol(), metadata(properties={"k": "v"}), {"txn": {"appId": "x", "version": 4}})
+FILES = (add("a%20b", 1, tags={"t": None}), add("b", 2, **vector("v")), remove("z"))
+SAID = {"checkpointMetadata": {"version": 5}}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Handmade:
+    return Handmade(tmp_path / "t")
+
+
+def reader(made: Handmade) -> DeltaCheckpointReader:
+    """A reader over the best checkpoint that is listed."""
+    best = made.context().list_all().checkpoints[-1]
+    return DeltaCheckpointReader(open_store(made.root), best)
+
+
+def json_manifest(made: Handmade, *rows: dict[str, Any]) -> None:
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    made.write(f"{5:020d}.checkpoint.{UUID}.json", data)
+
+
+def write(made: Handmade, layout: str) -> None:
+    sidecars = lambda: (
+        made.sidecar("1.parquet", *FILES[:1]),
+        made.sidecar("2.parquet", *FILES[1:]),
+    )
+    match layout:
+        case "classic":
+            made.checkpoint(5, *META, *FILES)
+        case "multipart":
+            for n, part in enumerate([(*META, FILES[0]), FILES[1:]], 1):
+                made.checkpoint(5, *part, suffix=f".{n:010d}.{2:010d}")
+        case "v2-parquet":
+            made.checkpoint(5, SAID, *META, *sidecars(), suffix=f".{UUID}")
+        case "v2-parquet inline":
+            made.checkpoint(5, SAID, *META, *FILES, suffix=f".{UUID}")
+        case "v2-json":
+            json_manifest(made, SAID, *META, *sidecars())
+        case "v2-json inline":
+            json_manifest(made, SAID, *META, *FILES)
+        case "classic with sidecars":
+            made.checkpoint(5, SAID, *META, *sidecars())
+
+
+LAYOUTS = [
+    *("classic", "multipart", "classic with sidecars"),
+    *("v2-parquet", "v2-parquet inline", "v2-json", "v2-json inline"),
+]
+
+
+def files_of(made: Handmade, columns: Sequence[str], *kinds: str) -> pl.DataFrame:
+    return actions.concat(reader(made).iter_files(columns, kinds or actions.FILE_ACTIONS))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_the_same_rows(made: Handmade, layout: str) -> None:
+    write(made, layout)
+    found = files_of(made, ["size", "dvId", "tags"])
+    frame = actions.conform(found, ["actionType", "path", "size", "dvId", "tags"]).sort("path")
+    assert frame.rows() == [
+        ("add", "a b", 1, None, {"t": None}),
+        ("add", "b", 2, "uv@1", None),
+        ("remove", "z", None, None, None),
+    ]
+    meta = reader(made).read_meta()
+    assert sorted(meta["actionType"]) == ["metaData", "protocol", "txn"]
+    (row,) = meta.filter(pl.col("actionType") == "metaData").rows(named=True)
+    assert row["configuration"] == {"k": "v"}
+    assert meta["txnVersion"].drop_nulls().to_list() == [4]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_kind_of_file_or_of_meta_comes_alone(made: Handmade, layout: str) -> None:
+    write(made, layout)
+    assert files_of(made, ["size"], "remove")["path"].to_list() == ["z"]
+    assert sorted(files_of(made, ["size"], "add")["path"]) == ["a b", "b"]
+    assert reader(made).read_meta(["protocol"])["actionType"].to_list() == ["protocol"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_files_that_an_answer_rests_on_are_named(made: Handmade, layout: str) -> None:
+    write(made, layout)
+    named = reader(made).files_read()
+    on_disk = [p for p in made.log.rglob("*") if p.is_file()]
+    assert sorted(named) == sorted(p.relative_to(made.root).as_posix() for p in on_disk)
+
+
+def test_a_projection_reads_only_its_leaves(
+    made: Handmade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(made, "classic")
+    seen: list[str] = []
+    iter_batches = pq.ParquetFile.iter_batches
+
+    def spy(self: Any, *args: Any, columns: list[str], **more: Any) -> Any:
+        seen.extend(columns)
+        return iter_batches(self, *args, columns=columns, **more)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", spy)
+    found = files_of(made, ["size"], "add")
+    assert set(found.columns) == {"actionType", "path", "size"}
+    assert {s for s in seen if not s.startswith("add.deletionVector")} == {"add.path", "add.size"}
+
+
+def test_statistics_come_as_text_or_struct_as_they_are_asked_for(made: Handmade) -> None:
+    bounds = {"minValues": {"id": 1}, "maxValues": {"id": 2}, "nullCount": {"id": 0}}
+    made.checkpoint(
+        5, *META, add("a", stats="{}"), add("b", stats_parsed={"numRecords": 3, **bounds})
+    )
+    text = files_of(made, ["stats"], "add")
+    assert text["stats"].to_list() == ["{}", None]
+    assert STRUCT_STATISTICS not in text.columns
+    struct = files_of(made, [STRUCT_STATISTICS], "add")[STRUCT_STATISTICS]
+    assert struct.struct.field("numRecords").to_list() == [None, 3]
+    type_ = reader(made).struct_statistics()
+    assert type_ is not None
+    assert pa.types.is_struct(type_)
+
+
+def test_without_struct_statistics_there_is_no_type(made: Handmade) -> None:
+    made.checkpoint(5, *META, add("a"), without=["stats_parsed"])
+    assert reader(made).struct_statistics() is None
+
+
+def test_columns_that_a_checkpoint_lacks_are_left_out(made: Handmade) -> None:
+    lacking = ["stats", "tags", "deletionVector", "partitionValues", "dataChange"]
+    made.checkpoint(5, *META, add("a"), without=lacking)
+    found = files_of(made, ["size", "dvId", *lacking[:2]], "add")
+    assert set(found.columns) == {"actionType", "path", "size"}
+
+
+def test_a_metadata_of_nulls_is_still_one_row(made: Handmade) -> None:
+    made.checkpoint(5, protocol(), {"metaData": {}}, *FILES)
+    meta = reader(made).read_meta()
+    assert meta.filter(pl.col("actionType") == "metaData").height == 1
+    assert actions.conform(meta).height == 2
+    assert meta.schema.get("extra", pl.String) == pl.String
+
+
+def test_a_checkpoint_of_many_batches_is_read_whole(
+    made: Handmade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BATCH_ROWS", 7)
+    made.checkpoint(5, *(add(f"f{n}", n) for n in range(100)), *META)
+    found = files_of(made, ["size"], "add")
+    assert found["size"].to_list() == list(range(100))
+    assert reader(made).read_meta().height == 3
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+def read_all(made: Handmade) -> None:
+    reader(made).read_meta()
+    files_of(made, ["size", "partitionValues", "dvId"])
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.9, 0.99])
+def test_a_parquet_file_that_is_cut_short_is_refused(made: Handmade, keep: float) -> None:
+    path = made.checkpoint(5, *META, *FILES)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+    with pytest.raises(MalformedLogError, match="cannot be read") as refused:
+        read_all(made)
+    assert refused.value.path == path.relative_to(made.root).as_posix()
+
+
+@pytest.mark.parametrize("data", [b"x", b"PAR1", b"PAR1PAR1", b"\0" * 100])
+def test_bytes_that_are_no_parquet_are_refused(made: Handmade, data: bytes) -> None:
+    made.checkpoint(5, *META).write_bytes(data)
+    with pytest.raises(MalformedLogError):
+        read_all(made)
+
+
+def test_a_sidecar_that_is_gone_is_named(made: Handmade) -> None:
+    write(made, "v2-json")
+    (made.log / "_sidecars" / "2.parquet").unlink()
+    with pytest.raises(MalformedLogError, match="is gone") as refused:
+        read_all(made)
+    assert refused.value.path == "_delta_log/_sidecars/2.parquet"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [(), (SAID, SAID), ({"checkpointMetadata": {"version": 4}},)],
+    ids=["not at all", "twice", "of another version"],
+)
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_manifest_that_does_not_say_its_version_once_is_refused(
+    made: Handmade, said: tuple[dict[str, Any], ...], form: str
+) -> None:
+    if form == "json":
+        json_manifest(made, *said, *META)
+    else:
+        made.checkpoint(5, *said, *META, suffix=f".{UUID}")
+    with pytest.raises(MalformedLogError, match="does not say, once"):
+        read_all(made)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"path": pa.array(["a"]), "size": pa.array(["1"])},
+        {"path": pa.array(["a"]), "size": pa.array([1.5])},
+        {"path": pa.array(["a"]), "size": pa.array([True])},
+        {"path": pa.array([1]), "size": pa.array([1])},
+        {"path": pa.array([[1]]), "size": pa.array([1])},
+        {"path": pa.array([None], pa.string()), "size": pa.array([1])},
+        {"path": pa.array(["a"]), "size": pa.array([None], pa.int64())},
+        {"path": pa.array(["a"])},
+    ],
+    ids=[
+        "a text for a size",
+        "a fraction for a size",
+        "a truth for a size",
+        "a number for a path",
+        "a list for a path",
+        "no path",
+        "no size",
+        "no column of sizes",
+    ],
+)
+def test_a_column_that_cannot_be_right_is_refused(
+    made: Handmade, rows: dict[str, pa.Array]
+) -> None:
+    struct = pa.StructArray.from_arrays(list(rows.values()), list(rows))
+    pq.write_table(pa.table({"add": struct}), made.log / f"{5:020d}.checkpoint.parquet")
+    with pytest.raises(CorruptionError):
+        read_all(made)
+
+
+@pytest.mark.parametrize("type_", [pa.int8(), pa.uint32(), pa.int32(), pa.int64()], ids=str)
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.binary()], ids=str)
+def test_a_value_may_stand_in_another_width(
+    made: Handmade, type_: pa.DataType, text: pa.DataType
+) -> None:
+    arrays = [pa.array([b"a%20b"], pa.binary()).cast(text), pa.array([7], type_)]
+    struct = pa.StructArray.from_arrays(arrays, ["path", "size"])
+    pq.write_table(pa.table({"add": struct}), made.log / f"{5:020d}.checkpoint.parquet")
+    assert files_of(made, ["size"]).select("path", "size").rows() == [("a b", 7)]
+
+
+def test_an_action_that_is_no_struct_is_refused(made: Handmade) -> None:
+    pq.write_table(pa.table({"protocol": [1]}), made.log / f"{5:020d}.checkpoint.parquet")
+    with pytest.raises(InvalidActionError):
+        read_all(made)
+
+
+def test_text_that_is_not_utf_8_is_refused(made: Handmade) -> None:
+    path = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
+    struct = pa.StructArray.from_arrays([path, pa.array([1])], ["path", "size"])
+    pq.write_table(pa.table({"add": struct}), made.log / f"{5:020d}.checkpoint.parquet")
+    with pytest.raises(CorruptionError):
+        read_all(made)
+
+
+def test_a_deletion_vector_without_its_path_is_refused(made: Handmade) -> None:
+    made.checkpoint(5, *META, add("a", deletionVector={"storageType": "u"}))
+    with pytest.raises(InvalidActionError, match="deletion vector"):
+        files_of(made, ["size", "dvId"])
+
+
+def test_a_sidecar_lies_in_the_tables_own_folder_whatever_its_path(made: Handmade) -> None:
+    made.sidecar("s%20.parquet", *FILES)
+    (made.log / "_sidecars" / "s%20.parquet").rename(made.log / "_sidecars" / "s .parquet")
+    for path in ("s%20.parquet", "_delta_log/_sidecars/s%20.parquet", "s3://b/t/s%20.parquet"):
+        sidecar = {"sidecar": {"path": path, "sizeInBytes": 1, "modificationTime": 1}}
+        json_manifest(made, SAID, *META, sidecar)
+        assert files_of(made, ["size"]).height == 3
+
+
+def test_a_checkpoint_reader_reads_nothing_when_it_is_made(made: Handmade) -> None:
+    gone = Checkpoint(5, "classic", 0, ("_delta_log/gone.parquet",))
+    found = DeltaCheckpointReader(open_store(made.root), gone)
+    with pytest.raises(MalformedLogError, match="is gone"):
+        found.read_meta()

@@ -1,0 +1,110 @@
+"""Paths are percent-decoded exactly once; deletion vectors have one identity."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakelog.errors import InvalidActionError
+from lakelog.formats.delta.paths import decode_path, decode_paths, with_dv_id
+
+CASES = {
+    "plain": "plain",
+    "a%20b": "a b",
+    "%252F": "%2F",
+    "%25252F": "%252F",
+    "x+y": "x+y",
+    "p=a%2Fb/c%3D": "p=a/b/c=",
+    "p=a%2fb": "p=a/b",
+    "%C3%A9": "é",
+    "%c3%a9%20": "é ",
+    "%F0%9F%98%80": "😀",
+    "100%": "100%",
+    "%zz%2": "%zz%2",
+    "%%20": "% ",
+    "%2%35": "%25",
+    "%FF": "%FF",
+    "a%20%FF": "a%20%FF",
+    "%00": "\0",
+    "%7F": "\x7f",
+    "s3://b/a%20b": "s3://b/a b",
+    "": "",
+}
+
+
+@pytest.mark.parametrize(("encoded", "decoded"), CASES.items())
+def test_a_path_is_decoded_exactly_once(encoded: str, decoded: str) -> None:
+    assert decode_path(encoded) == decoded
+
+
+def test_a_column_is_decoded_as_its_paths_are_and_nulls_stay() -> None:
+    found = decode_paths(pl.Series("path", [*CASES, None]))
+    assert found.to_list() == [*CASES.values(), None]
+    assert found.name == "path"
+
+
+@given(st.lists(st.none() | st.text("%0123456789abcdefABCDEF/+ é", max_size=12)))
+def test_the_column_and_the_path_agree_on_any_text(paths: list[str | None]) -> None:
+    found = decode_paths(pl.Series("path", paths, dtype=pl.String)).to_list()
+    assert found == [None if p is None else decode_path(p) for p in paths]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
+def test_decoding_undoes_encoding(path: str) -> None:
+    assert decode_path(quote(path, safe="")) == path
+    assert decode_paths(pl.Series([quote(path)])).to_list() == [path]
+
+
+def test_a_column_without_escapes_is_the_same_column() -> None:
+    paths = pl.Series("path", ["a", "b"])
+    assert decode_paths(paths) is paths
+
+
+def files(**columns: list[object]) -> pl.DataFrame:
+    height = len(next(iter(columns.values())))
+    return pl.DataFrame({"path": [f"f{n}" for n in range(height)], **columns})
+
+
+def test_an_identity_is_storage_path_and_offset() -> None:
+    found = with_dv_id(
+        files(
+            dvStorageType=["u", "u", "i", None],
+            dvPathOrInline=["ab", "ab", "x", None],
+            dvOffset=[1, None, 0, None],
+        )
+    )
+    assert found["dvId"].to_list() == ["uab@1", "uab", "ix@0", None]
+
+
+def test_without_a_column_of_offsets_there_is_none() -> None:
+    found = with_dv_id(files(dvStorageType=["u"], dvPathOrInline=["ab"]))
+    assert found["dvId"].to_list() == ["uab"]
+
+
+def test_files_without_deletion_vectors_come_back_as_they_are() -> None:
+    frame = files(size=[1, 2])
+    assert with_dv_id(frame) is frame
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"dvStorageType": ["u"]},
+        {"dvPathOrInline": ["x"]},
+        {"dvOffset": [0]},
+        {"dvCardinality": [3]},
+        {"dvStorageType": [None], "dvPathOrInline": ["x"]},
+        {"dvStorageType": ["u"], "dvPathOrInline": [None]},
+    ],
+    ids=str,
+)
+def test_a_deletion_vector_without_its_identity_is_refused(
+    columns: dict[str, list[object]],
+) -> None:
+    with pytest.raises(InvalidActionError, match="deletion vector") as refused:
+        with_dv_id(files(**columns))
+    assert refused.value.found == "f0"
