@@ -44,7 +44,9 @@ def test_bytes_after_the_gzip_stream_are_refused() -> None:
         unframe(gzip.compress(_TEXT) + b"trailing", "f")
 
 
-@pytest.mark.parametrize("data", [b"\x01", b"\x01\x02" + gzip.compress(_TEXT)])
+@pytest.mark.parametrize(
+    "data", [b"\x01", b"\x01\x02" + gzip.compress(_TEXT)], ids=["alone", "before-gzip"]
+)
 def test_an_unknown_codec_is_refused_by_its_number(data: bytes) -> None:
     with pytest.raises(MalformedLogError) as caught:
         unframe(data, "f")
