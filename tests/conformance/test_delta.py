@@ -25,7 +25,7 @@ from tests.conformance.tables import (
 )
 from tests.model import replay
 from tests.model.compare import differences, normal, rows_of
-from tests.model.observe import replay_from_its_base
+from tests.model.observe import disagreements, replay_from_its_base
 from tests.model.statistics import with_statistics
 
 pytestmark = pytest.mark.corpus
@@ -186,11 +186,15 @@ def test_every_column_of_the_state_equals_the_plain_replay(name: str) -> None:
 @each(TABLES, lambda entry: _loads(entry) and not entry.get("packed"))
 def test_the_actions_of_every_commit_equal_the_plain_decode(name: str) -> None:
     path = delta_path(name)
-    expected = [normal(with_statistics(row)) for row in replay.decode_commits(path)]
-    found = [normal(row) for row in rows_of(lakelog.open(path).actions())]
-    for row in found:
-        row.pop("timestamp", None)
-    assert not differences(expected, found, ("version", "position", "actionType"))
+    table = lakelog.open(path)
+    commits = list(replay.list_log(path).commits)
+    starts = [v for v in commits if v - 1 not in commits]
+    for start, end in zip(starts, [v for v in commits if v + 1 not in commits], strict=True):
+        expected = [normal(with_statistics(r)) for r in replay.decode_commits(path, start, end)]
+        found = [normal(row) for row in rows_of(table.actions(start, end))]
+        for row in found:
+            row.pop("timestamp", None)
+        assert not differences(expected, found, ("version", "position", "actionType"))
 
 
 def _row_count_is_given(entry: dict[str, Any]) -> bool:
@@ -205,6 +209,14 @@ def test_the_live_files_hold_the_rows_of_the_manifest(name: str) -> None:
     files = lakelog.open(path).snapshot().files().select(columns).collect()
     stored = sum(pq.read_metadata(path / p).num_rows for p in files["path"])
     assert stored - files["dvCardinality"].sum() == TABLES[name]["facts"]["row_count"]
+
+
+OVERWRITTEN = {
+    "kernel-rs__parquet_row_group_skipping": "its checkpoint holds another schema and other files "
+    "than its commits, under an id that a broken checkpoint no longer tells: the protocol wants a "
+    "checkpoint to be the complete replay of the commits up to its version (Checkpoints)",
+}
+"""Tables whose commits do not lead to their checkpoint, with the clause that they break."""
 
 
 def _can_fall_back(entry: dict[str, Any]) -> bool:
@@ -240,6 +252,9 @@ def test_falling_back_past_a_broken_checkpoint_gives_the_same_state_with_a_warni
         snapshot = lakelog.open(table).snapshot()
         found = snapshot_facts(snapshot)
     wrong = wrong_facts(name, found)
+    if name in OVERWRITTEN:
+        wrong = {}
+        assert disagreements(expected, snapshot) == []
     # A checkpoint may have dropped what expired; the commits still have it.
     for fact, value in (("tombstones", len(expected.tombstones)), ("txn", None)):
         if fact in wrong and value in (None, found[fact]):

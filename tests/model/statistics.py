@@ -14,11 +14,11 @@ class _Digits(str):
     __slots__ = ()
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, plain: Any) -> str:
     """A value as text: strings and numbers as they stand, all else as JSON."""
     if isinstance(value, str):
         return str(value)
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
 
 
 def spread(stats: str | None) -> dict[str, Any]:
@@ -29,12 +29,17 @@ def spread(stats: str | None) -> dict[str, Any]:
         return {}
     if not isinstance(parsed, dict):
         return {}
+    plain = json.loads(stats or "null")
     columns: dict[str, Any] = {}
     if isinstance(parsed.get("numRecords"), _Digits):
         columns["numRecords"] = int(parsed["numRecords"])
     for name in MAPS:
         if isinstance(parsed.get(name), dict):
-            columns[name] = {k: _text(v) for k, v in parsed[name].items() if v is not None}
+            columns[name] = {
+                key: _text(value, plain[name][key])
+                for key, value in parsed[name].items()
+                if value is not None
+            }
     return columns
 
 
