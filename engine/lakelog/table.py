@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lakelog.errors import InvalidInputError, TableNotFoundError
 from lakelog.formats import delta, indextables
 from lakelog.formats.base import Dialect
-from lakelog.log import changes, history
+from lakelog.log import blame, diff, history
 from lakelog.log.context import Log, version_at
 from lakelog.log.display import table_html
 from lakelog.log.segment import rebuildable
@@ -101,13 +101,13 @@ class Table:
 
     def diff(self, a: int, b: int) -> pl.DataFrame:
         """What changed from version `a` to `b`, and which commit did it; see
-        `lakelog.log.changes`.
+        `lakelog.log.diff`.
         """
-        return changes.diff(self._log, a, b)
+        return diff.diff(self._log, a, b)
 
     def blame(self, path: str) -> pl.DataFrame:
-        """A file's life, commit by commit; see `lakelog.log.changes`."""
-        return changes.blame(self._log, path)
+        """A file's life, commit by commit; see `lakelog.log.blame`."""
+        return blame.blame(self._log, path)
 
     def __repr__(self) -> str:
         return f"Table({self.path!r}, format={self.format!r})"

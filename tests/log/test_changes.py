@@ -10,8 +10,9 @@ import pytest
 
 from lakelog.errors import InvalidInputError, NotFoundError, VersionNotFoundError
 from lakelog.formats.indextables import DIALECT as INDEXTABLES
-from lakelog.log.changes import BLAME_SCHEMA, DIFF_SCHEMA, blame, diff
+from lakelog.log.blame import BLAME_SCHEMA, blame
 from lakelog.log.context import Log
+from lakelog.log.diff import DIFF_SCHEMA, diff
 from tests.handmade import (
     FIRST_MS,
     ID_NAME,

@@ -1,0 +1,135 @@
+"""A file's life, commit by commit."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+import polars as pl
+
+from lakelog import actions
+from lakelog.errors import InvalidInputError, NotFoundError
+from lakelog.formats.delta.paths import decode_path
+from lakelog.log.context import Log
+from lakelog.log.history import LAST_TIME_MS, as_time, by_size, history
+from lakelog.log.properties import deleted_file_retention_ms
+from lakelog.log.snapshot import Snapshot
+
+BLAME_SCHEMA = {
+    "version": pl.Int64(),
+    "timestamp": pl.Datetime("ms", "UTC"),
+    "actionType": pl.String(),
+    "dvId": pl.String(),
+    "dvCardinality": pl.Int64(),
+    "size": pl.Int64(),
+    "dataChange": pl.Boolean(),
+    "deletionTimestamp": pl.Datetime("ms", "UTC"),
+    "operation": pl.String(),
+    "userName": pl.String(),
+    "engineInfo": pl.String(),
+    "vacuumAfter": pl.Datetime("ms", "UTC"),
+}
+
+
+def blame(log: Log, path: str) -> pl.DataFrame:
+    """A file's life, commit by commit.
+
+    Args:
+        log: The table's log.
+        path: As the log spells it, or percent-decoded; relative to the table, or below its
+            location.
+
+    Returns:
+        One row for each add or remove of the file that a commit on disk holds, oldest first, with
+        the columns of `BLAME_SCHEMA`. A file that only a checkpoint still knows has one row with
+        a null ``version``. ``vacuumAfter`` stands in the last row of a file that is no longer
+        live: from then on it may be vacuumed (its deletionTimestamp, or the epoch where it has
+        none, plus the table's ``delta.deletedFileRetentionDuration``).
+
+    Raises:
+        NotFoundError: The log does not know the file.
+
+    Memory: the commits decoded at a time, about 64 MB, and the file's own rows.
+    """
+    if not path:
+        raise InvalidInputError("the path is empty", expected="a file of the table")
+    names = _spellings(log, path)
+    latest = Snapshot.open(log)
+    rows = _life(log, names)
+    if not rows.height:
+        rows = _remembered(latest, names)
+    if not rows.height:
+        raise NotFoundError(
+            "the log does not know this file",
+            path=path,
+            hint="give the path as `files` or `actions` shows it",
+        )
+    return _with_vacuum_date(actions_frame(log, rows), latest, names)
+
+
+def _spellings(log: Log, path: str) -> list[str]:
+    root = log.table.rstrip("/") + "/"
+    relative = path.removeprefix(root)
+    return sorted({path, relative, decode_path(relative)})
+
+
+def _life(log: Log, names: Sequence[str]) -> pl.DataFrame:
+    found: list[pl.DataFrame] = []
+    for chunk in by_size(log.list_all().commits):
+        files = log.dialect.decode(log.store, chunk).files
+        if "path" in files.columns:
+            found.append(files.filter(pl.col("path").is_in(list(names))))
+    return actions.concat(found)
+
+
+def _remembered(snapshot: Snapshot, names: Sequence[str]) -> pl.DataFrame:
+    """What the checkpoint alone still says of a file."""
+    wanted = [c for c in BLAME_SCHEMA if c in actions.schema()]
+
+    def finish(batch: pl.DataFrame) -> pl.DataFrame:
+        rows = batch.filter(pl.col("path").is_in(list(names)))
+        return actions.conform(
+            rows, ("path", "actionType", *(c for c in wanted if c != "actionType"))
+        )
+
+    frames = [
+        frame
+        for kind in actions.FILE_ACTIONS
+        for frame in snapshot.read_state(lambda state, k=kind: state.live(k, wanted, finish))  # type: ignore[misc]
+        if frame.height
+    ]
+    return actions.concat(frames)
+
+
+def actions_frame(log: Log, rows: pl.DataFrame) -> pl.DataFrame:
+    """File actions with the commit that each belongs to."""
+    commits = history(log).select("version", "timestamp", "operation", "userName", "engineInfo")
+    own = (
+        "version",
+        "actionType",
+        "dvId",
+        "dvCardinality",
+        "size",
+        "dataChange",
+        "deletionTimestamp",
+    )
+    return (
+        actions.conform(rows, own)
+        .join(commits, on="version", how="left", maintain_order="left")
+        .with_columns(as_time("deletionTimestamp"))
+    )
+
+
+def _with_vacuum_date(rows: pl.DataFrame, latest: Snapshot, names: Sequence[str]) -> pl.DataFrame:
+    live = latest.files().select("path").filter(pl.col("path").is_in(list(names))).collect()
+    date: list[dt.datetime | None] = [None] * rows.height
+    last = rows.row(rows.height - 1, named=True)
+    if not live.height and last["actionType"] == "remove":
+        epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+        since = (last["deletionTimestamp"] or epoch) - epoch
+        retention = deleted_file_retention_ms(latest.metadata.configuration)
+        after_ms = min(since // dt.timedelta(milliseconds=1) + retention, LAST_TIME_MS)
+        date[-1] = epoch + dt.timedelta(milliseconds=after_ms)
+    return rows.with_columns(
+        pl.Series("vacuumAfter", date, dtype=BLAME_SCHEMA["vacuumAfter"])
+    ).select(list(BLAME_SCHEMA))
