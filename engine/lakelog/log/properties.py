@@ -40,7 +40,7 @@ def parse_interval_ms(text: str) -> int:
     body = re.sub(r"^\s*interval\s+", "", text.strip(), flags=re.IGNORECASE)
     total = 0
     position = 0
-    while position < len(body):
+    while position < len(body) or not body:  # an empty text has no part, and is none
         match = _PART.match(body, position)
         if not match:
             raise InvalidInputError(
