@@ -1,0 +1,66 @@
+"""Retention properties, as Spark writes intervals."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakelog.errors import InvalidInputError
+from lakelog.log.properties import (
+    deleted_file_retention_ms,
+    parse_interval_ms,
+    transaction_retention_ms,
+)
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("interval 1 week", 7 * DAY_MS),
+        ("interval 30 days", 30 * DAY_MS),
+        ("INTERVAL 2 DAYS", 2 * DAY_MS),
+        ("  interval   1   week   2 days  ", 9 * DAY_MS),
+        ("1 hour", 3_600_000),
+        ("interval 1 minute 1 second 1 millisecond", 61_001),
+        ("interval 1500 microseconds", 1),
+        ("interval 1 day, 1 hour", DAY_MS + 3_600_000),
+        ("interval -1 day", -DAY_MS),
+        ("interval +1 day", DAY_MS),
+        ("interval 0 seconds", 0),
+    ],
+)
+def test_an_interval_is_a_sum_of_its_parts(text: str, ms: int) -> None:
+    assert parse_interval_ms(text) == ms
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "interval 1 month",
+        "interval 1 year",
+        "one day",
+        "5",
+        "interval days",
+        "interval 1 day!",
+        "",
+        "interval",
+        "1.5 days",
+    ],
+)
+def test_what_is_no_interval_of_fixed_length_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        parse_interval_ms(text)
+    assert refused.value.found == text
+
+
+def test_tombstones_are_kept_a_week_unless_the_table_says_otherwise() -> None:
+    assert deleted_file_retention_ms({}) == 7 * DAY_MS
+    said = {"delta.deletedFileRetentionDuration": "interval 1 day"}
+    assert deleted_file_retention_ms(said) == DAY_MS
+
+
+def test_transactions_count_for_ever_unless_the_table_says_otherwise() -> None:
+    assert transaction_retention_ms({}) is None
+    said = {"delta.setTransactionRetentionDuration": "interval 1 day"}
+    assert transaction_retention_ms(said) == DAY_MS

@@ -1,0 +1,154 @@
+"""Which files make a version, from names alone."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakelog.errors import LogGapError, TableNotFoundError, VersionNotFoundError
+from lakelog.formats.base import Checkpoint, CommitFile, CompactionFile, LogListing
+from lakelog.log.segment import (
+    LogSegment,
+    choose_segment,
+    latest_version,
+    rebuildable,
+    validate_contiguous,
+)
+
+
+def commit(version: int) -> CommitFile:
+    return CommitFile(version, f"{version}.json", 1, version)
+
+
+def checkpoint(version: int, rank: int = 0) -> Checkpoint:
+    return Checkpoint(version, "classic", rank, (f"{version}.{rank}",))
+
+
+def listing(
+    commits: list[int] | range, checkpoints: tuple[int, ...] = (), *spans: tuple[int, int]
+) -> LogListing:
+    return LogListing(
+        tuple(map(commit, sorted(commits))),
+        tuple(map(checkpoint, sorted(checkpoints))),
+        tuple(CompactionFile(a, b, f"{a}.{b}", 1) for a, b in sorted(spans)),
+    )
+
+
+def shape(segment: LogSegment) -> tuple[int, int | None, list[int], list[tuple[int, int]]]:
+    return (
+        segment.version,
+        segment.checkpoint.version if segment.checkpoint else None,
+        [c.version for c in segment.commits],
+        [(c.start, c.end) for c in segment.compactions],
+    )
+
+
+def test_without_a_checkpoint_replay_starts_from_nothing() -> None:
+    assert shape(choose_segment(listing(range(3)))) == (2, None, [0, 1, 2], [])
+
+
+def test_the_latest_checkpoint_at_or_below_the_target_is_chosen() -> None:
+    found = listing(range(10), (2, 5, 8))
+    assert shape(choose_segment(found)) == (9, 8, [9], [])
+    assert shape(choose_segment(found, 8)) == (8, 8, [], [])
+    assert shape(choose_segment(found, 7)) == (7, 5, [6, 7], [])
+    assert shape(choose_segment(found, 1)) == (1, None, [0, 1], [])
+
+
+def test_of_one_version_the_highest_rank_is_chosen_unless_it_is_excluded() -> None:
+    best, worse = checkpoint(2, 9), checkpoint(2, 1)
+    found = LogListing((commit(3),), (worse, best))
+    assert choose_segment(found).checkpoint is best
+    assert choose_segment(found, excluded=[best]).checkpoint is worse
+
+
+def test_a_checkpoint_alone_makes_its_version() -> None:
+    assert shape(choose_segment(listing([], (7,)))) == (7, 7, [], [])
+
+
+def test_a_gap_below_the_checkpoint_is_nothing_and_one_above_is_named() -> None:
+    assert shape(choose_segment(listing([0, 1, 6], (5,)))) == (6, 5, [6], [])
+    with pytest.raises(LogGapError) as refused:
+        choose_segment(listing([0, 1, 7], (5,)), table="t")
+    assert (refused.value.expected, refused.value.found, refused.value.path) == (6, 7, "t")
+
+
+def test_a_log_that_does_not_begin_at_zero_has_a_gap() -> None:
+    with pytest.raises(LogGapError):
+        choose_segment(listing([1, 2]))
+
+
+def test_a_version_that_cannot_be_rebuilt_names_the_ranges_that_can() -> None:
+    found = listing([0, 1, 4, 5, 9], (4, 7))
+    for version in (2, 3, 6, 8, 9, 10):
+        with pytest.raises(VersionNotFoundError) as refused:
+            choose_segment(found, version, table="t")
+        assert refused.value.expected == "0 to 1, 4 to 5, 7"
+        assert refused.value.version == version
+
+
+def test_an_empty_listing_is_no_table() -> None:
+    with pytest.raises(TableNotFoundError):
+        choose_segment(LogListing(), table="t")
+    with pytest.raises(TableNotFoundError):
+        latest_version(LogListing(), "t")
+
+
+def test_the_latest_version_is_the_greater_of_commits_and_checkpoints() -> None:
+    assert latest_version(listing(range(3)), "t") == 2
+    assert latest_version(listing(range(3), (9,)), "t") == 9
+
+
+def test_compactions_are_used_above_the_checkpoint_up_to_the_target_without_overlap() -> None:
+    spans = ((1, 2), (1, 4), (3, 6), (5, 6), (7, 20))
+    found = listing(range(10), (), *spans)
+    assert shape(choose_segment(found))[3] == [(1, 4), (5, 6)]
+    assert shape(choose_segment(found, 4))[3] == [(1, 4)]
+    assert shape(choose_segment(found, 3))[3] == [(1, 2)]
+    assert shape(choose_segment(listing(range(10), (2,), *spans)))[3] == [(3, 6)]
+
+
+def test_a_segment_that_exists_is_contiguous() -> None:
+    with pytest.raises(LogGapError):
+        LogSegment(3, None, (commit(0), commit(2), commit(3)))
+    with pytest.raises(LogGapError):
+        LogSegment(3, checkpoint(1), (commit(2),))
+    assert LogSegment(1, checkpoint(1), ()).commits == ()
+
+
+@pytest.mark.parametrize(
+    ("versions", "after", "last", "expected"),
+    [([1, 2, 4], 0, 4, 3), ([1, 2], 0, 3, 3), ([2], 0, 2, 1), ([1, 1], 0, 2, 2), ([], 0, 1, 1)],
+)
+def test_a_gap_names_the_version_that_is_missing(
+    versions: list[int], after: int, last: int, expected: int
+) -> None:
+    with pytest.raises(LogGapError) as refused:
+        validate_contiguous(versions, after=after, last=last)
+    assert refused.value.expected == expected
+
+
+VERSIONS = st.sets(st.integers(0, 12))
+
+
+@given(VERSIONS, VERSIONS)
+def test_what_is_called_rebuildable_is_and_nothing_else(
+    commits: set[int], starts: set[int]
+) -> None:
+    found = listing(sorted(commits), tuple(starts))
+    if not commits | starts:
+        assert rebuildable(found) == []
+        return
+    ranges = rebuildable(found)
+    claimed = {v for a, b in ranges for v in range(a, b + 1)}
+    for version in range(14):
+        try:
+            assert choose_segment(found, version).version == version
+            assert version in claimed
+        except VersionNotFoundError:
+            assert version not in claimed
+    assert ranges == sorted(ranges)
+    assert all(b + 1 < c for (_, b), (c, _) in pairwise(ranges))

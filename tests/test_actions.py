@@ -1,0 +1,70 @@
+"""The flattened table: its schema, and frames made to fit it."""
+
+from __future__ import annotations
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from lakelog import actions, contract
+
+
+def test_the_schema_is_the_contracts_in_order() -> None:
+    fields = contract.load("actions").fields
+    assert list(actions.schema()) == [f.name for f in fields]
+    assert actions.schema()["tags"] == pl.Map(pl.String, pl.String)
+    assert actions.schema()["size"] == pl.Int64
+    assert actions.arrow_type("tags") == pa.map_(pa.string(), pa.string())
+
+
+def test_conforming_adds_what_is_missing_and_drops_what_is_not_asked_for() -> None:
+    frame = pl.DataFrame({"path": ["a", "b"], "size": [1, 2], "scratch": [0, 0]})
+    found = actions.conform(frame, ["size", "tags", "path"])
+    assert found.schema == {
+        "size": pl.Int64,
+        "tags": pl.Map(pl.String, pl.String),
+        "path": pl.String,
+    }
+    assert found["tags"].to_list() == [None, None]
+
+
+def test_conforming_without_columns_gives_all() -> None:
+    found = actions.conform(pl.DataFrame({"path": ["a"]}))
+    assert found.schema == actions.schema()
+    assert found["path"].to_list() == ["a"]
+
+
+@pytest.mark.parametrize("height", [0, 1, 3])
+def test_conforming_keeps_the_height_when_every_column_is_missing(height: int) -> None:
+    frame = pl.DataFrame({"scratch": [0] * height})
+    assert actions.conform(frame, ["path", "size"]).shape == (height, 2)
+
+
+def test_conforming_casts_to_the_contracts_type() -> None:
+    found = actions.conform(pl.DataFrame({"size": pl.Series([1], dtype=pl.Int16)}), ["size"])
+    assert found.schema == {"size": pl.Int64}
+    nulls = actions.conform(pl.DataFrame({"extra": [None]}), ["extra"])
+    assert nulls.schema == {"extra": pl.String}
+
+
+def test_stacking_fills_what_one_frame_lacks() -> None:
+    a = pl.DataFrame({"path": ["a"], "size": [1]})
+    b = pl.DataFrame({"path": ["b"], "dvId": ["v"]})
+    found = actions.concat([a, actions.empty(), b])
+    assert found.rows() == [("a", 1, None), ("b", None, "v")]
+    assert actions.concat([a, a.clear()]) is a
+
+
+def test_nothing_stacks_to_nothing_that_can_be_asked_for_its_types() -> None:
+    found = actions.concat([])
+    assert found.height == 0
+    assert found.filter(pl.col("actionType") == "add").height == 0
+
+
+def test_an_empty_frame_has_the_columns_asked_for() -> None:
+    assert actions.empty().schema == actions.schema()
+    assert actions.empty(["dvId", "path"]).columns == ["dvId", "path"]
+
+
+def test_the_key_and_the_order_are_columns() -> None:
+    assert set(actions.KEY) | set(actions.ORDER) <= set(actions.schema())

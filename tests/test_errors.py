@@ -1,0 +1,94 @@
+"""The error tree: stable kinds, structured fields, and the builtins that callers expect."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import lakelog
+from lakelog import errors
+from lakelog.errors import LakelogError
+
+TREE = [
+    value
+    for value in vars(errors).values()
+    if isinstance(value, type) and issubclass(value, LakelogError)
+]
+
+
+def test_kinds_are_unique_and_never_change() -> None:
+    assert {error.__name__: error.kind for error in TREE} == {
+        "LakelogError": "error",
+        "InvalidInputError": "invalid_input",
+        "NotFoundError": "not_found",
+        "TableNotFoundError": "table_not_found",
+        "VersionNotFoundError": "version_not_found",
+        "CorruptionError": "corruption",
+        "MalformedLogError": "malformed_log",
+        "CheckpointCorruptionError": "checkpoint_corruption",
+        "InvalidActionError": "invalid_action",
+        "LogGapError": "log_gap",
+        "MissingActionError": "missing_action",
+        "UnsupportedError": "unsupported",
+        "UnsupportedFeatureError": "unsupported_feature",
+        "MissingDependencyError": "missing_dependency",
+        "UnavailableError": "unavailable",
+        "InternalError": "internal",
+    }
+
+
+@pytest.mark.parametrize(
+    ("branch", "builtin"),
+    [
+        (errors.InvalidInputError, ValueError),
+        (errors.VersionNotFoundError, FileNotFoundError),
+        (errors.MalformedLogError, ValueError),
+        (errors.UnsupportedFeatureError, NotImplementedError),
+        (errors.UnavailableError, OSError),
+        (errors.InternalError, RuntimeError),
+    ],
+)
+def test_each_branch_is_caught_as_the_builtin_that_callers_expect(
+    branch: type[LakelogError], builtin: type[Exception]
+) -> None:
+    with pytest.raises(builtin):
+        raise branch("x")
+
+
+@pytest.mark.parametrize("error", TREE, ids=lambda e: e.__name__)
+def test_every_error_is_public_and_shows_its_fields(error: type[LakelogError]) -> None:
+    assert getattr(lakelog, error.__name__) is error
+    raised = error("broken", path="p", version=3, line=0, byte_offset=0, found="x", hint="mend it")
+    assert str(raised) == "broken [path=p, version=3, line=0, byte_offset=0, found=x] Next: mend it"
+    assert raised.as_dict() == {
+        "kind": error.kind,
+        "message": "broken",
+        "path": "p",
+        "version": 3,
+        "line": 0,
+        "byte_offset": 0,
+        "found": "x",
+        "hint": "mend it",
+    }
+
+
+@pytest.mark.parametrize("error", TREE, ids=lambda e: e.__name__)
+def test_an_error_without_fields_is_its_sentence(error: type[LakelogError]) -> None:
+    raised = error("broken")
+    assert str(raised) == "broken"
+    assert raised.as_dict() == {"kind": error.kind, "message": "broken"}
+
+
+@pytest.mark.parametrize("error", TREE, ids=lambda e: e.__name__)
+def test_an_error_survives_the_way_between_processes(error: type[LakelogError]) -> None:
+    raised = error("broken", path="p", version=3, hint="mend it")
+    back = pickle.loads(pickle.dumps(raised))
+    assert type(back) is error
+    assert back.as_dict() == raised.as_dict()
+    assert str(back) == str(raised)
+
+
+def test_a_warning_is_a_user_warning_and_no_error() -> None:
+    assert issubclass(errors.LakelogWarning, UserWarning)
+    assert errors.LakelogWarning.__name__ in lakelog.__all__
