@@ -43,10 +43,9 @@ def json_manifest(made: Handmade, *rows: dict[str, Any]) -> None:
 
 
 def write(made: Handmade, layout: str) -> None:
-    sidecars = lambda: (
-        made.sidecar("1.parquet", *FILES[:1]),
-        made.sidecar("2.parquet", *FILES[1:]),
-    )
+    def sidecars() -> list[dict[str, Any]]:
+        return [made.sidecar("1.parquet", *FILES[:1]), made.sidecar("2.parquet", *FILES[1:])]
+
     match layout:
         case "classic":
             made.checkpoint(5, *META, *FILES)

@@ -1,0 +1,216 @@
+"""One version of a table: its facts, its state, its shapes for other libraries."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from lakelog.errors import CorruptionError, MissingDependencyError
+from lakelog.log.snapshot import Snapshot
+from tests.handmade import (
+    FIRST_MS,
+    MINUTE_MS,
+    Handmade,
+    add,
+    info,
+    metadata,
+    protocol,
+    remove,
+    vector,
+)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Handmade:
+    return Handmade(tmp_path / "t")
+
+
+def test_protocol_and_metadata_are_those_of_the_last_commit_that_set_them(made: Handmade) -> None:
+    made.start()
+    more: dict[str, Any] = {"name": "n", "description": "d", "createdTime": 5}
+    made.commit(1, protocol(1, 4), metadata(partitioned=["id"], properties={"k": "v"}, **more))
+    made.commit(2, add("a"))
+    snapshot = made.table.snapshot()
+    found = snapshot.protocol
+    assert (found.min_reader_version, found.min_writer_version) == (1, 4)
+    assert (found.reader_features, found.writer_features) == (None, None)
+    meta = snapshot.metadata
+    assert (meta.id, meta.name, meta.description, meta.created_time) == ("id-0", "n", "d", 5)
+    assert (meta.format_provider, meta.format_options) == ("parquet", {})
+    assert (meta.partition_columns, meta.configuration) == (("id",), {"k": "v"})
+    assert snapshot.schema.names == ("id", "name")
+    assert (snapshot.path, snapshot.format, snapshot.version) == (str(made.root), "delta", 2)
+
+
+@pytest.mark.parametrize("text", [None, "{", '{"type":"long"}', "[]"])
+def test_a_schema_that_is_missing_or_broken_stops_only_who_asks_for_it(
+    made: Handmade, text: str | None
+) -> None:
+    made.start(add("a", 5), schemaString=text)
+    snapshot = made.table.snapshot()
+    with pytest.raises(CorruptionError, match="schema"):
+        _ = snapshot.schema
+    assert snapshot.metadata.id == "id-0"
+
+
+def test_the_time_of_a_version_is_its_commits(made: Handmade) -> None:
+    made.start()
+    made.commit(1, info(inCommitTimestamp=77))
+    made.commit(2, add("a"), at_ms=FIRST_MS - 10**6)
+    times = [made.table.snapshot(v).timestamp_ms for v in (0, 1, 2)]
+    assert times == [FIRST_MS, 77, FIRST_MS + MINUTE_MS + 1]
+
+
+def test_a_version_without_its_commit_has_no_time(made: Handmade) -> None:
+    made.checkpoint(3, protocol(), metadata())
+    snapshot = made.table.snapshot()
+    assert snapshot.timestamp_ms is None
+    assert "unknown" in repr(snapshot)
+
+
+DAY = dt.timedelta(days=1)
+
+
+def test_tombstones_are_those_younger_than_the_retention(made: Handmade) -> None:
+    made.start(add("a"), add("b"), add("c"), add("back"))
+    ages = {"a": 1, "b": 3}
+    removes = [
+        remove(p, deletionTimestamp=FIRST_MS - days * 86_400_000) for p, days in ages.items()
+    ]
+    made.commit(1, *removes, remove("c"), remove("back"))
+    made.commit(2, add("back"))
+    snapshot = Snapshot.open(made.context(FIRST_MS))
+
+    def kept(retention: dt.timedelta | None) -> list[str]:
+        return sorted(snapshot.tombstones(retention).collect()["path"])
+
+    assert kept(None) == ["a", "b", "c"]
+    assert kept(2 * DAY) == ["a"]
+    assert kept(DAY) == []
+    assert kept(DAY + dt.timedelta(milliseconds=1)) == ["a"]
+    assert kept(dt.timedelta(days=100_000)) == ["a", "b", "c"]
+
+
+def test_tombstones_carry_their_columns_and_no_data_change(made: Handmade) -> None:
+    made.start(add("a", **vector("v")))
+    made.commit(1, remove("a", size=7, extendedFileMetadata=True, **vector("v")))
+    (row,) = made.table.snapshot().tombstones().collect().rows(named=True)
+    assert (row["path"], row["dvId"], row["size"], row["version"]) == ("a", "uv@1", 7, 1)
+    assert (row["dataChange"], row["extendedFileMetadata"]) == (False, True)
+
+
+def test_transactions_expire_where_the_table_says_so(made: Handmade) -> None:
+    txns = [
+        {"txn": {"appId": "old", "version": 1, "lastUpdated": FIRST_MS - 86_400_000}},
+        {"txn": {"appId": "new", "version": 2, "lastUpdated": FIRST_MS - 86_399_999}},
+        {"txn": {"appId": "timeless", "version": 3}},
+    ]
+    made.start(*txns)
+    frame = Snapshot.open(made.context(FIRST_MS)).transactions().collect()
+    assert frame.columns == ["appId", "txnVersion", "lastUpdated", "version", "expired"]
+    assert frame["expired"].to_list() == [False] * 3
+    retention = {"delta.setTransactionRetentionDuration": "interval 1 day"}
+    made.commit(1, metadata(properties=retention))
+    frame = Snapshot.open(made.context(FIRST_MS)).transactions().collect()
+    expired = dict(frame.select("appId", "expired").rows())
+    assert expired == {"old": True, "new": False, "timeless": True}
+
+
+def test_domains_are_the_last_of_each_that_was_not_removed(made: Handmade) -> None:
+    def domain(name: str, text: str, removed: bool = False) -> dict[str, object]:
+        return {"domainMetadata": {"domain": name, "configuration": text, "removed": removed}}
+
+    made.start(domain("a", "1"), domain("b", "1"))
+    made.checkpoint(0, protocol(), metadata(), domain("a", "1"), domain("b", "1"))
+    made.commit(1, domain("a", "2"), domain("b", "", removed=True))
+    frame = made.table.snapshot().domains().collect()
+    assert frame.rows() == [("a", "2", 1)]
+
+
+def test_a_delta_table_has_no_skips(made: Handmade) -> None:
+    frame = made.start().table.snapshot().skips().collect()
+    assert frame.height == 0
+    assert {"path", "skipCount", "retryAfter", "inCooldown"} <= set(frame.columns)
+
+
+# --- as a dataframe ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(made: Handmade) -> Snapshot:
+    made.start(add("a", 1, tags={"k": None}, baseRowId=2**60), add("b", 2))
+    return made.table.snapshot()
+
+
+def test_polars_and_arrow_hold_the_files(filled: Snapshot) -> None:
+    frame = filled.to_polars()
+    assert frame.equals(filled.files().collect())
+    table = filled.to_arrow()
+    assert isinstance(table, pa.Table)
+    assert pa.types.is_map(table.schema.field("tags").type)
+    assert pl.DataFrame(table).select("path", "size").equals(frame.select("path", "size"))
+
+
+def test_pandas_keeps_whole_numbers_whole_and_maps_as_dicts(filled: Snapshot) -> None:
+    frame = filled.to_pandas()
+    assert frame["size"].tolist() == [1, 2]
+    assert frame["baseRowId"].iloc[0] == 2**60
+    assert str(frame.dtypes["baseRowId"]) == "Int64"
+    assert frame["tags"].iloc[0] == {"k": None}
+
+
+def test_without_pandas_the_command_that_installs_it_is_named(
+    filled: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingDependencyError) as refused:
+        filled.to_pandas()
+    assert "lakelog[pandas]" in str(refused.value.hint)
+
+
+def test_duckdb_and_pyarrow_take_a_snapshot_as_it_is(filled: Snapshot) -> None:
+    assert pa.table(filled).num_rows == 2
+    reader = pa.RecordBatchReader.from_stream(filled)
+    assert reader.read_all()["path"].to_pylist() == ["a", "b"]
+    with duckdb.connect() as connection:
+        connection.register("files", pa.RecordBatchReader.from_stream(filled))
+        assert connection.execute("select sum(size) from files").fetchall() == [(3,)]
+
+
+# --- display -------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_shows_what_a_person_wants_to_know(made: Handmade) -> None:
+    made.commit(
+        0,
+        protocol(3, 7, readerFeatures=["deletionVectors"], writerFeatures=["deletionVectors"]),
+        metadata(partitioned=["id"], name="<orders>"),
+    )
+    snapshot = made.table.snapshot()
+    text = repr(snapshot)
+    for fact in (
+        "delta",
+        "id-0",
+        "id, name",
+        "reader 3, writer 7",
+        "deletionVectors",
+        "2023-11-14",
+    ):
+        assert fact in text
+    html = snapshot._repr_html_()
+    assert "deletionVectors" in html
+    assert "<script" not in html
+
+
+def test_a_snapshot_whose_facts_cannot_be_read_says_why(made: Handmade) -> None:
+    made.start(schemaString="{")
+    snapshot = made.table.snapshot()
+    assert "schema cannot be parsed" in repr(snapshot)
+    assert "schema cannot be parsed" in snapshot._repr_html_()

@@ -1,0 +1,163 @@
+"""The facade: finding the dialect, versions, and time travel as people ask for it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+import lakelog
+from lakelog.errors import InvalidInputError, TableNotFoundError, VersionNotFoundError
+from lakelog.storage.local import LocalStore
+from lakelog.table import detect_dialect, to_ms
+from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, metadata, protocol, remove
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Handmade:
+    log = Handmade(tmp_path / "t").start(add("a"))
+    log.commit(1, add("b"))
+    log.commit(2, remove("a"))
+    return log
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/_delta_log", "/_delta_log/"])
+def test_a_table_opens_by_its_folder_or_its_log_folder(made: Handmade, suffix: str) -> None:
+    table = lakelog.open(f"{made.root}{suffix}")
+    assert (table.format, table.version(), table.versions()) == ("delta", 2, [(0, 2)])
+    assert table.snapshot().num_files() == 1
+
+
+def test_a_path_object_and_a_url_open_the_same_table(made: Handmade) -> None:
+    assert lakelog.open(made.root).version() == 2
+    assert lakelog.open(made.root.as_uri()).version() == 2
+
+
+def test_the_log_folder_alone_is_the_table_beside_it(
+    made: Handmade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(made.root)
+    assert lakelog.open("_delta_log").version() == 2
+    assert lakelog.open(".").version() == 2
+
+
+def test_a_folder_without_a_log_is_no_table(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(TableNotFoundError) as refused:
+            lakelog.open(path)
+        assert refused.value.path == str(path)
+        assert "_delta_log or _transaction_log" in str(refused.value.expected)
+
+
+def test_a_location_with_two_logs_is_refused(made: Handmade) -> None:
+    (made.root / "_transaction_log").mkdir()
+    with pytest.raises(InvalidInputError, match="two dialects"):
+        lakelog.open(made.root)
+
+
+def test_an_indextables_log_is_known_by_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "_transaction_log").mkdir()
+    assert lakelog.open(tmp_path).format == "indextables"
+
+
+def test_a_store_that_lists_no_folders_is_known_by_its_files(
+    made: Handmade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStore, "list_folders", lambda *_: [])
+    assert detect_dialect(made.context().store).name == "delta"
+
+
+def test_an_empty_log_folder_has_no_version(tmp_path: Path) -> None:
+    table = Handmade(tmp_path / "t").table
+    with pytest.raises(TableNotFoundError):
+        table.version()
+    assert table.versions() == []
+
+
+def test_a_version_is_asked_for_by_number(made: Handmade) -> None:
+    assert [made.table.snapshot(v).num_files() for v in (0, 1, 2)] == [1, 2, 1]
+    assert made.table.snapshot(version=1).version == 1
+    with pytest.raises(VersionNotFoundError) as refused:
+        made.table.snapshot(3)
+    assert refused.value.expected == "0 to 2"
+
+
+@pytest.mark.parametrize("version", [-1, 1.0, "1", True])
+def test_what_is_no_version_is_refused(made: Handmade, version: object) -> None:
+    with pytest.raises(InvalidInputError, match="whole number"):
+        made.table.snapshot(version)  # type: ignore[arg-type]
+
+
+def test_a_version_and_a_time_do_not_go_together(made: Handmade) -> None:
+    with pytest.raises(InvalidInputError, match="not both"):
+        made.table.snapshot(version=1, timestamp=FIRST_MS)
+
+
+SECOND = dt.datetime.fromtimestamp((FIRST_MS + MINUTE_MS) / 1000, dt.UTC)
+
+
+@pytest.mark.parametrize(
+    "timestamp",
+    [
+        FIRST_MS + MINUTE_MS,
+        str(FIRST_MS + MINUTE_MS),
+        SECOND,
+        SECOND.isoformat(),
+        SECOND.replace(tzinfo=None),
+        SECOND.replace(tzinfo=None).isoformat(sep=" "),
+        SECOND.astimezone(dt.timezone(dt.timedelta(hours=5))),
+        SECOND.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    ],
+    ids=str,
+)
+def test_a_time_may_be_spelled_in_many_ways(
+    made: Handmade, timestamp: int | str | dt.datetime
+) -> None:
+    assert made.table.snapshot(timestamp=timestamp).version == 1
+
+
+def test_a_date_is_its_first_moment(made: Handmade) -> None:
+    day = dt.date(2023, 11, 14)
+    assert to_ms(day) == to_ms("2023-11-14") == 1_699_920_000_000
+    with pytest.raises(VersionNotFoundError):
+        made.table.snapshot(timestamp=day)
+    assert made.table.snapshot(timestamp=day + dt.timedelta(days=1)).version == 2
+
+
+def test_fractions_of_a_millisecond_round_down() -> None:
+    assert to_ms("1970-01-01T00:00:00.001999") == 1
+    assert to_ms("1969-12-31T23:59:59.999999") == -1
+
+
+@pytest.mark.parametrize("timestamp", ["", "yesterday", "2023-13-01", True, 1.5, [1]])
+def test_what_is_no_time_is_refused(made: Handmade, timestamp: object) -> None:
+    with pytest.raises(InvalidInputError):
+        made.table.snapshot(timestamp=timestamp)  # type: ignore[arg-type]
+
+
+def test_the_facade_gives_what_the_modules_do(made: Handmade) -> None:
+    table = made.table
+    assert table.history(1)["version"].to_list() == [2]
+    assert table.actions(1, 1).collect()["path"].to_list() == ["b"]
+    assert (
+        table.diff(0, 2).select("change", "name").rows() == [("added", "b"), ("removed", "a")][::1]
+    )
+    assert table.blame("a")["version"].to_list() == [0, 2]
+
+
+def test_a_table_shows_itself(made: Handmade) -> None:
+    assert repr(made.table) == f"Table({str(made.root)!r}, format='delta')"
+    html = made.table._repr_html_()
+    assert "<table>" in html
+    assert str(made.root) in html
+
+
+def test_a_table_sees_what_is_written_after_it_was_opened(made: Handmade) -> None:
+    table = made.table
+    assert table.version() == 2
+    made.commit(3, add("c"))
+    assert (table.version(), table.snapshot().version) == (3, 3)
+    made.checkpoint(3, protocol(), metadata(), add("b"), add("c"))
+    made.forget(0, 1)
+    assert table.versions() == [(3, 3)]
