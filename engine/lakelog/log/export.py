@@ -35,6 +35,7 @@ FORMAT_VERSION = 1
 
 _META_ORDER = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 _GROUP_ROWS = 1 << 16
+_LEAST_GROUP_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,13 @@ class _PartWriter:
             return
         rows = pl.concat(self._waiting)
         self._waiting = []
+        # A row group is the least that a part can hold, so small parts need small groups. Memory
+        # size stands for the size on disk, which is less.
+        share = rows.height * self._max_part_bytes // max(1, int(rows.estimated_size()))
+        for group in rows.iter_slices(max(_LEAST_GROUP_ROWS, min(_GROUP_ROWS, share))):
+            self._write_group(group)
+
+    def _write_group(self, rows: pl.DataFrame) -> None:
         if self._writer is None:
             path = f"{self._root}/{self._name()}"
             self._file = self._filesystem.open(path, "wb")
