@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO
 
@@ -32,6 +33,7 @@ from lakelog.storage import LogStore
 _BATCH_ROWS = 1 << 16
 _MANY_ROWS = 1 << 17
 _META_READERS = min(4, os.cpu_count() or 1)
+_FILE_READERS = min(2, os.cpu_count() or 1)
 _DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset")
 _WIRE = Wire.of("delta")
 _MANIFEST_ONLY = ("sidecar", "checkpointMetadata")
@@ -155,32 +157,37 @@ class DeltaCheckpointReader:
     ) -> Iterator[pl.DataFrame]:
         """File actions in batches of at most 65,536 rows, decoded one batch ahead.
 
+        The leaves of a large file are decoded in two shares, side by side.
+
         Memory: two batches of the columns asked for.
         """
         if self._json_manifest is not None:
             inline = self._json_manifest.files
             if inline.height:
                 yield inline.filter(pl.col("actionType").is_in(list(kinds)))
-        with ThreadPoolExecutor(1, thread_name_prefix="lakelog-parquet") as pool:
+        with ThreadPoolExecutor(_FILE_READERS, thread_name_prefix="lakelog-parquet") as pool:
             for path in self._parquet_files:
                 yield from self._iter_parquet(path, columns, kinds, pool)
 
     def _iter_parquet(
         self, path: str, columns: Sequence[str], kinds: Sequence[str], pool: ThreadPoolExecutor
     ) -> Iterator[pl.DataFrame]:
-        with self._parquet(path) as file:
-            wanted = _leaf_columns(file.schema_arrow, columns, kinds)
-            if not wanted:
-                return
-            batches = _batches(file, wanted)
-            ahead = pool.submit(next, batches, None)
-            while (batch := ahead.result()) is not None:
-                ahead = pool.submit(next, batches, None)
+        with ExitStack() as stack:
+            file = stack.enter_context(self._parquet(path))
+            if path in self._sidecars:
+                _refuse_other_actions(file, path)
+            shares = _shares(file, _leaf_columns(file.schema_arrow, columns, kinds))
+            files = [file, *(stack.enter_context(self._parquet(path, file)) for _ in shares[1:])]
+            readers = [_parts(*pair, path) for pair in zip(files, shares, strict=False)]
+            ahead = [pool.submit(next, reader, None) for reader in readers]
+            while parts := [part for f in ahead if (part := f.result()) is not None]:
+                if len(parts) < len(readers):
+                    raise pa.ArrowInvalid("the columns disagree on how many rows there are")
+                ahead = [pool.submit(next, reader, None) for reader in readers]
                 for kind in kinds:
-                    if kind in batch.schema.names:
-                        frame = _flatten_files(batch.column(kind), kind, columns, path)
-                        if frame.height:
-                            yield frame
+                    frame = _assemble([p[kind] for p in parts if kind in p], kind, columns, path)
+                    if frame.height:
+                        yield frame
 
     def _read_parquet_meta(self, path: str, kinds: Sequence[str]) -> pl.DataFrame:
         with self._parquet(path) as file:
@@ -210,11 +217,13 @@ class DeltaCheckpointReader:
         )
 
     @contextmanager
-    def _parquet(self, path: str) -> Iterator[pq.ParquetFile]:
+    def _parquet(self, path: str, twin: pq.ParquetFile | None = None) -> Iterator[pq.ParquetFile]:
+        """Open a file; `twin` is the same one, opened before, and spares its footer's parsing."""
         source: BinaryIO | None = None
         try:
             source = self._store.open(path)
-            yield pq.ParquetFile(source, page_checksum_verification=True)
+            footer = twin.metadata if twin is not None else None
+            yield pq.ParquetFile(source, metadata=footer, page_checksum_verification=True)
         except NotFoundError as cause:
             raise MalformedLogError(
                 "a file of the checkpoint is gone",
@@ -235,6 +244,20 @@ class DeltaCheckpointReader:
         finally:
             if source is not None:
                 source.close()
+
+
+def _refuse_other_actions(file: pq.ParquetFile, path: str) -> None:
+    """A sidecar holds file actions only; a file that holds others was copied over it, and the
+    sidecar's own actions would be missing without a word (Delta protocol, Sidecar Files).
+    """
+    for kind in (*CHECKPOINT_META, *_MANIFEST_ONLY):
+        if file.schema_arrow.get_field_index(kind) >= 0 and _count_rows(file, kind):
+            raise InvalidActionError(
+                "a sidecar holds what is not a file action",
+                path=path,
+                expected="add and remove",
+                found=kind,
+            )
 
 
 def _sidecar_path(path: str) -> str:
@@ -268,24 +291,96 @@ def _leaf_columns(schema: pa.Schema, columns: Sequence[str], kinds: Sequence[str
     return leaves
 
 
-def _flatten_files(
-    column: pa.StructArray, kind: str, columns: Sequence[str], path: str
-) -> pl.DataFrame:
+@dataclass(frozen=True)
+class _Part:
+    """Some columns of the rows of one action type in a batch.
+
+    Attributes:
+        valid: Which rows of the batch are of this type; None means all.
+        height: How many are.
+        series: Flattened columns; those of nulls are left out.
+    """
+
+    valid: pa.BooleanArray | None
+    height: int
+    series: dict[str, pl.Series]
+
+
+def _shares(file: pq.ParquetFile, leaves: Sequence[str]) -> list[list[str]]:
+    """Leaves in shares of about equal weight, each of which can be decoded on its own.
+
+    The leaves of one field (a map, a deletion vector) stay together.
+    """
+    if not leaves:
+        return []
+    if file.metadata.num_rows <= _MANY_ROWS or _FILE_READERS < 2:
+        return [list(leaves)]
+    group = file.metadata.row_group(0)
+    chunks = (group.column(i) for i in range(group.num_columns))
+    weights = {c.path_in_schema: c.total_uncompressed_size for c in chunks}
+    fields: dict[str, list[str]] = {}
+    for leaf in leaves:
+        fields.setdefault(".".join(leaf.split(".")[:2]), []).append(leaf)
+    weighed = [
+        (sum(w for path, w in weights.items() if f"{path}.".startswith(f"{field}.")), own)
+        for field, own in fields.items()
+    ]
+    shares: list[list[str]] = [[] for _ in range(_FILE_READERS)]
+    loads = [0] * _FILE_READERS
+    for weight, own in sorted(weighed, key=lambda pair: -pair[0]):
+        lightest = loads.index(min(loads))
+        loads[lightest] += weight
+        shares[lightest] += own
+    return [share for share in shares if share]
+
+
+def _parts(file: pq.ParquetFile, leaves: Sequence[str], path: str) -> Iterator[dict[str, _Part]]:
+    """For each batch, the columns that `leaves` hold, by action type."""
+    for batch in _batches(file, leaves):
+        yield {
+            kind: _part(batch.column(index), kind, path)
+            for index, kind in enumerate(batch.schema.names)
+        }
+
+
+def _part(column: pa.StructArray, kind: str, path: str) -> _Part:
     if column.null_count == len(column):
-        return actions.empty(("path",))
+        return _Part(column.is_valid(), 0, {})
+    valid: pa.BooleanArray | None = None
     if column.null_count:
-        column = column.filter(column.is_valid())
+        valid = column.is_valid()
+        column = column.filter(valid)
     series = _collect(column, _WIRE.wrappers[kind], path)
-    names = column.type
-    if (index := names.get_field_index(STRUCT_STATISTICS)) >= 0:
+    if "path" in series:
+        series["path"] = decode_paths(series["path"])
+    if (index := column.type.get_field_index(STRUCT_STATISTICS)) >= 0:
         series[STRUCT_STATISTICS] = pl.Series(STRUCT_STATISTICS, column.flatten()[index])
-    frame = pl.DataFrame(series)
+    return _Part(valid, len(column), series)
+
+
+def _assemble(parts: Sequence[_Part], kind: str, columns: Sequence[str], path: str) -> pl.DataFrame:
+    """The parts of one batch side by side, with their paths' required columns and ``dvId``."""
+    if not parts:
+        return actions.empty(("path",))
+    first, *others = parts
+    for other in others:
+        if not _same(first.valid, other.valid):
+            raise pa.ArrowInvalid(f"the columns disagree on which rows are of type {kind}")
+    if not first.height:
+        return actions.empty(("path",))
+    frame = pl.DataFrame({name: s for part in parts for name, s in part.series.items()})
     for required in _WIRE.required[kind]:
         if required == "path" or required in columns:
             _require(frame, required, kind, path)
-    frame = _decoded(frame).with_columns(pl.lit(kind).alias("actionType"))
+    frame = with_dv_id(frame).with_columns(pl.lit(kind).alias("actionType"))
     unwanted = [c for c in _DV_COLUMNS if c in frame.columns and c not in columns]
     return frame.drop(unwanted)
+
+
+def _same(one: pa.BooleanArray | None, other: pa.BooleanArray | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return bool(one.equals(other))
 
 
 def _decoded(files: pl.DataFrame) -> pl.DataFrame:
