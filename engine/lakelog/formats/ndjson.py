@@ -166,8 +166,8 @@ class _Prepared:
         offsets = np.repeat(np.array(self.first_lines, np.int64) - starts, counts)
         return pl.DataFrame(
             {
-                "version": np.repeat(np.array(self.versions, np.int64), counts),
-                "position": (np.arange(len(offsets)) + offsets).astype(np.int32),
+                "version": pl.Series(_int64(np.repeat(np.array(self.versions, np.int64), counts))),
+                "position": pl.Series(_int64(np.arange(len(offsets)) + offsets)).cast(pl.Int32),
             }
         )
 
@@ -333,7 +333,7 @@ def _decode_all(prepared: _Prepared, wire: Wire, keys: _Keys) -> Actions:
         action_type = ALIASES.get(wrapper, wrapper)
         frame = frame.with_columns(pl.lit(action_type).alias("actionType"))
         if order is not None:
-            frame = frame.hstack(order if rows is None else order[rows])
+            frame = frame.hstack(order if rows is None else order[pl.Series(_int64(rows))])
         for required in wire.required.get(action_type, ()):
             if required not in frame.columns or frame[required].null_count():
                 raise _NotProvenError
@@ -407,12 +407,28 @@ def _parse_with_keys(text: bytes, wire: Wire, keys: _Keys) -> pa.Table:
         head = text[: text.find(b"\n", min(len(text), 1 << 16)) + 1] or text
         if len(head) < len(text):
             _learn(_parse(head, _wire_schema(wire, {}), "infer"), wire, {}, keys)
+    # Other threads add to `keys` meanwhile: a parse is judged by what it was given itself.
+    given = dict(keys)
+    given[()] = _likely(text, keys.get((), set()))
     while True:
-        # Other threads add to `keys` meanwhile: a parse is judged by what it was given itself.
-        given = dict(keys)
         table = _parse(text, _wire_schema(wire, given), "infer")
         if not _learn(table, wire, given, keys):
             return table
+        given = dict(keys)
+
+
+def _likely(text: bytes, wrappers: set[str]) -> set[str]:
+    """Those of `wrappers` that may well occur in `text`, by the first letters of its lines' keys.
+
+    Protocol and metaData stand in few chunks. A wrong guess costs a second parse.
+    """
+    if wrappers <= set(FILE_WRAPPERS):
+        return wrappers
+    view = np.frombuffer(text, np.uint8)
+    # A line begins with a brace and a quote. The last one is looked at twice rather than past.
+    letters = np.minimum(np.flatnonzero(view == 0x0A) + 3, len(view) - 1)
+    first = {text[2:3], *(bytes((code,)) for code in np.unique(view[letters]).tolist())}
+    return {w for w in wrappers if w in FILE_WRAPPERS or w[:1].encode() in first}
 
 
 def _wire_schema(wire: Wire, keys: _Keys) -> pa.Schema:
@@ -616,6 +632,7 @@ def _valid(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 
 def _int64(values: np.ndarray) -> pa.Array:
-    # pa.array would import pandas, wherever it is installed, to see whether this is one of its own.
+    # pa.array would import pandas, wherever it is installed, to see whether this is one of its own,
+    # and pl.Series numpy.ma.
     contiguous = np.ascontiguousarray(values, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(contiguous), [None, pa.py_buffer(contiguous)])

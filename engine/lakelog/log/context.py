@@ -75,7 +75,9 @@ def commit_times(commits: Sequence[CommitFile]) -> pl.DataFrame:
     times = np.fromiter((c.modified_ms for c in commits), np.int64, len(commits))
     steps = np.arange(len(commits))
     monotone = np.maximum.accumulate(times - steps) + steps if len(commits) else times
-    return pl.DataFrame({"version": versions, "timestamp": monotone})
+    # As lists: Polars imports numpy.ma to look at an array.
+    columns = {"version": versions.tolist(), "timestamp": monotone.tolist()}
+    return pl.DataFrame(columns, schema={"version": pl.Int64, "timestamp": pl.Int64})
 
 
 def version_at(log: Log, timestamp_ms: int) -> int:
