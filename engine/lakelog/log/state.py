@@ -398,10 +398,11 @@ class State:
         """
         assert self.base is not None
         with broken_checkpoint(self.base.checkpoint):
-            keys = pl.concat(
+            rows = (
                 actions.conform(frame, actions.KEY)
                 for frame in self.base.reader.iter_files(actions.KEY)
             )
+            keys = pl.concat([actions.empty(actions.KEY), *rows])
             repeated = keys.filter(keys.is_duplicated())
             if repeated.height:
                 raise InvalidActionError(
