@@ -29,6 +29,10 @@ REQUIRED = {
 }
 
 
+LENIENT = ("stats", "timeRangeStart", "timeRangeEnd")
+"""Text columns whose values stand as JSON text where they are no text."""
+
+
 def _is_int(value: Any, bits: int) -> bool:
     limit = 1 << (bits - 1)
     return isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
@@ -86,7 +90,7 @@ def decode_path(path: str) -> str:
 def _convert(value: Any, type_: Any, column: str, where: str) -> Any:
     """The value if it has the contract's type; refuses any other.
 
-    Values of maps that are not text stand as JSON text, and so do statistics that are not text.
+    Values of maps that are not text stand as JSON text, and so do those of `LENIENT`.
     """
     kind = type_["type"] if isinstance(type_, dict) else type_
     if value is None or _CONFORMS[kind](value):
@@ -95,7 +99,7 @@ def _convert(value: Any, type_: Any, column: str, where: str) -> Any:
         return {
             k: v if v is None or isinstance(v, str) else json.dumps(v) for k, v in value.items()
         }
-    if column == "stats":
+    if column in LENIENT:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     raise RefusedError(f"{where}: {column} holds {value!r}, which is no {type_}")
 
