@@ -344,6 +344,8 @@ class Generator:
             info["operationMetrics"] = {"numFiles": "3", "numBytes": 12}
         if self.chance(0.3):
             info |= {"engineInfo": "gen/1", "isBlindAppend": True, "userName": "Zoë", "txnId": "t"}
+        if self.options.odd and self.chance(0.1):
+            info |= {"operation": ["x"], "isBlindAppend": "no", "operationMetrics": [1]}
         if self.chance(0.3):
             info |= {"notebook": {"notebookId": 7}, "tags": {"x": None}}
         return info

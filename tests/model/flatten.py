@@ -87,6 +87,10 @@ def decode_path(path: str) -> str:
         return path
 
 
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
 def _convert(value: Any, type_: Any, column: str, where: str) -> Any:
     """The value if it has the contract's type; refuses any other.
 
@@ -96,11 +100,9 @@ def _convert(value: Any, type_: Any, column: str, where: str) -> Any:
     if value is None or _CONFORMS[kind](value):
         return value
     if kind == "map" and isinstance(value, dict):
-        return {
-            k: v if v is None or isinstance(v, str) else json.dumps(v) for k, v in value.items()
-        }
+        return {k: v if v is None or isinstance(v, str) else _json(v) for k, v in value.items()}
     if column in LENIENT:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        return _json(value)
     raise RefusedError(f"{where}: {column} holds {value!r}, which is no {type_}")
 
 
@@ -153,7 +155,12 @@ def _fill(
             continue
         if keys in slots:
             slot = slots[keys]
-            row[slot.column] = _convert(value, slot.type, slot.column, where)
+            try:
+                row[slot.column] = _convert(value, slot.type, slot.column, where)
+            except RefusedError:
+                if row["actionType"] != "commitInfo":
+                    raise
+                extra[key] = value  # a commitInfo may hold any JSON under any name
         elif any(known[: len(keys)] == keys for known in slots):
             if inner := _fill(row, value, slots, keys, where):
                 extra[key] = inner
