@@ -23,6 +23,7 @@ import numpy as np
 import orjson
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute  # is_valid, take and filter need it: here, not amid the first read
 import pyarrow.json as pj
 
 from lakelog import actions, contract
@@ -427,7 +428,8 @@ def _likely(text: bytes, wrappers: set[str]) -> set[str]:
     view = np.frombuffer(text, np.uint8)
     # A line begins with a brace and a quote. The last one is looked at twice rather than past.
     letters = np.minimum(np.flatnonzero(view == 0x0A) + 3, len(view) - 1)
-    first = {text[2:3], *(bytes((code,)) for code in np.unique(view[letters]).tolist())}
+    codes = np.flatnonzero(np.bincount(view[letters])).tolist()  # np.unique imports numpy.ma
+    first = {text[2:3], *(bytes((code,)) for code in codes)}
     return {w for w in wrappers if w in FILE_WRAPPERS or w[:1].encode() in first}
 
 
@@ -566,6 +568,7 @@ def _null_entries(table: pa.Table, wire: Wire, prepared: _Prepared) -> frozenset
     key that may be spelled in another way, is not proven.
     """
     nulls: dict[str, int] = {}
+    keys: list[str] = []
     for path, leaf in (
         found
         for wrapper, node in wire.wrappers.items()
@@ -578,13 +581,17 @@ def _null_entries(table: pa.Table, wire: Wire, prepared: _Prepared) -> frozenset
         if column is None:
             continue
         for index, child in enumerate(column.flatten()):
+            name = column.type.field(index).name
+            keys.append(name)
             if missing := child.null_count - column.null_count:
-                name = column.type.field(index).name
                 nulls[name] = nulls.get(name, 0) + missing
     entries: set[str] = set()
+    names = _names(table.schema) if nulls else []
     for name, count in nulls.items():
         if name in wire.names or not _PLAIN_KEY.fullmatch(name) or b"\\u" in prepared.text:
             raise _NotProvenError
+        if names.count(name) != keys.count(name):
+            raise _NotProvenError  # a field that nobody knows is called the same
         pattern = b'"' + re.escape(name.encode()) + rb'"\s*:\s*null'
         spelled = sum(1 for _ in re.finditer(pattern, prepared.text))
         if spelled == count:
@@ -592,6 +599,16 @@ def _null_entries(table: pa.Table, wire: Wire, prepared: _Prepared) -> frozenset
         elif spelled:
             raise _NotProvenError
     return frozenset(entries)
+
+
+def _names(schema: pa.Schema) -> list[str]:
+    """Names of all fields, at every depth."""
+    names: list[str] = []
+    level = list(schema)
+    while level:
+        names += (field.name for field in level)
+        level = [f.type.field(i) for f in level for i in range(f.type.num_fields)]
+    return names
 
 
 def _descend(column: pa.StructArray, names: Sequence[str]) -> pa.StructArray | None:
