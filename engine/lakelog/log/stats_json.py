@@ -46,7 +46,8 @@ def decode(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
         for start in range(0, texts.len(), CHUNK_ROWS)
     ]
     if not frames:
-        return _to_polars(schema.empty_table())
+        # Not schema.empty_table(), which imports pandas wherever it is installed.
+        return _to_polars(pa.Table.from_batches([], schema=schema))
     return pl.concat(frames, rechunk=True)
 
 
