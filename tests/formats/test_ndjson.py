@@ -438,6 +438,20 @@ HANDED_OVER = {
         b'{"add":{"path":"a","size":1,"tags":{"\\u006b":null}}}',
         b'{"add":{"path":"a","size":1,"tags":{"k":"v"}}}',
     ],
+    "a key of nulls that an unknown field has too": [
+        b'{"add":{"path":"a","size":1,"tags":{"k":null}}}',
+        b'{"add":{"path":"a","size":1,"tags":{},"unknown":[{"k":null}]}}',
+    ],
+    "a key of nulls that a commitInfo has too": [
+        b'{"add":{"path":"a","size":1,"tags":{"k":null}}}',
+        b'{"commitInfo":{"k":null}}',
+        b'{"add":{"path":"a","size":1,"tags":{}}}',
+    ],
+    "a key of nulls that an unknown action has too": [
+        b'{"add":{"path":"a","size":1,"tags":{"k":null}}}',
+        b'{"newAction":{"x":{"k":null}}}',
+        b'{"add":{"path":"a","size":1,"tags":{}}}',
+    ],
     "more than 64 map keys": [
         json.dumps(
             {"add": {"path": "a", "size": 1, "tags": {str(n): "v" for n in range(65)}}}
