@@ -42,6 +42,7 @@ _COMMIT_INFO = b'{"commitInfo":'
 _PLAIN_KEY = re.compile(r"[ !#-.0-\[\]-~]+")  # ASCII that JSON writers never escape
 
 _Keys = dict[tuple[str, ...], set[str]]
+_RECENT = ("",)  # the actions in the chunk before, for no action is called so
 
 
 class _NotProvenError(Exception):
@@ -410,27 +411,17 @@ def _parse_with_keys(text: bytes, wire: Wire, keys: _Keys) -> pa.Table:
             _learn(_parse(head, _wire_schema(wire, {}), "infer"), wire, {}, keys)
     # Other threads add to `keys` meanwhile: a parse is judged by what it was given itself.
     given = dict(keys)
-    given[()] = _likely(text, keys.get((), set()))
+    # Protocol and metaData stand in few chunks, txn in all or none. A wrong guess costs a second
+    # parse; to look for them would cost what it saves.
+    likely = keys.get(_RECENT, keys.get((), set()))
+    given[()] = {w for w in keys.get((), ()) if w in FILE_WRAPPERS or w in likely}
     while True:
         table = _parse(text, _wire_schema(wire, given), "infer")
         if not _learn(table, wire, given, keys):
+            there = (n for n in table.column_names if table[n].null_count < table.num_rows)
+            keys[_RECENT] = set(there)
             return table
         given = dict(keys)
-
-
-def _likely(text: bytes, wrappers: set[str]) -> set[str]:
-    """Those of `wrappers` that may well occur in `text`, by the first letters of its lines' keys.
-
-    Protocol and metaData stand in few chunks. A wrong guess costs a second parse.
-    """
-    if wrappers <= set(FILE_WRAPPERS):
-        return wrappers
-    view = np.frombuffer(text, np.uint8)
-    # A line begins with a brace and a quote. The last one is looked at twice rather than past.
-    letters = np.minimum(np.flatnonzero(view == 0x0A) + 3, len(view) - 1)
-    codes = np.flatnonzero(np.bincount(view[letters])).tolist()  # np.unique imports numpy.ma
-    first = {text[2:3], *(bytes((code,)) for code in codes)}
-    return {w for w in wrappers if w in FILE_WRAPPERS or w[:1].encode() in first}
 
 
 def _wire_schema(wire: Wire, keys: _Keys) -> pa.Schema:
