@@ -120,16 +120,15 @@ def live_domains(meta: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(~pl.col("domainRemoved").fill_null(False))
 
 
-def expire_transactions(txns: pl.DataFrame, minimum_ms: int | None) -> pl.DataFrame:
-    """Drop transaction identifiers last updated at or before `minimum_ms`, or without a time.
+def is_expired(minimum_ms: int | None) -> pl.Expr:
+    """Whether a transaction identifier no longer counts: last updated at or before `minimum_ms`,
+    or at no known time.
 
-    None keeps all: the table sets no ``delta.setTransactionRetentionDuration``.
+    None means none has expired: the table sets no ``delta.setTransactionRetentionDuration``.
     """
-    if minimum_ms is None or not txns.height:
-        return txns
-    if "lastUpdated" not in txns.columns:
-        return txns.clear()
-    return txns.filter(pl.col("lastUpdated") > minimum_ms)
+    if minimum_ms is None:
+        return pl.lit(value=False)
+    return (pl.col("lastUpdated") <= minimum_ms).fill_null(value=True)
 
 
 def retained_tombstones(removes: pl.DataFrame, minimum_ms: int | None) -> pl.DataFrame:

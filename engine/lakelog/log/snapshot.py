@@ -25,7 +25,7 @@ from lakelog.log.export import Manifest, iter_state, write_state
 from lakelog.log.files import Transform, lazy_files, tombstone_columns
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.opening import fall_back, open_state, update_state
-from lakelog.log.replay import live_domains, retained_tombstones
+from lakelog.log.replay import is_expired, live_domains, retained_tombstones
 from lakelog.log.state import Provenance, State
 
 if TYPE_CHECKING:
@@ -216,12 +216,8 @@ class Snapshot:
         """
         rows = actions.conform(self._kind("txn"), _TRANSACTIONS)
         retention = properties.transaction_retention_ms(self.metadata.configuration)
-        if retention is None:
-            expired = pl.lit(False)
-        else:
-            minimum = self._state.log.clock() - retention
-            expired = (pl.col("lastUpdated") <= minimum).fill_null(True)
-        return rows.lazy().with_columns(expired.alias("expired"))
+        minimum = None if retention is None else self._state.log.clock() - retention
+        return rows.lazy().with_columns(is_expired(minimum).alias("expired"))
 
     def domains(self) -> pl.LazyFrame:
         """Metadata domains, the last of each ``domain``, without those that were removed."""
