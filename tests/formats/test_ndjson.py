@@ -506,6 +506,7 @@ REFUSED = {
         b'{"add":{"path":"a","size":1,"tags":{"k":' + b'{"":' * 50_000 + b"1" + b"}" * 50_003
     ],
     "a commitInfo that is no object": [b'{"commitInfo":7}', ADD],
+    "a commitInfo that is no object, amid other lines": [ADD, b'{"commitInfo" : []}', ADD],
     "a commitInfo that is torn": [ADD, b'{"commitInfo":{"a":1}'],
     "a commitInfo with a key twice": [b'{"commitInfo":{"a":1,"a":2}}', ADD],
     "a file of blanks": [b" ", b"\r"],

@@ -389,7 +389,10 @@ def _inner_commit_infos(
     numbers = list(range(prepared.rows)) if rows is None else rows.tolist()
     for row, line in zip(numbers, prepared.lines(numbers), strict=True):
         version, position = (None, row) if order is None else order.row(row)
-        yield CommitInfo(version, position, orjson.loads(line)["commitInfo"])
+        body = orjson.loads(line)["commitInfo"]
+        if not isinstance(body, dict):
+            raise _NotProvenError
+        yield CommitInfo(version, position, body)
 
 
 def _unknown_actions(prepared: _Prepared, wrapper: str, rows: np.ndarray | None) -> pl.DataFrame:
