@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
-from lakelog.errors import MalformedLogError, NotFoundError
 from lakelog.formats.base import (
     Actions,
     Checkpoint,
@@ -18,6 +17,7 @@ from lakelog.formats.base import (
     LogListing,
 )
 from lakelog.formats.commit_info import flatten_commit_infos
+from lakelog.formats.commits import read_commits
 from lakelog.formats.delta import features
 from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
 from lakelog.formats.delta.hints import read_last_checkpoint, read_version_checksum
@@ -63,7 +63,7 @@ class DeltaDialect:
         self, store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
     ) -> Actions:
         """Read and decode commits; see `Dialect.decode`."""
-        return _finish(decode_lines(_blobs(store, commits), _WIRE, files=files))
+        return _finish(decode_lines(read_commits(store, commits), _WIRE, files=files))
 
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
         """Read and decode a log compaction file."""
@@ -97,21 +97,6 @@ class DeltaDialect:
     def check_readable(self, protocol: dict[str, Any], table: str) -> None:
         """Refuse a protocol that lakelog's log reading does not honour."""
         features.check_readable(protocol["minReaderVersion"], protocol.get("readerFeatures"), table)
-
-
-def _blobs(store: LogStore, commits: Sequence[CommitFile]) -> Iterator[Blob]:
-    contents = iter(store.read_many([c.path for c in commits]))
-    for commit in commits:
-        try:
-            data = next(contents)
-        except NotFoundError as cause:
-            raise MalformedLogError(
-                "a commit was deleted while the log was being read",
-                path=commit.path,
-                version=commit.version,
-                hint="open the table again",
-            ) from cause
-        yield Blob(commit.version, commit.path, data)
 
 
 def _finish(decoded: Actions) -> Actions:

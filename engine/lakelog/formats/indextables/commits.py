@@ -7,13 +7,13 @@ as it is. Decoding it would name another file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import polars as pl
 
 from lakelog import actions
-from lakelog.errors import MalformedLogError, NotFoundError
 from lakelog.formats.base import Actions, CommitFile
+from lakelog.formats.commits import read_commits
 from lakelog.formats.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.formats.indextables.framing import unframe
 from lakelog.formats.indextables.listing import list_commits
@@ -37,22 +37,11 @@ def decode_commits(
 
     A ``docMappingRef`` is resolved where the mapping is registered in one of these commits.
     """
-    return decode_blobs(_blobs(store, commits), files=files)
+    return decode_blobs(read_commits(store, commits, _unframe), files=files)
 
 
-def _blobs(store: LogStore, commits: Sequence[CommitFile]) -> Iterator[Blob]:
-    contents = iter(store.read_many([commit.path for commit in commits]))
-    for commit in commits:
-        try:
-            data = next(contents)
-        except NotFoundError as cause:
-            raise MalformedLogError(
-                "a commit was deleted while the log was being read",
-                path=commit.path,
-                version=commit.version,
-                hint="open the table again",
-            ) from cause
-        yield Blob(commit.version, commit.path, unframe(data, commit.path, commit.version))
+def _unframe(data: bytes, commit: CommitFile) -> bytes:
+    return unframe(data, commit.path, commit.version)
 
 
 def decode_blobs(blobs: Iterable[Blob], *, files: bool = True) -> Actions:
