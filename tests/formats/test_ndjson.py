@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from lakelog import actions
 from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError
-from lakelog.formats import ndjson
+from lakelog.formats import arrow_json, ndjson
+from lakelog.formats import chunks as chunks_module
 from lakelog.formats.base import Actions
 from lakelog.formats.exact import Blob, decode_exact
 from lakelog.formats.ndjson import decode_lines
@@ -281,7 +282,7 @@ def both(log: list[Blob], wire: str, chunk_bytes: int) -> None:
     # A file that is cut is not known to be whole: only one of megabytes ever is.
     log = [replace(b, whole=chunk_bytes > 1000) for b in log]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ndjson, "_CHUNK_BYTES", chunk_bytes)
+        patch.setattr(chunks_module, "CHUNK_BYTES", chunk_bytes)
         fast = outcome(lambda: decode_lines(log, Wire.of(wire)))
     assert fast == outcome(lambda: decode_exact(log, Wire.of(wire)))
 
@@ -323,7 +324,7 @@ def test_leaving_the_files_out_gives_the_rest_unchanged(
     except LakelogError:
         return  # only what decodes has a rest
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ndjson, "_CHUNK_BYTES", chunk_bytes)
+        patch.setattr(chunks_module, "CHUNK_BYTES", chunk_bytes)
         rest = decode_lines(log, spelling, files=False)
     assert rest.files.height == rest.other.height == 0
     assert rows(rest.meta) == rows(whole.meta)
@@ -530,10 +531,10 @@ def test_damage_is_refused_with_its_place(lines: list[bytes]) -> None:
 def test_small_files_share_a_chunk_and_a_large_one_is_cut_at_line_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ndjson, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 100)
     small = [blob(ADD, version=n) for n in range(5)]
     large = Blob(5, "5.json", b"\n".join([ADD] * 20) + b"\n" + b"x" * 300 + b"\n" + ADD)
-    chunks = list(ndjson._chunks([*small, large]))
+    chunks = list(chunks_module.chunked([*small, large]))
     assert [len(chunk) for chunk in chunks[:1]] == [3]
     pieces = [piece for chunk in chunks for piece in chunk if piece.version == 5]
     assert b"".join(bytes(piece.data) for piece in pieces) == large.data
@@ -549,7 +550,7 @@ def test_damage_in_a_later_piece_is_placed_in_its_file(monkeypatch: pytest.Monke
     lines = [INFO, *[ADD] * 30, b'{"add":{"path":"a","size":"torn"}}', ADD]
     with pytest.raises(InvalidActionError) as exact:
         decode_exact([blob(*lines)], DELTA)
-    monkeypatch.setattr(ndjson, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 100)
     with pytest.raises(InvalidActionError) as cut:
         decode_lines([blob(*lines)], DELTA)
     assert cut.value.as_dict() == exact.value.as_dict()
@@ -558,7 +559,7 @@ def test_damage_in_a_later_piece_is_placed_in_its_file(monkeypatch: pytest.Monke
 
 
 def test_a_large_file_of_blanks_is_as_torn_as_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ndjson, "_CHUNK_BYTES", 4)
+    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 4)
     with pytest.raises(MalformedLogError, match="holds no action"):
         decode_lines([Blob(0, "0.json", b" \n" * 10)], DELTA)
 
@@ -572,8 +573,8 @@ def test_keys_that_another_thread_learns_meanwhile_are_still_read_as_texts(
 ) -> None:
     # Arrow takes a text for a time where no type is declared, and would respell it.
     line = b'{"add":{"path":"a","size":1,"partitionValues":{"p":"2020-01-01T00:00:00"}}}'
-    parse = ndjson._parse
-    keys: ndjson._Keys = {}
+    parse = arrow_json.parse
+    keys: arrow_json.Keys = {}
 
     def overtaken(text: bytes, schema: Any, unexpected: str) -> Any:
         table = parse(text, schema, unexpected)
@@ -581,8 +582,8 @@ def test_keys_that_another_thread_learns_meanwhile_are_still_read_as_texts(
         keys["add", "partitionValues"] = {"p"}
         return table
 
-    monkeypatch.setattr(ndjson, "_parse", overtaken)
-    table = ndjson._parse_with_keys(line, DELTA, keys)
+    monkeypatch.setattr(arrow_json, "parse", overtaken)
+    table = arrow_json.parse_with_keys(line, DELTA, keys)
     assert table.to_pylist()[0]["add"]["partitionValues"] == {"p": "2020-01-01T00:00:00"}
 
 
@@ -601,5 +602,5 @@ def test_many_chunks_decode_to_the_order_of_their_versions(monkeypatch: pytest.M
         )
         for v in range(200)
     ]
-    monkeypatch.setattr(ndjson, "_CHUNK_BYTES", 256)
+    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 256)
     assert plain(decode_lines(log, DELTA)) == plain(decode_exact(log, DELTA)), f"seed {seed}"

@@ -1,0 +1,180 @@
+"""Commits in chunks of some megabytes, made ready for one columnar parse each.
+
+A chunk that holds bytes which Arrow's reader passes over or trips on is refused here, with
+`NotProvenError`; `lakelog.formats.exact` then reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from lakelog.formats.arrow_maps import as_int64
+from lakelog.formats.base import CommitInfo
+from lakelog.formats.exact import MAX_DEPTH, Blob, parse_object
+from lakelog.formats.unproven import NotProvenError
+
+CHUNK_BYTES = 8 << 20
+_COUNT_BLOCK = 1 << 18
+_LONG_LINE_BYTES = 1 << 12
+_COMMIT_INFO = b'{"commitInfo":'
+
+
+def chunked(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
+    """Group files into chunks; a file larger than a chunk is cut at line ends."""
+    chunk: list[Blob] = []
+    size = 0
+    for blob in blobs:
+        for piece in _cut(blob):
+            if chunk and size + len(piece.data) > CHUNK_BYTES:
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(piece)
+            size += len(piece.data)
+    if chunk:
+        yield chunk
+
+
+def _cut(blob: Blob) -> Iterator[Blob]:
+    data = bytes(blob.data)
+    if len(data) <= CHUNK_BYTES or data.isspace():
+        yield blob  # of blanks alone, it has to be seen whole to be refused
+        return
+    start, line = 0, blob.first_line
+    view = memoryview(data)
+    while start < len(data):
+        end = len(data)
+        if end - start > CHUNK_BYTES:
+            end = data.rfind(b"\n", start, start + CHUNK_BYTES) + 1
+            end = end or data.find(b"\n", start) + 1 or len(data)
+        yield Blob(blob.version, blob.path, view[start:end], line, blob.offset + start, False)
+        line += data.count(b"\n", start, end)
+        start = end
+
+
+@dataclass
+class Prepared:
+    """A chunk ready to parse: its text, and which line of which file each row is.
+
+    commitInfo lines are taken out at the head and tail of a file, where they usually stand: they
+    are free-form, so that their types would never agree in one parse.
+    """
+
+    text: bytes = b""
+    versions: list[int | None] = field(default_factory=list)
+    first_lines: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    commit_infos: list[CommitInfo] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """How many lines are to be parsed."""
+        return sum(self.counts)
+
+    def order(self) -> pl.DataFrame | None:
+        """``version`` and ``position`` of every row; None where the file does not say."""
+        if not self.versions or self.versions[0] is None:
+            return None
+        counts = np.array(self.counts, np.int64)
+        starts = np.cumsum(counts) - counts
+        offsets = np.repeat(np.array(self.first_lines, np.int64) - starts, counts)
+        return pl.DataFrame(
+            {
+                "version": pl.Series(
+                    as_int64(np.repeat(np.array(self.versions, np.int64), counts))
+                ),
+                "position": pl.Series(as_int64(np.arange(len(offsets)) + offsets)).cast(pl.Int32),
+            }
+        )
+
+    def lines(self, rows: Sequence[int]) -> list[bytes]:
+        """The lines of some rows."""
+        every = self.text.split(b"\n")
+        return [every[row] for row in rows]
+
+
+def prepare(chunk: list[Blob]) -> Prepared:
+    """Make a chunk ready to parse.
+
+    Raises:
+        NotProvenError: It holds what Arrow's reader would pass over or trip on.
+    """
+    out = Prepared()
+    pieces: list[bytes | memoryview] = []
+    for blob in chunk:
+        data = bytes(blob.data)
+        if data[:1] != b"{" or b"\0" in data:
+            raise NotProvenError
+        start, end = 0, len(data)
+        first_line = blob.first_line
+        if data.startswith(_COMMIT_INFO):
+            start = data.find(b"\n") + 1 or end
+            line = data[:start]
+            out.commit_infos.append(_commit_info(line, blob, first_line, 0))
+            first_line += 1
+        if end and data[end - 1] == 0x0A:
+            end -= 1
+        last = data.rfind(b"\n", start, end) + 1
+        infos: list[CommitInfo] = []
+        if last > start and data.startswith(_COMMIT_INFO, last):
+            number = first_line + data.count(b"\n", start, last)
+            infos.append(_commit_info(data[last:end], blob, number, last))
+            end = last - 1
+        count = _count_newlines(data, start, end) + 1 if end > start else 0
+        if count:
+            # A view: a slice of some megabytes would be copied here and once more by the join.
+            pieces.append(data if (start, end) == (0, len(data)) else memoryview(data)[start:end])
+        out.versions.append(blob.version)
+        out.first_lines.append(first_line)
+        out.counts.append(count)
+        out.paths.append(blob.path)
+        out.commit_infos.extend(infos)
+    out.text = b"\n".join(pieces)
+    if not out.text.isascii():
+        out.text.decode("utf-8")  # Arrow's reader does not check
+    if any(_may_nest_deep(line) for line in _long_lines(out.text)):
+        raise NotProvenError  # Arrow's reader takes its stack a level at a time, and then crashes
+    return out
+
+
+def _long_lines(text: bytes) -> Iterator[bytes]:
+    """Lines longer than `_LONG_LINE_BYTES`; looks at the ends of the others only."""
+    start = 0
+    while len(text) - start > _LONG_LINE_BYTES:
+        end = text.rfind(b"\n", start, start + _LONG_LINE_BYTES + 1) + 1
+        if not end:
+            end = text.find(b"\n", start) + 1 or len(text)
+            yield text[start:end]
+        start = end
+
+
+def _may_nest_deep(line: bytes) -> bool:
+    """Whether a line has brackets enough for `MAX_DEPTH`."""
+    brackets = line.count(b"{") + line.count(b"[")
+    if brackets <= MAX_DEPTH:
+        return False
+    # Before a backslash a bracket stands in a text (schemaString has thousands), and an empty pair
+    # nests nothing.
+    brackets -= line.count(b"{\\") + line.count(b"[\\") + line.count(b"[{\\")
+    return brackets - line.count(b"{}") - line.count(b"[]") > MAX_DEPTH - 2
+
+
+def _count_newlines(data: bytes, start: int, end: int) -> int:
+    if end - start < _COUNT_BLOCK:
+        return data.count(b"\n", start, end)
+    # NumPy counts a large buffer several times faster, in blocks that stay in the CPU's cache.
+    view = np.frombuffer(data, np.uint8)[start:end]
+    blocks = range(0, len(view), _COUNT_BLOCK)
+    return sum(int(np.count_nonzero(view[at : at + _COUNT_BLOCK] == 0x0A)) for at in blocks)
+
+
+def _commit_info(line: bytes, blob: Blob, number: int, offset: int) -> CommitInfo:
+    parsed = parse_object(line.rstrip(b"\n"), blob.path, blob.version, number, blob.offset + offset)
+    body = parsed.pop("commitInfo")
+    if parsed or not isinstance(body, dict):
+        raise NotProvenError  # other actions stand on the same line
+    return CommitInfo(blob.version, number, body)
