@@ -57,10 +57,15 @@ class Layers:
         """(path, dvId) of every row in the layers above index `above`."""
         return _keys(self.frames[above + 1 :])
 
-    def live(self, kind: str) -> pl.DataFrame:
-        """Rows of `kind` that no later layer overrides, oldest layer first."""
+    def live(self, kind: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """Rows of `kind` that no later layer overrides, oldest layer first.
+
+        Args:
+            kind: ``add`` or ``remove``.
+            columns: Columns to keep, of those that there are, beside the key; None keeps all.
+        """
         return actions.concat(
-            exclude(frame.filter(pl.col("actionType") == kind), self.keys(index))
+            exclude(_rows(frame, kind, columns), self.keys(index))
             for index, frame in enumerate(self.frames)
         )
 
@@ -68,6 +73,14 @@ class Layers:
     def height(self) -> int:
         """Rows in all layers."""
         return sum(frame.height for frame in self.frames)
+
+
+def _rows(frame: pl.DataFrame, kind: str, columns: Sequence[str] | None) -> pl.DataFrame:
+    there = frame["actionType"] == kind
+    if columns is not None:
+        kept = {*columns, *actions.KEY}
+        frame = frame.select(c for c in frame.columns if c in kept)
+    return frame.filter(there)
 
 
 def _keys(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:

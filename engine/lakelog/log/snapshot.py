@@ -240,20 +240,17 @@ class Snapshot:
     def _kind(self, kind: str) -> pl.DataFrame:
         return self.read_state(lambda state: state.meta.filter(pl.col("actionType") == kind))
 
-    @cached_property
-    def _totals(self) -> tuple[int, int]:
-        # Int64 would wrap around without a word; sizes are whatever the log says.
-        total = pl.col("size").cast(pl.Int128).sum()
-        row = self.files().select(pl.len(), total).collect().row(0)
-        return int(row[0]), int(row[1])
-
     def num_files(self) -> int:
-        """How many live files there are."""
-        return self._totals[0]
+        """How many live files there are.
+
+        Memory: 24 bytes a file of the checkpoint, kept, so that after an update only what it adds
+        is counted.
+        """
+        return self.read_state(lambda state: state.totals)[0]
 
     def total_size(self) -> int:
-        """Bytes in the live files, as the log records them."""
-        return self._totals[1]
+        """Bytes in the live files, as the log records them. Memory: as `num_files`."""
+        return self.read_state(lambda state: state.totals)[1]
 
     def version_checksum(self) -> pl.DataFrame | None:
         """What the version's ``.crc`` file records beside what replay finds.

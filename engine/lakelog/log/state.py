@@ -36,6 +36,7 @@ from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.replay import Layers, exclude, last_of, reconcile_files, reconcile_meta
 from lakelog.log.segment import LogSegment
+from lakelog.log.tally import Tally, sum_sizes
 
 _SMALL_TAIL_BYTES = 16 << 20
 _WORKERS = min(4, os.cpu_count() or 1)
@@ -105,6 +106,12 @@ class Base:
         """Whether the checkpoint keeps statistics as a struct."""
         with broken_checkpoint(self.checkpoint):
             return self.reader.struct_statistics() is not None
+
+    @cached_property
+    def tally(self) -> Tally:
+        """Number and sizes of the checkpoint's files. Memory: 24 bytes a file."""
+        with broken_checkpoint(self.checkpoint):
+            return Tally.of(self.reader.iter_files(("path", "size", "dvId"), ("add",)))
 
     @cached_property
     def files(self) -> tuple[str, ...]:
@@ -453,6 +460,31 @@ class State:
         rows = reconcile_files(rows).filter(pl.col("actionType") == kind)
         frames = [exclude(rows, self.layers.keys()), self._layered(kind, columns)]
         return [transform(frame) for frame in frames if frame.height]
+
+    @cached_property
+    def totals(self) -> tuple[int, int]:
+        """Number of live files, and their bytes; a missing size counts as 0.
+
+        The checkpoint's share is read once and shared by updates, so that an update costs what it
+        adds.
+
+        Raises:
+            CheckpointCorruptionError: The checkpoint cannot be read, or repeats a file.
+        """
+        layers = self.layers
+        self.ensure_readable()
+        above = layers.live("add", (*actions.KEY, "size"))
+        files, size = above.height, sum_sizes(above)
+        if self.base is not None:
+            tally = self.base.tally
+            if tally.paths_repeat and not self.log.dialect.reconciled_checkpoints:
+                frames = self.live("add", ("path", "size"))
+                return sum(f.height for f in frames), sum(map(sum_sizes, frames))
+            if tally.paths_repeat:
+                self._refuse_repeats()
+            below = tally.without(layers.keys())
+            files, size = files + below[0], size + below[1]
+        return files, size
 
     # --- provenance --------------------------------------------------------------------------
 

@@ -1,0 +1,79 @@
+"""The tally: files counted by hash, and taken off by key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from lakelog import actions
+from lakelog.errors import CheckpointCorruptionError
+from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
+from lakelog.log.opening import open_state, update_state
+from lakelog.log.tally import Tally, sum_sizes
+from tests.handmade import Handmade, add, metadata, protocol, remove, vector
+
+BASE = (protocol(), metadata())
+
+
+def keys(*rows: tuple[str, str | None]) -> pl.DataFrame:
+    schema = {c: actions.schema()[c] for c in actions.KEY}
+    return pl.DataFrame(list(rows), schema=schema, orient="row")
+
+
+def test_a_tally_of_nothing_is_zero() -> None:
+    tally = Tally.of([])
+    assert tally.without(keys()) == (0, 0)
+    assert tally.without(keys(("a", None))) == (0, 0)
+
+
+def test_keys_are_taken_off_once_however_often_they_stand() -> None:
+    files = pl.DataFrame({"path": ["a", "b", "c"], "size": [1, 2, 4]})
+    tally = Tally.of([files[:2], files[2:]])
+    assert tally.without(keys()) == (3, 7)
+    assert tally.without(keys(("b", None), ("b", None), ("x", None))) == (2, 5)
+
+
+def test_a_deletion_vector_makes_another_file_of_the_same_path() -> None:
+    files = pl.DataFrame({"path": ["a", "a"], "size": [1, 2], "dvId": [None, "u1"]})
+    tally = Tally.of([files])
+    assert tally.paths_repeat
+    assert tally.without(keys(("a", "u1"))) == (1, 1)
+    assert tally.without(keys(("a", None))) == (1, 2)
+    assert tally.without(keys(("a", "u2"))) == (2, 3)
+
+
+def test_batches_with_and_without_vectors_hash_alike() -> None:
+    with_vectors = pl.DataFrame({"path": ["a", "b"], "size": [1, 2], "dvId": [None, "u1"]})
+    tally = Tally.of([with_vectors, pl.DataFrame({"path": ["c"], "size": [4]})])
+    assert tally.without(keys(("a", None), ("c", None))) == (1, 2)
+
+
+def test_sizes_sum_beyond_64_bits_and_a_missing_one_is_zero() -> None:
+    sizes = pl.DataFrame({"size": [2**63 - 1, 2**63 - 1, None]})
+    assert sum_sizes(sizes) == 2**64 - 2
+    assert sum_sizes(pl.DataFrame({"path": ["a"]})) == 0
+
+
+def test_an_update_counts_without_reading_the_checkpoint_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Handmade(tmp_path / "t")
+    made.checkpoint(1, *BASE, add("a", 1), add("b", 2), add("v", 4, **vector("1")))
+    state = open_state(made.context())
+    assert state.totals == (3, 7)
+    monkeypatch.setattr(DeltaCheckpointReader, "iter_files", lambda *_: pytest.fail("read again"))
+    made.commit(2, remove("a"), add("c", 8))
+    made.commit(3, add("v", 16, **vector("2")), remove("v", **vector("1")))
+    made.commit(4, add("a", 32), remove("c"))
+    later = update_state(state)
+    assert later.totals == (3, 2 + 16 + 32)
+    assert state.totals == (3, 7)
+
+
+def test_a_checkpoint_that_repeats_a_file_is_not_counted(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t")
+    made.checkpoint(1, *BASE, add("a", 1), add("a", 1))
+    with pytest.raises(CheckpointCorruptionError, match="twice"):
+        _ = open_state(made.context()).totals
