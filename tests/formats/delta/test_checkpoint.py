@@ -15,7 +15,7 @@ import pytest
 from lakelog import actions
 from lakelog.errors import CorruptionError, InvalidActionError, MalformedLogError
 from lakelog.formats.base import STRUCT_STATISTICS, Checkpoint
-from lakelog.formats.delta import checkpoint as module
+from lakelog.formats.delta import parquet
 from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
 from lakelog.storage import open_store
 from tests.handmade import Handmade, add, metadata, protocol, remove, vector
@@ -159,10 +159,35 @@ def test_a_metadata_of_nulls_is_still_one_row(made: Handmade) -> None:
     assert meta.schema.get("extra", pl.String) == pl.String
 
 
+def test_fields_that_nobody_knows_are_kept_in_extra(made: Handmade) -> None:
+    def rows(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return {"add": {"path": path, "size": 1, "deletionVector": None, "odd": None, **body}}
+
+    dv = {"storageType": "u", "pathOrInlineDv": "v", "maxRowIndex": 9}
+    table = [
+        rows("plain", {}),
+        rows("odd", {"odd": {"a": [1, 2]}}),
+        rows("both", {"odd": {"a": []}, "deletionVector": dv}),
+    ]
+    columns = {
+        kind: pa.array([row.get(kind) for row in table])
+        for kind in dict.fromkeys(kind for row in table for kind in row)
+    }
+    path = made.checkpoint(5, *META)
+    pq.write_table(pa.table(columns), path)
+    files = files_of(made, ("path", "extra"), "add")
+    assert dict(files.select("path", "extra").iter_rows()) == {
+        "plain": None,
+        "odd": '{"odd":{"a":[1,2]}}',
+        "both": '{"deletionVector":{"maxRowIndex":9},"odd":{"a":[]}}',
+    }
+    assert "extra" not in files_of(made, ("path",), "add").columns
+
+
 def test_a_checkpoint_of_many_batches_is_read_whole(
     made: Handmade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", 7)
     made.checkpoint(5, *(add(f"f{n}", n) for n in range(100)), *META)
     found = files_of(made, ["size"], "add")
     assert found["size"].to_list() == list(range(100))
