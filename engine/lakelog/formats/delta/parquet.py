@@ -52,6 +52,10 @@ def leaf_columns(schema: pa.Schema, columns: Sequence[str], kinds: Sequence[str]
         for position, leaf in _WIRE.wrappers[kind].leaves((kind,)):
             if leaf.column in wanted and child_type(schema, *position) is not None:
                 leaves.append(".".join(position))
+        type_ = child_type(schema, kind)
+        if "extra" in wanted and type_ is not None and pa.types.is_struct(type_):
+            unknown = _unknown_fields(type_, _WIRE.wrappers[kind], (kind,))
+            leaves.extend(".".join(position) for position in unknown)
         parsed = kind == "add" and STRUCT_STATISTICS in wanted
         if parsed and child_type(schema, kind, STRUCT_STATISTICS) is not None:
             leaves.append(f"{kind}.{STRUCT_STATISTICS}")
