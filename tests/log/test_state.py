@@ -11,9 +11,10 @@ from lakelog import actions
 from lakelog.errors import CheckpointCorruptionError, MalformedLogError, MissingActionError
 from lakelog.formats.base import Checkpoint
 from lakelog.log import state as module
+from lakelog.log.base import broken_checkpoint
 from lakelog.log.opening import open_state, update_state
 from lakelog.log.segment import choose_segment
-from lakelog.log.state import State, broken_checkpoint
+from lakelog.log.state import State
 from tests.handmade import Handmade, add, info, metadata, protocol, remove, vector
 
 BASE = (protocol(), metadata())

@@ -14,11 +14,12 @@ from lakelog.errors import (
     VersionNotFoundError,
 )
 from lakelog.formats.base import Checkpoint, LogListing
+from lakelog.log.base import Base
 from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.replay import last_of, reconcile_meta
 from lakelog.log.segment import LogSegment, choose_segment
-from lakelog.log.state import Base, Past, State
+from lakelog.log.state import Past, State
 
 
 def open_state(log: Log, version: int | None = None) -> State:

@@ -18,7 +18,6 @@ import polars as pl
 
 from lakelog import actions
 from lakelog.errors import (
-    CheckpointCorruptionError,
     CorruptionError,
     InvalidActionError,
     MissingActionError,
@@ -27,16 +26,16 @@ from lakelog.formats.base import (
     STRUCT_STATISTICS,
     Actions,
     Checkpoint,
-    CheckpointReader,
     CommitFile,
     CommitInfo,
     CompactionFile,
 )
+from lakelog.log.base import Base, broken_checkpoint
 from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.replay import Layers, exclude, last_of, reconcile_files, reconcile_meta
 from lakelog.log.segment import LogSegment
-from lakelog.log.tally import Tally, sum_sizes
+from lakelog.log.tally import sum_sizes
 
 _SMALL_TAIL_BYTES = 16 << 20
 _WORKERS = min(4, os.cpu_count() or 1)
@@ -78,46 +77,6 @@ class Tail:
     compactions: tuple[CompactionFile, ...] = ()
     commits: tuple[CommitFile, ...] = ()
     warnings: tuple[str, ...] = ()
-
-
-class Base:
-    """The checkpoint under a state: its reader, and what was read from it, shared by updates."""
-
-    def __init__(self, reader: CheckpointReader) -> None:
-        self.reader = reader
-        self.checkpoint = reader.checkpoint
-
-    @cached_property
-    def pair(self) -> pl.DataFrame:
-        """The checkpoint's protocol and metaData."""
-        return self._read(("protocol", "metaData"))
-
-    @cached_property
-    def rest(self) -> pl.DataFrame:
-        """The checkpoint's other non-file actions."""
-        return self._read(("txn", "domainMetadata", "mergeskip"))
-
-    def _read(self, kinds: Sequence[str]) -> pl.DataFrame:
-        with broken_checkpoint(self.checkpoint):
-            return self.reader.read_meta(kinds)
-
-    @cached_property
-    def has_struct_statistics(self) -> bool:
-        """Whether the checkpoint keeps statistics as a struct."""
-        with broken_checkpoint(self.checkpoint):
-            return self.reader.struct_statistics() is not None
-
-    @cached_property
-    def tally(self) -> Tally:
-        """Number and sizes of the checkpoint's files. Memory: 24 bytes a file."""
-        with broken_checkpoint(self.checkpoint):
-            return Tally.of(self.reader.iter_files(("path", "size", "dvId"), ("add",)))
-
-    @cached_property
-    def files(self) -> tuple[str, ...]:
-        """Files that a full read rests on."""
-        with broken_checkpoint(self.checkpoint):
-            return self.reader.files_read()
 
 
 @dataclass(frozen=True)
@@ -500,32 +459,6 @@ class State:
             tuple(c.path for c in (*(past.commits if past else ()), *self.tail.commits)),
             (*self.notes, *(past.warnings if past else ()), *self.tail.warnings),
         )
-
-
-class broken_checkpoint:  # noqa: N801 - a context manager, named as it reads
-    """Turn damage found while reading a checkpoint into `CheckpointCorruptionError`."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.checkpoint = checkpoint
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, CorruptionError) and not isinstance(
-            error, CheckpointCorruptionError | MissingActionError
-        ):
-            raise CheckpointCorruptionError(
-                f"the checkpoint of version {self.checkpoint.version} cannot be read: "
-                f"{error.message}",
-                path=error.path or self.checkpoint.paths[0],
-                version=self.checkpoint.version,
-                line=error.line,
-                byte_offset=error.byte_offset,
-                expected=error.expected,
-                found=error.found,
-                hint=error.hint,
-            ) from error
 
 
 def _map_ahead(function: Transform, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:

@@ -17,10 +17,10 @@ import polars as pl
 
 from lakelog import contract
 from lakelog.errors import InvalidInputError
-from lakelog.log import intervals
-from lakelog.log.intervals import ANYTHING, FALSE, TRUE, Truth, Values
-from lakelog.log.partitions import PREFIX, TypedPartitions
-from lakelog.log.stats import has_bounds
+from lakelog.log.statistics import intervals
+from lakelog.log.statistics.intervals import ANYTHING, FALSE, TRUE, Truth, Values
+from lakelog.log.statistics.partitions import PREFIX, TypedPartitions
+from lakelog.log.statistics.typed import has_bounds
 
 _IN_LIST_LIMIT = 64
 _ORDERED = {"Lt": (False, True), "LtEq": (False, False), "Gt": (True, True), "GtEq": (True, False)}
@@ -104,8 +104,8 @@ def keep_mask(
         partition_columns: Logical names of the partition columns.
         partitions: Typed partition values of the files (`typed_partitions`), one row a file.
             Columns that `where` does not read may be left out.
-        stats: Typed statistics of the same files in the same order (`lakelog.log.stats`), with
-            at least the columns that `where` reads; None prunes by partition alone.
+        stats: Typed statistics of the same files in the same order (`statistics.typed`), with at
+            least the columns that `where` reads; None prunes by partition alone.
 
     Returns:
         A Boolean series without nulls, one value a file: False only where the file holds no

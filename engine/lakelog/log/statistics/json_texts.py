@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from lakelog import contract
-from lakelog.log.values import fit_decimal
+from lakelog.log.statistics.values import fit_decimal
 
 CHUNK_ROWS = 65_536
 """Texts that are joined and parsed at a time."""

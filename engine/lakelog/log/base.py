@@ -1,0 +1,78 @@
+"""`Base`: the checkpoint under a state, and what damage to it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import polars as pl
+
+from lakelog.errors import CheckpointCorruptionError, CorruptionError, MissingActionError
+from lakelog.formats.base import Checkpoint, CheckpointReader
+from lakelog.log.tally import Tally
+
+
+class Base:
+    """The checkpoint under a state: its reader, and what was read from it, shared by updates."""
+
+    def __init__(self, reader: CheckpointReader) -> None:
+        self.reader = reader
+        self.checkpoint = reader.checkpoint
+
+    @cached_property
+    def pair(self) -> pl.DataFrame:
+        """The checkpoint's protocol and metaData."""
+        return self._read(("protocol", "metaData"))
+
+    @cached_property
+    def rest(self) -> pl.DataFrame:
+        """The checkpoint's other non-file actions."""
+        return self._read(("txn", "domainMetadata", "mergeskip"))
+
+    def _read(self, kinds: Sequence[str]) -> pl.DataFrame:
+        with broken_checkpoint(self.checkpoint):
+            return self.reader.read_meta(kinds)
+
+    @cached_property
+    def has_struct_statistics(self) -> bool:
+        """Whether the checkpoint keeps statistics as a struct."""
+        with broken_checkpoint(self.checkpoint):
+            return self.reader.struct_statistics() is not None
+
+    @cached_property
+    def tally(self) -> Tally:
+        """Number and sizes of the checkpoint's files. Memory: 24 bytes a file."""
+        with broken_checkpoint(self.checkpoint):
+            return Tally.of(self.reader.iter_files(("path", "size", "dvId"), ("add",)))
+
+    @cached_property
+    def files(self) -> tuple[str, ...]:
+        """Files that a full read rests on."""
+        with broken_checkpoint(self.checkpoint):
+            return self.reader.files_read()
+
+
+class broken_checkpoint:  # noqa: N801 - a context manager, named as it reads
+    """Turn damage found while reading a checkpoint into `CheckpointCorruptionError`."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, CorruptionError) and not isinstance(
+            error, CheckpointCorruptionError | MissingActionError
+        ):
+            raise CheckpointCorruptionError(
+                f"the checkpoint of version {self.checkpoint.version} cannot be read: "
+                f"{error.message}",
+                path=error.path or self.checkpoint.paths[0],
+                version=self.checkpoint.version,
+                line=error.line,
+                byte_offset=error.byte_offset,
+                expected=error.expected,
+                found=error.found,
+                hint=error.hint,
+            ) from error

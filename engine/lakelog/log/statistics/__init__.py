@@ -1,0 +1,1 @@
+"""Statistics and partition values: typed, as text, and as reasons to leave a file out."""
