@@ -29,7 +29,7 @@ from lakelog.formats.delta.parquet import (
     assemble,
     checked_batches,
     child_type,
-    count_rows,
+    find_rows,
     flatten_meta,
     leaf_columns,
     leaf_shares,
@@ -199,17 +199,18 @@ class DeltaCheckpointReader:
     def _read_parquet_meta(self, path: str, kinds: Sequence[str]) -> pl.DataFrame:
         with self._parquet(path) as file:
             present = [
-                (kind, _WIRE.wrappers[kind], total)
+                (kind, _WIRE.wrappers[kind], groups)
                 for kind in kinds
-                if kind in _WIRE.wrappers and (total := count_rows(file, kind))
+                if kind in _WIRE.wrappers and (groups := find_rows(file, kind))
             ]
             shares = {kind: leaf_shares(file, kind) for kind, _, _ in present}
-        tasks = [(kind, leaves, total) for kind, _, total in present for leaves in shares[kind]]
+            twin = file
+        tasks = [(kind, leaves, groups) for kind, _, groups in present for leaves in shares[kind]]
 
-        def read(task: tuple[str, list[str], int]) -> pa.StructArray:
-            kind, leaves, total = task
-            with self._parquet(path) as file:
-                return rows_of(file, kind, leaves, total)
+        def read(task: tuple[str, list[str], dict[int, int]]) -> pa.StructArray:
+            kind, leaves, groups = task
+            with self._parquet(path, twin) as file:
+                return rows_of(file, kind, leaves, groups)
 
         if len(tasks) <= len(present):
             found = [read(task) for task in tasks]
@@ -258,7 +259,7 @@ def _refuse_other_actions(file: pq.ParquetFile, path: str) -> None:
     sidecar's own actions would be missing without a word (Delta protocol, Sidecar Files).
     """
     for kind in (*CHECKPOINT_META, *_MANIFEST_ONLY):
-        if file.schema_arrow.get_field_index(kind) >= 0 and count_rows(file, kind):
+        if file.schema_arrow.get_field_index(kind) >= 0 and find_rows(file, kind):
             raise InvalidActionError(
                 "a sidecar holds what is not a file action",
                 path=path,

@@ -5,7 +5,7 @@ columns become rows of the action table.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -207,13 +207,18 @@ def _require(frame: pl.DataFrame, column: str, kind: str, path: str) -> None:
         )
 
 
-def count_rows(file: pq.ParquetFile, kind: str) -> int:
-    """How many rows there are of one non-file action type, by its quickest leaf."""
+def find_rows(file: pq.ParquetFile, kind: str) -> dict[int, int]:
+    """Row groups that hold rows of one non-file action type, and how many, by its quickest leaf."""
     leaves = [c for c in _columns(file) if c.path.split(".", 1)[0] == kind]
     if not leaves:
-        return 0
+        return {}
     probe = min(leaves, key=lambda c: (c.max_repetition_level, c.physical_type == "BYTE_ARRAY"))
-    return sum(len(b) - b.column(0).null_count for b in checked_batches(file, [probe.path]))
+    found: dict[int, int] = {}
+    for group in range(file.num_row_groups):
+        for batch in checked_batches(file, [probe.path], group):
+            if rows := len(batch) - batch.column(0).null_count:
+                found[group] = found.get(group, 0) + rows
+    return found
 
 
 def leaf_shares(file: pq.ParquetFile, kind: str) -> list[list[str]]:
@@ -233,44 +238,52 @@ def leaf_shares(file: pq.ParquetFile, kind: str) -> list[list[str]]:
     return [[leaf for field in share for leaf in field] for share in shares if share]
 
 
-def rows_of(file: pq.ParquetFile, kind: str, leaves: Sequence[str], total: int) -> pa.StructArray:
-    """The `total` rows of one non-file action type, with the fields that `leaves` hold.
+def rows_of(
+    file: pq.ParquetFile, kind: str, leaves: Sequence[str], groups: Mapping[int, int]
+) -> pa.StructArray:
+    """The rows of one non-file action type, with the fields that `leaves` hold.
 
-    A checkpoint holds few of them among its files, often at its beginning; so reading stops once
-    all have been seen.
+    A checkpoint holds few of them among its files: only the row groups that have some are read
+    (`find_rows`), and each only until all of its have been seen.
     """
     found: list[pa.Array] = []
-    missing = total
-    left = file.metadata.num_rows
-    whole = True
-    for batch in checked_batches(file, leaves):
-        # A short batch may have lost rows, so the reading goes on to where they are counted.
-        whole &= len(batch) == min(_BATCH_ROWS, left)
-        left -= len(batch)
-        column = batch.column(0)
-        if column.null_count < len(column):
-            rows = column.filter(column.is_valid())
-            found.append(rows)
-            missing -= len(rows)
-            if missing <= 0 and whole:
-                break
-    if missing:
-        raise pa.ArrowInvalid(f"the leaves of {kind} disagree on its rows")
+    for group, total in groups.items():
+        missing = total
+        left = file.metadata.row_group(group).num_rows
+        whole = True
+        for batch in checked_batches(file, leaves, group):
+            # A short batch may have lost rows, so the reading goes on to where they are counted.
+            whole &= len(batch) == min(_BATCH_ROWS, left)
+            left -= len(batch)
+            column = batch.column(0)
+            if column.null_count < len(column):
+                rows = column.filter(column.is_valid())
+                found.append(rows)
+                missing -= len(rows)
+                if missing <= 0 and whole:
+                    break
+        if missing:
+            raise pa.ArrowInvalid(f"the leaves of {kind} disagree on its rows")
     return pa.concat_arrays(found)
 
 
-def checked_batches(file: pq.ParquetFile, leaves: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Batches of `leaves`, checked to hold every row that the footer promises.
+def checked_batches(
+    file: pq.ParquetFile, leaves: Sequence[str], group: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Batches of `leaves`, of one row group or of all, checked to hold every row that the footer
+    promises.
 
     Arrow's reader ends a damaged column early without a word, and its rows would be missing.
     """
+    promised = file.metadata if group is None else file.metadata.row_group(group)
+    groups = None if group is None else [group]
     rows = 0
-    for batch in file.iter_batches(_BATCH_ROWS, columns=leaves):
+    for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=leaves):
         batch.validate()
         rows += len(batch)
         yield batch
-    if rows != file.metadata.num_rows:
-        raise pa.ArrowInvalid(f"{rows} rows of {file.metadata.num_rows} can be read")
+    if rows != promised.num_rows:
+        raise pa.ArrowInvalid(f"{rows} rows of {promised.num_rows} can be read")
 
 
 def _columns(file: pq.ParquetFile) -> Iterator[pq.ColumnSchema]:
