@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import polars as pl
 import pyarrow as pa
@@ -24,9 +24,8 @@ CHECKPOINT_META = ("protocol", "metaData", "txn", "domainMetadata", "mergeskip")
 """Action types of a state that are not file actions."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitFile:
-    """One commit in a listing.
+class CommitFile(NamedTuple):
+    """One commit in a listing; a tuple, for a log has tens of thousands.
 
     Attributes:
         version: Table version that the commit makes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -144,7 +144,7 @@ def state_times(log: Log, listing: LogListing) -> pl.DataFrame:
             latest = at if latest is None else min(latest, at)
         elif latest is not None:
             at = min(at, latest - 1)
-        times.append(replace(commit, modified_ms=at))
+        times.append(commit._replace(modified_ms=at))
     return commit_times(times[::-1])
 
 

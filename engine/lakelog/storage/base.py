@@ -8,13 +8,11 @@ several threads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
-    """One file of a listing.
+class FileEntry(NamedTuple):
+    """One file of a listing; a tuple, for a log has tens of thousands.
 
     Attributes:
         name: Name in the folder that was listed, without the folder.

@@ -41,7 +41,7 @@ class LocalStore:
         return self._root
 
     def _absolute(self, path: str) -> str:
-        return os.path.join(self._root, path)
+        return f"{self._root}/{path}" if path else self._root
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
         """Files directly in `folder` named `start` or later, sorted by name."""
