@@ -1,6 +1,7 @@
 """Many small JSON texts into columns, in one parse, without one bad text spoiling the others.
 
-The texts of 64 Ki rows are joined by newlines and read as one NDJSON buffer with an explicit
+Texts that are spelled alike, as one writer's are, `lakelog.log.statistics.alike` reads by their
+shape. The others of 64 Ki rows are joined by newlines and read as one NDJSON buffer with an explicit
 schema: pyarrow's reader is the fastest at this and keeps decimal digits exact (Polars' reader
 passes them through floats). It refuses the whole buffer for one bad value, so a refused buffer is
 cut into pieces, and the pieces that stay refused are read row by row.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import decimal
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from lakelog import contract
+from lakelog.log.statistics.alike import decode_alike
 from lakelog.log.statistics.values import fit_decimal
 
 CHUNK_ROWS = 65_536
@@ -52,7 +54,26 @@ def decode(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
 
 
 def _chunk(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
-    """One chunk. Texts that are not plainly one object on one line are read by themselves."""
+    """One chunk: texts that are spelled alike by their shape, the others by the parser."""
+    alike = decode_alike(texts, schema)
+    if alike is None:
+        return _parsed(texts, schema)
+    frame, rows = alike
+    if frame.height == texts.len():
+        return frame if rows.is_sorted() else _placed([(frame, rows)])
+    every = pl.int_range(texts.len(), dtype=pl.UInt32, eager=True)
+    others = every.filter(~every.is_in(rows.implode()))
+    return _placed([(frame, rows), (_parsed(texts.gather(others), schema), others)])
+
+
+def _placed(parts: Sequence[tuple[pl.DataFrame, pl.Series]]) -> pl.DataFrame:
+    """Stack frames, each row at the position that its part gives for it."""
+    positions = pl.concat([rows for _, rows in parts])
+    return pl.concat([frame for frame, _ in parts])[positions.arg_sort()]
+
+
+def _parsed(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
+    """Texts read by the parser; what is not plainly one object on one line, by itself."""
     checks = (
         texts.alias("t")
         .to_frame()

@@ -11,11 +11,14 @@ import decimal
 from collections.abc import Callable, Sequence
 
 import polars as pl
+import pyarrow as pa
 
 from lakelog import contract
 
 _DECIMAL_CONTEXT = decimal.Context(prec=200, traps=[])
 
+_UTC = pa.timestamp("us", "UTC")
+_TIME_BYTES = len("2024-01-31T10:20:30.456Z")
 _UTC_FORMATS = ("%Y-%m-%dT%H:%M:%S%.fZ",)
 _ZONED_FORMATS = (
     "%Y-%m-%dT%H:%M:%S%.f%#z",
@@ -82,6 +85,8 @@ def parse_text(texts: pl.Series, type_: contract.DataType, *, epoch_us: bool = F
             case "date":
                 return _first_parse(texts, [_to_date])
             case "timestamp":
+                if (usual := _usual_times(texts)) is not None:
+                    return usual
                 parsers = [*_parsers(_UTC_FORMATS), *_parsers(_LOCAL_FORMATS)]
                 parsers += [*_parsers(_ZONED_FORMATS, zoned=True), _midnight]
                 if epoch_us:
@@ -98,6 +103,19 @@ def parse_text(texts: pl.Series, type_: contract.DataType, *, epoch_us: bool = F
         if dtype == pl.String:
             return texts
     return pl.Series(texts.name, [None], dtype=dtype).new_from_index(0, texts.len())
+
+
+def _usual_times(texts: pl.Series) -> pl.Series | None:
+    """Times that are all spelled ``2024-01-31T10:20:30.456Z``, as statistics have them; None where
+    one is not. Arrow reads this form many times faster than Polars, and no other to the same end.
+    """
+    if texts.len() == texts.null_count() or not (texts.str.len_bytes() == _TIME_BYTES).all():
+        return None
+    try:
+        times = texts.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(_UTC)
+    except pa.ArrowInvalid:
+        return None
+    return pl.Series(texts.name, times)
 
 
 def _first_parse(
