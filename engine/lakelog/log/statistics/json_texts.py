@@ -1,10 +1,10 @@
 """Many small JSON texts into columns, in one parse, without one bad text spoiling the others.
 
 Texts that are spelled alike, as one writer's are, `lakelog.log.statistics.alike` reads by their
-shape. The others of 64 Ki rows are joined by newlines and read as one NDJSON buffer with an explicit
-schema: pyarrow's reader is the fastest at this and keeps decimal digits exact (Polars' reader
-passes them through floats). It refuses the whole buffer for one bad value, so a refused buffer is
-cut into pieces, and the pieces that stay refused are read row by row.
+shape. The others of 64 Ki rows are joined by newlines and read as one NDJSON buffer with an
+explicit schema: pyarrow's reader is the fastest at this and keeps decimal digits exact (Polars'
+reader passes them through floats). It refuses the whole buffer for one bad value, so a refused
+buffer is cut into pieces, and the pieces that stay refused are read row by row.
 """
 
 from __future__ import annotations
