@@ -21,6 +21,7 @@ from lakelog.formats.delta.paths import decode_paths, with_dv_id
 from lakelog.formats.wire import Leaf, Node, Wire
 
 _BATCH_ROWS = 1 << 16
+_FEW_ROWS = 1 << 12  # protocol and metaData mostly stand first, and reading stops there
 _MANY_ROWS = 1 << 17
 META_READERS = min(4, os.cpu_count() or 1)
 """How many threads share the leaves of the few rows that are no file actions."""
@@ -251,9 +252,9 @@ def rows_of(
         missing = total
         left = file.metadata.row_group(group).num_rows
         whole = True
-        for batch in checked_batches(file, leaves, group):
+        for batch in checked_batches(file, leaves, group, _FEW_ROWS):
             # A short batch may have lost rows, so the reading goes on to where they are counted.
-            whole &= len(batch) == min(_BATCH_ROWS, left)
+            whole &= len(batch) == min(_FEW_ROWS, left)
             left -= len(batch)
             column = batch.column(0)
             if column.null_count < len(column):
@@ -268,7 +269,10 @@ def rows_of(
 
 
 def checked_batches(
-    file: pq.ParquetFile, leaves: Sequence[str], group: int | None = None
+    file: pq.ParquetFile,
+    leaves: Sequence[str],
+    group: int | None = None,
+    batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Batches of `leaves`, of one row group or of all, checked to hold every row that the footer
     promises.
@@ -278,7 +282,7 @@ def checked_batches(
     promised = file.metadata if group is None else file.metadata.row_group(group)
     groups = None if group is None else [group]
     rows = 0
-    for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=leaves):
+    for batch in file.iter_batches(batch_rows, row_groups=groups, columns=leaves):
         batch.validate()
         rows += len(batch)
         yield batch
