@@ -203,7 +203,7 @@ class DeltaCheckpointReader:
                 for kind in kinds
                 if kind in _WIRE.wrappers and (groups := find_rows(file, kind))
             ]
-            shares = {kind: leaf_shares(file, kind) for kind, _, _ in present}
+            shares = {kind: leaf_shares(file, kind, groups) for kind, _, groups in present}
             twin = file
         tasks = [(kind, leaves, groups) for kind, _, groups in present for leaves in shares[kind]]
 

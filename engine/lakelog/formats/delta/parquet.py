@@ -5,7 +5,7 @@ columns become rows of the action table.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -222,8 +222,8 @@ def find_rows(file: pq.ParquetFile, kind: str) -> dict[int, int]:
     return found
 
 
-def leaf_shares(file: pq.ParquetFile, kind: str) -> list[list[str]]:
-    """The leaves of one action type in shares to read side by side.
+def leaf_shares(file: pq.ParquetFile, kind: str, groups: Iterable[int]) -> list[list[str]]:
+    """The leaves of one action type in shares to read side by side from row groups.
 
     Among a million files the one row that has a value costs the decoding of every leaf's nulls.
     A map's or list's leaves stay together.
@@ -234,7 +234,8 @@ def leaf_shares(file: pq.ParquetFile, kind: str) -> list[list[str]]:
         if parts[0] == kind:
             fields.setdefault(".".join(parts[:2]), []).append(column.path)
     every = list(fields.values())
-    count = META_READERS if file.metadata.num_rows > _MANY_ROWS else 1
+    rows = sum(file.metadata.row_group(group).num_rows for group in groups)
+    count = META_READERS if rows > _MANY_ROWS else 1
     shares = (every[n::count] for n in range(count))
     return [[leaf for field in share for leaf in field] for share in shares if share]
 
