@@ -125,9 +125,19 @@ def _actions(root: Path, relative: str, candidate: Candidate) -> Iterator[dict[s
         if parquet and (not actions or len(known) > 1):
             raise RefusedError(f"{where}: a row holds one action, not {known}")
         for wrapper in known:
-            action = _action(wrapper, actions[wrapper], where, candidate)
-            # Of Parquet, only the columns that the contract names are read.
-            yield {**action, "extra": None} if parquet else action
+            body = actions[wrapper]
+            if parquet and wrapper == "add":
+                body = {k: v for k, v in body.items() if k not in PARSED}
+            action = _action(wrapper, body, where, candidate)
+            # Of Parquet's other actions, only the columns that the contract names are read.
+            yield (
+                action
+                if not parquet or wrapper in {"add", "remove"}
+                else {
+                    **action,
+                    "extra": None,
+                }
+            )
 
 
 def _action(wrapper: str, body: Any, where: str, candidate: Candidate) -> dict[str, Any]:

@@ -106,6 +106,11 @@ def _convert(value: Any, type_: Any, column: str, where: str) -> Any:
     raise RefusedError(f"{where}: {column} holds {value!r}, which is no {type_}")
 
 
+def _spelled(value: Any) -> str:
+    """A value that JSON has no type for, as text."""
+    return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)
+
+
 def dv_id(row: Mapping[str, Any]) -> str | None:
     """Unique id of the deletion vector (Delta protocol, Deletion Vectors, Derived Fields)."""
     if row.get("dvStorageType") is None:
@@ -129,7 +134,7 @@ def flatten(wrapper: str, body: Any, where: str, dialect: str = "delta") -> dict
     for slot in known:
         row[slot.column] = None
     extra = _fill(row, body, {slot.keys: slot for slot in known}, (), where)
-    row["extra"] = json.dumps(extra, default=repr) if extra else None
+    row["extra"] = json.dumps(extra, default=_spelled) if extra else None
     for column in REQUIRED.get(row["actionType"], ()):
         if row.get(column) is None:
             raise RefusedError(f"{where}: {wrapper} without {column}")
