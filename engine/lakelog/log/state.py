@@ -389,6 +389,8 @@ class State:
 
         Memory: the columns asked for.
         """
+        if self.base is None:
+            return list(self.iter_live(kind, columns, transform))
         hashes: list[pl.Series] = []
 
         def hashed(frame: pl.DataFrame) -> pl.DataFrame:
@@ -396,7 +398,7 @@ class State:
             return transform(frame)
 
         frames = list(self.iter_live(kind, columns, hashed))
-        if self.base is None or not hashes:
+        if not hashes:
             return frames
         every = pl.concat(hashes)
         if every.n_unique() == every.len():

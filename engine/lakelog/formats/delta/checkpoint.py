@@ -198,11 +198,9 @@ class DeltaCheckpointReader:
 
     def _read_parquet_meta(self, path: str, kinds: Sequence[str]) -> pl.DataFrame:
         with self._parquet(path) as file:
-            present = [
-                (kind, _WIRE.wrappers[kind], groups)
-                for kind in kinds
-                if kind in _WIRE.wrappers and (groups := find_rows(file, kind))
-            ]
+            known = [kind for kind in kinds if kind in _WIRE.wrappers]
+            held = find_rows(file, known)
+            present = [(k, _WIRE.wrappers[k], held[k]) for k in known if k in held]
             shares = {kind: leaf_shares(file, kind, groups) for kind, _, groups in present}
             twin = file
         tasks = [(kind, leaves, groups) for kind, _, groups in present for leaves in shares[kind]]
@@ -258,14 +256,13 @@ def _refuse_other_actions(file: pq.ParquetFile, path: str) -> None:
     """A sidecar holds file actions only; a file that holds others was copied over it, and the
     sidecar's own actions would be missing without a word (Delta protocol, Sidecar Files).
     """
-    for kind in (*CHECKPOINT_META, *_MANIFEST_ONLY):
-        if file.schema_arrow.get_field_index(kind) >= 0 and find_rows(file, kind):
-            raise InvalidActionError(
-                "a sidecar holds what is not a file action",
-                path=path,
-                expected="add and remove",
-                found=kind,
-            )
+    for kind in find_rows(file, (*CHECKPOINT_META, *_MANIFEST_ONLY)):
+        raise InvalidActionError(
+            "a sidecar holds what is not a file action",
+            path=path,
+            expected="add and remove",
+            found=kind,
+        )
 
 
 def _sidecar_path(path: str) -> str:

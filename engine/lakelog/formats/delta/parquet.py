@@ -208,18 +208,28 @@ def _require(frame: pl.DataFrame, column: str, kind: str, path: str) -> None:
         )
 
 
-def find_rows(file: pq.ParquetFile, kind: str) -> dict[int, int]:
-    """Row groups that hold rows of one non-file action type, and how many, by its quickest leaf."""
-    leaves = [c for c in _columns(file) if c.path.split(".", 1)[0] == kind]
-    if not leaves:
-        return {}
-    probe = min(leaves, key=lambda c: (c.max_repetition_level, c.physical_type == "BYTE_ARRAY"))
-    found: dict[int, int] = {}
-    for group in range(file.num_row_groups):
-        for batch in checked_batches(file, [probe.path], group):
-            if rows := len(batch) - batch.column(0).null_count:
-                found[group] = found.get(group, 0) + rows
+def find_rows(file: pq.ParquetFile, kinds: Iterable[str]) -> dict[str, dict[int, int]]:
+    """Row groups that hold rows of non-file action types, and how many, by type.
+
+    The quickest leaf of each type is read, all in one pass.
+    """
+    leaves: dict[str, list[pq.ColumnSchema]] = {}
+    for column in _columns(file):
+        leaves.setdefault(column.path.split(".", 1)[0], []).append(column)
+    present = [kind for kind in kinds if kind in leaves]
+    probes = [min(leaves[kind], key=_effort).path for kind in present]
+    found: dict[str, dict[int, int]] = {}
+    for group in range(file.num_row_groups if probes else 0):
+        for batch in checked_batches(file, probes, group):
+            for kind in present:
+                if rows := len(batch) - batch.column(kind).null_count:
+                    counts = found.setdefault(kind, {})
+                    counts[group] = counts.get(group, 0) + rows
     return found
+
+
+def _effort(column: pq.ColumnSchema) -> tuple[int, bool]:
+    return column.max_repetition_level, column.physical_type == "BYTE_ARRAY"
 
 
 def leaf_shares(file: pq.ParquetFile, kind: str, groups: Iterable[int]) -> list[list[str]]:
