@@ -21,6 +21,15 @@ def test_kinds_are_unique_and_never_change() -> None:
     assert {error.__name__: error.kind for error in TREE} == {
         "LakelogError": "error",
         "InvalidInputError": "invalid_input",
+        "TableExistsError": "table_exists",
+        "InvalidTransactionError": "invalid_transaction",
+        "InvalidPathError": "invalid_path",
+        "DuplicateFileError": "duplicate_file",
+        "PartitionMismatchError": "partition_mismatch",
+        "SchemaEvolutionError": "schema_evolution",
+        "InvalidMetadataError": "invalid_metadata",
+        "InvalidProtocolError": "invalid_protocol",
+        "InvalidPropertyError": "invalid_property",
         "NotFoundError": "not_found",
         "TableNotFoundError": "table_not_found",
         "VersionNotFoundError": "version_not_found",
@@ -30,10 +39,22 @@ def test_kinds_are_unique_and_never_change() -> None:
         "InvalidActionError": "invalid_action",
         "LogGapError": "log_gap",
         "MissingActionError": "missing_action",
+        "ConflictError": "conflict",
+        "ProtocolChangedError": "protocol_changed",
+        "MetadataChangedError": "metadata_changed",
+        "ConcurrentAppendError": "concurrent_append",
+        "ConcurrentDeleteReadError": "concurrent_delete_read",
+        "ConcurrentDeleteDeleteError": "concurrent_delete_delete",
+        "ConcurrentTransactionError": "concurrent_transaction",
+        "ConcurrentDomainError": "concurrent_domain",
+        "TooManyConflictsError": "too_many_conflicts",
         "UnsupportedError": "unsupported",
         "UnsupportedFeatureError": "unsupported_feature",
         "MissingDependencyError": "missing_dependency",
         "UnavailableError": "unavailable",
+        "UnsupportedStoreError": "unsupported_store",
+        "OutcomeUnknownError": "outcome_unknown",
+        "CommitOutcomeUnknown": "commit_outcome_unknown",
         "InternalError": "internal",
     }
 
@@ -46,6 +67,10 @@ def test_kinds_are_unique_and_never_change() -> None:
         (errors.MalformedLogError, ValueError),
         (errors.UnsupportedFeatureError, NotImplementedError),
         (errors.UnavailableError, OSError),
+        (errors.TableExistsError, FileExistsError),
+        (errors.InvalidTransactionError, ValueError),
+        (errors.ConcurrentAppendError, RuntimeError),
+        (errors.CommitOutcomeUnknown, OSError),
         (errors.InternalError, RuntimeError),
     ],
 )
@@ -87,6 +112,19 @@ def test_an_error_survives_the_way_between_processes(error: type[LakelogError]) 
     assert type(back) is error
     assert back.as_dict() == raised.as_dict()
     assert str(back) == str(raised)
+
+
+@pytest.mark.parametrize(
+    "conflict", [e for e in TREE if issubclass(e, errors.ConflictError)], ids=lambda e: e.__name__
+)
+def test_a_conflict_names_the_commit_its_operation_and_the_rule(
+    conflict: type[errors.ConflictError],
+) -> None:
+    raised = conflict("broken", rule="appended files", operation="WRITE", version=7)
+    back = pickle.loads(pickle.dumps(raised))
+    assert (back.version, back.operation, back.rule) == (7, "WRITE", "appended files")
+    assert back.as_dict()["operation"] == "WRITE"
+    assert back.as_dict()["rule"] == "appended files"
 
 
 def test_a_warning_is_a_user_warning_and_no_error() -> None:

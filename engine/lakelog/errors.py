@@ -10,9 +10,11 @@ branch                    the caller should                           also a
 ========================  ==========================================  =====================
 `InvalidInputError`       fix the call                                ``ValueError``
 `NotFoundError`           look elsewhere                              ``FileNotFoundError``
+`ConflictError`           read the table again, decide, and retry     ``RuntimeError``
 `CorruptionError`         stop, and repair the log                    ``ValueError``
 `UnsupportedError`        upgrade lakelog, or the table               ``NotImplementedError``
 `UnavailableError`        retry later                                 ``OSError``
+`OutcomeUnknownError`     look before doing it again                  ``OSError``
 `InternalError`           report it                                   ``RuntimeError``
 ========================  ==========================================  =====================
 """
@@ -86,6 +88,60 @@ class InvalidInputError(LakelogError, ValueError):
     kind = "invalid_input"
 
 
+class TableExistsError(InvalidInputError, FileExistsError):
+    """A table is to be created where one is."""
+
+    kind = "table_exists"
+
+
+class InvalidTransactionError(InvalidInputError):
+    """A transaction would leave the table inconsistent, so nothing of it is written."""
+
+    kind = "invalid_transaction"
+
+
+class InvalidPathError(InvalidTransactionError):
+    """A file's path is empty, leaves the table, or cannot be spelled."""
+
+    kind = "invalid_path"
+
+
+class DuplicateFileError(InvalidTransactionError):
+    """One transaction speaks of the same logical file twice."""
+
+    kind = "duplicate_file"
+
+
+class PartitionMismatchError(InvalidTransactionError):
+    """A file's partition values are not those of the partition columns, or not of their types."""
+
+    kind = "partition_mismatch"
+
+
+class SchemaEvolutionError(InvalidTransactionError):
+    """A new schema is not one that the files already there can be read under."""
+
+    kind = "schema_evolution"
+
+
+class InvalidMetadataError(InvalidTransactionError):
+    """Metadata that no table may have, such as a partition column that the schema lacks."""
+
+    kind = "invalid_metadata"
+
+
+class InvalidProtocolError(InvalidTransactionError):
+    """A protocol that no table may have, or one that takes back what the table uses."""
+
+    kind = "invalid_protocol"
+
+
+class InvalidPropertyError(InvalidTransactionError):
+    """A table property that is unknown, or whose value is not of its kind."""
+
+    kind = "invalid_property"
+
+
 class NotFoundError(LakelogError, FileNotFoundError):
     """What was asked for is not there."""
 
@@ -140,6 +196,85 @@ class MissingActionError(CorruptionError):
     kind = "missing_action"
 
 
+class ConflictError(LakelogError, RuntimeError):
+    """Another commit came first and took away what this transaction rests on; nothing of the
+    transaction was written.
+
+    Args:
+        message: One sentence that says what is wrong.
+        rule: Name of the rule that was broken.
+        operation: Operation of the commit that came first, as its commitInfo says.
+        fields: As `LakelogError`; ``version`` is that commit's.
+    """
+
+    kind = "conflict"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rule: str | None = None,
+        operation: str | None = None,
+        **fields: Any,
+    ) -> None:
+        super().__init__(message, **fields)
+        self.rule = rule
+        self.operation = operation
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `LakelogError.as_dict`, with ``rule`` and ``operation``."""
+        own = {"rule": self.rule, "operation": self.operation}
+        return {**super().as_dict(), **{k: v for k, v in own.items() if v is not None}}
+
+
+class ProtocolChangedError(ConflictError):
+    """The other commit changed the protocol."""
+
+    kind = "protocol_changed"
+
+
+class MetadataChangedError(ConflictError):
+    """The other commit changed the metadata."""
+
+    kind = "metadata_changed"
+
+
+class ConcurrentAppendError(ConflictError):
+    """The other commit added files that this transaction would have read."""
+
+    kind = "concurrent_append"
+
+
+class ConcurrentDeleteReadError(ConflictError):
+    """The other commit removed files that this transaction has read."""
+
+    kind = "concurrent_delete_read"
+
+
+class ConcurrentDeleteDeleteError(ConflictError):
+    """The other commit removed files that this transaction removes too."""
+
+    kind = "concurrent_delete_delete"
+
+
+class ConcurrentTransactionError(ConflictError):
+    """The other commit wrote a transaction identifier that this one has read or writes."""
+
+    kind = "concurrent_transaction"
+
+
+class ConcurrentDomainError(ConflictError):
+    """The other commit wrote a metadata domain that this transaction writes too."""
+
+    kind = "concurrent_domain"
+
+
+class TooManyConflictsError(ConflictError):
+    """Every attempt found its version taken; the transaction may be tried again as it is."""
+
+    kind = "too_many_conflicts"
+
+
 class UnsupportedError(LakelogError, NotImplementedError):
     """This version of lakelog cannot do that rightly, so it refuses."""
 
@@ -162,6 +297,24 @@ class UnavailableError(LakelogError, OSError):
     """The store did not answer, or answered with a fault: retry later."""
 
     kind = "unavailable"
+
+
+class UnsupportedStoreError(UnsupportedError):
+    """The store cannot create a file only if it is absent, so nothing can be committed safely."""
+
+    kind = "unsupported_store"
+
+
+class OutcomeUnknownError(LakelogError, OSError):
+    """The store did not say whether it wrote: look before doing it again."""
+
+    kind = "outcome_unknown"
+
+
+class CommitOutcomeUnknown(OutcomeUnknownError):  # noqa: N818 - the name is fixed by the design
+    """The store did not say whether the commit was written, and it could not be read back."""
+
+    kind = "commit_outcome_unknown"
 
 
 class InternalError(LakelogError, RuntimeError):
