@@ -1,0 +1,79 @@
+"""What a transaction stands for when it is about to be written, and what came first: plain data.
+
+Owns no rule and does no I/O; `conflicts.find_conflict` judges one against the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from lakelog.formats.base import Actions
+from lakelog.log.metadata import Metadata, Protocol
+
+WRITE_SERIALIZABLE = "WriteSerializable"
+"""Writes are serializable among themselves; a blind append may be put before what read past it."""
+
+SERIALIZABLE = "Serializable"
+"""Every read and write is serializable in the order of the log."""
+
+ISOLATION_LEVELS = (WRITE_SERIALIZABLE, SERIALIZABLE)
+"""Values of the table property ``delta.isolationLevel``, the default first."""
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What a transaction has declared that it read.
+
+    Attributes:
+        whole_table: Every file of the table was read.
+        where: Predicates over table columns (logical names), each the condition of one read: a
+            file was read if one of them may hold for one of its rows.
+        app_ids: Applications whose transaction identifier was read.
+    """
+
+    whole_table: bool = False
+    where: tuple[pl.Expr, ...] = ()
+    app_ids: frozenset[str] = frozenset()
+
+    @property
+    def nothing(self) -> bool:
+        """Whether no files were read."""
+        return not self.whole_table and not self.where
+
+
+@dataclass(frozen=True)
+class Intent:
+    """A transaction's actions and reads, against the state that it rests on.
+
+    Attributes:
+        reads: What was declared read.
+        files: Narrow ``add`` and ``remove`` rows to be written; paths decoded, ``dvId`` where there
+            are deletion vectors.
+        meta: Narrow ``protocol``, ``metaData``, ``domainMetadata``, ``txn`` and ``mergeskip`` rows
+            to be written.
+        isolation: One of `ISOLATION_LEVELS`.
+        protocol: Protocol of the snapshot that was read.
+        metadata: Metadata of the snapshot that was read.
+    """
+
+    reads: Reads
+    files: pl.DataFrame
+    meta: pl.DataFrame
+    isolation: str
+    protocol: Protocol
+    metadata: Metadata
+
+
+@dataclass(frozen=True)
+class Winner:
+    """One commit that was written after the snapshot that a transaction read.
+
+    Attributes:
+        version: Its version.
+        actions: All its actions, decoded by the dialect from that one commit.
+    """
+
+    version: int
+    actions: Actions = field(default_factory=Actions)
