@@ -7,7 +7,15 @@ import json
 import pytest
 
 from lakelog.errors import InvalidActionError, MalformedLogError
-from lakelog.formats.exact import MAX_DEPTH, Blob, decode_exact, decode_rows, parse_object, text_of
+from lakelog.formats.exact import (
+    MAX_DEPTH,
+    Blob,
+    Line,
+    decode_exact,
+    decode_rows,
+    parse_object,
+    text_of,
+)
 from lakelog.formats.wire import Wire
 
 DELTA = Wire.of("delta")
@@ -149,7 +157,7 @@ def test_whole_numbers_reach_to_the_ends_of_their_type(whole: int) -> None:
 )
 def test_a_key_that_stands_twice_is_refused_by_name(line: str) -> None:
     with pytest.raises(MalformedLogError, match="twice") as refused:
-        parse_object(line.encode(), "p", 1, 0, 0)
+        parse_object(Line(line.encode(), "p", 1, 0, 0))
     assert refused.value.found in {"a", "b"}
 
 
@@ -165,23 +173,23 @@ def test_a_key_that_stands_twice_is_refused_by_name(line: str) -> None:
     ],
 )
 def test_texts_that_look_like_keys_are_no_keys(line: str) -> None:
-    assert parse_object(line.encode(), "p", 1, 0, 0) == json.loads(line)
+    assert parse_object(Line(line.encode(), "p", 1, 0, 0)) == json.loads(line)
 
 
 def test_nesting_is_taken_to_its_limit_and_refused_beyond() -> None:
     def nested(depth: int) -> bytes:
         return b'{"a":' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
 
-    assert parse_object(nested(MAX_DEPTH), "p", 1, 0, 0)["a"] != []
+    assert parse_object(Line(nested(MAX_DEPTH), "p", 1, 0, 0))["a"] != []
     for depth in (MAX_DEPTH + 1, 900, 100_000):
         with pytest.raises(MalformedLogError):
-            parse_object(nested(depth), "p", 1, 0, 0)
+            parse_object(Line(nested(depth), "p", 1, 0, 0))
 
 
 @pytest.mark.parametrize("line", [b"[]", b"1", b"null", b'"x"', b"", b"{", b"\xff", b"\0"])
 def test_a_line_that_is_no_object_is_refused(line: bytes) -> None:
     with pytest.raises(MalformedLogError):
-        parse_object(line, "p", 1, 0, 0)
+        parse_object(Line(line, "p", 1, 0, 0))
 
 
 def test_parsed_rows_are_checked_as_lines_are() -> None:

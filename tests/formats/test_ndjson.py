@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -280,7 +279,7 @@ WIRES = st.sampled_from(["delta", "indextables"])
 
 def both(log: list[Blob], wire: str, chunk_bytes: int) -> None:
     # A file that is cut is not known to be whole: only one of megabytes ever is.
-    log = [replace(b, whole=chunk_bytes > 1000) for b in log]
+    log = [b._replace(whole=chunk_bytes > 1000) for b in log]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks_module, "CHUNK_BYTES", chunk_bytes)
         fast = outcome(lambda: decode_lines(log, Wire.of(wire)))

@@ -14,7 +14,7 @@ import polars as pl
 
 from lakelog.formats.arrow_maps import as_int64
 from lakelog.formats.base import CommitInfo
-from lakelog.formats.exact import MAX_DEPTH, Blob, parse_object
+from lakelog.formats.exact import MAX_DEPTH, Blob, Line, parse_objects
 from lakelog.formats.unproven import NotProvenError
 
 CHUNK_BYTES = 8 << 20
@@ -28,19 +28,20 @@ def chunked(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
     chunk: list[Blob] = []
     size = 0
     for blob in blobs:
-        for piece in _cut(blob):
-            if chunk and size + len(piece.data) > CHUNK_BYTES:
+        for piece in (blob,) if len(blob.data) <= CHUNK_BYTES else _cut(blob):
+            length = len(piece.data)
+            if chunk and size + length > CHUNK_BYTES:
                 yield chunk
                 chunk, size = [], 0
             chunk.append(piece)
-            size += len(piece.data)
+            size += length
     if chunk:
         yield chunk
 
 
 def _cut(blob: Blob) -> Iterator[Blob]:
     data = bytes(blob.data)
-    if len(data) <= CHUNK_BYTES or data.isspace():
+    if data.isspace():
         yield blob  # of blanks alone, it has to be seen whole to be refused
         return
     start, line = 0, blob.first_line
@@ -105,34 +106,34 @@ def prepare(chunk: list[Blob]) -> Prepared:
     """
     out = Prepared()
     pieces: list[bytes | memoryview] = []
-    for blob in chunk:
-        data = bytes(blob.data)
+    infos: list[Line] = []
+    for version, path, raw, first_line, offset, _ in chunk:
+        data = bytes(raw)
         if data[:1] != b"{" or b"\0" in data:
             raise NotProvenError
         start, end = 0, len(data)
-        first_line = blob.first_line
-        if data.startswith(_COMMIT_INFO):
-            start = data.find(b"\n") + 1 or end
-            line = data[:start]
-            out.commit_infos.append(_commit_info(line, blob, first_line, 0))
-            first_line += 1
-        if end and data[end - 1] == 0x0A:
+        if data.endswith(b"\n"):
             end -= 1
+        skipped = 0
+        if data.startswith(_COMMIT_INFO):
+            at = data.find(b"\n", 0, end)
+            infos.append(Line(data[: at if at > 0 else end], path, version, first_line, offset))
+            start = at + 1 or len(data)
+            skipped = 1
         last = data.rfind(b"\n", start, end) + 1
-        infos: list[CommitInfo] = []
         if last > start and data.startswith(_COMMIT_INFO, last):
-            number = first_line + data.count(b"\n", start, last)
-            infos.append(_commit_info(data[last:end], blob, number, last))
+            number = first_line + skipped + data.count(b"\n", start, last)
+            infos.append(Line(data[last:end], path, version, number, offset + last))
             end = last - 1
         count = _count_newlines(data, start, end) + 1 if end > start else 0
         if count:
             # A view: a slice of some megabytes would be copied here and once more by the join.
-            pieces.append(data if (start, end) == (0, len(data)) else memoryview(data)[start:end])
-        out.versions.append(blob.version)
-        out.first_lines.append(first_line)
+            pieces.append(data if end - start == len(data) else memoryview(data)[start:end])
+        out.versions.append(version)
+        out.first_lines.append(first_line + skipped)
         out.counts.append(count)
-        out.paths.append(blob.path)
-        out.commit_infos.extend(infos)
+        out.paths.append(path)
+    out.commit_infos = _commit_infos(infos)
     out.text = b"\n".join(pieces)
     if not out.text.isascii():
         out.text.decode("utf-8")  # Arrow's reader does not check
@@ -172,9 +173,11 @@ def _count_newlines(data: bytes, start: int, end: int) -> int:
     return sum(int(np.count_nonzero(view[at : at + _COUNT_BLOCK] == 0x0A)) for at in blocks)
 
 
-def _commit_info(line: bytes, blob: Blob, number: int, offset: int) -> CommitInfo:
-    parsed = parse_object(line.rstrip(b"\n"), blob.path, blob.version, number, blob.offset + offset)
-    body = parsed.pop("commitInfo")
-    if parsed or not isinstance(body, dict):
-        raise NotProvenError  # other actions stand on the same line
-    return CommitInfo(blob.version, number, body)
+def _commit_infos(lines: Sequence[Line]) -> list[CommitInfo]:
+    infos: list[CommitInfo] = []
+    for line, parsed in zip(lines, parse_objects(lines), strict=True):
+        body = parsed["commitInfo"]
+        if len(parsed) > 1 or not isinstance(body, dict):
+            raise NotProvenError  # other actions stand on the same line
+        infos.append(CommitInfo(line.version, line.number, body))
+    return infos

@@ -34,35 +34,39 @@ def flatten_commit_infos(infos: Sequence[CommitInfo], wire: Wire) -> pl.DataFram
     """
     node = wire.wrappers.get("commitInfo")
     known = node.fields if node is not None else {}
-    columns: dict[str, list[Any]] = {
-        leaf.column: [] for leaf in known.values() if isinstance(leaf, Leaf)
-    }
-    extras: list[str | None] = []
-    for info in infos:
-        extra: dict[str, Any] = {}
-        row: dict[str, Any] = {}
-        for name, value in info.body.items():
-            if value is None:
-                continue
-            leaf = known.get(name)
-            taken = _take(value, leaf) if isinstance(leaf, Leaf) else None
-            if isinstance(leaf, Leaf) and taken is not None:
-                row[leaf.column] = taken
-            else:
-                extra[name] = value
-        for column, values in columns.items():
-            values.append(row.get(column))
-        extras.append(orjson.dumps(extra).decode() if extra else None)
+    bodies = [info.body for info in infos]
+    extras: list[dict[str, Any]] = [{} for _ in bodies]
+    taken: dict[str, pl.Series] = {}
     schema = actions.schema()
+    names = dict.fromkeys([*known, *(name for body in bodies for name in body)])
+    for name in names:
+        values = [body.get(name) for body in bodies]
+        leaf = known.get(name)
+        if not isinstance(leaf, Leaf):
+            _keep(extras, name, values)
+            continue
+        if not _fits(values, leaf):
+            fitting = [v if _fits([v], leaf) else None for v in values]
+            odd = [v if f is None else None for v, f in zip(values, fitting, strict=True)]
+            _keep(extras, name, odd)
+            values = fitting
+        taken[leaf.column] = _series(values, schema[leaf.column])
+    texts = [orjson.dumps(extra).decode() if extra else None for extra in extras]
     return pl.DataFrame(
         {
             "version": pl.Series([i.version for i in infos], dtype=pl.Int64),
             "position": pl.Series([i.position for i in infos], dtype=pl.Int32),
             "actionType": pl.Series(["commitInfo"] * len(infos), dtype=pl.String),
-            **{c: _series(v, schema[c]) for c, v in columns.items()},
-            "extra": pl.Series(extras, dtype=pl.String),
+            **taken,
+            "extra": pl.Series(texts, dtype=pl.String),
         }
     )
+
+
+def _keep(extras: list[dict[str, Any]], name: str, values: list[Any]) -> None:
+    for extra, value in zip(extras, values, strict=True):
+        if value is not None:
+            extra[name] = value
 
 
 def in_commit_timestamp(info: CommitInfo) -> int | None:
@@ -74,30 +78,31 @@ def in_commit_timestamp(info: CommitInfo) -> int | None:
     return value if type(value) is int and abs(value) < 1 << 63 else None
 
 
-def _take(value: Any, leaf: Leaf) -> Any:
+def _fits(values: Sequence[Any], leaf: Leaf) -> bool:
+    """Whether all of some values are null or of the contract's type."""
+    found = set(map(type, values)) - {type(None)}
     match leaf.type:
         case contract.Primitive("string"):
-            return value if isinstance(value, str) else None
+            return found <= {str}
         case contract.Primitive("boolean"):
-            return value if isinstance(value, bool) else None
+            return found <= {bool}
         case contract.Primitive():
-            return value if type(value) is int and abs(value) < 1 << 63 else None
+            return found <= {int} and all(v is None or abs(v) < 1 << 63 for v in values)
         case contract.Map():
-            if isinstance(value, dict):
-                return {name: text_of(value[name]) for name in sorted(value)}
-    return None
+            return found <= {dict}
+    return False
 
 
 def _series(values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
     if not isinstance(dtype, pl.Map):
         return pl.Series(values, dtype=dtype, strict=True)
     # Polars builds a column of maps value by value; through Arrow it takes all entries at once.
-    maps = [v for v in values if v is not None]
     lengths = pl.Series([0, *(len(v) if v is not None else 0 for v in values)], dtype=pl.Int32)
+    entries = [entry for v in values if v for entry in sorted(v.items())]
     array = pa.MapArray.from_arrays(
         lengths.cum_sum().to_arrow(),
-        _texts([name for entries in maps for name in entries]),
-        _texts([text for entries in maps for text in entries.values()]),
+        _texts([name for name, _ in entries]),
+        _texts([v if type(v) is str else text_of(v) for _, v in entries]),
         mask=pl.Series([v is None for v in values], dtype=pl.Boolean).to_arrow(),
     )
     return pl.Series(array).cast(dtype)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import polars as pl
@@ -27,9 +27,9 @@ exhaust the stack of one parser or another, which a process does not survive."""
 _INT_BITS = {"long": 64, "integer": 32}
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """Bytes of one log file, or a whole-line slice of them.
+class Blob(NamedTuple):
+    """Bytes of one log file, or a whole-line slice of them; a tuple, for a log has tens of
+    thousands.
 
     Attributes:
         version: Table version of every action in it; None where a file does not say.
@@ -73,9 +73,8 @@ def decode_exact(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Ac
     rows = _Rows()
     for blob in blobs:
         before = rows.count
-        for number, offset, line in _lines(blob):
-            parsed = parse_object(line, blob.path, blob.version, number, offset)
-            _decode_object(parsed, blob, number, offset, wire, rows, files)
+        for line in _lines(blob):
+            _decode_object(parse_object(line), line, wire, rows, files)
         if blob.whole and rows.count == before:
             raise MalformedLogError(
                 "the file holds no action",
@@ -93,69 +92,112 @@ def decode_exact(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Ac
 def decode_rows(rows: Sequence[dict[str, Any]], wire: Wire, path: str) -> Actions:
     """Flatten action objects that are already parsed, with the same checks as `decode_exact`."""
     out = _Rows()
-    where = Blob(None, path, b"")
     for number, row in enumerate(rows):
-        _decode_object(row, where, number, 0, wire, out, files=True)
+        _decode_object(row, Line(b"", path, None, number, 0), wire, out, files=True)
     return Actions(_frame(out.files), _frame(out.meta), _frame(out.other), tuple(out.commit_infos))
 
 
-def parse_object(line: bytes, path: str, version: int | None, number: int, offset: int) -> Any:
+class Line(NamedTuple):
+    """One line of a log file and where it stands.
+
+    Attributes:
+        text: Its bytes, without the line end.
+        path: File, relative to the table root.
+        version: Table version of the file, or None.
+        number: 0-based number in the file.
+        offset: 0-based offset in the file's decompressed bytes.
+    """
+
+    text: bytes
+    path: str
+    version: int | None
+    number: int
+    offset: int
+
+    def refuse(self, message: str, at: int = 0, **fields: Any) -> MalformedLogError:
+        """The error that says what is wrong with the line, `at` bytes into it."""
+        return MalformedLogError(
+            message,
+            path=self.path,
+            version=self.version,
+            line=self.number + 1,
+            byte_offset=self.offset + at,
+            hint="restore the file from a copy; no state is read past it",
+            **fields,
+        )
+
+
+def parse_object(line: Line) -> dict[str, Any]:
     """Parse one line strictly.
 
     Raises:
         MalformedLogError: With the line and the byte offset in the file; also for a key that stands
             twice in one object, and for nesting deeper than `MAX_DEPTH`.
     """
+    text = line.text
     try:
-        parsed = orjson.loads(line)
+        parsed = orjson.loads(text)
     except orjson.JSONDecodeError as cause:
-        at = offset + len(cause.doc[: cause.pos].encode("utf-8", "surrogatepass"))
-        raise MalformedLogError(
+        at = len(cause.doc[: cause.pos].encode("utf-8", "surrogatepass"))
+        raise line.refuse(
             f"the line is not JSON: {cause.msg}",
-            path=path,
-            version=version,
-            line=number + 1,
-            byte_offset=at,
+            at,
             expected="one JSON object",
-            found=line[max(0, at - offset - 20) : at - offset + 20].decode("utf-8", "replace"),
-            hint="restore the file from a copy; no state is read past it",
+            found=text[max(0, at - 20) : at + 20].decode("utf-8", "replace"),
         ) from cause
     if not isinstance(parsed, dict):
-        raise MalformedLogError(
+        raise line.refuse(
             "the line is not a JSON object",
-            path=path,
-            version=version,
-            line=number + 1,
-            byte_offset=offset,
             expected="one JSON object",
-            found=line[:40].decode("utf-8", "replace"),
+            found=text[:40].decode("utf-8", "replace"),
         )
     # A shallow line that comes out as it went in has lost nothing: no key stood there twice.
-    shallow = line.count(b"{") + line.count(b"[") <= MAX_DEPTH
-    if not (shallow and orjson.dumps(parsed) == line):
-        _check_keys(parsed, line, path, version, number, offset)
+    if not (_is_shallow(text) and orjson.dumps(parsed) == text):
+        _check_keys(parsed, line)
     return parsed
 
 
-def _check_keys(
-    parsed: dict[str, Any], line: bytes, path: str, version: int | None, number: int, offset: int
-) -> None:
+def parse_objects(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Parse many short lines at once; what `parse_object` gives for each, and its errors."""
+    if all(_is_shallow(line.text) for line in lines):
+        joined = b"[" + _BETWEEN.join(line.text for line in lines) + b"]"
+        try:
+            parsed = orjson.loads(joined)
+        except orjson.JSONDecodeError:
+            parsed = []
+        # The mark stands between lines only, and is found between the values at the top: so each
+        # line is one value, and one that begins in a line ends there.
+        marks, objects = parsed[1::2], parsed[::2]
+        if (
+            joined.count(_BETWEEN) == len(marks) == len(lines) - 1
+            and all(mark == _MARK for mark in marks)
+            and all(isinstance(value, dict) for value in objects)
+            and orjson.dumps(parsed) == joined
+        ):
+            return objects
+    return [parse_object(line) for line in lines]
+
+
+_MARK = "lakelog: here one line ends and the next begins"
+_BETWEEN = f',"{_MARK}",'.encode()
+
+
+def _is_shallow(text: bytes) -> bool:
+    return text.count(b"{") + text.count(b"[") <= MAX_DEPTH
+
+
+def _check_keys(parsed: dict[str, Any], line: Line) -> None:
     """Refuse a line that nests too deep, or holds a key twice: orjson keeps the last of the two,
     the protocol gives no rule, so neither is right.
     """
     try:
         keys = _count_keys(parsed)
     except RecursionError as cause:
-        raise MalformedLogError(
-            "the line nests too deep",
-            path=path,
-            version=version,
-            line=number + 1,
-            byte_offset=offset,
-            expected=f"arrays and objects at most {MAX_DEPTH} deep",
+        raise line.refuse(
+            "the line nests too deep", expected=f"arrays and objects at most {MAX_DEPTH} deep"
         ) from cause
-    if line.count(b'":') - line.count(b'\\":') != keys:
-        _refuse_duplicates(line, path, version, number, offset)
+    if line.text.count(b'":') - line.text.count(b'\\":') != keys:
+        _refuse_duplicates(line)
 
 
 def _count_keys(value: dict[str, Any] | list[Any], depth: int = 1) -> int:
@@ -173,42 +215,32 @@ def _count_keys(value: dict[str, Any] | list[Any], depth: int = 1) -> int:
     return count
 
 
-def _refuse_duplicates(
-    line: bytes, path: str, version: int | None, number: int, offset: int
-) -> None:
+def _refuse_duplicates(line: Line) -> None:
     def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen = dict(pairs)
         if len(seen) != len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
-            raise MalformedLogError(
-                "a key stands twice in one JSON object",
-                path=path,
-                version=version,
-                line=number + 1,
-                byte_offset=offset,
-                expected="each key once",
-                found=twice,
+            raise line.refuse(
+                "a key stands twice in one JSON object", expected="each key once", found=twice
             )
         return seen
 
-    json.loads(line, object_pairs_hook=check)
+    json.loads(line.text, object_pairs_hook=check)
 
 
-def _lines(blob: Blob) -> Iterable[tuple[int, int, bytes]]:
-    """(line number, byte offset, line) of every line that is not blank."""
+def _lines(blob: Blob) -> Iterable[Line]:
+    """Every line that is not blank."""
     offset = blob.offset
     for number, line in enumerate(bytes(blob.data).split(b"\n"), blob.first_line):
         if line.strip(b" \t\r"):
-            yield number, offset, line
+            yield Line(line, blob.path, blob.version, number, offset)
         offset += len(line) + 1
 
 
 def _decode_object(
     parsed: dict[str, Any],
-    blob: Blob,
-    number: int,
-    offset: int,
+    line: Line,
     wire: Wire,
     rows: _Rows,
     files: bool,
@@ -219,7 +251,7 @@ def _decode_object(
         rows.count += 1
         if wrapper == "commitInfo":
             rows.commit_infos.append(
-                CommitInfo(blob.version, number, _object(body, wrapper, blob, number, offset))
+                CommitInfo(line.version, line.number, _object(body, (wrapper, line)))
             )
             continue
         node = wire.wrappers.get(wrapper)
@@ -227,14 +259,14 @@ def _decode_object(
             continue
         action_type = ALIASES.get(wrapper, wrapper)
         row: dict[str, Any] = {"actionType": action_type}
-        if blob.version is not None:
-            row |= {"version": blob.version, "position": number}
+        if line.version is not None:
+            row |= {"version": line.version, "position": line.number}
         if node is None:
             row["extra"] = orjson.dumps(body).decode()
             rows.other.append(row)
             continue
-        where = (wrapper, blob, number, offset)
-        extra = _flatten(_object(body, *where), node, row, where)
+        where = (wrapper, line)
+        extra = _flatten(_object(body, where), node, row, where)
         if extra:
             row["extra"] = orjson.dumps(extra).decode()
         for column in wire.required.get(action_type, ()):
@@ -248,28 +280,27 @@ def _decode_object(
             rows.other.append(row)
 
 
-_Where = tuple[str, Blob, int, int]
+_Where = tuple[str, Line]
 
 
 def _invalid(message: str, where: _Where, expected: object, found: object) -> InvalidActionError:
-    _, blob, number, offset = where
+    _, line = where
     return InvalidActionError(
         message,
-        path=blob.path,
-        version=blob.version,
-        line=number + 1,
-        byte_offset=offset,
+        path=line.path,
+        version=line.version,
+        line=line.number + 1,
+        byte_offset=line.offset,
         expected=expected,
         found=None if found is None else repr(found)[:80],
         hint="restore the file from a copy; no state is read past it",
     )
 
 
-def _object(body: Any, wrapper: str, blob: Blob, number: int, offset: int) -> dict[str, Any]:
+def _object(body: Any, where: _Where) -> dict[str, Any]:
     if isinstance(body, dict):
         return body
-    where = (wrapper, blob, number, offset)
-    raise _invalid(f"{wrapper} is not an object", where, "a JSON object", body)
+    raise _invalid(f"{where[0]} is not an object", where, "a JSON object", body)
 
 
 def _flatten(

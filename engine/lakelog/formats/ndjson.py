@@ -12,10 +12,12 @@ either an entry or an absent key, a required field that is missing.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import orjson
@@ -55,11 +57,30 @@ def decode_lines(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Ac
 
     Memory: the frames, and about ten chunks of 8 MB.
     """
+    with _garbage_uncollected():
+        return merge(_decode_chunks(chunked(blobs), wire, files=files))
+
+
+@contextmanager
+def _garbage_uncollected() -> Iterator[None]:
+    """Thousands of small objects come to stay, and none is part of a cycle: Python's collector,
+    which starts whenever so many have come, would look at every object in vain.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _decode_chunks(chunks: Iterator[list[Blob]], wire: Wire, *, files: bool) -> list[Actions]:
     keys: Keys = {}
-    chunks = chunked(blobs)
     first = next(chunks, None)
     if first is None:
-        return Actions()
+        return [Actions()]
     decoded = [_decode_chunk(first, wire, keys, files)]
     second = next(chunks, None)
     if second is not None:
@@ -71,7 +92,7 @@ def decode_lines(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Ac
                 if len(pending) > 2 * _WORKERS:
                     decoded.append(pending.popleft().result())
             decoded.extend(future.result() for future in pending)
-    return merge(decoded)
+    return decoded
 
 
 def merge(parts: Sequence[Actions]) -> Actions:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from lakelog import actions
 from lakelog.errors import CorruptionError, MalformedLogError, NotFoundError, UnsupportedError
 from lakelog.formats.base import CHECKPOINT_META, Actions, Checkpoint
-from lakelog.formats.exact import parse_object
+from lakelog.formats.exact import Line, parse_object
 from lakelog.formats.indextables.commits import decode_blobs, meta_at_or_below, wire
 from lakelog.formats.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.formats.indextables.framing import unframe
@@ -175,7 +175,7 @@ def _single_object(data: bytes, path: str) -> dict[str, Any] | None:
         orjson.loads(data)
     except orjson.JSONDecodeError:
         return None  # the line decoder says where it breaks
-    parsed = parse_object(data, path, None, 0, 0)
+    parsed = parse_object(Line(data, path, None, 0, 0))
     return parsed if isinstance(parsed, dict) else None
 
 
