@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import lakelog
 from lakelog.cli.options import Target
-from lakelog.storage import FileEntry, LogStore
+from lakelog.storage import LogStore, StoreWrapper
 
 if TYPE_CHECKING:
     from lakelog.table import Table
@@ -45,25 +45,12 @@ class Meter:
             self.size_bytes += size_bytes
 
 
-class MeteredStore:
+class MeteredStore(StoreWrapper):
     """A `LogStore` that counts what is read through it."""
 
     def __init__(self, store: LogStore, meter: Meter) -> None:
-        self._store = store
+        super().__init__(store)
         self._meter = meter
-
-    @property
-    def root(self) -> str:
-        """The table's location."""
-        return self._store.root
-
-    def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
-        """As the store below."""
-        return self._store.list_from(folder, start)
-
-    def list_folders(self, folder: str) -> list[str]:
-        """As the store below."""
-        return self._store.list_folders(folder)
 
     def read(self, path: str) -> bytes:
         """As the store below, counted."""
@@ -77,15 +64,11 @@ class MeteredStore:
             self._meter.add(files=1, size_bytes=len(data))
             yield data
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
         """As the store below, counted."""
-        file = self._store.open(path)
+        file = self._store.open(path, size_bytes)
         self._meter.add(files=1)
         return cast("BinaryIO", _MeteredFile(file, self._meter))
-
-    def stat(self, path: str) -> FileEntry | None:
-        """As the store below."""
-        return self._store.stat(path)
 
 
 class _MeteredFile(RawIOBase):

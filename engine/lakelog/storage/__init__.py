@@ -2,5 +2,6 @@
 
 from lakelog.storage.base import FileEntry, LogStore
 from lakelog.storage.resolve import open_store
+from lakelog.storage.wrapper import StoreWrapper
 
-__all__ = ["FileEntry", "LogStore", "open_store"]
+__all__ = ["FileEntry", "LogStore", "StoreWrapper", "open_store"]

@@ -14,7 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import BinaryIO
 
 from lakelog.errors import NotFoundError, UnavailableError
-from lakelog.storage.base import FileEntry
+from lakelog.storage.base import FileEntry, require_content
+from lakelog.storage.durable import TEMPORARY, DurableWriter
 
 _READERS = 4
 _BATCH = 64
@@ -34,6 +35,7 @@ class LocalStore:
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self._writer = DurableWriter(root)
 
     @property
     def root(self) -> str:
@@ -54,6 +56,8 @@ class LocalStore:
                             status = entry.stat()
                         except FileNotFoundError:
                             continue  # deleted between the listing and the look
+                        if entry.name[0] == "." and TEMPORARY.fullmatch(entry.name):
+                            continue
                         entries.append(
                             FileEntry(entry.name, status.st_size, status.st_mtime_ns // 1_000_000)
                         )
@@ -122,7 +126,7 @@ class LocalStore:
             while pending:
                 yield from pending.popleft().result()
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:  # noqa: ARG002 - spares nothing here
         """A seekable binary reader over one file."""
         try:
             return open(self._absolute(path), "rb", buffering=0)
@@ -140,6 +144,34 @@ class LocalStore:
         except OSError as cause:
             raise _unavailable(path, cause) from cause
         return FileEntry(path.rsplit("/", 1)[-1], status.st_size, status.st_mtime_ns // 1_000_000)
+
+    @property
+    def refusal(self) -> str | None:
+        """None, until a write has met a filesystem that cannot name a file only once."""
+        return self._writer.refusal
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Create a file, whole, if nothing has its name; see `LogStore` and `DurableWriter`.
+
+        Costs two fsyncs, of the file and of its folder, and none where the name is taken; the
+        first write of a store into a folder also fsyncs the folders above, up to the table's own
+        parent. ``ENOSPC`` and the like are `UnavailableError`: nothing was written.
+        """
+        require_content(path, data)
+        return self._writer.create(path, data)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace a file, whole; costs the fsyncs of `put_if_absent`."""
+        self._writer.replace(path, data)
+
+    def delete(self, path: str) -> None:
+        """Delete a file, without an fsync: a crash may bring it back."""
+        try:
+            os.unlink(self._absolute(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as cause:
+            raise _unavailable(path, cause) from cause
 
 
 def _not_found(path: str) -> NotFoundError:

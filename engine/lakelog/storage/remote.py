@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO, cast
 
-from lakelog.errors import NotFoundError, UnavailableError
+from lakelog.errors import NotFoundError, UnavailableError, UnsupportedStoreError
 from lakelog.storage.base import FileEntry
 
 _READERS = 16
@@ -94,10 +94,11 @@ class FsspecStore:
             while pending:
                 yield pending.popleft().result()
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
         """A seekable binary reader over one file, fetching ranges as they are read."""
         try:
-            return cast("BinaryIO", self._filesystem.open(self._absolute(path), "rb"))
+            opened = self._filesystem.open(self._absolute(path), "rb", size=size_bytes)
+            return cast("BinaryIO", opened)
         except (FileNotFoundError, IsADirectoryError) as cause:
             raise NotFoundError("the file is not there", path=path) from cause
         except Exception as cause:
@@ -112,6 +113,34 @@ class FsspecStore:
         except Exception as cause:
             raise _unavailable(path, cause) from cause
         return None if info.get("type") == "directory" else _entry(info)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing can be committed here, or None."""
+        protocol = self._root.split("://", 1)[0]
+        return (
+            f"the driver of {protocol}:// cannot create a file only if it is absent, so two "
+            "writers could both believe that they had written a version"
+        )
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:  # noqa: ARG002 - refused
+        """Refused."""
+        raise self._refused(path)
+
+    def put(self, path: str, data: bytes) -> None:  # noqa: ARG002 - refused
+        """Refused."""
+        raise self._refused(path)
+
+    def delete(self, path: str) -> None:
+        """Refused."""
+        raise self._refused(path)
+
+    def _refused(self, path: str) -> UnsupportedStoreError:
+        return UnsupportedStoreError(
+            self.refusal or "nothing can be written here",
+            path=path,
+            hint="keep the table on local disk, S3, Azure or Google Cloud Storage",
+        )
 
 
 def _entry(info: dict[str, Any]) -> FileEntry:

@@ -41,7 +41,9 @@ def open_store(
 
 def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
     import fsspec
+    from fsspec.implementations.memory import MemoryFileSystem
 
+    from lakelog.storage.memory import MemoryStore
     from lakelog.storage.remote import FsspecStore
 
     protocol = url.split("://", 1)[0].split("::", 1)[0]
@@ -69,4 +71,6 @@ def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
             path=url,
             hint="check storage_options and credentials",
         ) from cause
+    if type(filesystem) is MemoryFileSystem:
+        return MemoryStore(filesystem, base, url)
     return FsspecStore(filesystem, base, url)

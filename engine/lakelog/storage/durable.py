@@ -1,0 +1,406 @@
+"""Writing files on local disk so that they appear whole, once, and survive a crash.
+
+A file is written and fsynced without a name, or under a hidden temporary one, and then given its
+name in one step that fails if the name is taken; then the folder is fsynced. Tried in this order,
+what a filesystem cannot do being remembered:
+
+1. ``O_TMPFILE`` and ``linkat``: no temporary name, so a killed writer leaves nothing behind.
+2. A hidden temporary name and ``link``.
+3. A hidden temporary name and ``renameat2(RENAME_NOREPLACE)``, where hard links are missing.
+
+Where none works nothing is written: a look followed by a rename would let two writers win.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator
+
+from lakelog.errors import OutcomeUnknownError, UnavailableError, UnsupportedStoreError
+
+TEMPORARY = re.compile(r"\.lakelog-[0-9a-f]{32}\.tmp", re.ASCII)
+"""Names of temporary files. A killed writer may leave one; no listing shows it, and anybody may
+delete it once it is old."""
+
+_O_TMPFILE = getattr(os, "O_TMPFILE", 0)
+_O_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_O_NEW = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_MODE = 0o666  # the umask decides, as for any file
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+
+# A filesystem's or kernel's ways of saying that it does not know the call.
+_CANNOT = frozenset(
+    (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EXDEV)
+)
+# O_TMPFILE moreover: an older kernel opens the folder; linkat needs /proc.
+_CANNOT_ANONYMOUS = _CANNOT | {errno.EISDIR, errno.ENOENT, errno.EACCES}
+# Refused before anything was changed, whatever the filesystem: not even a network one says these
+# of a call that it carried out.
+_CERTAIN = frozenset(
+    (
+        *(errno.EACCES, errno.EDQUOT, errno.ELOOP, errno.EMFILE, errno.EMLINK),
+        *(errno.ENAMETOOLONG, errno.ENFILE, errno.ENOENT, errno.ENOMEM, errno.ENOSPC),
+        *(errno.ENOTDIR, errno.EPERM, errno.EROFS),
+    )
+)
+
+
+class DurableWriter:
+    """Writes below one folder; remembers what its filesystem can do. Safe in several threads.
+
+    Args:
+        root: The folder that all paths are relative to.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._anonymous = _O_TMPFILE != 0
+        self._links = hasattr(os, "link")
+        self._settled: set[str] = set()
+        self.refusal: str | None = None
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Create a file with all of `data` if its name is free; False if it is not.
+
+        Costs an fsync of the file and one of its folder; in a folder that this writer has not
+        written to before, also one of each folder above, up to the root's own parent.
+
+        Raises:
+            OutcomeUnknownError: The file has its name, but the folder could not be fsynced; or a
+                network filesystem failed while naming it.
+            UnavailableError: Nothing was written.
+            UnsupportedStoreError: The filesystem has no step that names a file only once.
+        """
+        if self.refusal is not None:
+            raise UnsupportedStoreError(self.refusal, path=path)
+        target = f"{self._root}/{path}"
+        # Not what decides: it spares the loser of a race the writing.
+        if os.path.lexists(target):
+            return False
+        with self._folder_of(target, path) as folder:
+            for give_name in (self._link_anonymous, self._link_temporary, self._rename_temporary):
+                won = give_name(target, path, data, folder)
+                if won is not None:
+                    break
+            else:
+                self.refusal = (
+                    "the filesystem has neither hard links nor renameat2(RENAME_NOREPLACE), so "
+                    "two writers could both believe that they had written a version"
+                )
+                raise UnsupportedStoreError(
+                    self.refusal, path=path, hint="keep the table on another filesystem"
+                )
+            if won:
+                _sync_named(folder, path)
+            return won
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Create or replace a file; readers see the old content or the new, whole.
+
+        Costs the fsyncs of `create`.
+
+        Raises:
+            OutcomeUnknownError: It was replaced, but the folder could not be fsynced.
+            UnavailableError: Nothing was written.
+        """
+        target = f"{self._root}/{path}"
+        with self._folder_of(target, path) as folder, _temporary(target) as temporary:
+            with _nothing_written(path):
+                _write_new(temporary, data)
+            try:
+                os.replace(temporary, target)
+            except OSError as cause:
+                raise _failed(path, cause) from cause
+            _sync_named(folder, path)
+
+    # Each gives the file its name: True. The name is taken: False. The filesystem cannot: None,
+    # and nothing is left behind.
+
+    def _link_anonymous(self, target: str, path: str, data: bytes, folder: int) -> bool | None:
+        if not self._anonymous:
+            return None
+        with _nothing_written(path):
+            try:
+                file = os.open(os.path.dirname(target), _O_NEW | _O_TMPFILE, _MODE)
+            except OSError as cause:
+                if cause.errno not in _CANNOT_ANONYMOUS:
+                    raise
+                self._anonymous = False
+                return None
+        try:
+            with _nothing_written(path):
+                _write(file, data)
+            # With a folder to be relative to, Python calls linkat, and that follows the link.
+            won = _link(
+                lambda: os.link(
+                    f"/proc/self/fd/{file}", os.path.basename(target), dst_dir_fd=folder
+                ),
+                lambda: _is_same(os.fstat(file), target),
+                path,
+                _CANNOT_ANONYMOUS,
+            )
+        finally:
+            os.close(file)
+        if won is None:
+            self._anonymous = False
+        return won
+
+    def _link_temporary(self, target: str, path: str, data: bytes, folder: int) -> bool | None:  # noqa: ARG002 - one of three
+        if not self._links:
+            return None
+        with _temporary(target) as temporary:
+            with _nothing_written(path):
+                _write_new(temporary, data)
+            won = _link(
+                lambda: os.link(temporary, target),
+                lambda: _is_same(os.stat(temporary), target),
+                path,
+                _CANNOT,
+            )
+        if won is None:
+            self._links = False
+        return won
+
+    def _rename_temporary(self, target: str, path: str, data: bytes, folder: int) -> bool | None:  # noqa: ARG002 - one of three
+        if _renameat2 is None:
+            return None
+        with _temporary(target) as temporary:
+            with _nothing_written(path):
+                _write_new(temporary, data)
+            try:
+                _renameat2(temporary, target)
+            except FileExistsError:
+                return False
+            except OSError as cause:
+                if cause.errno in _CANNOT:
+                    return None
+                raise _failed(path, cause) from cause
+        return True
+
+    @contextlib.contextmanager
+    def _folder_of(self, target: str, path: str) -> Iterator[int]:
+        """The folder of `target`, opened; it is made, and settled, where need be."""
+        folder = os.path.dirname(target)
+        with _nothing_written(path):
+            if folder not in self._settled:
+                self._settle(folder)
+            try:
+                descriptor = _open_folder(folder)
+            except FileNotFoundError:  # deleted since
+                self._settle(folder)
+                descriptor = _open_folder(folder)
+        try:
+            yield descriptor
+        finally:
+            _close(descriptor)
+
+    def _settle(self, folder: str) -> None:
+        """Make a folder, and make durable that it and those above are there, whoever made them:
+        another process may have made one a moment ago, and not have fsynced it yet.
+        """
+        made = {os.path.abspath(each) for each in _make_folders(folder)}
+        top = os.path.dirname(os.path.abspath(self._root))
+        at = os.path.abspath(folder)
+        while at in made or len(at) > len(top):
+            above = os.path.dirname(at)
+            try:
+                _sync_folder(above)
+            except PermissionError:
+                # Closed to this user, who then did not make what is in it.
+                if at in made:
+                    raise
+            at = above
+        self._settled.add(folder)
+
+
+def _make_folders(folder: str) -> list[str]:
+    """Make a folder and those above; those that were made, outermost first."""
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        return []
+    except FileNotFoundError:
+        above = os.path.dirname(folder)
+        if above in {"", folder}:
+            raise
+        made = _make_folders(above)
+        return [*made, *_make_folders(folder)]
+    return [folder]
+
+
+def _link(
+    link: Callable[[], None], is_linked: Callable[[], bool], path: str, cannot: frozenset[int]
+) -> bool | None:
+    try:
+        link()
+    except OSError as cause:
+        # A network filesystem that repeats a request whose answer was lost finds its own link.
+        try:
+            if is_linked():
+                return True
+        except OSError:
+            raise _failed(path, cause, unknown=True) from cause
+        if isinstance(cause, FileExistsError):
+            return False
+        if cause.errno in cannot:
+            return None
+        raise _failed(path, cause) from cause
+    return True
+
+
+def _is_same(status: os.stat_result, target: str) -> bool:
+    try:
+        return status.st_ino != 0 and os.path.samestat(status, os.stat(target))
+    except FileNotFoundError:
+        return False
+
+
+def _write_new(name: str, data: bytes) -> None:
+    file = os.open(name, _O_NEW | os.O_CREAT | os.O_EXCL, _MODE)
+    try:
+        _write(file, data)
+    finally:
+        os.close(file)
+
+
+def _write(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+    _sync(file)
+
+
+@contextlib.contextmanager
+def _temporary(target: str) -> Iterator[str]:
+    """A free temporary name beside `target`; what has it at the end is deleted."""
+    name = f"{os.path.dirname(target)}/.lakelog-{os.urandom(16).hex()}.tmp"
+    try:
+        yield name
+    finally:
+        # Gone if it was renamed or never made. One that cannot be deleted is hidden litter, and
+        # no reason to doubt the outcome.
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+
+
+@contextlib.contextmanager
+def _nothing_written(path: str) -> Iterator[None]:
+    """What fails here fails before the file has its name."""
+    try:
+        yield
+    except OSError as cause:
+        raise UnavailableError(
+            f"nothing was written: {cause.strerror or cause}",
+            path=path,
+            hint="check permissions and free space, then try again",
+        ) from cause
+
+
+def _failed(
+    path: str, cause: OSError, *, unknown: bool = False
+) -> UnavailableError | OutcomeUnknownError:
+    """The error of a step that names a file: some of them are answers of a lost request."""
+    if cause.errno in _CERTAIN and not unknown:
+        return UnavailableError(
+            f"nothing was written: {cause.strerror or cause}",
+            path=path,
+            hint="check permissions and free space, then try again",
+        )
+    return OutcomeUnknownError(
+        f"the file may have been written: {cause.strerror or cause}",
+        path=path,
+        hint="read it back before writing it again",
+    )
+
+
+def _sync_named(folder: int, path: str) -> None:
+    try:
+        _sync_descriptor(folder)
+    except OSError as cause:
+        raise OutcomeUnknownError(
+            f"the file has its name, but may lose it in a crash: {cause.strerror or cause}",
+            path=path,
+            hint="check the disk, and read the file back before writing it again",
+        ) from cause
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = _open_folder(folder)
+    try:
+        _sync_descriptor(descriptor)
+    finally:
+        _close(descriptor)
+
+
+if os.name == "nt":
+    # A folder cannot be opened there, and NTFS keeps its own journal of names.
+    def _open_folder(folder: str) -> int:
+        os.stat(folder)
+        return -1
+
+    def _sync_descriptor(descriptor: int) -> None:
+        assert descriptor == -1
+
+    def _close(descriptor: int) -> None:
+        assert descriptor == -1
+
+else:
+
+    def _open_folder(folder: str) -> int:
+        return os.open(folder, _O_FOLDER)
+
+    def _sync_descriptor(descriptor: int) -> None:
+        try:
+            os.fsync(descriptor)
+        except OSError as cause:
+            # A filesystem that cannot sync a folder says so in these words (some FUSE and SMB).
+            if cause.errno not in {errno.EINVAL, errno.ENOTSUP}:
+                raise
+
+    def _close(descriptor: int) -> None:
+        os.close(descriptor)
+
+
+def _sync(file: int) -> None:
+    full = _FULL_SYNC
+    if full is not None:
+        # fsync on macOS leaves the data in the drive's own cache.
+        with contextlib.suppress(OSError):
+            full(file)
+            return
+    os.fsync(file)
+
+
+def _find_full_sync() -> Callable[[int], object] | None:
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    command = getattr(fcntl, "F_FULLFSYNC", None)
+    return None if command is None else lambda file: fcntl.fcntl(file, command)
+
+
+def _find_renameat2() -> Callable[[str, str], None] | None:
+    """Linux's rename that fails if the name is taken; None where there is none."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return None
+    call.argtypes = (*(ctypes.c_int, ctypes.c_char_p) * 2, ctypes.c_uint)
+
+    def rename(source: str, target: str) -> None:
+        names = os.fsencode(source), os.fsencode(target)
+        if call(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), target)
+
+    return rename
+
+
+_FULL_SYNC = _find_full_sync()
+_renameat2 = _find_renameat2()

@@ -1,0 +1,78 @@
+"""`MemoryStore`: the `LogStore` of fsspec's ``memory://``, shared by all of a process.
+
+fsspec looks before it creates and hands all readers one file object with one position. So every
+write goes through one lock of the process, and readers get copies. Whoever writes to
+``memory://`` past a `MemoryStore` is not held by that lock.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from typing import Any, BinaryIO, cast
+
+from lakelog.errors import UnavailableError
+from lakelog.storage.base import FileEntry, require_content
+from lakelog.storage.remote import FsspecStore
+
+# Of the process and not of a store, for the files behind all of them are the same.
+_LOCK = threading.RLock()
+
+
+class MemoryStore(FsspecStore):
+    """A folder of fsspec's memory filesystem. Durable as long as the process lives.
+
+    Args:
+        filesystem: The filesystem.
+        base: Path of the table inside it.
+        root: The location as the caller gave it, for messages.
+    """
+
+    @property
+    def refusal(self) -> str | None:
+        """None: the lock makes creating exclusive within the process, and nobody else is there."""
+        return None
+
+    def _list(self, folder: str) -> list[dict[str, Any]]:
+        with _LOCK:
+            return super()._list(folder)
+
+    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:  # noqa: ARG002 - spares nothing here
+        """A seekable binary reader over a copy of one file."""
+        return cast("BinaryIO", io.BytesIO(self.read(path)))
+
+    def stat(self, path: str) -> FileEntry | None:
+        """Size and time of one file, or None."""
+        with _LOCK:
+            return super().stat(path)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Create a file, whole, if nothing has its name."""
+        require_content(path, data)
+        with _LOCK:
+            if self._filesystem.exists(self._absolute(path)):
+                return False
+            self._write(path, data)
+            return True
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace a file, whole."""
+        with _LOCK:
+            self._write(path, data)
+
+    def _write(self, path: str, data: bytes) -> None:
+        try:
+            # Given whole: a file that is opened and written is seen while it grows.
+            self._filesystem.pipe_file(self._absolute(path), bytes(data))
+        except OSError as cause:
+            raise UnavailableError(
+                f"nothing was written: {type(cause).__name__}: {cause}",
+                path=path,
+                hint="a file stands where a folder is needed, or the reverse",
+            ) from cause
+
+    def delete(self, path: str) -> None:
+        """Delete a file."""
+        with _LOCK:
+            if self._filesystem.isfile(self._absolute(path)):
+                self._filesystem.rm_file(self._absolute(path))

@@ -1,0 +1,65 @@
+"""`StoreWrapper`: a `LogStore` that hands every call on; subclasses change what they care about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import BinaryIO
+
+from lakelog.storage.base import FileEntry, LogStore
+
+
+class StoreWrapper:
+    """A `LogStore` over another one.
+
+    Args:
+        store: The store below.
+    """
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+
+    @property
+    def root(self) -> str:
+        """As the store below."""
+        return self._store.root
+
+    @property
+    def refusal(self) -> str | None:
+        """As the store below."""
+        return self._store.refusal
+
+    def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
+        """As the store below."""
+        return self._store.list_from(folder, start)
+
+    def list_folders(self, folder: str) -> list[str]:
+        """As the store below."""
+        return self._store.list_folders(folder)
+
+    def read(self, path: str) -> bytes:
+        """As the store below."""
+        return self._store.read(path)
+
+    def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
+        """As the store below."""
+        return self._store.read_many(paths)
+
+    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
+        """As the store below."""
+        return self._store.open(path, size_bytes)
+
+    def stat(self, path: str) -> FileEntry | None:
+        """As the store below."""
+        return self._store.stat(path)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """As the store below."""
+        return self._store.put_if_absent(path, data)
+
+    def put(self, path: str, data: bytes) -> None:
+        """As the store below."""
+        self._store.put(path, data)
+
+    def delete(self, path: str) -> None:
+        """As the store below."""
+        self._store.delete(path)

@@ -1,0 +1,145 @@
+"""What writing promises on the stores that need no server: local disk and memory."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from lakelog.errors import InvalidInputError, UnavailableError
+from lakelog.storage import LogStore, open_store
+
+WRITERS = 8
+ROUNDS = 40
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogStore]:
+    if request.param == "local":
+        yield open_store(str(tmp_path / "t"))
+        return
+    base = f"/{uuid.uuid4().hex}"
+    yield open_store(f"memory:/{base}/t")
+    filesystem = fsspec.filesystem("memory")
+    if filesystem.exists(base):
+        filesystem.rm(base, recursive=True)
+
+
+def test_a_file_is_created_once_and_folders_on_the_way_are_made(store: LogStore) -> None:
+    assert store.refusal is None
+    assert store.put_if_absent("log/deep/1", b"first")
+    assert not store.put_if_absent("log/deep/1", b"second")
+    assert store.read("log/deep/1") == b"first"
+    assert [e.name for e in store.list_from("log/deep")] == ["1"]
+
+
+def test_a_pointer_is_replaced(store: LogStore) -> None:
+    store.put("log/pointer", b"old and long")
+    store.put("log/pointer", b"new")
+    assert store.read("log/pointer") == b"new"
+    assert [e.name for e in store.list_from("log")] == ["pointer"]
+
+
+def test_a_deleted_file_is_gone_and_its_name_is_free(store: LogStore) -> None:
+    store.delete("log/1")
+    store.put_if_absent("log/1", b"x")
+    store.delete("log/1")
+    store.delete("log/1")
+    assert store.stat("log/1") is None
+    assert store.put_if_absent("log/1", b"y")
+
+
+def test_an_empty_file_is_not_created(store: LogStore) -> None:
+    with pytest.raises(InvalidInputError, match="empty"):
+        store.put_if_absent("log/1", b"")
+    assert store.list_from("log") == []
+
+
+def test_nothing_is_written_below_a_file(store: LogStore) -> None:
+    store.put("file", b"x")
+    for write in (store.put_if_absent, store.put):
+        with pytest.raises(UnavailableError):
+            write("file/1", b"y")
+    assert store.read("file") == b"x"
+
+
+def test_the_name_of_a_folder_is_taken(store: LogStore) -> None:
+    store.put("log/folder/1", b"x")
+    assert not store.put_if_absent("log/folder", b"y")
+
+
+@pytest.mark.parametrize("size", [1, 4096, 3_000_001])
+def test_content_is_kept_byte_for_byte(store: LogStore, size: int) -> None:
+    data = bytes(range(256)) * (size // 256 + 1)
+    assert store.put_if_absent("log/1", data[:size])
+    store.put("log/2", data[:size])
+    assert store.read("log/1") == store.read("log/2") == data[:size]
+
+
+def test_an_opened_file_keeps_its_own_position(store: LogStore) -> None:
+    store.put("log/1", b"abcdef")
+    with store.open("log/1", 6) as one, store.open("log/1") as other:
+        assert one.read(3) == b"abc"
+        assert other.read(2) == b"ab"
+        assert one.read() == b"def"
+
+
+def test_of_racing_writers_one_wins_and_readers_see_all_of_it_or_nothing(store: LogStore) -> None:
+    # Two sizes of block, so that a torn file could not pass for a whole one.
+    contents = {bytes([65 + n]) * (100_000 + n) for n in range(WRITERS)}
+    start = threading.Barrier(WRITERS + 1)
+    wins: list[tuple[int, bytes]] = []
+    torn: list[int] = []
+    done = threading.Event()
+
+    def write(data: bytes) -> None:
+        for n in range(ROUNDS):
+            start.wait()
+            if store.put_if_absent(f"log/{n:03d}", data):
+                wins.append((n, data))
+
+    def read() -> None:
+        while not done.is_set():
+            for entry in store.list_from("log"):
+                data = store.read(f"log/{entry.name}")
+                if data not in contents or len(data) != entry.size_bytes:
+                    torn.append(len(data))
+
+    writers = [threading.Thread(target=write, args=(data,)) for data in sorted(contents)]
+    reader = threading.Thread(target=read)
+    for thread in (*writers, reader):
+        thread.start()
+    for _ in range(ROUNDS):
+        start.wait()
+    for thread in writers:
+        thread.join()
+    done.set()
+    reader.join()
+    assert sorted(n for n, _ in wins) == list(range(ROUNDS))
+    assert all(store.read(f"log/{n:03d}") == data for n, data in wins)
+    assert torn == []
+    assert len(store.list_from("log")) == ROUNDS
+
+
+def test_readers_of_a_pointer_see_the_old_or_the_new(store: LogStore) -> None:
+    versions = [bytes([65 + n]) * (50_000 + n) for n in range(10)]
+    store.put("log/pointer", versions[0])
+    seen: set[bytes] = set()
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            seen.add(store.read("log/pointer"))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(10):
+        for data in versions:
+            store.put("log/pointer", data)
+    done.set()
+    reader.join()
+    assert seen <= set(versions)
