@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakelog.demo.checkpoint import SCHEMA as CHECKPOINT
 from perf import columns
 
 Facts = dict[str, int]
@@ -26,70 +27,6 @@ CHECKPOINT_VERSION = 100
 _ROW_GROUP_ROWS = 131_072
 _MS = columns.FIRST_MODIFICATION_MS
 _MAP = pa.map_(pa.string(), pa.string())
-_DV = pa.struct(
-    {
-        "storageType": pa.string(),
-        "pathOrInlineDv": pa.string(),
-        "offset": pa.int32(),
-        "sizeInBytes": pa.int32(),
-        "cardinality": pa.int64(),
-        "maxRowIndex": pa.int64(),
-    }
-)
-_CHECKPOINT = pa.schema(
-    {
-        "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
-        "add": pa.struct(
-            {
-                "path": pa.string(),
-                "partitionValues": _MAP,
-                "size": pa.int64(),
-                "modificationTime": pa.int64(),
-                "dataChange": pa.bool_(),
-                "tags": _MAP,
-                "deletionVector": _DV,
-                "baseRowId": pa.int64(),
-                "defaultRowCommitVersion": pa.int64(),
-                "clusteringProvider": pa.string(),
-                "stats": pa.string(),
-            }
-        ),
-        "remove": pa.struct(
-            {
-                "path": pa.string(),
-                "deletionTimestamp": pa.int64(),
-                "dataChange": pa.bool_(),
-                "extendedFileMetadata": pa.bool_(),
-                "partitionValues": _MAP,
-                "size": pa.int64(),
-                "deletionVector": _DV,
-                "baseRowId": pa.int64(),
-                "defaultRowCommitVersion": pa.int64(),
-            }
-        ),
-        "metaData": pa.struct(
-            {
-                "id": pa.string(),
-                "name": pa.string(),
-                "description": pa.string(),
-                "format": pa.struct({"provider": pa.string(), "options": _MAP}),
-                "schemaString": pa.string(),
-                "partitionColumns": pa.list_(pa.string()),
-                "configuration": _MAP,
-                "createdTime": pa.int64(),
-            }
-        ),
-        "protocol": pa.struct(
-            {
-                "minReaderVersion": pa.int32(),
-                "minWriterVersion": pa.int32(),
-                "readerFeatures": pa.list_(pa.string()),
-                "writerFeatures": pa.list_(pa.string()),
-            }
-        ),
-    }
-)
-"""The columns of a classic checkpoint that Spark writes with JSON statistics only."""
 
 
 def generate(name: str, directory: Path, scale: float) -> Facts:
@@ -265,7 +202,7 @@ def _head(*, partitioned: bool = True) -> pa.Table:
     metadata["format"] = {"provider": "parquet", "options": []}
     metadata["configuration"] = [("delta.checkpointInterval", "100")]
     rows = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
-    return pa.Table.from_pylist(rows, schema=_CHECKPOINT)
+    return pa.Table.from_pylist(rows, schema=CHECKPOINT)
 
 
 def _adds(frame: pl.DataFrame) -> pa.Table:
@@ -285,7 +222,7 @@ def _rows(action: str, frame: pl.DataFrame, constants: dict[str, pa.Array]) -> p
         name: frame[name].to_arrow(compat_level=pl.CompatLevel.oldest()) for name in frame.columns
     }
     given["partitionValues"] = _partition_map(frame)
-    struct = _CHECKPOINT.field(action).type
+    struct = CHECKPOINT.field(action).type
     children = [
         given[field.name].cast(field.type) if field.name in given else pa.nulls(count, field.type)
         for field in struct
@@ -294,9 +231,9 @@ def _rows(action: str, frame: pl.DataFrame, constants: dict[str, pa.Array]) -> p
         pa.StructArray.from_arrays(children, fields=list(struct))
         if field.name == action
         else pa.nulls(count, field.type)
-        for field in _CHECKPOINT
+        for field in CHECKPOINT
     ]
-    return pa.Table.from_arrays(columns_, schema=_CHECKPOINT)
+    return pa.Table.from_arrays(columns_, schema=CHECKPOINT)
 
 
 def _partition_map(frame: pl.DataFrame) -> pa.Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import polars as pl
-import pyarrow as pa
 import pytest
 
 from lakelog import actions, contract
@@ -14,7 +13,6 @@ def test_the_schema_is_the_contracts_in_order() -> None:
     assert list(actions.schema()) == [f.name for f in fields]
     assert actions.schema()["tags"] == pl.Map(pl.String, pl.String)
     assert actions.schema()["size"] == pl.Int64
-    assert actions.arrow_type("tags") == pa.map_(pa.string(), pa.string())
 
 
 def test_conforming_adds_what_is_missing_and_drops_what_is_not_asked_for() -> None:

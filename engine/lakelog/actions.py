@@ -32,14 +32,6 @@ def schema() -> pl.Schema:
     return pl.Schema({f.name: contract.to_polars(f.type) for f in contract.load("actions").fields})
 
 
-@cache
-def arrow_type(column: str) -> object:
-    """The Arrow type of one column of the flattened action table."""
-    field = contract.load("actions").field(column)
-    assert field is not None, column
-    return contract.to_arrow(field.type)
-
-
 def empty(columns: Sequence[str] | None = None) -> pl.DataFrame:
     """A frame without rows, with `columns` (default: all) in the contract's dtypes."""
     full = schema()

@@ -23,7 +23,7 @@ _DELETION_VECTOR = pa.struct(
         "maxRowIndex": pa.int64(),
     }
 )
-_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     {
         "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
         "add": pa.struct(
@@ -79,6 +79,7 @@ _SCHEMA = pa.schema(
         ),
     }
 )
+"""The columns of a classic checkpoint that Spark writes with JSON statistics only."""
 
 
 def checkpoint_bytes(
@@ -94,7 +95,7 @@ def checkpoint_bytes(
     """
     table = pa.concat_tables(
         [
-            pa.Table.from_pylist(state, schema=_SCHEMA),
+            pa.Table.from_pylist(state, schema=SCHEMA),
             _rows("add", adds, {"dataChange": False}),
             _rows("remove", removes, {"dataChange": False, "extendedFileMetadata": True}),
         ]
@@ -110,7 +111,7 @@ def _rows(action: str, frame: pl.DataFrame, constants: dict[str, bool]) -> pa.Ta
     given = {name: pa.repeat(pa.scalar(value), count) for name, value in constants.items()}
     given |= {name: frame[name].to_arrow() for name in frame.columns}
     given["partitionValues"] = _partition_values(frame)
-    struct = _SCHEMA.field(action).type
+    struct = SCHEMA.field(action).type
     children = [
         given[field.name].cast(field.type) if field.name in given else pa.nulls(count, field.type)
         for field in struct
@@ -119,9 +120,9 @@ def _rows(action: str, frame: pl.DataFrame, constants: dict[str, bool]) -> pa.Ta
         pa.StructArray.from_arrays(children, fields=list(struct))
         if field.name == action
         else pa.nulls(count, field.type)
-        for field in _SCHEMA
+        for field in SCHEMA
     ]
-    return pa.Table.from_arrays(arrays, schema=_SCHEMA)
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
 def _partition_values(frame: pl.DataFrame) -> pa.Array:

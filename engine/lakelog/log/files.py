@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 
 import polars as pl
-from polars.io.plugins import register_io_source
 
 from lakelog import actions, contract
 from lakelog.formats.base import STRUCT_STATISTICS
 from lakelog.log.metadata import Metadata
+from lakelog.log.source import lazy_frame
 from lakelog.log.statistics.partitions import PREFIX, typed_partitions
 from lakelog.log.statistics.prune import keep_mask, referenced_columns
 from lakelog.log.statistics.text import stats_text_from_struct
@@ -247,25 +247,10 @@ def lazy_files(
         referenced_columns(where, query.metadata.schema)  # refuses a wrong one now, not on collect
     schema = query.schema()
 
-    def scan(
-        with_columns: list[str] | None,
-        predicate: pl.Expr | None,
-        n_rows: int | None,
-        _batch_size: int | None,
-    ) -> Iterator[pl.DataFrame]:
-        chosen = list(schema) if with_columns is None else with_columns
-        roots = [] if predicate is None else predicate.meta.root_names()
-        wanted = [c for c in schema if c in chosen or c in roots]
+    def read(wanted: Sequence[str]) -> Iterator[pl.DataFrame]:
         needs_text = where is not None or any(c in (*STATISTICS, "stats") for c in wanted)
         sources = query.sources(wanted, needs_text and struct_statistics())
         frames = live(sources, lambda batch: query.derive(batch, wanted))
-        frame = pl.concat(frames) if frames else pl.DataFrame(schema={c: schema[c] for c in wanted})
-        if predicate is not None:
-            frame = frame.filter(predicate)
-        if n_rows is not None:
-            frame = frame.head(n_rows)
-        yield frame.select(chosen)
+        yield pl.concat(frames) if frames else pl.DataFrame(schema={c: schema[c] for c in wanted})
 
-    return register_io_source(
-        scan, schema=schema, validate_schema=True, is_pure=True, explain_name="lakelog files"
-    )
+    return lazy_frame(schema, read, "lakelog files", is_pure=True)

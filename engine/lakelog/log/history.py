@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 import polars as pl
-from polars.io.plugins import register_io_source
 
 from lakelog import actions
 from lakelog.errors import InvalidInputError, LakelogWarning, VersionNotFoundError
@@ -18,6 +17,7 @@ from lakelog.formats.base import Actions, CommitFile, CommitInfo
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.log.context import Log, commit_times, state_times
 from lakelog.log.segment import latest_version, validate_contiguous
+from lakelog.log.source import lazy_frame
 from lakelog.log.statistics.maps import map_stats
 
 HISTORY_COLUMNS = (
@@ -158,34 +158,13 @@ def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFra
     Memory: the columns asked for; decoding holds about 64 MB of commits at a time.
     """
 
-    def scan(
-        with_columns: list[str] | None,
-        predicate: pl.Expr | None,
-        n_rows: int | None,
-        _batch_size: int | None,
-    ) -> Iterator[pl.DataFrame]:
-        chosen = list(actions.schema()) if with_columns is None else with_columns
-        roots = [] if predicate is None else predicate.meta.root_names()
-        wanted = [c for c in actions.schema() if c in chosen or c in roots]
+    def read(wanted: Sequence[str]) -> Iterator[pl.DataFrame]:
         commits = commits_between(log, start, end)
         listed = log.list_all().commits
-        yielded = False
         for chunk in by_size(commits):
-            frame = _chunk(log, chunk, listed, wanted)
-            if predicate is not None:
-                frame = frame.filter(predicate)
-            if n_rows is not None:
-                frame = frame.head(n_rows)
-                n_rows -= frame.height
-            if frame.height or not yielded:
-                yielded = True
-                yield frame.select(chosen)
-            if n_rows == 0:
-                return
+            yield _chunk(log, chunk, listed, wanted)
 
-    return register_io_source(
-        scan, schema=actions.schema(), validate_schema=True, explain_name="lakelog actions"
-    )
+    return lazy_frame(actions.schema(), read, "lakelog actions")
 
 
 def by_size(commits: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:

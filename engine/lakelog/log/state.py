@@ -35,7 +35,7 @@ from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.replay import Layers, exclude, last_of, reconcile_files, reconcile_meta
 from lakelog.log.segment import LogSegment
-from lakelog.log.tally import sum_sizes
+from lakelog.log.tally import may_repeat, sum_sizes
 
 _SMALL_TAIL_BYTES = 16 << 20
 _WORKERS = min(4, os.cpu_count() or 1)
@@ -350,8 +350,7 @@ class State:
             return True
         with broken_checkpoint(self.base.checkpoint):
             hashes = [f["path"].hash() for f in self.base.reader.iter_files(("path",))]
-        every = pl.concat(hashes) if hashes else pl.Series(dtype=pl.UInt64)
-        if every.n_unique() == every.len():
+        if not may_repeat(hashes):
             return True
         if self.log.dialect.reconciled_checkpoints:
             self._refuse_repeats()
@@ -398,10 +397,7 @@ class State:
             return transform(frame)
 
         frames = list(self.iter_live(kind, columns, hashed))
-        if not hashes:
-            return frames
-        every = pl.concat(hashes)
-        if every.n_unique() == every.len():
+        if not may_repeat(hashes):
             return frames
         if self.log.dialect.reconciled_checkpoints:
             self._refuse_repeats()

@@ -8,7 +8,7 @@ one in 10^19.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -24,7 +24,7 @@ class Tally:
 
     Attributes:
         hashes: Columns ``one``, ``two`` (UInt64) and ``size`` (Int64), one row a file.
-        paths_repeat: Whether two files have one path: two deletion vectors of it, or damage.
+        paths_repeat: Whether two files may have one path; see `may_repeat`.
     """
 
     hashes: pl.DataFrame
@@ -41,8 +41,7 @@ class Tally:
             paths.append(batch["path"].hash())
         if not frames:
             return Tally(pl.DataFrame([*_hashes(_NOTHING), _NOTHING["size"]]), False)
-        every = pl.concat(paths)
-        return Tally(pl.concat(frames), every.n_unique() < every.len())
+        return Tally(pl.concat(frames), may_repeat(paths))
 
     def without(self, keys: pl.DataFrame) -> tuple[int, int]:
         """Files and their bytes, without those in `keys`.
@@ -56,6 +55,14 @@ class Tally:
         hidden = suspects.join(hashed, on=list(_SEEDS), how="semi")
         files = self.hashes.height - hidden.height
         return files, sum_sizes(self.hashes) - sum_sizes(hidden)
+
+
+def may_repeat(hashes: Sequence[pl.Series]) -> bool:
+    """Whether two of the paths hashed may be one: two deletion vectors of a file, damage, or a
+    clash of hashes. False is certain.
+    """
+    every = pl.concat(hashes) if hashes else pl.Series(dtype=pl.UInt64)
+    return every.n_unique() < every.len()
 
 
 def sum_sizes(files: pl.DataFrame) -> int:
