@@ -1,0 +1,269 @@
+"""`InjectingStore`: a `LogStore` that is slow, fails, loses answers, or dies, as rules say.
+
+For tests: a write path is proved by failing its first operation, then its second, and so on until
+it succeeds. It stands between the layers above and any store, so a fault looks to them exactly as
+`LogStore` says that faults look.
+
+>>> from lakelog.storage import open_store
+>>> store = InjectingStore(open_store("memory://doc"), [Rule("lost", "put_if_absent", nth=2)])
+>>> store.put_if_absent("log/1", b"x")
+True
+>>> store.put_if_absent("log/2", b"y")
+Traceback (most recent call last):
+lakelog.errors.OutcomeUnknownError: the answer was lost (injected) [path=log/2] Next: look ...
+>>> store.read("log/2"), store.operations[-1]
+(b'y', ('read', 'log/2'))
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Literal, NoReturn, cast, get_args
+
+from lakelog.errors import InvalidInputError, OutcomeUnknownError, UnavailableError
+from lakelog.storage.base import FileEntry, LogStore
+from lakelog.storage.ranged import Range, RangedFile
+from lakelog.storage.wrapper import StoreWrapper
+
+Kind = Literal["list", "read", "open", "stat", "put_if_absent", "put", "delete"]
+Fault = Literal["fail", "unknown", "lost", "lost_taken", "late", "kill_before", "kill_after"]
+
+KINDS: tuple[str, ...] = get_args(Kind)
+FAULTS: tuple[str, ...] = get_args(Fault)
+WRITES: tuple[Kind, ...] = ("put_if_absent", "put", "delete")
+IN_FLIGHT = 128
+"""How many files of one `LogStore.read_many` share a round trip."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which operations meet which fault.
+
+    Attributes:
+        fault: What happens:
+
+            - ``fail``: nothing is done, and `UnavailableError` says so.
+            - ``unknown``: nothing is done, and `OutcomeUnknownError` is raised: the request never
+              arrived, but who could tell.
+            - ``lost``: it is done, and `OutcomeUnknownError` is raised: the answer was lost.
+            - ``lost_taken``: it is done, and `put_if_absent` says that the name is taken: a driver
+              lost the answer, asked again, and met its own file.
+            - ``late``: `OutcomeUnknownError` is raised now, and it is done just before the next
+              write, or at `InjectingStore.arrive`: the request was still on its way.
+            - ``kill_before``, ``kill_after``: the process gets SIGKILL before or after it is done.
+
+            Reading and `delete` know no unknown outcome: there ``unknown``, ``lost`` and ``late``
+            raise `UnavailableError`. ``lost_taken`` is for `put_if_absent` alone.
+        kinds: Kinds of operations that it is for, or one kind; empty is all of them.
+        nth: The first operation that meets it: 1 is the first of those that fit `kinds` and
+            `path`, counted by each `InjectingStore` for each rule.
+        times: How many meet it, from that one on; None is all.
+        path: Pattern of paths, as in `fnmatch`; ``*`` also matches ``/``.
+
+    Raises:
+        InvalidInputError: A fault or a kind that there is not, or `nth` below 1.
+    """
+
+    fault: Fault
+    kinds: Sequence[Kind] | Kind = ()
+    nth: int = 1
+    times: int | None = 1
+    path: str = "*"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.kinds, str):
+            object.__setattr__(self, "kinds", (self.kinds,))
+        if self.fault not in FAULTS or not set(self.kinds) <= set(KINDS) or self.nth < 1:
+            raise InvalidInputError(
+                "no such rule",
+                expected=f"fault of {', '.join(FAULTS)}; kinds of {', '.join(KINDS)}; nth >= 1",
+                found=self,
+            )
+
+    def fits(self, kind: str, path: str) -> bool:
+        """Whether an operation counts for this rule."""
+        return (not self.kinds or kind in self.kinds) and fnmatch.fnmatchcase(path, self.path)
+
+
+class InjectingStore(StoreWrapper):
+    """A store with faults and latency. Safe to use from several threads.
+
+    Every call is one operation, but `read_many` is one ``read`` a file, 128 of which share a round
+    trip, and a large opened file is one ``read`` a range fetched. `list_folders` is a ``list``.
+    Opening costs a round trip, and another to ask for the size where it is not given.
+
+    Args:
+        store: The store below.
+        rules: Faults; for each operation the first rule that strikes decides.
+        latency_s: Seconds that each round trip takes.
+        sleep: Lets that time pass.
+
+    Attributes:
+        operations: Kind and path of every operation so far, in order.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        rules: Iterable[Rule] = (),
+        latency_s: float = 0.0,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        super().__init__(store)
+        self.operations: list[tuple[str, str]] = []
+        self.latency_s = latency_s
+        self._rules = tuple(rules)
+        self._counts = [0] * len(self._rules)
+        self._sleep = sleep
+        self._late: list[Callable[[], object]] = []
+        self._lock = threading.Lock()
+
+    def arrive(self) -> None:
+        """Let the writes that are late be done."""
+        with self._lock:
+            late, self._late = self._late, []
+        for effect in late:
+            effect()
+
+    def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
+        """As the store below, or a fault."""
+        with self._operation("list", folder):
+            return self._store.list_from(folder, start)
+
+    def list_folders(self, folder: str) -> list[str]:
+        """As the store below, or a fault."""
+        with self._operation("list", folder):
+            return self._store.list_folders(folder)
+
+    def read(self, path: str) -> bytes:
+        """As the store below, or a fault."""
+        with self._operation("read", path):
+            return self._store.read(path)
+
+    def read_many(self, paths: Sequence[str]) -> Iterator[bytes]:
+        """As the store below, or a fault at the turn of the file that meets it."""
+        contents = iter(self._store.read_many(paths))
+        for index, path in enumerate(paths):
+            with self._operation("read", path, trips=int(index % IN_FLIGHT == 0)):
+                data = next(contents)
+            yield data
+
+    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
+        """As the store below, or a fault; so are the reads of a large file."""
+        with self._operation("open", path, trips=1 if size_bytes is not None else 2):
+            below = self._store.open(path, size_bytes)
+            lock = threading.Lock()
+            opening = True
+
+            def fetch(ranges: Sequence[Range]) -> list[bytes]:
+                found: list[bytes] = []
+                for index, (start, end) in enumerate(ranges):
+                    if not opening:
+                        self._begin("read", path, trips=int(index % IN_FLIGHT == 0))
+                    with lock:
+                        below.seek(start)
+                        found.append(below.read(end - start))
+                return found
+
+            file = RangedFile(fetch, below.seek(0, os.SEEK_END))
+            opening = False
+            return cast("BinaryIO", file)
+
+    def stat(self, path: str) -> FileEntry | None:
+        """As the store below, or a fault."""
+        with self._operation("stat", path):
+            return self._store.stat(path)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """As the store below, or a fault."""
+        won = self._write("put_if_absent", path, lambda: self._store.put_if_absent(path, data))
+        return bool(won)
+
+    def put(self, path: str, data: bytes) -> None:
+        """As the store below, or a fault."""
+        self._write("put", path, lambda: self._store.put(path, data))
+
+    def delete(self, path: str) -> None:
+        """As the store below, or a fault."""
+        self._write("delete", path, lambda: self._store.delete(path))
+
+    def _write(self, kind: Kind, path: str, effect: Callable[[], object]) -> object:
+        fault = self._begin(kind, path)
+        if fault == "late":
+            with self._lock:
+                self._late.append(effect)
+        result = effect() if fault not in {"unknown", "late"} else None
+        if fault == "kill_after":
+            _die()
+        if fault in {"unknown", "lost", "late"}:
+            raise _lost(kind, path)
+        return False if fault == "lost_taken" else result
+
+    def _operation(self, kind: Kind, path: str, trips: int = 1) -> _Operation:
+        return _Operation(self._begin(kind, path, trips), path)
+
+    def _begin(self, kind: Kind, path: str, trips: int = 1) -> Fault | None:
+        """Log an operation, let its time pass, and give the fault that it meets.
+
+        Raises:
+            UnavailableError: It meets ``fail``.
+        """
+        with self._lock:
+            self.operations.append((kind, path))
+            fault = self._strike(kind, path)
+        for _ in range(trips):
+            if self.latency_s:
+                self._sleep(self.latency_s)
+        if kind in WRITES:
+            self.arrive()
+        if fault == "kill_before":
+            _die()
+        if fault == "fail":
+            raise UnavailableError("the store failed, and nothing was done (injected)", path=path)
+        return fault
+
+    def _strike(self, kind: Kind, path: str) -> Fault | None:
+        struck: Fault | None = None
+        for index, rule in enumerate(self._rules):
+            if not rule.fits(kind, path):
+                continue
+            self._counts[index] += 1
+            past = self._counts[index] - rule.nth
+            if struck is None and past >= 0 and (rule.times is None or past < rule.times):
+                struck = rule.fault
+        return struck
+
+
+class _Operation:
+    """The end of an operation that has no outcome to doubt."""
+
+    def __init__(self, fault: Fault | None, path: str) -> None:
+        self._fault = fault
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if self._fault == "kill_after":
+            _die()
+        if error is None and self._fault in {"unknown", "lost", "late"}:
+            raise UnavailableError("the answer was lost (injected)", path=self._path)
+
+
+def _lost(kind: Kind, path: str) -> OutcomeUnknownError | UnavailableError:
+    error = UnavailableError if kind == "delete" else OutcomeUnknownError
+    return error("the answer was lost (injected)", path=path, hint="look before doing it again")
+
+
+def _die() -> NoReturn:
+    if hasattr(signal, "SIGKILL"):
+        os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()  # it comes, but not always before the next line
+    os._exit(137)

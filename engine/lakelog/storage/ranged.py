@@ -1,0 +1,174 @@
+"""`RangedFile`: a seekable reader over a file that is fetched in ranges, each a round trip.
+
+A small file comes whole in the first trip. A larger one comes in blocks, of which the most recent
+are kept, and its end first, as that is where Parquet's readers look. `RangedFile.prefetch` fetches
+many ranges in one trip, and `RangedFile.reopen` gives another position over the same blocks.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from lakelog.errors import UnavailableError
+
+Range = tuple[int, int]
+"""First byte, and the one after the last."""
+
+Fetch = Callable[[Sequence[Range]], Sequence[bytes]]
+"""Fetches ranges at the same time; each answer is as long as its range."""
+
+WHOLE_BYTES = 16 << 20
+"""A file of up to this many bytes is fetched whole."""
+
+_BLOCK_BYTES = 1 << 20
+_REQUEST_BLOCKS = 4  # of one request; several go at once
+_KEPT_BLOCKS = 48
+_TAIL_BLOCKS = 2
+
+
+class _Blocks:
+    """The blocks of a file that are at hand; safe to use from several threads.
+
+    Memory: 48 MiB, besides what one read or prefetch asks for.
+    """
+
+    def __init__(self, fetch: Fetch, size_bytes: int) -> None:
+        self._fetch = fetch
+        self.size_bytes = size_bytes
+        self._count = -(-size_bytes // _BLOCK_BYTES)
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+        first = 0 if size_bytes <= WHOLE_BYTES else max(0, self._count - _TAIL_BLOCKS)
+        self.load(range(first, self._count))
+
+    def load(self, numbers: Iterable[int]) -> dict[int, bytes]:
+        """The blocks of these numbers; those that are not at hand are fetched in one trip."""
+        wanted = sorted(set(numbers))
+        with self._lock:
+            found = {n: self._kept[n] for n in wanted if n in self._kept}
+            for number in found:
+                self._kept.move_to_end(number)
+        missing = [n for n in wanted if n not in found]
+        if missing:
+            fetched = self._load_missing(missing)
+            found |= fetched
+            with self._lock:
+                self._kept |= fetched
+                while len(self._kept) > max(_KEPT_BLOCKS, len(wanted)):
+                    self._kept.popitem(last=False)
+        return found
+
+    def _load_missing(self, missing: Sequence[int]) -> dict[int, bytes]:
+        runs: list[list[int]] = []
+        for number in missing:
+            if runs and number == runs[-1][-1] + 1 and len(runs[-1]) < _REQUEST_BLOCKS:
+                runs[-1].append(number)
+            else:
+                runs.append([number])
+        ranges = [
+            (run[0] * _BLOCK_BYTES, min((run[-1] + 1) * _BLOCK_BYTES, self.size_bytes))
+            for run in runs
+        ]
+        blocks: dict[int, bytes] = {}
+        for run, (start, end), data in zip(runs, ranges, self._fetch(ranges), strict=True):
+            if len(data) != end - start:
+                raise UnavailableError(
+                    "the store gave fewer bytes than the file has",
+                    expected=end - start,
+                    found=len(data),
+                    hint="the file was replaced while it was read; open the table again",
+                )
+            for index, number in enumerate(run):
+                blocks[number] = data[index * _BLOCK_BYTES : (index + 1) * _BLOCK_BYTES]
+        return blocks
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes from `start` to `end`, which must be inside the file."""
+        numbers = range(start // _BLOCK_BYTES, -(-end // _BLOCK_BYTES))
+        blocks = self.load(numbers)
+        data = b"".join(blocks[n] for n in numbers) if len(numbers) > 1 else blocks[numbers[0]]
+        offset = numbers[0] * _BLOCK_BYTES
+        return data[start - offset : end - offset]
+
+
+class RangedFile(io.RawIOBase):
+    """A seekable binary reader; not to be shared by threads, but see `reopen`.
+
+    Args:
+        fetch: Fetches ranges of the file at the same time.
+        size_bytes: The file's length.
+
+    Raises:
+        NotFoundError: No such file, as `fetch` says.
+        UnavailableError: The store failed, or gave another length than it was asked for.
+    """
+
+    def __init__(self, fetch: Fetch, size_bytes: int) -> None:
+        super().__init__()
+        self._blocks = _Blocks(fetch, size_bytes)
+        self._position = 0
+
+    def reopen(self) -> RangedFile:
+        """Another reader of the same file, at its start, that shares what was fetched."""
+        other = object.__new__(RangedFile)
+        other._blocks = self._blocks
+        other._position = 0
+        return other
+
+    @property
+    def size_bytes(self) -> int:
+        """The file's length."""
+        return self._blocks.size_bytes
+
+    def prefetch(self, ranges: Iterable[Range]) -> None:
+        """Fetch all of these ranges in one trip, for the reads that follow."""
+        self._blocks.load(
+            number
+            for start, end in ranges
+            if start < end
+            for number in range(start // _BLOCK_BYTES, -(-end // _BLOCK_BYTES))
+        )
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Up to `size` bytes from here on; all that is left if it is negative or None."""
+        left = max(0, self.size_bytes - self._position)
+        size = left if size is None or size < 0 else min(size, left)
+        if not size:
+            return b""
+        data = self._blocks.read(self._position, self._position + size)
+        self._position += size
+        return data
+
+    def readall(self) -> bytes:
+        """All that is left."""
+        return self.read()
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill `buffer` as far as the file goes."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move, as `io.RawIOBase`."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size_bytes}[whence]
+        if base + offset < 0:
+            raise ValueError(f"a position before the file's start: {base + offset}")
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        """The position."""
+        return self._position
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True

@@ -1,0 +1,228 @@
+"""`InjectingStore`: every fault does what its name says, at the operation that a rule names."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lakelog.errors import InvalidInputError, NotFoundError, OutcomeUnknownError, UnavailableError
+from lakelog.storage import LogStore, open_store
+from lakelog.storage.inject import KINDS, Fault, InjectingStore, Kind, Rule
+from lakelog.storage.ranged import WHOLE_BYTES
+
+Write = Callable[[LogStore], object]
+
+PUT: Write = lambda store: store.put("log/1", b"x")
+CREATE: Write = lambda store: store.put_if_absent("log/1", b"x")
+
+
+@pytest.fixture
+def below() -> LogStore:
+    return open_store(f"memory://{uuid.uuid4().hex}/t")
+
+
+@pytest.mark.parametrize("write", [PUT, CREATE], ids=["put", "put_if_absent"])
+@pytest.mark.parametrize(
+    ("fault", "error", "written"),
+    [
+        ("fail", UnavailableError, False),
+        ("unknown", OutcomeUnknownError, False),
+        ("lost", OutcomeUnknownError, True),
+        ("late", OutcomeUnknownError, False),
+    ],
+)
+def test_a_write_fails_before_or_after_its_effect(
+    below: LogStore, write: Write, fault: Fault, error: type[Exception], written: bool
+) -> None:
+    with pytest.raises(error):
+        write(InjectingStore(below, [Rule(fault)]))
+    assert (below.stat("log/1") is not None) is written
+
+
+def test_a_lost_answer_that_was_asked_for_again_says_taken(below: LogStore) -> None:
+    store = InjectingStore(below, [Rule("lost_taken", "put_if_absent")])
+    assert not store.put_if_absent("log/1", b"x")
+    assert below.read("log/1") == b"x"
+    assert store.put_if_absent("log/2", b"x")
+
+
+def test_a_late_write_arrives_before_the_next_one(below: LogStore) -> None:
+    store = InjectingStore(below, [Rule("late", "put_if_absent")])
+    with pytest.raises(OutcomeUnknownError):
+        store.put_if_absent("log/1", b"early")
+    with pytest.raises(NotFoundError):
+        store.read("log/1")
+    assert not store.put_if_absent("log/1", b"second")
+    assert store.read("log/1") == b"early"
+
+
+def test_a_late_write_may_find_its_name_taken(below: LogStore) -> None:
+    store = InjectingStore(below, [Rule("late", "put_if_absent")])
+    with pytest.raises(OutcomeUnknownError):
+        store.put_if_absent("log/1", b"early")
+    below.put_if_absent("log/1", b"other")
+    store.arrive()
+    assert below.read("log/1") == b"other"
+
+
+@pytest.mark.parametrize("fault", ["fail", "lost", "late", "unknown"])
+def test_a_delete_and_a_read_that_fail_are_unavailable(below: LogStore, fault: Fault) -> None:
+    below.put("log/1", b"x")
+    operations: list[Write] = [
+        lambda s: s.delete("log/1"),
+        lambda s: s.read("log/1"),
+        lambda s: list(s.read_many(["log/1"])),
+        lambda s: s.open("log/1"),
+        lambda s: s.stat("log/1"),
+        lambda s: s.list_from("log"),
+        lambda s: s.list_folders(""),
+    ]
+    for operation in reversed(operations):
+        with pytest.raises(UnavailableError):
+            operation(InjectingStore(below, [Rule(fault)]))
+    assert (below.stat("log/1") is None) is (fault == "lost")
+
+
+def test_the_nth_of_a_kind_on_a_path_fails_and_so_do_those_after_it_if_asked(
+    below: LogStore,
+) -> None:
+    rule = Rule("fail", ("put", "put_if_absent"), nth=2, times=2, path="log/*.json")
+    store = InjectingStore(below, [rule])
+    failed = []
+    for n in range(6):
+        store.put("log/pointer", b"x")
+        try:
+            (store.put if n % 2 else store.put_if_absent)(f"log/{n}.json", b"x")
+        except UnavailableError:
+            failed.append(n)
+    assert failed == [1, 2]
+
+
+def test_a_rule_may_hold_for_ever_and_the_first_that_strikes_decides(below: LogStore) -> None:
+    store = InjectingStore(below, [Rule("lost", "put"), Rule("fail", "put", times=None)])
+    with pytest.raises(OutcomeUnknownError):
+        store.put("log/1", b"x")
+    for _ in range(3):
+        with pytest.raises(UnavailableError):
+            store.put("log/2", b"x")
+
+
+def test_every_operation_is_logged_and_counted(below: LogStore) -> None:
+    store = InjectingStore(below)
+    for n in range(3):
+        store.put_if_absent(f"log/{n}", b"x")
+    store.put("log/p", b"x")
+    store.list_from("log")
+    store.list_folders("")
+    list(store.read_many(["log/0", "log/1"]))
+    store.read("log/2")
+    store.open("log/2").read()
+    store.stat("log/2")
+    store.delete("log/2")
+    assert store.operations == [
+        *(("put_if_absent", f"log/{n}") for n in range(3)),
+        ("put", "log/p"),
+        ("list", "log"),
+        ("list", ""),
+        *(("read", f"log/{n}") for n in range(3)),
+        ("open", "log/2"),
+        ("stat", "log/2"),
+        ("delete", "log/2"),
+    ]
+    assert {kind for kind, _ in store.operations} == set(KINDS)
+
+
+def test_a_file_among_many_fails_at_its_turn(below: LogStore) -> None:
+    for n in range(5):
+        below.put(f"log/{n}", str(n).encode())
+    store = InjectingStore(below, [Rule("fail", "read", nth=3)])
+    seen = []
+    with pytest.raises(UnavailableError):
+        seen += list(store.read_many([f"log/{n}" for n in range(5)]))
+    contents = iter(InjectingStore(below, [Rule("fail", "read", nth=3)]).read_many(["log/0"] * 5))
+    assert [next(contents), next(contents)] == [b"0", b"0"]
+
+
+def trips(store: LogStore, operation: Callable[[LogStore], object]) -> int:
+    slept: list[float] = []
+    operation(InjectingStore(store, latency_s=0.03, sleep=slept.append))
+    assert set(slept) <= {0.03}
+    return len(slept)
+
+
+def test_requests_at_the_same_time_share_a_round_trip(below: LogStore) -> None:
+    for n in range(3):
+        below.put(f"log/{n}", b"x")
+    assert trips(below, lambda s: list(s.read_many(["log/1"] * 100))) == 1
+    assert trips(below, lambda s: list(s.read_many(["log/1"] * 129))) == 2
+    assert trips(below, lambda s: [s.read("log/0"), s.read("log/1")]) == 2
+    assert trips(below, lambda s: s.put_if_absent("log/9", b"x")) == 1
+
+
+def test_a_small_file_is_opened_in_one_trip_if_its_size_is_known(below: LogStore) -> None:
+    below.put("f", bytes(1000))
+    assert trips(below, lambda s: s.open("f", 1000).read()) == 1
+    assert trips(below, lambda s: s.open("f").read()) == 2
+
+
+def test_a_large_file_is_fetched_in_ranges_that_can_fail(below: LogStore) -> None:
+    size = WHOLE_BYTES + 1
+    below.put("f", bytes(size))
+    store = InjectingStore(below, [Rule("fail", "read")])
+    with store.open("f", size) as file:
+        file.seek(-8, os.SEEK_END)
+        assert file.read() == bytes(8)
+        file.seek(0)
+        with pytest.raises(UnavailableError):
+            file.read(8)
+        assert file.read(8) == bytes(8)
+    assert store.operations == [("open", "f"), ("read", "f"), ("read", "f")]
+
+
+def _write_until_killed(root: str, fault: Fault, kind: Kind) -> None:
+    store = InjectingStore(open_store(root), [Rule(fault, kind, nth=2)])
+    store.put_if_absent("log/1", b"x")
+    store.put("log/pointer", b"1")
+    store.put_if_absent("log/2", b"x")
+    store.put("log/pointer", b"2")
+    os._exit(0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "left"),
+    [
+        ("kill_before", "put_if_absent", ["1", "pointer"]),
+        ("kill_after", "put_if_absent", ["1", "2", "pointer"]),
+        ("kill_before", "put", ["1", "2", "pointer"]),
+    ],
+)
+def test_a_process_dies_before_or_after_the_effect(
+    tmp_path: Path, fault: Fault, kind: Kind, left: list[str]
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_write_until_killed, args=(str(tmp_path), fault, kind))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert [e.name for e in open_store(tmp_path).list_from("log")] == left
+    assert sorted(os.listdir(tmp_path / "log")) == left
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"fault": "explode"}, {"fault": "fail", "kinds": "write"}, {"fault": "fail", "nth": 0}],
+)
+def test_a_rule_that_means_nothing_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidInputError, match="no such rule"):
+        Rule(**wrong)  # type: ignore[arg-type]
+
+
+def test_it_passes_on_what_the_store_below_says_of_itself(below: LogStore) -> None:
+    store = InjectingStore(below)
+    assert (store.root, store.refusal) == (below.root, below.refusal)
