@@ -21,6 +21,7 @@ from lakelog.formats.delta.paths import decode_paths, with_dv_id
 from lakelog.formats.wire import Leaf, Node, Wire
 
 _BATCH_ROWS = 1 << 16
+_ONE_EACH = ("protocol", "metaData")
 _FEW_ROWS = 1 << 12  # protocol and metaData mostly stand first, and reading stops there
 _MANY_ROWS = 1 << 17
 META_READERS = min(4, os.cpu_count() or 1)
@@ -211,21 +212,47 @@ def _require(frame: pl.DataFrame, column: str, kind: str, path: str) -> None:
 def find_rows(file: pq.ParquetFile, kinds: Iterable[str]) -> dict[str, dict[int, int]]:
     """Row groups that hold rows of non-file action types, and how many, by type.
 
-    The quickest leaf of each type is read, all in one pass.
+    The quickest leaf of each type is read, all in one pass. Of protocol and metaData there is one
+    each, so where the footer says that a group has no value of theirs it is believed, unless that
+    would leave none.
     """
-    leaves: dict[str, list[pq.ColumnSchema]] = {}
-    for column in _columns(file):
-        leaves.setdefault(column.path.split(".", 1)[0], []).append(column)
+    leaves: dict[str, list[int]] = {}
+    columns = list(_columns(file))
+    for index, column in enumerate(columns):
+        leaves.setdefault(column.path.split(".", 1)[0], []).append(index)
     present = [kind for kind in kinds if kind in leaves]
-    probes = [min(leaves[kind], key=_effort).path for kind in present]
-    found: dict[str, dict[int, int]] = {}
-    for group in range(file.num_row_groups if probes else 0):
-        for batch in checked_batches(file, probes, group):
-            for kind in present:
+    probes = {kind: min(leaves[kind], key=lambda i: _effort(columns[i])) for kind in present}
+
+    def look(asked: Sequence[str], group: int) -> None:
+        paths = [columns[probes[kind]].path for kind in asked]
+        for batch in checked_batches(file, paths, group) if asked else ():
+            for kind in asked:
                 if rows := len(batch) - batch.column(kind).null_count:
                     counts = found.setdefault(kind, {})
                     counts[group] = counts.get(group, 0) + rows
+
+    found: dict[str, dict[int, int]] = {}
+    for group in range(file.num_row_groups):
+        chunks = file.metadata.row_group(group)
+        empty = [
+            kind
+            for kind in _ONE_EACH
+            if all(_holds_nulls_only(chunks.column(index)) for index in leaves.get(kind, ()))
+        ]
+        look([kind for kind in present if kind not in empty], group)
+    missing = [kind for kind in present if kind in _ONE_EACH and kind not in found]
+    for group in range(file.num_row_groups if missing else 0):
+        look(missing, group)
     return found
+
+
+def _holds_nulls_only(chunk: pq.ColumnChunkMetaData) -> bool:
+    statistics = chunk.statistics
+    return (
+        statistics is not None
+        and statistics.has_null_count
+        and statistics.null_count == chunk.num_values
+    )
 
 
 def _effort(column: pq.ColumnSchema) -> tuple[int, bool]:
