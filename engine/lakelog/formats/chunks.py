@@ -109,12 +109,11 @@ def prepare(chunk: list[Blob]) -> Prepared:
     infos: list[Line] = []
     for version, path, raw, first_line, offset, _ in chunk:
         data = bytes(raw)
-        if data[:1] != b"{" or b"\0" in data:
-            raise NotProvenError
-        start, end = 0, len(data)
+        start, end, skipped = 0, len(data), 0
         if data.endswith(b"\n"):
             end -= 1
-        skipped = 0
+        if not end:
+            raise NotProvenError
         if data.startswith(_COMMIT_INFO):
             at = data.find(b"\n", 0, end)
             infos.append(Line(data[: at if at > 0 else end], path, version, first_line, offset))
@@ -135,6 +134,8 @@ def prepare(chunk: list[Blob]) -> Prepared:
         out.paths.append(path)
     out.commit_infos = _commit_infos(infos)
     out.text = b"\n".join(pieces)
+    if (out.text and not out.text.startswith(b"{")) or b"\0" in out.text:
+        raise NotProvenError
     if not out.text.isascii():
         out.text.decode("utf-8")  # Arrow's reader does not check
     if any(_may_nest_deep(line) for line in _long_lines(out.text)):
