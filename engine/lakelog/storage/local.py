@@ -7,6 +7,7 @@ abstraction does.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -143,6 +144,8 @@ class LocalStore:
             return None
         except OSError as cause:
             raise _unavailable(path, cause) from cause
+        if stat.S_ISDIR(status.st_mode):
+            return None
         return FileEntry(path.rsplit("/", 1)[-1], status.st_size, status.st_mtime_ns // 1_000_000)
 
     @property
