@@ -286,6 +286,11 @@ def _arrow_field(name: str, type_: DataType, *, nullable: bool) -> pa.Field:
     return pa.field(name, arrow, nullable or pa.types.is_null(arrow))
 
 
+def is_known(type_: DataType) -> bool:
+    """Whether `type_` is a primitive that the protocol text defines, or no primitive."""
+    return not isinstance(type_, Primitive) or type_.name in _PRIMITIVES
+
+
 @cache
 def schema_directory() -> Path:
     """The folder that holds the contract: the wheel's own, else the checkout's.

@@ -1,0 +1,336 @@
+"""Table properties: which keys are known, and what their values may be.
+
+Keys of ``delta.*`` are the format's own: one that is not known is refused, since a writer that
+does not know it could not honour it. All other keys are the user's and free. Of
+``spark.indextables.*`` the known ones are checked and the others taken as they are: the reference
+adds options with each release, reads them by name, and none of them changes what a log means.
+
+Values are texts, as the log holds them. Source: Delta Lake, DeltaConfig; Delta protocol, Table
+Properties; IndexTables4Spark, Checkpoint Configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from lakelog.commit.features import CONSTRAINT_PROPERTY, DELTA, FEATURE_PROPERTY, is_on
+from lakelog.errors import InvalidInputError, InvalidPropertyError
+from lakelog.log.properties import parse_interval_ms
+
+_UNIVERSAL_FORMAT = "delta.universalformat.config."
+_INDEXTABLES = "spark.indextables."
+
+_WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_INT_BITS, _LONG_BITS = 31, 63
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the value of a property may be.
+
+    Attributes:
+        text: What is expected, in words.
+        accepts: Whether a value is of the kind.
+    """
+
+    text: str
+    accepts: Callable[[str], bool]
+
+
+def _whole(least: int | None = None, bits: int = _INT_BITS) -> Kind:
+    low = -(1 << bits) if least is None else least
+
+    def accepts(value: str) -> bool:
+        return bool(_WHOLE.fullmatch(value)) and low <= int(value) < 1 << bits
+
+    return Kind("a whole number" + ("" if least is None else f" of at least {least}"), accepts)
+
+
+def _one_of(*values: str) -> Kind:
+    return Kind("one of " + ", ".join(values), lambda value: value in values)
+
+
+def _is_interval(value: str) -> bool:
+    try:
+        return parse_interval_ms(value.strip()) >= 0
+    except InvalidInputError:
+        return False
+
+
+def _is_map_of_texts(value: str) -> bool:
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        return False
+    return isinstance(parsed, dict) and all(isinstance(v, str) for v in parsed.values())
+
+
+def _are_formats(value: str) -> bool:
+    names = value.split(",") if value else []
+    return len(set(names)) == len(names) and set(names) <= {"iceberg", "hudi"}
+
+
+def _any_case(kind: Kind) -> Kind:
+    return Kind(kind.text, lambda value: kind.accepts(value.lower()))
+
+
+_BOOLEAN = _any_case(_one_of("true", "false"))
+_INTERVAL = Kind(
+    "a calendar interval without months and years, such as 'interval 2 weeks'", _is_interval
+)
+_TEXT = Kind("a text", lambda _: True)
+_NAME = Kind("a name", bool)
+_MAP = Kind("a JSON object of texts", _is_map_of_texts)
+_INTEGER, _LONG = _whole(), _whole(bits=_LONG_BITS)
+_COUNT, _POSITIVE = _whole(0), _whole(1)
+_LONG_COUNT = _whole(0, _LONG_BITS)
+_SIZE = Kind(
+    "a size in bytes, with or without a unit, such as '104857600' or '100mb'",
+    lambda value: bool(re.fullmatch(r"[0-9]+\s*[kmgtp]?i?b?", value.lower(), re.ASCII)),
+)
+_CODEC = _any_case(
+    _one_of("uncompressed", "none", "snappy", "gzip", "lz4", "lz4_raw", "lzo", "brotli", "zstd")
+)
+_PARQUET_VERSION = Kind(
+    "1.0.0 or 2.x.y",
+    lambda value: bool(re.fullmatch(r"1\.0\.0|2\.[0-9]+\.[0-9]+", value, re.ASCII)),
+)
+
+DELTA_PROPERTIES: Mapping[str, Kind] = {
+    f"delta.{key}": kind
+    for kind, keys in (
+        (
+            _BOOLEAN,
+            (
+                "appendOnly autoOptimize autoOptimize.optimizeWrite castIcebergTimeType "
+                "checkpoint.writeStatsAsJson checkpoint.writeStatsAsStruct "
+                "compatibility.symlinkFormatManifest.enabled enableChangeDataCapture "
+                "enableChangeDataFeed enableDeletionVectors enableExpiredLogCleanup "
+                "enableFullRetentionRollback enableIcebergCompatV1 enableIcebergCompatV2 "
+                "enableIcebergCompatV3 enableIcebergWriterCompatV1 enableIcebergWriterCompatV3 "
+                "enableInCommitTimestamps enableMaterializePartitionColumnsFeature "
+                "enableRowTracking enableTypeWidening enableVariantShredding "
+                "ignoreIcebergBucketPartition randomizeFilePrefixes rowTrackingSuspended "
+                "tuneFileSizesForRewrites universalFormat.iceberg.atomicConversion.supported "
+                "writePartitionColumnsToParquet"
+            ),
+        ),
+        (
+            _INTERVAL,
+            (
+                "checkpointRetentionDuration deletedFileRetentionDuration "
+                "dropFeatureTruncateHistory.retentionDuration logRetentionDuration "
+                "sampleRetentionDuration setTransactionRetentionDuration"
+            ),
+        ),
+        (_POSITIVE, "checkpointInterval randomPrefixLength"),
+        (_COUNT, "dataSkippingStringPrefixLength"),
+        (_whole(-1), "dataSkippingNumIndexedCols"),
+        (_LONG, "inCommitTimestampEnablementTimestamp inCommitTimestampEnablementVersion"),
+        (_LONG_COUNT, "columnMapping.maxColumnId requireCheckpointProtectionBeforeVersion"),
+        (
+            _NAME,
+            (
+                "coordinatedCommits.commitCoordinator-preview dataSkippingStatsColumns "
+                "redirectReaderWriter-preview redirectWriterOnly-preview "
+                "rowTracking.materializedRowCommitVersionColumnName "
+                "rowTracking.materializedRowIdColumnName"
+            ),
+        ),
+        (
+            _MAP,
+            "coordinatedCommits.commitCoordinatorConf-preview coordinatedCommits.tableConf-preview",
+        ),
+        (_SIZE, "targetFileSize"),
+        (_CODEC, "parquet.compression.codec"),
+        (_PARQUET_VERSION, "parquet.format.version"),
+        (_any_case(_one_of("true", "false", "auto")), "autoOptimize.autoCompact"),
+        (_any_case(_one_of("none", "name", "id")), "columnMapping.mode"),
+        (_any_case(_one_of("classic", "v2")), "checkpointPolicy"),
+        # Delta on Spark takes Serializable only; other writers, and Databricks, write the second.
+        (_one_of("Serializable", "WriteSerializable"), "isolationLevel"),
+        (
+            Kind("iceberg, hudi, both or none, parted by commas", _are_formats),
+            "universalFormat.enabledFormats",
+        ),
+    )
+    for key in keys.split()
+}
+"""Properties of Delta by their exact key."""
+
+_OF_THE_PROTOCOL = {
+    "delta.minReaderVersion": "the protocol action has the versions: set the protocol instead",
+    "delta.minWriterVersion": "the protocol action has the versions: set the protocol instead",
+    "delta.ignoreProtocolDefaults": "it tells Spark how to make a table, and no log holds it",
+}
+
+INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
+    f"{_INDEXTABLES}{key}": kind
+    for kind, keys in (
+        (
+            _BOOLEAN,
+            (
+                "checkpoint.enabled cleanup.enabled protocol.autoUpgrade protocol.checkEnabled "
+                "protocol.enforceReaderVersion protocol.enforceWriterVersion "
+                "skippedFiles.trackingEnabled stats.truncation.enabled "
+                "transaction.cache.enabled transaction.useOptimized"
+            ),
+        ),
+        (
+            _POSITIVE,
+            (
+                "checkpoint.parallelism checkpoint.read.timeoutSeconds stats.truncation.maxLength "
+                "transaction.cache.expirationSeconds transaction.maxConcurrentReads "
+                "transaction.retry.maxAttempts"
+            ),
+        ),
+        # An interval of 0 switches checkpoints off.
+        (
+            _COUNT,
+            (
+                "checkpoint.interval checkpoint.maxRetries skippedFiles.cooldownDuration "
+                "transaction.maxRetries"
+            ),
+        ),
+        (_whole(-1), "dataSkippingNumIndexedCols"),
+        (
+            _LONG_COUNT,
+            (
+                "checkpointRetention.duration logRetention.duration transaction.retry.baseDelayMs "
+                "transaction.retry.maxDelayMs"
+            ),
+        ),
+        (_NAME, "dataSkippingStatsColumns"),
+        (_one_of("continue", "fail"), "cleanup.failurePolicy"),
+    )
+    for key in keys.split()
+}
+"""Properties of IndexTables that are checked, by key; the reference reads keys in any case."""
+
+_SECRETS = re.compile(
+    r"(?:secretkey|sessiontoken|accountkey|clientsecret|bearertoken|connectionstring|"
+    r"serviceaccountkey|\.token|\.credential)$"
+)
+
+_DELTA_BY_LOWER = {key.lower(): key for key in (*DELTA_PROPERTIES, *_OF_THE_PROTOCOL)}
+_INDEXTABLES_BY_LOWER = {key.lower(): kind for key, kind in INDEXTABLES_PROPERTIES.items()}
+_FEATURES_BY_LOWER = {name.lower() for name in DELTA}
+
+
+def check_properties(configuration: Mapping[str, str | None], format: str) -> None:  # noqa: A002
+    """Refuse table properties that are unknown, or whose values are not of their kind.
+
+    Args:
+        configuration: Properties to be written; of a table that is there, those that change.
+        format: ``delta`` or ``indextables``.
+
+    Raises:
+        InvalidPropertyError: A ``delta.*`` key is unknown or spelled in another case, or belongs
+            to the protocol; a value is not of its kind; two properties exclude each other; a
+            ``delta.*`` key on an IndexTables table, where nobody honours it; a credential, which
+            every reader of the log would see. ``path`` is the key.
+
+    ``delta.constraints.*`` and ``delta.universalFormat.config.*`` hold any text.
+    ``delta.feature.<name>`` is ``supported`` or ``enabled`` for a known feature: a request that
+    `without_requests` takes out before the metadata is written.
+
+    >>> check_properties({"delta.appendOnly": "true", "owner": "us"}, "delta")
+    """
+    for key, value in configuration.items():
+        lower = key.lower()
+        if lower.startswith("delta."):
+            if format == "indextables":
+                raise InvalidPropertyError(
+                    "properties of Delta mean nothing on an IndexTables table",
+                    path=key,
+                    expected=f"{_INDEXTABLES}* or a key of your own",
+                    found=value,
+                )
+            _check_delta(key, lower, value)
+        elif lower.startswith(_INDEXTABLES):
+            _check_indextables(key, lower, value)
+    if is_on(configuration, "delta.enableRowTracking") and is_on(
+        configuration, "delta.rowTrackingSuspended"
+    ):
+        raise InvalidPropertyError(
+            "row tracking cannot be on and suspended",
+            path="delta.rowTrackingSuspended",
+            expected="false",
+            found="true",
+        )
+
+
+def without_requests(configuration: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The properties without ``delta.feature.*``: those ask for features when a table is made or
+    altered, and what they asked for stands in the protocol afterwards.
+    """
+    return {
+        key: value
+        for key, value in configuration.items()
+        if not key.lower().startswith(FEATURE_PROPERTY)
+    }
+
+
+def changed(new: Mapping[str, str | None], old: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Properties of `new` that `old` has not, or has with another value."""
+    return {k: v for k, v in new.items() if k not in old or old[k] != v}
+
+
+def _check_delta(key: str, lower: str, value: str | None) -> None:
+    if lower.startswith((CONSTRAINT_PROPERTY, _UNIVERSAL_FORMAT)):
+        _check_value(key, value, _NAME if lower.startswith(CONSTRAINT_PROPERTY) else _TEXT)
+        return
+    if lower.startswith(FEATURE_PROPERTY):
+        if lower[len(FEATURE_PROPERTY) :] not in _FEATURES_BY_LOWER:
+            raise InvalidPropertyError(
+                "the property asks for a feature that lakelog does not know",
+                path=key,
+                expected=", ".join(sorted(DELTA)),
+                found=key[len(FEATURE_PROPERTY) :],
+            )
+        _check_value(key, value, _any_case(_one_of("supported", "enabled")))
+        return
+    spelled = _DELTA_BY_LOWER.get(lower)
+    if spelled in _OF_THE_PROTOCOL:
+        raise InvalidPropertyError(
+            "the property does not belong into the metadata",
+            path=key,
+            found=value,
+            hint=_OF_THE_PROTOCOL[spelled],
+        )
+    if spelled is None:
+        raise InvalidPropertyError(
+            "the property is unknown",
+            path=key,
+            expected="a known delta.* key, or a key of your own without that prefix",
+            found=value,
+        )
+    if spelled != key:
+        raise InvalidPropertyError(
+            "the property is spelled in another case, and no reader would find it",
+            path=key,
+            expected=spelled,
+            found=key,
+        )
+    _check_value(key, value, DELTA_PROPERTIES[spelled])
+
+
+def _check_indextables(key: str, lower: str, value: str | None) -> None:
+    if _SECRETS.search(lower):
+        raise InvalidPropertyError(
+            "a credential does not belong into the log, where every reader would see it",
+            path=key,
+            hint="give it to the session or to storage_options",
+        )
+    if (kind := _INDEXTABLES_BY_LOWER.get(lower)) is not None:
+        _check_value(key, value, kind)
+
+
+def _check_value(key: str, value: str | None, kind: Kind) -> None:
+    if value is None or not kind.accepts(value):
+        raise InvalidPropertyError(
+            "the property's value is not of its kind", path=key, expected=kind.text, found=value
+        )
