@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import polars as pl
 
@@ -13,7 +14,7 @@ from lakelog.errors import (
     LogGapError,
     VersionNotFoundError,
 )
-from lakelog.formats.base import Checkpoint, LogListing
+from lakelog.formats.base import Checkpoint, CommitFile, LogListing
 from lakelog.log.base import Base
 from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata, Protocol
@@ -129,19 +130,51 @@ def update_state(state: State, version: int | None = None) -> State:
         return open_state(state.log, version)
     segment = LogSegment(target, state.segment.checkpoint, (*state.segment.commits, *run))
     later = [c for c in listing.checkpoints if state.version < c.version <= target]
+    updated = State(
+        state.log, segment, state.base, _past(state), tuple(run), state.notes, state.excluded
+    )
+    updated.ensure_readable()
+    if later and not _agrees(updated, later[-1]):
+        return open_state(state.log, version)
+    return updated
+
+
+def extend_state(state: State, commits: Sequence[CommitFile]) -> State:
+    """The state of a later version whose commits are known, without a listing.
+
+    Nothing is read: the commits are decoded with what is asked for first.
+
+    Args:
+        state: An earlier state.
+        commits: Every commit after it, contiguous.
+
+    Raises:
+        LogGapError: The commits do not follow the state.
+    """
+    if not commits:
+        return state
+    known = (*state.segment.commits, *commits)
+    before = state.segment
+    last = commits[-1].version
+    if "tail" not in state.__dict__:
+        segment = LogSegment(last, before.checkpoint, known, before.compactions)
+        new = (*state.new_commits, *commits)
+        return State(state.log, segment, state.base, state.past, new, state.notes, state.excluded)
+    segment = LogSegment(last, before.checkpoint, known)
+    past = _past(state)
+    return State(state.log, segment, state.base, past, tuple(commits), state.notes, state.excluded)
+
+
+def _past(state: State) -> Past:
+    """What a later state takes over from one that has decoded its commits."""
     before = state.past
-    past = Past(
+    return Past(
         state.layers,
         state.tail_meta,
         (*(before.compactions if before else ()), *state.tail.compactions),
         (*(before.commits if before else ()), *state.tail.commits),
         (*(before.warnings if before else ()), *state.tail.warnings),
     )
-    updated = State(state.log, segment, state.base, past, tuple(run), state.notes, state.excluded)
-    updated.ensure_readable()
-    if later and not _agrees(updated, later[-1]):
-        return open_state(state.log, version)
-    return updated
 
 
 def _agrees(state: State, checkpoint: Checkpoint) -> bool:
