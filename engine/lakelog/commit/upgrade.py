@@ -103,8 +103,9 @@ def upgrade(
     base = protocol or DEFAULT_PROTOCOL[format]
     known = features_of(format)
     there = supported(base, format)
-    missing = _not_satisfied(with_required(features, format), there, format)
-    for name in sorted(missing):
+    asked = _not_satisfied(features, there, format)
+    missing = _not_satisfied(with_required(asked, format), there, format)
+    for name in (*sorted(asked), *sorted(missing - asked)):
         _refuse_unwritable(name, format)
     if not missing:
         return base
