@@ -6,7 +6,7 @@ pointers. It knows nothing of replay: it never decides which action wins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -114,6 +114,23 @@ class Actions:
     commit_infos: tuple[CommitInfo, ...] = ()
 
 
+@dataclass(frozen=True)
+class CommitContent:
+    """What one commit is to hold.
+
+    Attributes:
+        info: Body of the commitInfo, as JSON's own types; empty for none.
+        meta: Narrow flattened rows that are no file actions. They are written protocol first, then
+            metaData, then the others in the order given.
+        files: Narrow flattened rows of ``add``, ``remove`` and ``cdc``, paths decoded, in the order
+            to write.
+    """
+
+    info: Mapping[str, Any] = field(default_factory=dict)
+    meta: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
+    files: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
+
+
 class CheckpointReader(Protocol):
     """Reads one checkpoint, column by column. Errors: `CorruptionError`, `NotFoundError`,
     `UnavailableError`, `UnsupportedError`.
@@ -204,6 +221,37 @@ class Dialect(Protocol):
 
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
         """Read and decode a log compaction file; rows have null ``version`` and ``position``."""
+        ...
+
+    def commit_path(self, version: int) -> str:
+        """File of the commit that makes `version`, relative to the table root."""
+        ...
+
+    def encode(
+        self,
+        content: CommitContent,
+        *,
+        columnar_above: int | None = None,
+        configuration: Mapping[str, str | None] | None = None,
+    ) -> bytes:
+        """The whole file of one commit; decoding it gives the actions back.
+
+        A null is an absent field, except in a map. What the contract says is ``written`` where an
+        action lacks it comes back as that. Columns that no action has (``version``, ``dvId`` and
+        the like) are not written.
+
+        Args:
+            content: The actions.
+            columnar_above: Length in bytes, as JSON, above which the commit is one Parquet file
+                instead; only for a table whose protocol has the feature for it. None: never.
+            configuration: The table's properties, for those that say how commits are written.
+
+        Raises:
+            InvalidTransactionError: An action lacks a required field, or carries one that the
+                dialect cannot spell; nothing else would read as what was given.
+
+        Memory: the file, and the texts of some 64 Ki rows at a time.
+        """
         ...
 
     def open_checkpoint(self, store: LogStore, checkpoint: Checkpoint) -> CheckpointReader:

@@ -31,7 +31,7 @@ def test_known_features_are_read() -> None:
     DIALECT.check_readable({"minReaderVersion": 4, "readerFeatures": sorted(READER_FEATURES)}, "t")
 
 
-@pytest.mark.parametrize("feature", ["columnarCommits", "timeCrystals"])
+@pytest.mark.parametrize("feature", ["columnarCommit", "timeCrystals"])
 @pytest.mark.parametrize("version", [2, 3, 4])
 def test_any_other_feature_is_refused_by_name(feature: str, version: int) -> None:
     protocol = {"minReaderVersion": version, "readerFeatures": ["avroState", feature]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import polars as pl
 from lakelog.formats.base import (
     Actions,
     Checkpoint,
+    CommitContent,
     CommitFile,
     CommitInfo,
     CompactionFile,
@@ -20,6 +21,7 @@ from lakelog.formats.commit_info import flatten_commit_infos
 from lakelog.formats.commits import read_commits
 from lakelog.formats.delta import features
 from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
+from lakelog.formats.delta.commits import commit_path, encode_commit
 from lakelog.formats.delta.hints import read_last_checkpoint, read_version_checksum
 from lakelog.formats.delta.names import LAST_CHECKPOINT, LOG_FOLDER, parse_listing
 from lakelog.formats.delta.paths import decode_paths, with_dv_id
@@ -69,6 +71,20 @@ class DeltaDialect:
         """Read and decode a log compaction file."""
         data = store.read(compaction.path)
         return _finish(decode_lines([Blob(None, compaction.path, data)], _WIRE))
+
+    def commit_path(self, version: int) -> str:
+        """File of the commit of `version`."""
+        return commit_path(version)
+
+    def encode(
+        self,
+        content: CommitContent,
+        *,
+        columnar_above: int | None = None,
+        configuration: Mapping[str, str | None] | None = None,  # noqa: ARG002 - as the protocol gives it; no Delta property changes the spelling
+    ) -> bytes:
+        """NDJSON, the commitInfo first; see `Dialect.encode`."""
+        return encode_commit(content, columnar_above=columnar_above)
 
     def open_checkpoint(self, store: LogStore, checkpoint: Checkpoint) -> DeltaCheckpointReader:
         """A reader over one checkpoint."""

@@ -1,9 +1,11 @@
 """Paths and deletion vector identities of file actions.
 
 A path in the log is a URI, percent-encoded once; lakelog decodes it exactly once when it reads and
-never again. ``+`` stays ``+``. Bytes that do not decode as UTF-8 stay encoded.
+never again. ``+`` stays ``+``. Bytes that do not decode as UTF-8 stay encoded. Writing encodes it
+once, as Delta on Spark does: what Java's ``URI`` quotes in a path, and no more, so that letters
+beyond ASCII stand as they are.
 
-Source: Delta protocol, Add File and Remove File; Deletion Vectors.
+Source: Delta protocol, Add File and Remove File; Deletion Vectors. RFC 2396, section 3.3.
 """
 
 from __future__ import annotations
@@ -24,6 +26,18 @@ _ASCII_ESCAPES |= {
 _PATTERNS = list(_ASCII_ESCAPES)
 _REPLACEMENTS = list(_ASCII_ESCAPES.values())
 _DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
+# What java.net.URI leaves alone in a path: letters, digits, marks, and the rest of pchar, ; and /.
+_UNQUOTED = set("-_.!~*'():@&=+$,;/") | {chr(c) for c in range(128) if chr(c).isalnum()}
+# Beyond ASCII it quotes what Character.isSpaceChar and isISOControl name.
+_SPACES = "\u00a0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+_QUOTED = "".join(chr(c) for c in range(0x80) if chr(c) not in _UNQUOTED)
+_QUOTED += "".join(map(chr, range(0x80, 0xA0))) + _SPACES
+_ESCAPES = {char: "".join(f"%{byte:02X}" for byte in char.encode()) for char in _QUOTED}
+_TRANSLATION = str.maketrans(_ESCAPES)
+_NEEDS_QUOTING = "[" + "".join(f"\\x{{{ord(char):x}}}" for char in _QUOTED) + "]"
+# RFC 2396: a colon in the first segment of a relative path would make a scheme of what precedes it.
+_COLON_FIRST = re.compile(r"^[^/:]*:")
+_ABSOLUTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
 _MULTIBYTE = re.compile(r"%[89a-fA-F][0-9a-fA-F]")
 
 
@@ -55,6 +69,35 @@ def decode_paths(paths: pl.Series) -> pl.Series:
         rows = multibyte.arg_true()
         decoded = decoded.scatter(rows, [decode_path(p) for p in paths.gather(rows)])
     return decoded
+
+
+def encode_path(path: str) -> str:
+    """Percent-encode one path, so that `decode_path` gives it back.
+
+    The scheme of an absolute URL stays as it is.
+
+    >>> encode_path("p=a b/x%2F+.parquet")
+    'p=a%20b/x%252F+.parquet'
+    >>> encode_path("s3://bucket/é?.parquet")
+    's3://bucket/é%3F.parquet'
+    """
+    encoded = path.translate(_TRANSLATION)
+    if _ABSOLUTE.match(encoded) or not _COLON_FIRST.match(encoded):
+        return encoded
+    first, slash, rest = encoded.partition("/")
+    return first.replace(":", "%3A") + slash + rest
+
+
+def encode_paths(paths: pl.Series) -> pl.Series:
+    """Percent-encode a column of paths; nulls stay null, and `decode_paths` gives them back."""
+    encoded = paths
+    if paths.str.contains(_NEEDS_QUOTING).any():
+        encoded = paths.str.replace_many(list(_ESCAPES), list(_ESCAPES.values()))
+    colon = encoded.str.contains(_COLON_FIRST.pattern).fill_null(False)
+    if colon.any():
+        rows = (colon & ~encoded.str.contains(_ABSOLUTE.pattern).fill_null(False)).arg_true()
+        encoded = encoded.scatter(rows, [encode_path(p) for p in paths.gather(rows)])
+    return encoded
 
 
 def with_dv_id(files: pl.DataFrame) -> pl.DataFrame:

@@ -1,33 +1,88 @@
-"""Commits: bytes to actions, with the defaults of the format.
+"""Commits: bytes to actions and back, with the defaults of the format.
 
 Paths are not percent-encoded in an IndexTables log: the writers put the name that the file has on
 disk (whose partition folders may themselves hold Hive's ``%XX`` escapes), and the readers use it
 as it is. Decoding it would name another file.
+
+The commitInfo stands on the line of the first other action, not on one of its own. Readers of the
+reference take one action of a line and pass over keys that they do not know; those up to its move
+to a native log refuse a line on which they know none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
+import orjson
 import polars as pl
 
 from lakelog import actions
-from lakelog.formats.base import Actions, CommitFile
+from lakelog.formats.base import Actions, CommitContent, CommitFile
 from lakelog.formats.commits import read_commits
+from lakelog.formats.encode import encode_rows, ordered_content, require_content
+from lakelog.formats.exact import Line, parse_object
+from lakelog.formats.indextables.columnar import decode_columnar, encode_columnar, is_columnar
 from lakelog.formats.indextables.docmapping import registry_of_meta, resolve_references
-from lakelog.formats.indextables.framing import unframe
-from lakelog.formats.indextables.listing import list_commits
-from lakelog.formats.ndjson import Blob, decode_lines
+from lakelog.formats.indextables.framing import frame_as, unframe
+from lakelog.formats.indextables.listing import LOG_FOLDER, list_commits
+from lakelog.formats.ndjson import Blob, decode_lines, merge
+from lakelog.formats.spelling import encode_info
 from lakelog.formats.wire import Wire
 from lakelog.storage import LogStore
 
 _FILE_DEFAULTS: dict[str, object] = {"dataChange": True}
 _SKIP_DEFAULTS: dict[str, object] = {"skipCount": 1, "skipOperation": ""}
+_INDEXTABLES = "indextables"
+_INFO = b'{"commitInfo":'
 
 
 def wire() -> Wire:
     """The JSON spelling of IndexTables."""
-    return Wire.of("indextables")
+    return Wire.of(_INDEXTABLES)
+
+
+def commit_path(version: int) -> str:
+    """File of the commit of `version`, relative to the table root.
+
+    >>> commit_path(7)
+    '_transaction_log/00000000000000000007.json'
+    """
+    return f"{LOG_FOLDER}/{version:020d}.json"
+
+
+def encode_commit(
+    content: CommitContent,
+    *,
+    columnar_above: int | None = None,
+    configuration: Mapping[str, str | None] | None = None,
+) -> bytes:
+    """The file of one commit; see `lakelog.formats.base.Dialect.encode`.
+
+    Plain lines, unless ``spark.indextables.transaction.compression.*`` ask for gzip.
+
+    Raises:
+        InvalidTransactionError: The content cannot be spelled, or there is none.
+        InvalidPropertyError: The compression that is asked for does not exist.
+    """
+    require_content(content)
+    meta, files = ordered_content(content, _INDEXTABLES)
+    info = encode_info(content.info) if content.info else b""
+    pieces: list[bytes | memoryview] = [_INFO, info, b"}\n"] if info else []
+    size = sum(map(len, pieces))
+    first = True
+    # One slice after another where the size decides: what is too large is not spelled to its end.
+    ahead = columnar_above is None
+    for rows in (meta, files):
+        for piece in encode_rows(rows, _INDEXTABLES, ahead=ahead):
+            pieces.append(piece)
+            size += len(piece)
+            if columnar_above is not None and size > columnar_above:
+                return encode_columnar(info, meta, files)
+            if first and info:
+                pieces[2:] = [b",", memoryview(piece)[1:]]
+            first = False
+    return frame_as(b"".join(pieces), configuration or {})
 
 
 def decode_commits(
@@ -45,12 +100,47 @@ def _unframe(data: bytes, commit: CommitFile) -> bytes:
 
 
 def decode_blobs(blobs: Iterable[Blob], *, files: bool = True) -> Actions:
-    """Decode unframed NDJSON and fill in what the format says of absent fields."""
-    decoded = decode_lines(blobs, wire(), files=files)
+    """Decode unframed commits and fill in what the format says of absent fields."""
+    parts: list[Actions] = []
+    for columnar, run in groupby(blobs, key=lambda blob: is_columnar(blob.data)):
+        if columnar:
+            parts.extend(decode_columnar(blob, files=files) for blob in run)
+        else:
+            lines = (piece for blob in run for piece in _without_info(blob))
+            parts.append(decode_lines(lines, wire(), files=files))
+    decoded = merge(parts)
     meta = _fill_skips(decoded.meta)
     rows = _fill(decoded.files, _FILE_DEFAULTS)
     rows = resolve_references(rows, registry_of_meta(meta))
     return Actions(rows, meta, decoded.other, decoded.commit_infos)
+
+
+def _without_info(blob: Blob) -> Iterator[Blob]:
+    """A commit with the commitInfo of its first line apart from the action that stands beside it,
+    so that the columnar decoder, which takes one action a line, need not hand it over.
+    """
+    data = bytes(blob.data)
+    if not data.startswith(_INFO):
+        yield blob
+        return
+    end = data.find(b"\n") + 1 or len(data)
+    line = data[:end].rstrip(b"\n")
+    try:
+        parsed = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        yield blob  # the decoder says where it breaks
+        return
+    if len(parsed) == 1 or None in parsed.values():
+        yield blob
+        return
+    parse_object(Line(line, blob.path, blob.version, blob.first_line, blob.offset))
+    number, version, path = blob.first_line, blob.version, blob.path
+    for wrapper, body in parsed.items():
+        piece = orjson.dumps({wrapper: body})
+        yield Blob(version, path, piece, number, blob.offset, whole=False)
+    if end < len(data):
+        rest = memoryview(data)[end:]
+        yield Blob(version, path, rest, number + 1, blob.offset + end, whole=False)
 
 
 def meta_at_or_below(store: LogStore, version: int) -> pl.DataFrame:
@@ -74,6 +164,7 @@ def _fill(frame: pl.DataFrame, defaults: dict[str, object]) -> pl.DataFrame:
         if column in frame.columns
         else pl.lit(value, dtype=schema[column]).alias(column)
         for column, value in defaults.items()
+        if column not in frame.columns or frame[column].null_count()
     )
 
 

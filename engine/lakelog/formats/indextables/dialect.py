@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -12,6 +12,7 @@ from lakelog.formats.base import (
     Actions,
     Checkpoint,
     CheckpointReader,
+    CommitContent,
     CommitFile,
     CommitInfo,
     CompactionFile,
@@ -20,7 +21,7 @@ from lakelog.formats.base import (
 from lakelog.formats.commit_info import flatten_commit_infos
 from lakelog.formats.indextables import listing
 from lakelog.formats.indextables.avro_state import AvroStateReader
-from lakelog.formats.indextables.commits import decode_commits, wire
+from lakelog.formats.indextables.commits import commit_path, decode_commits, encode_commit, wire
 from lakelog.formats.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.formats.indextables.flattened import FlattenedReader
 from lakelog.formats.indextables.json_checkpoint import JsonCheckpointReader
@@ -52,7 +53,7 @@ class IndexTablesDialect:
     def decode(
         self, store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
     ) -> Actions:
-        """Read and decode commits of any framing; see `Dialect.decode`."""
+        """Read and decode commits, of any framing or columnar; see `Dialect.decode`."""
         return decode_commits(store, commits, files=files)
 
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
@@ -60,6 +61,20 @@ class IndexTablesDialect:
         raise InternalError(
             "IndexTables has no log compaction files", path=f"{store.root}/{compaction.path}"
         )
+
+    def commit_path(self, version: int) -> str:
+        """File of the commit of `version`."""
+        return commit_path(version)
+
+    def encode(
+        self,
+        content: CommitContent,
+        *,
+        columnar_above: int | None = None,
+        configuration: Mapping[str, str | None] | None = None,
+    ) -> bytes:
+        """Lines, or one Parquet file above a size; see `Dialect.encode`."""
+        return encode_commit(content, columnar_above=columnar_above, configuration=configuration)
 
     def open_checkpoint(self, store: LogStore, checkpoint: Checkpoint) -> CheckpointReader:
         """A reader over one checkpoint."""
@@ -79,7 +94,7 @@ class IndexTablesDialect:
         return None
 
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
-        """Rows with the bodies in ``extra``: the format knows no commitInfo, but keeps it."""
+        """Flatten commitInfo bodies, in order; the reference writes none, lakelog does."""
         return flatten_commit_infos(infos, wire())
 
     def check_readable(self, protocol: dict[str, Any], table: str) -> None:

@@ -13,9 +13,11 @@ Source: facts of the real writers, "Compression".
 
 from __future__ import annotations
 
+import gzip
 import zlib
+from collections.abc import Mapping
 
-from lakelog.errors import MalformedLogError
+from lakelog.errors import InvalidPropertyError, MalformedLogError
 
 MAX_DECOMPRESSED_BYTES = 512 * 1024 * 1024
 """No JSON file of a log decompresses to more; a longer one is refused before it fills memory."""
@@ -24,6 +26,39 @@ _GZIP = b"\x1f\x8b"
 _CODEC_MAGIC = 0x01
 _CODEC_GZIP = 0x01
 _GZIP_WINDOW_BITS = 31
+
+
+_COMPRESSION = "spark.indextables.transaction.compression."
+_ENABLED = _COMPRESSION + "enabled"
+_CODEC = _COMPRESSION + "codec"
+_LEVEL = _COMPRESSION + "gzip.level"
+
+
+def frame_as(data: bytes, configuration: Mapping[str, str | None]) -> bytes:
+    """The framing that a table's properties ask for; plain where they do not.
+
+    gzip gets the two bytes of codec header, which every reader of the reference knows; a bare
+    stream only its native one.
+
+    Args:
+        data: The JSON bytes.
+        configuration: The table's properties.
+
+    Raises:
+        InvalidPropertyError: A codec other than ``gzip`` and ``none``, or a level outside 0 to 9.
+    """
+    codec = (configuration.get(_CODEC) or "gzip").lower()
+    level = configuration.get(_LEVEL) or "6"
+    if codec not in {"gzip", "none"}:
+        raise InvalidPropertyError(
+            f"{_CODEC} names an unknown codec", expected="gzip or none", found=codec
+        )
+    if level not in set("0123456789"):
+        raise InvalidPropertyError(f"{_LEVEL} is no level", expected="0 to 9", found=level)
+    if (configuration.get(_ENABLED) or "false").lower() != "true" or codec == "none":
+        return data
+    header = bytes((_CODEC_MAGIC, _CODEC_GZIP))
+    return header + gzip.compress(data, int(level), mtime=0)
 
 
 def unframe(data: bytes, path: str, version: int | None = None) -> bytes:

@@ -5,7 +5,7 @@ version  adds
 =======  ==================================================================
 1        add, remove, metaData; tables without a protocol action
 2        mergeskip, footer offsets, extended add fields
-3        multi-part checkpoints, docMappingRef, feature lists
+3        multi-part checkpoints, docMappingRef, feature lists (columnarCommits among them)
 4        Avro state
 =======  ==================================================================
 """
@@ -27,9 +27,11 @@ READER_FEATURES = frozenset(
         "multiPartCheckpoint",
         "schemaDeduplication",
         "avroState",
+        "columnarCommits",
     }
 )
-"""Reader features that this reader honours, by the names of the reference."""
+"""Reader features that this reader honours, by the names of the reference; ``columnarCommits`` is
+lakelog's own."""
 
 
 def check_readable(protocol: Mapping[str, object], table: str) -> None:
