@@ -22,6 +22,9 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 from lakelog.errors import InvalidInputError
 
+IN_FLIGHT = 64
+"""How many requests of one call a remote store carries out at the same time."""
+
 
 class FileEntry(NamedTuple):
     """One file of a listing; a tuple, for a log has tens of thousands.
@@ -56,6 +59,13 @@ class LogStore(Protocol):
 
     def list_folders(self, folder: str) -> list[str]:
         """Names of the folders directly in `folder`, sorted; empty if it does not exist."""
+        ...
+
+    def has_folders(self, folders: Sequence[str]) -> list[bool]:
+        """For each folder, whether it is there, asked all at once and without listing it whole.
+
+        An empty folder is there on local disk, and nowhere on a store that knows only files.
+        """
         ...
 
     def read(self, path: str) -> bytes:

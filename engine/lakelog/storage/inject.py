@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Literal, NoReturn, cast, get_args
 
 from lakelog.errors import InvalidInputError, OutcomeUnknownError, UnavailableError
-from lakelog.storage.base import FileEntry, LogStore
+from lakelog.storage.base import IN_FLIGHT, FileEntry, LogStore
 from lakelog.storage.ranged import Range, RangedFile
 from lakelog.storage.wrapper import StoreWrapper
 
@@ -37,8 +37,6 @@ Fault = Literal["fail", "unknown", "lost", "lost_taken", "late", "kill_before", 
 KINDS: tuple[str, ...] = get_args(Kind)
 FAULTS: tuple[str, ...] = get_args(Fault)
 WRITES: tuple[Kind, ...] = ("put_if_absent", "put", "delete")
-IN_FLIGHT = 128
-"""How many files of one `LogStore.read_many` share a round trip."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class Rule:
 class InjectingStore(StoreWrapper):
     """A store with faults and latency. Safe to use from several threads.
 
-    Every call is one operation, but `read_many` is one ``read`` a file, 128 of which share a round
+    Every call is one operation, but `read_many` is one ``read`` a file, 64 of which share a round
     trip, and a large opened file is one ``read`` a range fetched. `list_folders` is a ``list``.
     Opening costs a round trip, and another to ask for the size where it is not given.
 
@@ -140,6 +138,13 @@ class InjectingStore(StoreWrapper):
         """As the store below, or a fault."""
         with self._operation("list", folder):
             return self._store.list_folders(folder)
+
+    def has_folders(self, folders: Sequence[str]) -> list[bool]:
+        """As the store below, or a fault; one ``list`` a folder, in one round trip."""
+        for index, folder in enumerate(folders):
+            with self._operation("list", folder, trips=int(index == 0)):
+                pass
+        return self._store.has_folders(folders)
 
     def read(self, path: str) -> bytes:
         """As the store below, or a fault."""

@@ -79,6 +79,10 @@ class LocalStore:
         except OSError as cause:
             raise _unavailable(folder, cause) from cause
 
+    def has_folders(self, folders: Sequence[str]) -> list[bool]:
+        """For each folder, whether it is there."""
+        return [os.path.isdir(self._absolute(folder)) for folder in folders]
+
     def read(self, path: str) -> bytes:
         """The whole of one file."""
         try:

@@ -1,33 +1,63 @@
-"""`FsspecStore`: the `LogStore` over any fsspec filesystem (S3, Azure, GCS, memory, HTTP…)."""
+"""`FsspecStore`: reading through any fsspec filesystem (object stores, HTTP, HDFS…).
+
+Drivers that are asynchronous inside are driven on their own event loop, many requests at a time;
+the others in threads.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, BinaryIO, cast
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any, BinaryIO, TypeVar, cast
 
-from lakelog.errors import NotFoundError, UnavailableError, UnsupportedStoreError
-from lakelog.storage.base import FileEntry
+from fsspec.asyn import sync
 
-_READERS = 16
+from lakelog.errors import (
+    LakelogError,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedStoreError,
+)
+from lakelog.storage.base import IN_FLIGHT, FileEntry
+from lakelog.storage.conditional import deadline_s, describe
+from lakelog.storage.ranged import Range, RangedFile
+
+T = TypeVar("T")
+
+_THREADS = 16
+_AHEAD_BYTES = 256 << 20
+_WHOLE_DEADLINE_S = (
+    600.0  # of a file whose size is not known: the driver's own time-outs come first
+)
 _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+_MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 class FsspecStore:
-    """A folder of an fsspec filesystem.
+    """A folder of an fsspec filesystem, to read from.
 
     Args:
         filesystem: The filesystem.
         base: Path of the table inside it, without protocol.
         root: The location as the caller gave it, for messages.
+        read_options: Arguments for the driver's ``_cat_file``.
     """
 
-    def __init__(self, filesystem: Any, base: str, root: str) -> None:
+    def __init__(
+        self,
+        filesystem: Any,
+        base: str,
+        root: str,
+        read_options: Mapping[str, Any] | None = None,
+    ) -> None:
         self._filesystem = filesystem
         self._base = base.rstrip("/")
         self._root = root
+        self._read_options = dict(read_options or {})
+        self._is_async = bool(getattr(filesystem, "async_impl", False) is True)
 
     @property
     def root(self) -> str:
@@ -36,6 +66,8 @@ class FsspecStore:
 
     def _absolute(self, path: str) -> str:
         return f"{self._base}/{path}" if path else self._base
+
+    # --- listing -----------------------------------------------------------------------------
 
     def _list(self, folder: str) -> list[dict[str, Any]]:
         path = self._absolute(folder)
@@ -49,7 +81,7 @@ class FsspecStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as cause:
-            raise _unavailable(folder, cause) from cause
+            raise unavailable(folder, cause) from cause
         return cast("list[dict[str, Any]]", found)
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
@@ -69,40 +101,12 @@ class FsspecStore:
             if info.get("type") == "directory"
         )
 
-    def read(self, path: str) -> bytes:
-        """The whole of one file."""
-        try:
-            return cast("bytes", self._filesystem.cat_file(self._absolute(path)))
-        except (FileNotFoundError, IsADirectoryError) as cause:
-            raise NotFoundError("the file is not there", path=path) from cause
-        except Exception as cause:
-            raise _unavailable(path, cause) from cause
-
-    def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """The whole of each file, in order; up to 16 requests at once, a bounded read-ahead."""
-        if len(paths) <= 1:
-            return [self.read(path) for path in paths]
-        return self._read_ahead(paths)
-
-    def _read_ahead(self, paths: Sequence[str]) -> Iterator[bytes]:
-        with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelog-read") as pool:
-            pending: deque[Future[bytes]] = deque()
-            for path in paths:
-                pending.append(pool.submit(self.read, path))
-                if len(pending) >= 2 * _READERS:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-
-    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
-        """A seekable binary reader over one file, fetching ranges as they are read."""
-        try:
-            opened = self._filesystem.open(self._absolute(path), "rb", size=size_bytes)
-            return cast("BinaryIO", opened)
-        except (FileNotFoundError, IsADirectoryError) as cause:
-            raise NotFoundError("the file is not there", path=path) from cause
-        except Exception as cause:
-            raise _unavailable(path, cause) from cause
+    def has_folders(self, folders: Sequence[str]) -> list[bool]:
+        """Which of these folders hold anything; found by listing each, side by side."""
+        if not folders:
+            return []
+        with ThreadPoolExecutor(len(folders), thread_name_prefix="lakelog-list") as pool:
+            return [bool(found) for found in pool.map(self._list, folders)]
 
     def stat(self, path: str) -> FileEntry | None:
         """Size and time of one file, or None."""
@@ -111,12 +115,103 @@ class FsspecStore:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except Exception as cause:
-            raise _unavailable(path, cause) from cause
+            raise unavailable(path, cause) from cause
         return None if info.get("type") == "directory" else _entry(info)
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def read(self, path: str) -> bytes:
+        """The whole of one file."""
+        with _errors(path):
+            if self._is_async:
+                return self._wait(self._cat(path))
+            return cast("bytes", self._filesystem.cat_file(self._absolute(path)))
+
+    def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
+        """The whole of each file, in order; up to 64 requests at once where the driver is
+        asynchronous, else 16.
+
+        Memory: some 256 MB read ahead, or two files where files are larger than 128 MB; to begin
+        with, files are taken to be small.
+        """
+        if len(paths) <= 1:
+            return [self.read(path) for path in paths]
+        if self._is_async:
+            return self._read_ahead(paths, IN_FLIGHT, self._start)
+        return self._read_threaded(paths)
+
+    def _read_threaded(self, paths: Sequence[str]) -> Iterator[bytes]:
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="lakelog-read") as pool:
+            yield from self._read_ahead(paths, 2 * _THREADS, lambda p: pool.submit(self.read, p))
+
+    def _start(self, path: str) -> Future[bytes]:
+        return asyncio.run_coroutine_threadsafe(self._cat(path), self._filesystem.loop)
+
+    def _read_ahead(
+        self, paths: Sequence[str], most: int, start: Callable[[str], Future[bytes]]
+    ) -> Iterator[bytes]:
+        pending: deque[Future[bytes]] = deque()
+        largest = 1
+        asked = 0
+        try:
+            for turn, path in enumerate(paths):
+                ahead = max(2, min(most, _AHEAD_BYTES // largest))
+                while asked < len(paths) and asked < turn + ahead:
+                    pending.append(start(paths[asked]))
+                    asked += 1
+                with _errors(path):
+                    data = pending.popleft().result()
+                largest = max(largest, len(data))
+                yield data
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
+        """A seekable binary reader over one file, which fetches ranges; see `RangedFile`.
+
+        One round trip where the size is given, else two.
+        """
+        if not self._is_async:
+            with _errors(path):
+                return cast("BinaryIO", self._filesystem.open(self._absolute(path), "rb"))
+        if size_bytes is None:
+            entry = self.stat(path)
+            if entry is None:
+                raise NotFoundError("the file is not there", path=path)
+            size_bytes = entry.size_bytes
+
+        def fetch(ranges: Sequence[Range]) -> list[bytes]:
+            with _errors(path):
+                return self._wait(self._cat_ranges(path, ranges))
+
+        return cast("BinaryIO", RangedFile(fetch, size_bytes))
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        result: T = sync(self._filesystem.loop, lambda: coroutine)
+        return result
+
+    async def _cat(self, path: str) -> bytes:
+        request = self._filesystem._cat_file(self._absolute(path), **self._read_options)  # noqa: SLF001 - fsspec's async name
+        return cast("bytes", await asyncio.wait_for(request, _WHOLE_DEADLINE_S))
+
+    async def _cat_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        permits = asyncio.Semaphore(IN_FLIGHT)
+
+        async def fetch(start: int, end: int) -> bytes:
+            async with permits:
+                request = self._filesystem._cat_file(  # noqa: SLF001 - fsspec's async name
+                    self._absolute(path), start=start, end=end, **self._read_options
+                )
+                return cast("bytes", await asyncio.wait_for(request, deadline_s(end - start)))
+
+        return await asyncio.gather(*(fetch(*each) for each in ranges))
+
+    # --- writing -----------------------------------------------------------------------------
 
     @property
     def refusal(self) -> str | None:
-        """Why nothing can be committed here, or None."""
+        """Why nothing can be committed here: the driver only looks before it writes, if that."""
         protocol = self._root.split("://", 1)[0]
         return (
             f"the driver of {protocol}:// cannot create a file only if it is absent, so two "
@@ -143,6 +238,25 @@ class FsspecStore:
         )
 
 
+class _errors:  # noqa: N801 - a context manager, named as it reads
+    """Turn what a driver raises into what `LogStore` promises."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, _MISSING):
+            if not isinstance(error, NotFoundError):
+                raise NotFoundError("the file is not there", path=self._path) from error
+        elif isinstance(error, CancelledError) or (
+            isinstance(error, Exception) and not isinstance(error, LakelogError)
+        ):
+            raise unavailable(self._path, error) from error
+
+
 def _entry(info: dict[str, Any]) -> FileEntry:
     name = str(info["name"]).rsplit("/", 1)[-1]
     return FileEntry(name, int(info.get("size") or 0), _modified_ms(info))
@@ -162,11 +276,12 @@ def _modified_ms(info: dict[str, Any]) -> int:
     return 0
 
 
-def _unavailable(path: str, cause: Exception) -> UnavailableError:
-    # A driver raises whatever its client library does, so this boundary has to be broad; the
-    # cause stays chained.
+def unavailable(path: str, cause: BaseException) -> UnavailableError:
+    """A driver's failure to read; a driver raises whatever its client library does, so callers
+    catch broadly, and chain the cause.
+    """
     return UnavailableError(
-        f"the store failed: {type(cause).__name__}: {cause}",
+        f"the store failed: {describe(cause)}",
         path=path,
         hint="check the location, credentials and network, then try again",
     )

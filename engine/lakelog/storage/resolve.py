@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from lakelog.errors import InvalidInputError, MissingDependencyError, UnavailableError
 from lakelog.storage.base import LogStore
 from lakelog.storage.local import LocalStore
 
-_EXTRAS = {"s3": "s3", "s3a": "s3"}
+if TYPE_CHECKING:
+    from lakelog.storage.cloud import Cloud
+
+_S3 = ("s3", "s3a")
+_AZURE = ("abfs", "abfss", "az")
+_GCS = ("gs", "gcs")
+_EXTRAS = dict.fromkeys(_S3, "s3")
 
 
 def open_store(
@@ -41,16 +47,12 @@ def open_store(
 
 def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
     import fsspec
-    from fsspec.implementations.memory import MemoryFileSystem
-
-    from lakelog.storage.memory import MemoryStore
-    from lakelog.storage.remote import FsspecStore
 
     protocol = url.split("://", 1)[0].split("::", 1)[0]
     # gcsfs looks the bucket type up over gRPC unless told not to, and stalls where that is closed.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
-        filesystem, base = fsspec.core.url_to_fs(url, **options)
+        filesystem, base = fsspec.core.url_to_fs(url, **_with_defaults(protocol, options))
     except ImportError as cause:
         extra = _EXTRAS.get(protocol)
         raise MissingDependencyError(
@@ -71,6 +73,63 @@ def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
             path=url,
             hint="check storage_options and credentials",
         ) from cause
+    return store_of(filesystem, base, url)
+
+
+def _with_defaults(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Options with the time-outs that a driver lacks; what the caller gives wins."""
+    if protocol in _S3:
+        from lakelog.storage import s3
+
+        return s3.with_defaults(options)
+    if protocol in _AZURE:
+        from lakelog.storage import azure
+
+        return azure.with_defaults(options)
+    if protocol in _GCS:
+        from lakelog.storage import gcs
+
+        return gcs.with_defaults(options)
+    return options
+
+
+def store_of(filesystem: Any, base: str, root: str) -> LogStore:
+    """The store over an fsspec filesystem, by the driver that it really is: another one may be
+    registered for a protocol, and look before it writes.
+
+    Args:
+        filesystem: The filesystem.
+        base: Path of the table inside it, without protocol.
+        root: The location, for messages.
+    """
+    from fsspec.implementations.local import LocalFileSystem
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    from lakelog.storage.remote import FsspecStore
+
+    if type(filesystem) is LocalFileSystem:
+        return LocalStore(base)
     if type(filesystem) is MemoryFileSystem:
-        return MemoryStore(filesystem, base, url)
-    return FsspecStore(filesystem, base, url)
+        from lakelog.storage.memory import MemoryStore
+
+        return MemoryStore(filesystem, base, root)
+    drivers = {(each.__module__.split(".")[0], each.__name__) for each in type(filesystem).__mro__}
+    cloud: Cloud | None = None
+    if ("s3fs", "S3FileSystem") in drivers:
+        from lakelog.storage.s3 import S3
+
+        cloud = S3()
+    elif ("adlfs", "AzureBlobFileSystem") in drivers:
+        from lakelog.storage.azure import Azure, shorten_pauses
+
+        shorten_pauses(filesystem)
+        cloud = Azure()
+    elif ("gcsfs", "GCSFileSystem") in drivers:
+        from lakelog.storage.gcs import Gcs
+
+        cloud = Gcs()
+    if cloud is None:
+        return FsspecStore(filesystem, base, root)
+    from lakelog.storage.cloud import CloudStore
+
+    return CloudStore(filesystem, base, root, cloud)

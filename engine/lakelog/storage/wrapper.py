@@ -36,6 +36,10 @@ class StoreWrapper:
         """As the store below."""
         return self._store.list_folders(folder)
 
+    def has_folders(self, folders: Sequence[str]) -> list[bool]:
+        """As the store below."""
+        return self._store.has_folders(folders)
+
     def read(self, path: str) -> bytes:
         """As the store below."""
         return self._store.read(path)

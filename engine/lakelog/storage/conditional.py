@@ -1,0 +1,134 @@
+"""Conditional writes to object stores: what an answer tells of what was written, and what is tried
+again.
+
+Every attempt ends in a `Verdict`. Repeating a conditional write is safe: it can only say that the
+name is taken, if it was by an attempt whose answer was lost. So the only thing to keep in mind
+from attempt to attempt is whether one of them may have been carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from lakelog.errors import LakelogError, OutcomeUnknownError, UnavailableError
+
+ATTEMPTS = 5
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+_DEADLINE_S = 60.0
+_SLOWEST_BYTES_A_SECOND = 1 << 20
+
+
+class Verdict(NamedTuple):
+    """What a failed attempt to write tells.
+
+    Attributes:
+        taken: The name is taken, perhaps by an earlier attempt of the same call.
+        certain: This attempt wrote nothing, and never will.
+        retry: Another attempt may fare better.
+    """
+
+    taken: bool
+    certain: bool
+    retry: bool
+
+
+TAKEN = Verdict(True, True, False)
+REFUSED = Verdict(False, True, False)
+BUSY = Verdict(False, True, True)
+LOST = Verdict(False, False, True)
+UNKNOWN = Verdict(False, False, False)
+
+_REFUSED_STATUS = frozenset(range(400, 500)) - {408, 409, 412, 429, 499}
+
+
+def judge_status(status: int) -> Verdict:
+    """The verdict on an HTTP status that has the same meaning everywhere.
+
+    408 and 5xx may come from a proxy, after the store has done it; 409 and 412 mean what the
+    store says they mean.
+    """
+    if status in _REFUSED_STATUS:
+        return REFUSED
+    if status == 429:
+        return BUSY
+    return LOST if status in {408, 499} or status >= 500 else UNKNOWN
+
+
+def deadline_s(size_bytes: int) -> float:
+    """The longest that a request with or for so many bytes may take, retries included."""
+    return _DEADLINE_S + size_bytes / _SLOWEST_BYTES_A_SECOND
+
+
+async def write_until_certain(
+    attempt: Callable[[], Awaitable[object]],
+    judge: Callable[[BaseException], Verdict],
+    path: str,
+    size_bytes: int = 0,
+    *,
+    pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    chance: Callable[[], float] = random.random,
+) -> bool:
+    """Carry out a write, in at most five attempts and about a minute.
+
+    Args:
+        attempt: Writes once, as far as the driver lets that be controlled.
+        judge: Reads an error of `attempt`.
+        path: The file, for messages.
+        size_bytes: Length of what is written.
+        pause: Waits between attempts.
+        chance: Gives numbers from 0 to 1, for the pauses' jitter.
+
+    Returns:
+        False if the name is taken.
+
+    Raises:
+        OutcomeUnknownError: An attempt may have been carried out, and none said more.
+        UnavailableError: No attempt was.
+    """
+    doubt: Exception | None = None
+    error: Exception | None = None
+    try:
+        async with asyncio.timeout(deadline_s(size_bytes)):
+            for number in range(ATTEMPTS):
+                if number:
+                    longest = min(_FIRST_PAUSE_S * 2 ** (number - 1), _LONGEST_PAUSE_S)
+                    await pause(longest * (0.5 + chance() / 2))
+                try:
+                    await attempt()
+                    return True
+                except LakelogError:
+                    raise
+                except Exception as failure:  # noqa: BLE001 - any driver's; `judge` knows them
+                    verdict = judge(failure)
+                    if verdict.taken:
+                        return False
+                    error = failure
+                    if not verdict.certain:
+                        doubt = failure
+                    if not verdict.retry:
+                        break
+    except TimeoutError as late:
+        doubt = late
+    assert error is not None or doubt is not None
+    if doubt is not None:
+        raise OutcomeUnknownError(
+            f"the store did not say whether it wrote: {describe(doubt)}",
+            path=path,
+            hint="read the file back before writing it again",
+        ) from doubt
+    assert error is not None
+    raise UnavailableError(
+        f"nothing was written: {describe(error)}",
+        path=path,
+        hint="check the location, credentials and network, then try again",
+    ) from error
+
+
+def describe(error: BaseException) -> str:
+    """An error's type and first line."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
