@@ -139,9 +139,6 @@ def test_a_refused_feature_that_the_table_has_is_no_upgrade() -> None:
     assert upgrade(old, ["catalogManaged"], "delta") is old
 
 
-# -- what the metadata needs ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("properties", "needed"),
     [
@@ -188,9 +185,6 @@ def test_the_schema_switches_features_on_at_any_depth(field: dict[str, Any], nee
     inside = column("s", {"type": "map", **values})
     assert features_needed(table(field), "delta") == {needed}
     assert features_needed(table(inside), "delta") == {needed}
-
-
-# -- what may not change ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -241,9 +235,6 @@ def test_a_legal_mapping_without_reader_lists_passes() -> None:
     check_protocol_change(Protocol(1, 2), new, "delta")
 
 
-# -- IndexTables ------------------------------------------------------------------------------
-
-
 def test_indextables_upgrades_reach_the_version_that_brought_the_feature() -> None:
     assert upgrade(None, [], "indextables") == DEFAULT_PROTOCOL["indextables"]
     assert upgrade(Protocol(1, 1), ["skippedFiles"], "indextables") == Protocol(2, 2)
@@ -283,8 +274,6 @@ def test_references_to_document_mappings_need_their_feature() -> None:
     metadata = table(properties={"docMappingSchema.abc": "{}"})
     assert features_needed(metadata, "indextables") == {"schemaDeduplication"}
 
-
-# -- beside a peer ----------------------------------------------------------------------------
 
 PEER = [
     ({}, ()),
