@@ -295,7 +295,7 @@ def test_a_field_that_the_format_would_lose_is_refused() -> None:
     gate(add(footerStartOffset=5), format_="indextables")
     with pytest.raises(InvalidTransactionError, match="footerStartOffset"):
         gate(add(footerStartOffset=5))
-    with pytest.raises(InvalidTransactionError, match="has no field for .dv"):
+    with pytest.raises(InvalidTransactionError, match="has no field for 'dv"):
         gate(add(**vector()), format_="indextables")
     gate(add(footerStartOffset=None), remove("b", baseRowId=3))
 
