@@ -534,6 +534,18 @@ def test_a_feature_may_be_enabled_under_way_where_the_protocol_supports_it(
     assert rule_of(disabled, winner(METADATA)) == "metadata_changed"
 
 
+@pytest.mark.parametrize(("feature", "properties"), ENABLED[2:])
+def test_what_came_with_a_feature_does_not_change_once_it_is_there(
+    feature: str, properties: dict[str, str]
+) -> None:
+    enabled = with_properties(METADATA, **properties)
+    supporting = listing("appendOnly", "invariants", feature)
+    for name in list(properties)[1:]:
+        mine = intent(add("f"), read_protocol=supporting, read_metadata=enabled)
+        won = winner(with_properties(enabled, **{name: "8"}))
+        assert rule_of(mine, won) == "metadata_changed"
+
+
 def test_column_names_of_row_tracking_do_not_come_without_it() -> None:
     name = with_properties(METADATA, delta__rowTracking__materializedRowIdColumnName="r")
     mine = intent(add("f"), read_protocol=listing("rowTracking", "domainMetadata"))
@@ -619,11 +631,20 @@ def test_legacy_versions_and_unknown_versions_stand_for_what_they_imply() -> Non
     for new, found in (
         (protocol(1, 3), "checkConstraints"),
         (protocol(1, 4), "checkConstraints, generatedColumns"),
+        (protocol(1, 5), "checkConstraints, generatedColumns"),
         (protocol(3, 8, writerFeatures=["appendOnly", "invariants"]), "minWriterVersion 8"),
     ):
         error = find_conflict(mine, winner(new), format="delta")
         assert error is not None
         assert (error.rule, error.found) == ("feature_added", found)
+
+
+def test_a_legacy_version_implies_column_mapping_only_where_readers_know_it_too() -> None:
+    mine = intent(add("f"), read_protocol=protocol(1, 5))
+    lists = ["appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"]
+    assert rule_of(mine, winner(listing(*lists))) is None
+    mapped = intent(add("f"), read_protocol=protocol(2, 5))
+    assert rule_of(mapped, winner(listing(*lists))) == "feature_dropped"
 
 
 def test_every_version_of_the_other_dialect_counts() -> None:

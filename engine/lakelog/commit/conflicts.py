@@ -236,7 +236,8 @@ def find_conflict(
 
     Raises:
         InvalidInputError: The isolation level is unknown, or a predicate does not fit the schema.
-        CorruptionError: There are predicates, and the metadata has no schema.
+        CorruptionError: There are predicates, and the metadata has no schema; or the commit wrote
+            a protocol without a writer version.
 
     Time and memory grow with the commit and the transaction, never with the table.
 

@@ -12,21 +12,11 @@ from typing import Any
 
 import orjson
 
+from lakelog.commit.features import constraints, is_on, supported, writer_version
 from lakelog.log.metadata import Metadata, Protocol
 
-# Features that a legacy version implies: (minReaderVersion, minWriterVersion).
-# Source: Delta protocol, Valid Feature Names in Table Features.
-_LEGACY = {
-    "appendOnly": (1, 2),
-    "invariants": (1, 2),
-    "checkConstraints": (1, 3),
-    "changeDataFeed": (1, 4),
-    "generatedColumns": (1, 4),
-    "columnMapping": (2, 5),
-    "identityColumns": (1, 6),
-}
-_LISTED_WRITER_VERSION = 7  # from here on features are listed, and nothing is implied
-_KNOWN_VERSIONS = {"delta": (3, 7), "indextables": (0, 0)}
+# (reader, writer): versions up to these are the sum of the features that they imply or list.
+_SUMMED_VERSIONS = {"delta": (3, 7), "indextables": (0, 0)}
 
 # Features that ask nothing of a writer until metadata turns them on (which `metadata_changes`
 # judges), or whose demands are met anew at every attempt, as row ids and commit timestamps are.
@@ -71,7 +61,6 @@ _HARMLESS_WHEN_NEW = frozenset(
 # A registry that only grows: the name holds the hash of the value.
 _REGISTRY = "docMappingSchema."
 _IDENTITY_HIGH_WATER_MARK = "delta.identity.highWaterMark"
-_CONSTRAINT = "delta.constraints."
 
 _FIELDS = {
     "id": "id",
@@ -84,35 +73,33 @@ _FIELDS = {
 }
 
 
-def supported_features(protocol: Protocol, format: str) -> frozenset[str]:  # noqa: A002
-    """Features that a protocol supports, listed or implied by its versions.
+def demands(protocol: Protocol, format: str) -> frozenset[str]:  # noqa: A002 - the API's word
+    """What a protocol asks of a writer: the features that it supports, and versions that are more
+    than their features, such as ``minWriterVersion 8``; in IndexTables every version is.
 
-    A version whose features lakelog cannot list stands for itself, such as
-    ``minWriterVersion 8``; in IndexTables every version does.
-
-    Source: Delta protocol, Table Features.
+    Raises:
+        CorruptionError: The protocol names no writer version.
     """
-    reader, writer = protocol.min_reader_version, protocol.min_writer_version or 0
-    names = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-    known_reader, known_writer = _KNOWN_VERSIONS[format]
-    if format == "delta" and writer < _LISTED_WRITER_VERSION:
-        names |= {n for n, (r, w) in _LEGACY.items() if r <= reader and w <= writer}
-    names |= {f"minReaderVersion {v}" for v in range(known_reader + 1, reader + 1)}
-    names |= {f"minWriterVersion {v}" for v in range(known_writer + 1, writer + 1)}
-    return frozenset(names)
+    reader, writer = protocol.min_reader_version, writer_version(protocol)
+    summed_reader, summed_writer = _SUMMED_VERSIONS[format]
+    return (
+        supported(protocol, format)
+        | {f"minReaderVersion {v}" for v in range(summed_reader + 1, reader + 1)}
+        | {f"minWriterVersion {v}" for v in range(summed_writer + 1, writer + 1)}
+    )
 
 
 def dropped_features(old: Protocol, new: Protocol, format: str) -> list[str]:  # noqa: A002
-    """Features that `old` supports and `new` does not, sorted."""
-    return sorted(supported_features(old, format) - supported_features(new, format))
+    """What `old` asks of a writer and `new` does not, sorted."""
+    return sorted(demands(old, format) - demands(new, format))
 
 
 def binding_features(old: Protocol, new: Protocol, format: str) -> list[str]:  # noqa: A002
-    """Features that `new` adds and that may bind a writer from that commit on, sorted.
+    """What `new` adds and what may bind a writer from that commit on, sorted.
 
-    A feature that lakelog does not know is taken to bind.
+    A feature that is not known to bind nobody at first is taken to bind.
     """
-    added = supported_features(new, format) - supported_features(old, format)
+    added = demands(new, format) - demands(old, format)
     return sorted(added - _HARMLESS_WHEN_ADDED)
 
 
@@ -120,7 +107,7 @@ def metadata_changes(
     old: Metadata,
     new: Metadata,
     protocol: Protocol,
-    format: str,  # noqa: A002
+    format: str,  # noqa: A002 - the API's word
 ) -> list[str]:
     """What `new` changes that a transaction under way may rest on, by name, sorted.
 
@@ -139,7 +126,7 @@ def metadata_changes(
     ]
     if _schema(old.schema_string) != _schema(new.schema_string):
         changes.append("schemaString")
-    features = supported_features(protocol, format)
+    features = supported(protocol, format)
     for key in {*old.configuration, *new.configuration}:
         same = (key in old.configuration) == (key in new.configuration)
         if same and old.configuration.get(key) == new.configuration.get(key):
@@ -154,7 +141,7 @@ def _is_harmless(
     old: Mapping[str, str | None],
     new: Mapping[str, str | None],
     features: frozenset[str],
-    format: str,  # noqa: A002
+    format: str,  # noqa: A002 - the API's word
 ) -> bool:
     if key not in new:
         return False
@@ -163,7 +150,7 @@ def _is_harmless(
     if key in _HARMLESS_WHEN_SET:
         feature, value = _HARMLESS_WHEN_SET[key]
         return feature in features and (new[key] or "").lower() == value
-    if key.startswith("delta.rowTracking.") and not _is_true(new, "delta.enableRowTracking"):
+    if key.startswith("delta.rowTracking.") and not is_on(new, "delta.enableRowTracking"):
         return False
     return key in _HARMLESS_WHEN_NEW and key not in old
 
@@ -174,18 +161,13 @@ def tightened(old: Metadata, new: Metadata) -> str | None:
     """
     if old.partition_columns != new.partition_columns:
         return "partitionColumns"
-    for key, value in new.configuration.items():
-        if key.startswith(_CONSTRAINT) and old.configuration.get(key) != value:
+    for key, value in constraints(new).items():
+        if old.configuration.get(key) != value:
             return key
-    if _is_true(new.configuration, "delta.enableRowTracking") and not _is_true(
-        old.configuration, "delta.enableRowTracking"
-    ):
+    tracking = "delta.enableRowTracking"
+    if is_on(new.configuration, tracking) and not is_on(old.configuration, tracking):
         return "delta.enableRowTracking"
     return None
-
-
-def _is_true(configuration: Mapping[str, str | None], key: str) -> bool:
-    return (configuration.get(key) or "").lower() == "true"
 
 
 def _schema(text: str | None) -> Any:
