@@ -61,7 +61,7 @@ def table(
     return Metadata(**{**body, **more})
 
 
-def add(path: str = "a.parquet", **more: Any) -> dict[str, Any]:
+def add(path: str | None = "a.parquet", **more: Any) -> dict[str, Any]:
     """A row of an add."""
     row = {"actionType": "add", "path": path, "partitionValues": {}, "size": 1}
     return {**row, "modificationTime": 1, "dataChange": True, **more}
