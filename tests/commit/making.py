@@ -63,7 +63,7 @@ def table(
 
 def add(path: str | None = "a.parquet", **more: Any) -> dict[str, Any]:
     """A row of an add."""
-    row = {"actionType": "add", "path": path, "partitionValues": {}, "size": 1}
+    row: dict[str, Any] = {"actionType": "add", "path": path, "partitionValues": {}, "size": 1}
     return {**row, "modificationTime": 1, "dataChange": True, **more}
 
 

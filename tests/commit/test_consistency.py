@@ -225,13 +225,6 @@ class TestRowTracking:
         same = {**self.ON, MATERIALIZED[0]: "_row-version"}
         refuse(table(properties=same), "name of another", self.TRACKED)
 
-    def test_it_is_switched_on_by_who_gives_ids_to_rows_that_are_there(self) -> None:
-        on = table(properties=self.ON)
-        with pytest.raises(InvalidMetadataError, match="may have no row ids"):
-            check(on, table(), self.TRACKED)
-        check_metadata(on, table(), self.TRACKED, "delta", replaced=True)
-        check(table(properties={**self.ON, "a": "b"}), on, self.TRACKED)
-
     def test_the_columns_that_keep_ids_keep_their_names(self) -> None:
         new = table(properties={**self.ON, MATERIALIZED[0]: "_other"})
         with pytest.raises(InvalidMetadataError, match="keeps its name"):

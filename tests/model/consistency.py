@@ -15,8 +15,10 @@ REQUIRED = {
     "remove": ("path", "dataChange"),
     "cdc": ("path", "partitionValues", "size", "dataChange"),
 }
-NUMBERS = ("size", "modificationTime", "deletionTimestamp", "dvOffset", "dvSizeInBytes")
-NUMBERS += ("dvCardinality", "baseRowId", "defaultRowCommitVersion")
+NUMBERS = (
+    *("size", "modificationTime", "deletionTimestamp", "dvOffset", "dvSizeInBytes"),
+    *("dvCardinality", "baseRowId", "defaultRowCommitVersion"),
+)
 
 
 def _is_date(text: str) -> bool:

@@ -83,6 +83,9 @@ def check_metadata(
             `lakelog.commit.upgrade.upgrade` gives one that does.
         SchemaEvolutionError: Files that stay could not be read under the new schema.
         UnsupportedFeatureError: A new CHECK constraint, which rows that are there may break.
+
+    Whether every file has row ids, as switching row tracking on asks, only the table's state can
+    tell: it is not checked here.
     """
     before = {} if old is None else old.configuration
     check_properties(changed(new.configuration, before), format)
@@ -271,7 +274,7 @@ def _check_delta(
                     found=name,
                 )
     if supports(protocol, "rowTracking") and is_on(new.configuration, "delta.enableRowTracking"):
-        _check_row_tracking(new, old, schema, replaced=replaced)
+        _check_row_tracking(new, old, schema)
     if old is None or replaced:
         return
     for key in changed(constraints(new), constraints(old)):
@@ -359,17 +362,8 @@ def _before(old: Metadata | None, key: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _check_row_tracking(
-    new: Metadata, old: Metadata | None, schema: contract.Struct, *, replaced: bool
-) -> None:
+def _check_row_tracking(new: Metadata, old: Metadata | None, schema: contract.Struct) -> None:
     was_on = old is not None and is_on(old.configuration, "delta.enableRowTracking")
-    if old is not None and not was_on and not replaced:
-        raise InvalidMetadataError(
-            "row tracking is switched on, and files that are there may have no row ids",
-            path="delta.enableRowTracking",
-            expected="an engine that gives them ids first",
-            found="true",
-        )
     physical = {physical_name(at.field, "name").lower() for at in fields_of(schema)}
     logical = {at.field.name.lower() for at in fields_of(schema)}
     names = [new.configuration.get(key) for key in MATERIALIZED]
