@@ -162,7 +162,7 @@ def parse_objects(lines: Sequence[Line]) -> list[dict[str, Any]]:
     if all(_is_shallow(line.text) for line in lines):
         joined = b"[" + _BETWEEN.join(line.text for line in lines) + b"]"
         try:
-            parsed = orjson.loads(joined)
+            parsed: list[Any] = orjson.loads(joined)
         except orjson.JSONDecodeError:
             parsed = []
         # The mark stands between lines only, and is found between the values at the top: so each

@@ -175,8 +175,7 @@ def _single_object(data: bytes, path: str) -> dict[str, Any] | None:
         orjson.loads(data)
     except orjson.JSONDecodeError:
         return None  # the line decoder says where it breaks
-    parsed = parse_object(Line(data, path, None, 0, 0))
-    return parsed if isinstance(parsed, dict) else None
+    return parse_object(Line(data, path, None, 0, 0))
 
 
 def _without_origin(frame: pl.DataFrame) -> pl.DataFrame:
