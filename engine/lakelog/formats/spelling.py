@@ -149,6 +149,19 @@ def _check_type(kind: str, rows: pl.DataFrame, dialect: str) -> None:
             raise _refusal(f"{kind} has no field for a column", found=column)
 
 
+def check_extra(rows: pl.DataFrame, dialect: str) -> None:
+    """Parse every different ``extra``, for a spelling that keeps it as text.
+
+    Raises:
+        InvalidTransactionError: As `parse_extra`.
+    """
+    if EXTRA in rows.columns:
+        for kind, part in by_type(rows):
+            node = Wire.of(dialect).wrappers.get(kind)
+            for text in part[EXTRA].drop_nulls().unique():
+                parse_extra(text, node, kind)
+
+
 def parse_extra(text: str, node: Node | None, kind: str) -> Any:
     """Parse one ``extra``, the JSON of what the contract does not name in an action.
 

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakelog.errors import InvalidActionError
-from lakelog.formats.delta.paths import decode_path, decode_paths, with_dv_id
+from lakelog.formats.delta.paths import (
+    decode_path,
+    decode_paths,
+    encode_path,
+    encode_paths,
+    with_dv_id,
+)
+from tests.model.encode import spell_path
 
 CASES = {
     "plain": "plain",
@@ -108,3 +115,39 @@ def test_a_deletion_vector_without_its_identity_is_refused(
     with pytest.raises(InvalidActionError, match="deletion vector") as refused:
         with_dv_id(files(**columns))
     assert refused.value.found == "f0"
+
+
+SPELLED = {
+    "plain/a-b_c.d!e~f*g'h(i)": "plain/a-b_c.d!e~f*g'h(i)",
+    "p=a b/x+y@z&w;v,u$": "p=a%20b/x+y@z&w;v,u$",
+    "100%/%41": "100%25/%2541",
+    'q"<>#?[]^`{|}\\': "q%22%3C%3E%23%3F%5B%5D%5E%60%7B%7C%7D%5C",
+    "é/日本/😀": "é/日本/😀",
+    "a\u00a0b\u2028\x85": "a%C2%A0b%E2%80%A8%C2%85",
+    "\0\n\x7f": "%00%0A%7F",
+    "a:b/c:d": "a%3Ab/c:d",
+    "s3://bucket/a b:c": "s3://bucket/a%20b:c",
+    "file:/x y": "file:/x%20y",
+    "/abs/x:y": "/abs/x:y",
+    "": "",
+}
+
+
+@pytest.mark.parametrize(("path", "spelled"), SPELLED.items())
+def test_a_path_is_spelled_as_spark_does(path: str, spelled: str) -> None:
+    assert encode_path(path) == spelled
+    assert encode_paths(pl.Series([path])).to_list() == [spelled]
+
+
+PATHS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.text(
+    "%:/2aA \u2003é", max_size=8
+)
+
+
+@given(st.lists(st.none() | PATHS, max_size=8))
+def test_every_path_comes_back_from_its_spelling(paths: list[str | None]) -> None:
+    column = pl.Series("path", paths, dtype=pl.String)
+    encoded = encode_paths(column)
+    assert encoded.to_list() == [None if p is None else spell_path(p) for p in paths]
+    assert decode_paths(encoded).to_list() == paths
+    assert [p and decode_path(encode_path(p)) for p in paths] == paths

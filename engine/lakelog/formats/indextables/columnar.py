@@ -26,7 +26,7 @@ from lakelog import actions, contract
 from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError
 from lakelog.formats.base import Actions, CommitInfo
 from lakelog.formats.exact import Blob
-from lakelog.formats.spelling import ACTION_TYPE, EXTRA, columns_of
+from lakelog.formats.spelling import ACTION_TYPE, EXTRA, check_extra, columns_of
 from lakelog.formats.wire import FILE_WRAPPERS, META_WRAPPERS, Wire
 
 MAGIC = b"PAR1"
@@ -53,8 +53,13 @@ def encode_columnar(info: bytes, meta: pl.DataFrame, files: pl.DataFrame) -> byt
         meta: Rows as `lakelog.formats.encode.ordered_content` gives them.
         files: The same.
 
+    Raises:
+        InvalidTransactionError: An ``extra`` is no JSON of unknown fields.
+
     Memory: the file, and one row group of 64 Ki rows in Arrow.
     """
+    for rows in (meta, files):
+        check_extra(rows, "indextables")
     head = []
     if info:
         head = [pl.DataFrame({ACTION_TYPE: [_INFO], EXTRA: [info.decode()]})]

@@ -68,21 +68,31 @@ def encode_commit(
     require_content(content)
     meta, files = ordered_content(content, _INDEXTABLES)
     info = encode_info(content.info) if content.info else b""
-    pieces: list[bytes | memoryview] = [_INFO, info, b"}\n"] if info else []
-    size = sum(map(len, pieces))
-    first = True
+    pieces: list[bytes | memoryview] = []
+    size = 0
     # One slice after another where the size decides: what is too large is not spelled to its end.
-    ahead = columnar_above is None
-    for rows in (meta, files):
-        for piece in encode_rows(rows, _INDEXTABLES, ahead=ahead):
-            pieces.append(piece)
-            size += len(piece)
-            if columnar_above is not None and size > columnar_above:
-                return encode_columnar(info, meta, files)
-            if first and info:
-                pieces[2:] = [b",", memoryview(piece)[1:]]
-            first = False
+    for piece in _pieces(info, (meta, files), ahead=columnar_above is None):
+        pieces.append(piece)
+        size += len(piece)
+        if columnar_above is not None and size > columnar_above:
+            return encode_columnar(info, meta, files)
     return frame_as(b"".join(pieces), configuration or {})
+
+
+def _pieces(
+    info: bytes, frames: Sequence[pl.DataFrame], *, ahead: bool
+) -> Iterator[bytes | memoryview]:
+    """The lines of a commit; the commitInfo opens the line of the first action."""
+    rows = (piece for frame in frames for piece in encode_rows(frame, _INDEXTABLES, ahead=ahead))
+    if info:
+        first = next(rows, None)
+        yield _INFO + info
+        if first is None:
+            yield b"}\n"
+        else:
+            yield b","
+            yield memoryview(first)[1:]
+    yield from rows
 
 
 def decode_commits(
