@@ -145,7 +145,7 @@ class DurableWriter:
                 _CANNOT_ANONYMOUS,
             )
         finally:
-            os.close(file)
+            _close(file)
         if won is None:
             self._anonymous = False
         return won
@@ -363,7 +363,9 @@ else:
                 raise
 
     def _close(descriptor: int) -> None:
-        os.close(descriptor)
+        # What was to be durable has been fsynced: a close that fails has nothing to add.
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
 
 
 def _sync(file: int) -> None:

@@ -22,6 +22,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Literal, NoReturn, cast, get_args
@@ -176,6 +177,8 @@ class InjectingStore(StoreWrapper):
                         found.append(below.read(end - start))
                 return found
 
+            # Other readers may share what was fetched, so it ends with the last of them.
+            weakref.finalize(fetch, below.close)
             file = RangedFile(fetch, below.seek(0, os.SEEK_END))
             opening = False
             return cast("BinaryIO", file)
