@@ -1,0 +1,318 @@
+"""Commits under faults: whatever fails, and whenever, a table reads as before or as after.
+
+Every way to write (`commit_cases`) is run again and again, failing at its first operation, then at
+its second, and so on until it succeeds. Each time the table is opened afresh and read, the
+writer's own verdict is held against what is there, and another writer commits behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import uuid
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import lakelog
+from lakelog import CommitOutcomeUnknown, ConflictError, Transaction, UnavailableError
+from lakelog.storage import LogStore
+from lakelog.storage.inject import WRITES, Fault, InjectingStore, Kind, Rule
+from lakelog.storage.local import LocalStore
+from tests.faults.commit_cases import (
+    FOLDERS,
+    RUN_IDS,
+    RUNS,
+    Case,
+    Expected,
+    State,
+    commit_again,
+    copy_to,
+    expect,
+    read,
+    store_replaced,
+)
+from tests.faults.faulty_os import CALLS, FaultyOs, os_replaced
+
+Location = Callable[[], str]
+Verdict = int | None | BaseException
+
+FAULTS: dict[Fault, tuple[Kind, ...]] = {
+    "fail": (),
+    "unknown": WRITES,
+    "lost": WRITES,
+    "lost_taken": ("put_if_absent",),
+    "late": WRITES,
+}
+"""Faults, and the operations that have them; none is all."""
+
+
+BASIC = ("create delta", "create indextables", "append", "identified", "overtaken")
+"""Cases that stand for the others where a kind of fault or store adds little to them."""
+
+STORE_RUNS = [
+    (store, times, case, form)
+    for store, times in (("local", 1), ("local", None), ("memory", 1))
+    for case, form in RUNS
+    if (store, times) == ("local", 1) or case.name in BASIC
+]
+STORE_RUN_IDS = [
+    f"{store}-{'once' if times else 'from then on'}-{case}-{form}"
+    for store, times, case, form in STORE_RUNS
+]
+
+
+def locations(kind: str, folder: Path) -> Location:
+    """Gives locations that nothing is at."""
+    numbers = count()
+    space = uuid.uuid4().hex
+    base = f"memory://{space}" if kind == "memory" else str(folder)
+    return lambda: f"{base}/{next(numbers)}/t"
+
+
+@pytest.fixture(autouse=True)
+def looking() -> Iterator[None]:
+    """A faulty store is as near as the one below: writers look before they list, as they do on
+    local disk."""
+    with mock.patch("lakelog.commit.head.LocalStore", (LocalStore, InjectingStore)):
+        yield
+
+
+def attempt(write: Callable[[str], int | None], location: str) -> Verdict:
+    """The version that a writer says it wrote, or what it raised."""
+    try:
+        return write(location)
+    except (ConflictError, UnavailableError, CommitOutcomeUnknown) as verdict:
+        return verdict
+
+
+def check(expected: Expected, verdict: Verdict, found: State, what: str) -> None:
+    """The table reads as before or as after, and as the writer says."""
+    possible = [*expected.befores, expected.after]
+    assert found in possible, f"{what}: between before and after: {found}"
+    if isinstance(verdict, CommitOutcomeUnknown):
+        return
+    if isinstance(verdict, BaseException):
+        assert found in expected.befores, f"{what}: was written, though {verdict!r}"
+    else:
+        assert found == expected.after, f"{what}: was not written, though acknowledged"
+        assert expected.after is not None
+        assert verdict == expected.after["version"]
+
+
+def times_identified(location: str) -> int:
+    """How many commits record version 5 of the application."""
+    actions = lakelog.open(location).actions().collect()
+    if "appId" not in actions.columns:
+        return 0
+    return actions.filter((actions["appId"] == "app") & (actions["txnVersion"] == 5)).height
+
+
+@pytest.mark.parametrize(("store_kind", "times", "case", "form"), STORE_RUNS, ids=STORE_RUN_IDS)
+def test_a_commit_under_store_faults_is_there_whole_or_not_at_all(
+    tmp_path: Path, store_kind: str, times: int | None, case: Case, form: str
+) -> None:
+    fresh = locations(store_kind, tmp_path)
+    expected = expect(fresh(), case, form)
+    for fault, kinds in FAULTS.items():
+        for nth in count(1):
+            location = fresh()
+            copy_to(location, expected.files)
+            stores: list[InjectingStore] = []
+
+            def inject(store: LogStore) -> LogStore:
+                rule = Rule(fault, kinds, nth=nth, times=times)  # noqa: B023 - called at once
+                stores.append(InjectingStore(store, [rule]))  # noqa: B023
+                return stores[-1]
+
+            with store_replaced(inject):
+                verdict = attempt(case.write, location)
+            [store] = stores
+            struck = sum(not kinds or kind in kinds for kind, _ in store.operations) >= nth
+            what = f"{fault} at {nth} of {store.operations}"
+            found = read(location)
+            check(expected, verdict, found, what)
+            if fault == "late":
+                store.arrive()
+                found = read(location)
+                check(expected, verdict, found, f"{what}, when all had arrived")
+            if case.app and not isinstance(verdict, int):
+                again = case.write(location)
+                assert (again is None) == (found == expected.after), what
+                store.arrive()
+                found = read(location)
+            if case.app:
+                assert times_identified(location) == 1, what
+            commit_again(location, form, found)
+            if not struck:
+                assert found == expected.after, what
+                break
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["never arrives", "arrives late"])
+@pytest.mark.parametrize(("case", "form"), RUNS, ids=RUN_IDS)
+def test_an_outcome_that_cannot_be_read_back_is_said_to_be_unknown(
+    tmp_path: Path, case: Case, form: str, late: bool
+) -> None:
+    expected = expect(str(tmp_path / "clean"), case, form)
+    location = str(tmp_path / "t")
+    copy_to(location, expected.files)
+    commits = f"{FOLDERS[form]}/*.json"
+    stores: list[InjectingStore] = []
+
+    def inject(store: LogStore) -> LogStore:
+        stores.append(InjectingStore(store, [Rule("late" if late else "unknown", "put_if_absent")]))
+        rules = [Rule("fail", "read", path=commits, times=None), Rule("fail", "put", times=None)]
+        stores.append(AfterFirstPut(stores[-1], rules))
+        return stores[-1]
+
+    with store_replaced(inject), pytest.raises(CommitOutcomeUnknown) as raised:
+        case.write(location)
+    assert read(location) in expected.befores
+    assert raised.value.version is not None
+    assert raised.value.path
+    assert "txnId" in str(raised.value.expected)
+    stores[0].arrive()
+    found = read(location)
+    assert expected.after is not None
+    # Where it was overtaken, the late one may meet the other's.
+    arrives = late and raised.value.version == expected.after["version"]
+    assert found == expected.after if arrives else found in expected.befores
+    if case.app:
+        case.write(location)
+        assert times_identified(location) == 1
+
+
+class AfterFirstPut(InjectingStore):
+    """Its rules hold once a file was to be created."""
+
+    def _begin(self, kind: Kind, path: str, trips: int = 1) -> Fault | None:
+        if not any(k == "put_if_absent" for k, _ in self.operations):
+            self.operations.append((kind, path))
+            return None
+        return super()._begin(kind, path, trips)
+
+
+class _Interrupting(InjectingStore):
+    """Raises KeyboardInterrupt before or after its `nth` operation."""
+
+    def __init__(self, store: LogStore, nth: int, after: bool) -> None:
+        super().__init__(store)
+        self._nth, self._after = nth, after
+
+    def __getattribute__(self, name: str) -> Any:
+        attribute = super().__getattribute__(name)
+        if name not in {"list_from", "list_folders", "read", "stat", "put_if_absent", "put"}:
+            return attribute
+
+        def interrupted(*args: Any) -> Any:
+            now = len(self.operations) + 1 == self._nth
+            if now and not self._after:
+                self.operations.append((name, args[0]))
+                raise KeyboardInterrupt
+            result = attribute(*args)
+            if now:
+                raise KeyboardInterrupt
+            return result
+
+        return interrupted
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("case", "form"), RUNS, ids=RUN_IDS)
+def test_an_interrupted_commit_is_there_whole_or_not_at_all_and_says_which(
+    tmp_path: Path, case: Case, form: str, after: bool
+) -> None:
+    expected = expect(str(tmp_path / "clean"), case, form)
+    for nth in count(1):
+        location = str(tmp_path / str(nth))
+        copy_to(location, expected.files)
+        stores: list[_Interrupting] = []
+        begun: list[Transaction] = []
+
+        def inject(store: LogStore) -> LogStore:
+            stores.append(_Interrupting(store, nth, after))  # noqa: B023 - called at once
+            return stores[-1]
+
+        class Recorded(Transaction):
+            def __init__(self, *args: Any, **options: Any) -> None:
+                super().__init__(*args, **options)
+                begun.append(self)  # noqa: B023
+
+        interrupt: KeyboardInterrupt | None = None
+        with store_replaced(inject), mock.patch("lakelog.table.Transaction", Recorded):
+            try:
+                case.write(location)
+            except KeyboardInterrupt as raised:
+                interrupt = raised
+        what = f"interrupted at {nth} of {stores[0].operations}"
+        found = read(location)
+        assert found in [*expected.befores, expected.after], what
+        if interrupt is None:
+            assert found == expected.after, what
+            break
+        written = found == expected.after
+        notes = " ".join(getattr(interrupt, "__notes__", ()))
+        assert ("committed as version" in notes) == written or not after, (what, notes)
+        if begun:
+            # The last one is the writer's own; what overtook it has a quiet store.
+            own = [tx for tx in begun if isinstance(tx._log.store, _Interrupting)]
+            assert (own[-1].version is not None) == written, what
+        commit_again(location, form, found)
+
+
+# --- faults of the operating system ---------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def failing_os(calls: tuple[str, ...], nth: int, number: int, torn: bool) -> Iterator[FaultyOs]:
+    def strike(_name: str) -> None:
+        raise OSError(number, "injected")
+
+    with os_replaced(FaultyOs(calls, nth, strike, torn=torn)) as faulty:
+        yield faulty
+
+
+OS_FAULTS: tuple[tuple[str, tuple[str, ...], int], ...] = (
+    ("disk full", ("write", "open", "mkdir", "link"), errno.ENOSPC),
+    ("input or output fails", CALLS, errno.EIO),
+    ("fsync fails", ("fsync",), errno.EIO),
+    ("link fails", ("link",), errno.EIO),
+    ("quota", ("write", "link"), errno.EDQUOT),
+    ("permissions", ("open", "mkdir", "link", "unlink", "scandir", "stat"), errno.EACCES),
+    ("hard links are missing", ("link",), errno.EPERM),
+)
+OS_RUNS = [
+    (case, form)
+    for case, form in RUNS
+    if case.name in BASIC
+]
+
+
+@pytest.mark.parametrize("fault", OS_FAULTS, ids=[name for name, _, _ in OS_FAULTS])
+@pytest.mark.parametrize(("case", "form"), OS_RUNS, ids=[f"{c}-{f}" for c, f in OS_RUNS])
+def test_a_commit_under_faults_of_the_disk_is_there_whole_or_not_at_all(
+    tmp_path: Path, case: Case, form: str, fault: tuple[str, tuple[str, ...], int]
+) -> None:
+    _, calls, number = fault
+    expected = expect(str(tmp_path / "clean"), case, form)
+    for torn in (False, True) if "write" in calls else (False,):
+        for nth in count(1):
+            location = str(tmp_path / f"{nth}-{torn}")
+            copy_to(location, expected.files)
+            with failing_os(calls, nth, number, torn) as faulty:
+                verdict = attempt(case.write, location)
+            what = f"{faulty.made[-1:]} failed at {nth} of {faulty.made}"
+            found = read(location)
+            check(expected, verdict, found, what)
+            if case.app:
+                case.write(location)
+                assert times_identified(location) == 1, what
+                found = read(location)
+            commit_again(location, form, found)
+            if len(faulty.made) < nth:
+                break
