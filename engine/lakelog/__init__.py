@@ -49,12 +49,12 @@ from lakelog.errors import (
     UnsupportedStoreError,
     VersionNotFoundError,
 )
+from lakelog.version import __version__
 
 if TYPE_CHECKING:
+    from lakelog.commit.transaction import Transaction
     from lakelog.log.snapshot import Snapshot
-    from lakelog.table import Table, open
-
-__version__ = "0.1.0"
+    from lakelog.table import Table, create, open
 
 __all__ = [
     "CheckpointCorruptionError",
@@ -92,16 +92,25 @@ __all__ = [
     "TableExistsError",
     "TableNotFoundError",
     "TooManyConflictsError",
+    "Transaction",
     "UnavailableError",
     "UnsupportedError",
     "UnsupportedFeatureError",
     "UnsupportedStoreError",
     "VersionNotFoundError",
+    "__version__",
+    "create",
     "open",
 ]
 
 # Polars, pyarrow and fsspec load when the first table is opened, not when lakelog is imported.
-_LAZY = {"open": "lakelog.table", "Table": "lakelog.table", "Snapshot": "lakelog.log.snapshot"}
+_LAZY = {
+    "Snapshot": "lakelog.log.snapshot",
+    "Table": "lakelog.table",
+    "Transaction": "lakelog.commit.transaction",
+    "create": "lakelog.table",
+    "open": "lakelog.table",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -113,4 +122,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted(__all__)

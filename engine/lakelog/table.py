@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lakelog.commit.create import create_table, refuse_existing
+from lakelog.commit.head import Heads
+from lakelog.commit.runtime import Runtime
+from lakelog.commit.schemas import SchemaLike
+from lakelog.commit.transaction import Transaction
 from lakelog.errors import InvalidInputError, TableNotFoundError
 from lakelog.formats import delta, indextables
 from lakelog.formats.base import Dialect
@@ -29,10 +34,16 @@ class Table:
     """A table, known by its log. Making one reads nothing but folder names.
 
     Make one with `lakelog.open`.
+
+    Args:
+        log: The log.
+        runtime: Waiting and randomness of its transactions.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, runtime: Runtime | None = None) -> None:
         self._log = log
+        self._runtime = runtime or Runtime()
+        self._heads = Heads(log, self._runtime)
 
     @property
     def log(self) -> Log:
@@ -109,6 +120,52 @@ class Table:
         """A file's life, commit by commit; see `lakelog.log.blame`."""
         return blame.blame(self._log, path)
 
+    def transaction(
+        self,
+        app_id: str | None = None,
+        app_version: int | None = None,
+        *,
+        isolation: str | None = None,
+        operation: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        user_metadata: str | None = None,
+        max_attempts: int | None = None,
+    ) -> Transaction:
+        """Begin a transaction; a context manager, see `lakelog.commit.transaction.Transaction`.
+
+        Args:
+            app_id: An application that writes each of its versions once. A version that the table
+                has already, or a later one, is recognised, and nothing is written.
+            app_version: The application's version.
+            isolation: ``WriteSerializable`` or ``Serializable``; None is what the table says
+                (``delta.isolationLevel``), else the former.
+            operation: Name for the commit's own account; None infers it from the actions.
+            parameters: Parameters of the operation; values that are no text are written as JSON.
+            metrics: Metrics of the operation; None counts files, bytes and rows.
+            user_metadata: A text to keep with the commit.
+            max_attempts: How many versions may be lost to other writers; None is what the table
+                says (``spark.indextables.transaction.retry.maxAttempts``), else 1,000.
+
+        Raises:
+            UnsupportedStoreError: Nothing can be committed safely on this store.
+            UnsupportedFeatureError: The table asks of its writers what lakelog cannot do.
+            TableNotFoundError: The log is empty.
+        """
+        return Transaction(
+            self._log,
+            self._heads,
+            self._runtime,
+            app_id=app_id,
+            app_version=app_version,
+            isolation=isolation,
+            operation=operation,
+            parameters=parameters,
+            metrics=metrics,
+            user_metadata=user_metadata,
+            max_attempts=max_attempts,
+        )
+
     def __repr__(self) -> str:
         return f"Table({self.path!r}, format={self.format!r})"
 
@@ -134,6 +191,61 @@ def open(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
     return Table(Log(store, detect_dialect(store)))
 
 
+def create(
+    path: str | os.PathLike[str],
+    schema: SchemaLike,
+    partition_by: Sequence[str] = (),
+    format: str = "delta",
+    configuration: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+) -> Table:
+    """Create a table without files, and open it.
+
+    Args:
+        path: The table's folder, on local disk or as any fsspec URL; made if it is not there.
+        schema: Its columns: `lakelog.contract.Struct`, StructType JSON as text or parsed, a
+            pyarrow schema, or a Polars schema (or a dict of names to Polars dtypes).
+        partition_by: Partition columns, in order.
+        format: ``delta`` or ``indextables``.
+        configuration: Table properties. The protocol becomes the least that they and the schema
+            need.
+        storage_options: Passed to the fsspec filesystem.
+        name: Name of the table.
+        description: Description of the table.
+
+    Raises:
+        TableExistsError: There is a table, or another writer has just created one.
+        InvalidTransactionError: The metadata is not one that a table may have; its subclasses say
+            how.
+        InvalidInputError: The format or the schema is unknown.
+        UnsupportedFeatureError: lakelog could not write the table afterwards.
+        UnsupportedStoreError: Nothing can be committed safely on this store.
+        CommitOutcomeUnknown: It may have been created, and it cannot be read back.
+        UnavailableError: The store failed; nothing was written.
+    """
+    dialects = {dialect.name: dialect for dialect in DIALECTS}
+    if format not in dialects:
+        raise InvalidInputError(
+            "there is no such format", expected=" or ".join(dialects), found=format
+        )
+    store = open_store(_without_log_folder(os.fspath(path)), storage_options)
+    log, runtime = Log(store, dialects[format]), Runtime()
+    refuse_existing(store, DIALECTS)
+    create_table(
+        log,
+        runtime,
+        schema=schema,
+        partition_by=partition_by,
+        configuration=configuration,
+        name=name,
+        description=description,
+    )
+    return Table(log, runtime)
+
+
 def detect_dialect(store: LogStore) -> Dialect:
     """The dialect whose log folder is there.
 
@@ -141,11 +253,8 @@ def detect_dialect(store: LogStore) -> Dialect:
         TableNotFoundError: None is.
         InvalidInputError: More than one is.
     """
-    folders = set(store.list_folders(""))
-    found = [d for d in DIALECTS if d.log_folder in folders]
-    if not found:
-        # Some stores cannot list a prefix's folders (plain HTTP); a file inside tells as well.
-        found = [d for d in DIALECTS if store.list_from(d.log_folder)]
+    there = store.has_folders([dialect.log_folder for dialect in DIALECTS])
+    found = [dialect for dialect, is_there in zip(DIALECTS, there, strict=True) if is_there]
     if not found:
         raise TableNotFoundError(
             "there is no log folder here",

@@ -93,11 +93,14 @@ def stage_one(dialect: str, kind: str, fields: Mapping[str, Any]) -> dict[str, A
         kind: Action type.
         fields: Names to values; None is as good as absent.
 
+    Returns:
+        ``actionType`` and the columns that have a value.
+
     Raises:
         InvalidInputError: A name is unknown, or a value is not of its field's type.
     """
     spelling = Spelling.of(dialect, kind)
-    row: dict[str, Any] = {}
+    row: dict[str, Any] = {"actionType": kind}
     for name, value in fields.items():
         target = spelling.names.get(name)
         if target is None:
@@ -162,28 +165,32 @@ def _wrong(name: str, expected: str, value: Any) -> InvalidInputError:
     )
 
 
-def rows_frame(kind: str, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """Rows of one action type as a narrow frame, in order.
+def rows_frame(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows as a narrow frame, in order.
 
     Args:
-        kind: Action type.
-        rows: Flattened columns each, as `stage_one` gives them; at least one row.
+        rows: ``actionType`` and flattened columns each, as `stage_one` gives them.
     """
     full = actions.schema()
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = dict.fromkeys(name for row in rows for name in row)
     columns = [pl.Series(n, [row.get(n) for row in rows], dtype=full[n]) for n in names]
-    kinds = pl.Series("actionType", [kind], dtype=pl.String).new_from_index(0, len(rows))
-    return _with_identity(pl.DataFrame([kinds, *columns]))
+    return _with_identity(pl.DataFrame(columns))
 
 
-def stage_table(dialect: str, kind: str, table: Any) -> pl.DataFrame:
+def stage_table(
+    dialect: str, kind: str, table: Any, fields: Mapping[str, Any] | None = None
+) -> pl.DataFrame:
     """A table of actions of one type as a narrow frame of the flattened schema, in order.
+
+    A frame of lakelog's own tells by its column ``version`` that it speaks of files as they stand
+    in the table. Their ``dataChange`` (false, in a state) is then no part of the new action.
 
     Args:
         dialect: ``delta`` or ``indextables``.
         kind: Action type.
         table: A Polars frame or lazy frame, a pandas frame, or anything that Arrow's PyCapsule
             interface hands over (pyarrow's Table, RecordBatch, RecordBatchReader…).
+        fields: What every row has, by name as in `stage_one`; goes before the table's columns.
 
     Raises:
         InvalidInputError: It is no table, a column is unknown, two give the same field, or one's
@@ -193,10 +200,13 @@ def stage_table(dialect: str, kind: str, table: Any) -> pl.DataFrame:
     """
     spelling = Spelling.of(dialect, kind)
     columns: dict[str, pl.Series] = {}
-    for series in _read(table, spelling).get_columns():
+    frame = _read(table, spelling)
+    for series in frame.get_columns():
         _take(columns, spelling.names[series.name], series)
-    height = max((len(series) for series in columns.values()), default=0)
-    kinds = pl.Series("actionType", [kind], dtype=pl.String).new_from_index(0, height)
+    height, full = frame.height, actions.schema()
+    for name, value in stage_one(dialect, kind, fields or {}).items():
+        columns[name] = pl.Series(name, [value], dtype=full[name]).new_from_index(0, height)
+    kinds = columns.pop("actionType")
     kept = [c for c in columns.values() if not height or c.null_count() < height]
     return _with_identity(pl.DataFrame([kinds, *kept]))
 
@@ -215,10 +225,12 @@ def _read(table: Any, spelling: Spelling) -> pl.DataFrame:
     else:
         lazy = _to_polars(table).lazy()
     wanted: list[str] = []
-    for name in lazy.collect_schema().names():
-        if name in spelling.names:
+    names = lazy.collect_schema().names()
+    stands = "version" in names and "version" not in spelling.names
+    for name in names:
+        if name in spelling.names and not (stands and name == "dataChange"):
             wanted.append(name)
-        elif name not in spelling.passed:
+        elif name not in spelling.passed and name not in spelling.names:
             raise spelling.unknown(name)
     if not wanted:
         raise InvalidInputError(

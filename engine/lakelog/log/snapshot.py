@@ -237,6 +237,30 @@ class Snapshot:
             (pl.col("retryAfter") > now).fill_null(False).alias("inCooldown")
         )
 
+    def in_cooldown(self, path: str) -> bool:
+        """Whether a skipped file is to be left alone for now; one whose cooldown has passed may be
+        tried again.
+
+        Source: specification 001, 3.6.
+        """
+        cooling = pl.col("inCooldown") & (pl.col("path") == path)
+        return bool(self.skips().select(cooling.any()).collect().item())
+
+    def filter_cooldown(self, files: pl.LazyFrame | None = None) -> pl.LazyFrame:
+        """Files that are not to be left alone for now, such as candidates of a merge.
+
+        Args:
+            files: A lazy frame with a column ``path`` (String); None is `files` of the snapshot.
+
+        Returns:
+            Its rows, columns and order, without files in cooldown.
+
+        Source: specification 001, 3.6.
+        """
+        candidates = self.files() if files is None else files
+        cooling = self.skips().filter("inCooldown").select("path")
+        return candidates.join(cooling, on="path", how="anti", maintain_order="left")
+
     def _kind(self, kind: str) -> pl.DataFrame:
         return self.read_state(lambda state: state.meta.filter(pl.col("actionType") == kind))
 

@@ -1,0 +1,285 @@
+"""`Head`: the end of a log as a writer has to know it, and `Heads`, which keeps it fresh.
+
+A head knows a version, its protocol and metadata, and the few facts that the next commit rests on.
+It moves on by what a commit says, its own or another's, at the cost of that commit and never of
+the table: file rows are read only by whoever asks for its state.
+
+**Why a head has to be fresh.** A commit is created only if its name is free. That keeps two
+writers apart as long as every version that was ever written is still there; but old commits are
+cleaned up, so a writer whose head lies far back could find the next name free again, and its commit
+would vanish below the checkpoint that took the place of the real one. So a head is confirmed before
+it is built upon, when a transaction begins and again before it is written: a listing that starts at
+its version shows nothing later. On local disk, where a look costs microseconds, two looks do: its
+own commit is still there, the next one is not, and less than a minute has passed since it was known
+to be the end (written by us, or listed). Clean-up deletes only below a checkpoint, oldest first, so
+whoever deletes the next commit has deleted the head's own; the minute covers a clean-up that is in
+the middle of it. On other stores a confirmation holds for five seconds, to spare a round trip: no
+clean-up takes away commits that young.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from lakelog.commit.runtime import Runtime
+from lakelog.errors import MalformedLogError
+from lakelog.formats.base import Actions, CommitFile, CommitInfo
+from lakelog.formats.commit_info import in_commit_timestamp
+from lakelog.log.context import Log
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.opening import extend_state
+from lakelog.log.replay import last_of, reconcile_meta
+from lakelog.log.snapshot import Snapshot
+from lakelog.log.state import State
+from lakelog.storage.local import LocalStore
+
+_CONFIRMED_S = 60.0  # how long a look may stand in for a listing
+_FRESH_S = 5.0  # how long a listing holds where another one costs a round trip
+_LOOK_AHEAD = 256  # commits that are looked for one by one before a listing is cheaper
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one commit changes of a head.
+
+    Attributes:
+        commit: The commit.
+        meta: Its actions that are not file actions.
+        info: Its commitInfo, or None.
+    """
+
+    commit: CommitFile
+    meta: pl.DataFrame
+    info: CommitInfo | None
+
+
+class Head:
+    """The end of a log; immutable. Make one with `Head.of`, move on with `after`."""
+
+    def __init__(
+        self, log: Log, snapshot: Snapshot | None, older: Head | None, step: Step | None
+    ) -> None:
+        self.log = log
+        self._snapshot = snapshot
+        self._older = older
+        self._step = step
+        if snapshot is not None:
+            self.version = snapshot.version
+            self.protocol, self.metadata = snapshot.protocol, snapshot.metadata
+        else:
+            assert older is not None
+            assert step is not None
+            self.version = step.commit.version
+            self.protocol = _protocol(step.meta) or older.protocol
+            self.metadata = _metadata(step.meta) or older.metadata
+
+    @classmethod
+    def of(cls, log: Log, snapshot: Snapshot) -> Head:
+        """The head that a snapshot of the latest version is."""
+        return cls(log, snapshot, None, None)
+
+    def after(self, step: Step) -> Head:
+        """The head after the next commit."""
+        assert step.commit.version == self.version + 1
+        return Head(self.log, None, self, step)
+
+    @cached_property
+    def meta(self) -> pl.DataFrame:
+        """Reconciled non-file actions; removed domains are still in it."""
+        parts: list[pl.DataFrame] = []
+        head = self
+        while "meta" not in head.__dict__ and head._snapshot is None:
+            assert head._older is not None
+            assert head._step is not None
+            if head._step.meta.height:
+                parts.append(head._step.meta)
+            head = head._older
+        if "meta" not in head.__dict__ and (snapshot := head._snapshot) is not None:  # noqa: SLF001 - its own kind
+            below = snapshot.read_state(lambda state: state.meta)
+        else:
+            below = head.__dict__["meta"]
+        return reconcile_meta([below, *reversed(parts)]) if parts else below
+
+    @cached_property
+    def in_commit_timestamp(self) -> int | None:
+        """The in-commit timestamp of the head's own commit; None where it has none."""
+        if self._step is not None:
+            info = self._step.info
+        else:
+            assert self._snapshot is not None
+            info = self._snapshot.read_state(lambda state: state.last_commit_info)
+        return in_commit_timestamp(info) if info is not None else None
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The version as a snapshot; reads no commit before it is asked for something."""
+        if self._snapshot is None:
+            commits: list[CommitFile] = []
+            head: Head = self
+            while head._snapshot is None:
+                assert head._step is not None
+                assert head._older is not None
+                commits.append(head._step.commit)
+                head = head._older
+            commits.reverse()
+            below: Snapshot = head._snapshot  # noqa: SLF001 - its own kind
+
+            def extend(state: State) -> State:
+                return extend_state(state, commits)
+
+            self._snapshot = Snapshot(below.read_state(extend))
+            self._older = None  # the snapshot tells all that it told
+        return self._snapshot
+
+
+def _protocol(meta: pl.DataFrame) -> Protocol | None:
+    rows = last_of(meta, "protocol") if meta.height else meta
+    return Protocol.from_row(rows.row(0, named=True)) if rows.height else None
+
+
+def _metadata(meta: pl.DataFrame) -> Metadata | None:
+    rows = last_of(meta, "metaData") if meta.height else meta
+    return Metadata.from_row(rows.row(0, named=True)) if rows.height else None
+
+
+def steps_of(commits: Sequence[CommitFile], decoded: Actions) -> list[Step]:
+    """One step a commit, in order, from the actions of all of them."""
+    steps = []
+    infos: dict[int | None, CommitInfo] = {}
+    for info in decoded.commit_infos:
+        infos.setdefault(info.version, info)
+    for commit in commits:
+        meta = decoded.meta
+        if meta.height and len(commits) > 1:
+            meta = meta.filter(pl.col("version") == commit.version)
+        steps.append(Step(commit, meta, infos.get(commit.version)))
+    return steps
+
+
+def commits_after(log: Log, version: int, *, confirmed: bool) -> list[CommitFile] | None:
+    """The commits after a version, contiguous; empty if it is the end of the log.
+
+    Args:
+        log: The log.
+        version: A version that was once its end.
+        confirmed: Whether it was known to be the end a short while ago; see the module.
+
+    Returns:
+        None where that cannot be said: commits are missing, or a later checkpoint stands there, so
+        that the table has to be opened anew.
+    """
+    if confirmed and isinstance(log.store, LocalStore):
+        found = _look(log, version)
+        if found is not None:
+            return found
+    listing = log.list_since(version)
+    later = [c for c in listing.commits if c.version > version]
+    known = {c.version for c in listing.commits} | {c.version for c in listing.checkpoints}
+    if version not in known or any(c.version > version for c in listing.checkpoints):
+        return None
+    if [c.version for c in later] != list(range(version + 1, version + 1 + len(later))):
+        return None
+    return later
+
+
+def _look(log: Log, version: int) -> list[CommitFile] | None:
+    """As `commits_after`, by looking at one name after another; None if that does not tell."""
+    path_of, stat = log.dialect.commit_path, log.store.stat
+    if stat(path_of(version)) is None:
+        return None
+    found: list[CommitFile] = []
+    for following in range(version + 1, version + 1 + _LOOK_AHEAD):
+        path = path_of(following)
+        entry = stat(path)
+        if entry is None:
+            return found
+        found.append(CommitFile(following, path, entry.size_bytes, entry.modified_ms))
+    return None
+
+
+class Heads:
+    """Keeps the latest head of one log, for all transactions of a table. Safe in several threads.
+
+    Args:
+        log: The log.
+        runtime: Gives the passing of time.
+    """
+
+    def __init__(self, log: Log, runtime: Runtime) -> None:
+        self._log = log
+        self._runtime = runtime
+        self._lock = threading.Lock()
+        self._head: Head | None = None
+        self._confirmed_s = 0.0
+
+    def is_recent(self) -> bool:
+        """Whether the head was known to be the end of the log so short a while ago that looks may
+        stand in for a listing.
+        """
+        return self._runtime.monotonic() - self._confirmed_s < _CONFIRMED_S
+
+    def needs_confirming(self) -> bool:
+        """Whether to ask once more for the end of the log before it is built upon."""
+        age_s = self._runtime.monotonic() - self._confirmed_s
+        return isinstance(self._log.store, LocalStore) or age_s >= _FRESH_S
+
+    def latest(self) -> Head:
+        """The head of the log as it is now; reads what was written since the last time.
+
+        Raises:
+            TableNotFoundError: The log is empty.
+            UnsupportedFeatureError: The table needs what lakelog does not honour.
+            CorruptionError: The log is damaged.
+        """
+        head = self._head
+        if head is not None:
+            before = self._runtime.monotonic()
+            commits = commits_after(self._log, head.version, confirmed=self.is_recent())
+            if commits is not None:
+                try:
+                    head = self._moved(head, commits)
+                except MalformedLogError:
+                    head = None  # cleaned up in this very moment, or damaged: opening says which
+                if head is not None:
+                    self.offer(head, before)
+                    return head
+        before = self._runtime.monotonic()
+        head = Head.of(self._log, Snapshot.open(self._log))
+        with self._lock:
+            # Even if it lies behind what was kept: the table may have been made anew.
+            self._head, self._confirmed_s = head, before
+        return head
+
+    def _moved(self, head: Head, commits: Sequence[CommitFile]) -> Head:
+        if not commits:
+            return head
+        decoded = self._log.dialect.decode(self._log.store, commits, files=False)
+        for step in steps_of(commits, decoded):
+            head = head.after(step)
+        if last_of(decoded.meta, "protocol").height:
+            self._log.dialect.check_readable(
+                {
+                    "minReaderVersion": head.protocol.min_reader_version,
+                    "readerFeatures": head.protocol.reader_features,
+                },
+                self._log.table,
+            )
+        return head
+
+    def offer(self, head: Head, confirmed_s: float | None = None) -> None:
+        """Keep a head that is now known to be the end of the log, unless a later one is kept."""
+        if confirmed_s is None:
+            confirmed_s = self._runtime.monotonic()
+        with self._lock:
+            if self._head is None or head.version >= self._head.version:
+                self._head, self._confirmed_s = head, confirmed_s
+
+    def forget(self) -> None:
+        """Open the table anew next time."""
+        with self._lock:
+            self._head = None

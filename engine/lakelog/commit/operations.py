@@ -1,0 +1,140 @@
+"""What a commit says that it did, where the caller does not say: operation, parameters, metrics.
+
+Names are those that Delta writes. Pure.
+
+Source: Delta protocol, Commit Provenance Information; Delta's DeltaOperations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import orjson
+import polars as pl
+
+from lakelog import actions
+from lakelog.commit.row_tracking import num_records
+from lakelog.log.metadata import Metadata, Protocol
+
+
+class Operation(NamedTuple):
+    """An operation's name and parameters."""
+
+    name: str
+    parameters: dict[str, Any]
+
+
+def infer(
+    files: pl.DataFrame,
+    meta: pl.DataFrame,
+    before: Metadata | None,
+    metadata: Metadata,
+    protocol: Protocol,
+) -> Operation:
+    """The operation that a transaction's actions amount to.
+
+    Args:
+        files: ``add`` and ``remove`` rows.
+        meta: The other rows.
+        before: Metadata before; None for a new table.
+        metadata: Metadata after.
+        protocol: Protocol after.
+    """
+    if before is None:
+        return Operation("CREATE TABLE", _created(metadata))
+    if files.height:
+        return _of_files(files, metadata)
+    kinds = set(meta["actionType"].to_list())
+    if "metaData" in kinds:
+        return _of_metadata(before, metadata)
+    if "protocol" in kinds:
+        return Operation("UPGRADE PROTOCOL", {"newProtocol": _json(_protocol(protocol))})
+    if kinds == {"mergeskip"}:
+        return Operation("SKIP", {})
+    return Operation("Manual Update", {})
+
+
+def _created(metadata: Metadata) -> dict[str, Any]:
+    return {
+        "isManaged": "false",
+        "description": metadata.description,
+        "partitionBy": _json(list(metadata.partition_columns)),
+        "properties": _json(dict(metadata.configuration)),
+    }
+
+
+def _of_files(files: pl.DataFrame, metadata: Metadata) -> Operation:
+    is_add = files["actionType"] == "add"
+    if not is_add.any():
+        return Operation("DELETE", {"predicate": "[]"})
+    partition_by = _json(list(metadata.partition_columns))
+    if is_add.all():
+        return Operation("WRITE", {"mode": "Append", "partitionBy": partition_by})
+    if not actions.conform(files, ("dataChange",))["dataChange"].fill_null(True).any():
+        return Operation("OPTIMIZE", {"predicate": "[]"})
+    return Operation("WRITE", {"partitionBy": partition_by})
+
+
+def _of_metadata(before: Metadata, metadata: Metadata) -> Operation:
+    if before.schema_string != metadata.schema_string:
+        return Operation("REPLACE COLUMNS", {"columns": metadata.schema_string})
+    old, new = before.configuration, metadata.configuration
+    if removed := sorted(set(old) - set(new)):
+        return Operation("UNSET TBLPROPERTIES", {"properties": _json(removed), "ifExists": "true"})
+    changed = {k: v for k, v in new.items() if old.get(k) != v or k not in old}
+    return Operation("SET TBLPROPERTIES", {"properties": _json(changed)})
+
+
+def _protocol(protocol: Protocol) -> dict[str, Any]:
+    body = {
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+        "readerFeatures": protocol.reader_features,
+        "writerFeatures": protocol.writer_features,
+    }
+    return {k: v for k, v in body.items() if v is not None}
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def metrics(files: pl.DataFrame) -> dict[str, int]:
+    """Counts and bytes of what is added and removed; rows where every added file tells them."""
+    if not files.height:
+        return {}
+    kinds = files["actionType"]
+    is_add, is_remove = kinds == "add", kinds == "remove"
+    sizes = files["size"] if "size" in files.columns else None
+    found: dict[str, int] = {}
+    if adds := int(is_add.sum()):
+        found |= {"numFiles": adds, "numOutputBytes": _sum(sizes, is_add)}
+        rows = _rows(files, is_add)
+        if rows is not None:
+            found["numOutputRows"] = rows
+    if removes := int(is_remove.sum()):
+        found |= {"numRemovedFiles": removes, "numRemovedBytes": _sum(sizes, is_remove)}
+    return found
+
+
+def _sum(sizes: pl.Series | None, chosen: pl.Series) -> int:
+    return 0 if sizes is None else int(sizes.filter(chosen).sum())
+
+
+def _rows(files: pl.DataFrame, is_add: pl.Series) -> int | None:
+    if "numRecords" in files.columns:
+        counts = files["numRecords"].filter(is_add)
+    elif "stats" in files.columns:
+        counts = num_records(files["stats"].filter(is_add))
+    else:
+        return None
+    return None if counts.null_count() else int(counts.sum())
+
+
+def app_versions(meta: pl.DataFrame, app_id: str) -> Sequence[dict[str, Any]]:
+    """The ``txn`` rows of one application: ``txnVersion`` and ``lastUpdated``."""
+    if "appId" not in meta.columns:
+        return []
+    rows = meta.filter((pl.col("actionType") == "txn") & (pl.col("appId") == app_id))
+    return actions.conform(rows, ("txnVersion", "lastUpdated")).rows(named=True)
