@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
+import fsspec
 import pytest
 
 import lakelog
 from lakelog.errors import InvalidInputError, TableNotFoundError, VersionNotFoundError
-from lakelog.storage.local import LocalStore
+from lakelog.storage.remote import FsspecStore
 from lakelog.table import detect_dialect, to_ms
 from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, metadata, protocol, remove
 
@@ -61,11 +62,9 @@ def test_an_indextables_log_is_known_by_its_folder(tmp_path: Path) -> None:
     assert lakelog.open(tmp_path).format == "indextables"
 
 
-def test_a_store_that_lists_no_folders_is_known_by_its_files(
-    made: Handmade, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(LocalStore, "list_folders", lambda *_: [])
-    assert detect_dialect(made.context().store).name == "delta"
+def test_a_table_that_is_read_through_any_driver_is_known_by_its_files(made: Handmade) -> None:
+    store = FsspecStore(fsspec.filesystem("file"), str(made.root), str(made.root))
+    assert detect_dialect(store).name == "delta"
 
 
 def test_an_empty_log_folder_has_no_version(tmp_path: Path) -> None:

@@ -45,10 +45,10 @@ def read_of(store: LogStore) -> list[str]:
     """Names of the log files that a store is asked for from now on."""
     seen: list[str] = []
 
-    def note(method: Callable[[str], Any]) -> Callable[[str], Any]:
-        def noted(path: str) -> Any:
+    def note(method: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(path: str, *rest: Any) -> Any:
             seen.append(path.rsplit("/", 1)[-1])
-            return method(path)
+            return method(path, *rest)
 
         return noted
 

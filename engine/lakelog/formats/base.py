@@ -61,12 +61,14 @@ class Checkpoint:
         rank: Preference among checkpoints of the same version; higher is better.
         paths: Files, relative to the table root, in order. A V2 manifest names its sidecars
             inside, so they are not listed here.
+        sizes_bytes: Their listed lengths, or empty; a hint, which spares a remote store a question.
     """
 
     version: int
     layout: str
     rank: int
     paths: tuple[str, ...]
+    sizes_bytes: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)

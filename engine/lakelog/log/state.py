@@ -226,6 +226,7 @@ class State:
 
     @cached_property
     def _readable(self) -> bool:
+        self._read_together()
         protocol = self._protocol
         self.log.dialect.check_readable(
             {
@@ -235,6 +236,17 @@ class State:
             self.log.table,
         )
         return self._metadata is not None
+
+    def _read_together(self) -> None:
+        """Read the checkpoint's protocol and metadata while the commits above it are read: on a
+        remote store the round trips of one pass under those of the other.
+        """
+        if self.base is None or not self.new_commits or "pair" in vars(self.base):
+            return
+        with ThreadPoolExecutor(1, thread_name_prefix="lakelog-tail") as pool:
+            # What fails there is met again where it is asked for, in the usual order.
+            pool.submit(lambda: self.meta_parts)
+            _ = self.base.pair
 
     @property
     def protocol(self) -> Protocol:

@@ -1,8 +1,8 @@
 """`RangedFile`: a seekable reader over a file that is fetched in ranges, each a round trip.
 
 A small file comes whole in the first trip. A larger one comes in blocks, of which the most recent
-are kept, and its end first, as that is where Parquet's readers look. `RangedFile.prefetch` fetches
-many ranges in one trip, and `RangedFile.reopen` gives another position over the same blocks.
+are kept, and its end first, as that is where Parquet's readers look. `RangedFile.reopen` gives
+another position over the same blocks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TAIL_BLOCKS = 2
 class _Blocks:
     """The blocks of a file that are at hand; safe to use from several threads.
 
-    Memory: 48 MiB, besides what one read or prefetch asks for.
+    Memory: 48 MiB, besides what one read asks for.
     """
 
     def __init__(self, fetch: Fetch, size_bytes: int) -> None:
@@ -114,7 +114,7 @@ class RangedFile(io.RawIOBase):
 
     def reopen(self) -> RangedFile:
         """Another reader of the same file, at its start, that shares what was fetched."""
-        other = object.__new__(RangedFile)
+        other = RangedFile.__new__(RangedFile)
         other._blocks = self._blocks
         other._position = 0
         return other
@@ -123,15 +123,6 @@ class RangedFile(io.RawIOBase):
     def size_bytes(self) -> int:
         """The file's length."""
         return self._blocks.size_bytes
-
-    def prefetch(self, ranges: Iterable[Range]) -> None:
-        """Fetch all of these ranges in one trip, for the reads that follow."""
-        self._blocks.load(
-            number
-            for start, end in ranges
-            if start < end
-            for number in range(start // _BLOCK_BYTES, -(-end // _BLOCK_BYTES))
-        )
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Up to `size` bytes from here on; all that is left if it is negative or None."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import orjson
 import polars as pl
@@ -20,7 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog import actions
-from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError, NotFoundError
+from lakelog.errors import (
+    InvalidActionError,
+    LakelogError,
+    MalformedLogError,
+    NotFoundError,
+)
 from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, Actions, Checkpoint
 from lakelog.formats.delta.names import SIDECAR_FOLDER
 from lakelog.formats.delta.parquet import (
@@ -41,9 +46,11 @@ from lakelog.formats.delta.paths import decode_path, decode_paths, with_dv_id
 from lakelog.formats.ndjson import Blob, decode_lines
 from lakelog.formats.wire import Wire
 from lakelog.storage import LogStore
+from lakelog.storage.ranged import RangedFile
 
 _WIRE = Wire.of("delta")
 _MANIFEST_ONLY = ("sidecar", "checkpointMetadata")
+_KEPT_BYTES = 64 << 20  # of files on a remote store, for as long as the reader lives
 
 
 class DeltaCheckpointReader:
@@ -57,6 +64,8 @@ class DeltaCheckpointReader:
     def __init__(self, store: LogStore, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self._store = store
+        self._sizes = dict(zip(checkpoint.paths, checkpoint.sizes_bytes, strict=False))
+        self._sources: dict[str, RangedFile] = {}
 
     @cached_property
     def _json_manifest(self) -> Actions | None:
@@ -227,9 +236,8 @@ class DeltaCheckpointReader:
         """Open a file; `twin` is the same one, opened before, and spares its footer's parsing."""
         source: BinaryIO | None = None
         try:
-            source = self._store.open(path)
-            footer = twin.metadata if twin is not None else None
-            yield pq.ParquetFile(source, metadata=footer, page_checksum_verification=True)
+            source, file = self._open(path, twin.metadata if twin is not None else None)
+            yield file
         except NotFoundError as cause:
             raise MalformedLogError(
                 "a file of the checkpoint is gone",
@@ -250,6 +258,30 @@ class DeltaCheckpointReader:
         finally:
             if source is not None:
                 source.close()
+
+    def _open(self, path: str, footer: pq.FileMetaData | None) -> tuple[BinaryIO, pq.ParquetFile]:
+        """A file of the checkpoint, and its source; what a remote store gave is not asked twice."""
+        size = self._sizes.get(path)
+        kept = self._sources.get(path)
+        source = self._store.open(path, size) if kept is None else cast("BinaryIO", kept.reopen())
+        try:
+            file = pq.ParquetFile(source, metadata=footer, page_checksum_verification=True)
+        except pa.ArrowException:
+            source.close()
+            if size is None:
+                raise
+            # Written anew since it was listed, perhaps: a hint never decides.
+            del self._sizes[path]
+            self._sources.pop(path, None)
+            return self._open(path, footer)
+        except BaseException:
+            source.close()
+            raise
+        if isinstance(source, RangedFile):
+            held = sum(other.size_bytes for other in self._sources.values())
+            if held + source.size_bytes <= _KEPT_BYTES:
+                self._sources.setdefault(path, source)
+        return source, file
 
 
 def _refuse_other_actions(file: pq.ParquetFile, path: str) -> None:

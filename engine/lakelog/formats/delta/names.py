@@ -43,10 +43,11 @@ def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
     commits: list[CommitFile] = []
     checkpoints: list[Checkpoint] = []
     compactions: list[CompactionFile] = []
-    parts: dict[tuple[int, int], dict[int, str]] = {}
+    parts: dict[tuple[int, int], dict[int, tuple[str, int]]] = {}
     notes: list[str] = []
     for entry in entries:
         path = f"{LOG_FOLDER}/{entry.name}"
+        size = (entry.size_bytes,)
         if match := _COMMIT.fullmatch(entry.name):
             commits.append(CommitFile(int(match[1]), path, entry.size_bytes, entry.modified_ms))
         elif match := _COMPACTION.fullmatch(entry.name):
@@ -59,17 +60,18 @@ def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
         elif not entry.size_bytes:
             notes.append(f"{path} is empty and was left out")
         elif match := _CLASSIC.fullmatch(entry.name):
-            checkpoints.append(Checkpoint(int(match[1]), "classic", _CLASSIC_RANK, (path,)))
+            checkpoints.append(Checkpoint(int(match[1]), "classic", _CLASSIC_RANK, (path,), size))
         elif match := _PART.fullmatch(entry.name):
             number, total = int(match[2]), int(match[3])
             if 1 <= number <= total:
-                parts.setdefault((int(match[1]), total), {})[number] = path
+                parts.setdefault((int(match[1]), total), {})[number] = (path, *size)
         elif match := _V2.fullmatch(entry.name):
-            checkpoints.append(Checkpoint(int(match[1]), f"v2-{match[3]}", _V2_RANK, (path,)))
+            layout = f"v2-{match[3]}"
+            checkpoints.append(Checkpoint(int(match[1]), layout, _V2_RANK, (path,), size))
     for (version, total), found in parts.items():
         if len(found) == total:
-            paths = tuple(found[number] for number in sorted(found))
-            checkpoints.append(Checkpoint(version, "multipart", total, paths))
+            paths, sizes = zip(*(found[number] for number in sorted(found)), strict=True)
+            checkpoints.append(Checkpoint(version, "multipart", total, paths, sizes))
         else:
             notes.append(
                 f"the checkpoint of version {version} in {total} parts has only {len(found)} "
