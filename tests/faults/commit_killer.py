@@ -1,0 +1,97 @@
+"""Runs writers that die: ``commit_killer.py``, an order a line of JSON on standard input.
+
+An order names a case of `commit_cases`, a location and where to die; the answer is a line of JSON:
+how the writer ended. Each writer is a fork of this process, which has imported everything and run
+nothing: so a death costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import lakelog
+from lakelog.storage import LogStore
+from lakelog.storage.inject import InjectingStore, Rule
+from tests.faults.commit_cases import CASES, store_replaced
+from tests.faults.faulty_os import CALLS, FaultyOs, os_replaced
+
+PATIENCE_S = 60.0
+
+
+def acknowledge(path: str, version: int | None) -> None:
+    """Note that a commit has returned, durably."""
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(f"{version}\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_case(order: dict[str, Any]) -> None:
+    """One case, dying at the nth operation of the store."""
+    [case] = [c for c in CASES if c.name == order["case"]]
+
+    def inject(store: LogStore) -> LogStore:
+        return InjectingStore(store, [Rule(order["fault"], order["kinds"], nth=order["nth"])])
+
+    with store_replaced(inject):
+        acknowledge(order["ack"], case.write(order["location"]))
+
+
+def write_case_on_disk(order: dict[str, Any]) -> None:
+    """One case, dying at the nth call of the operating system."""
+    [case] = [c for c in CASES if c.name == order["case"]]
+
+    def die(_: str) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(PATIENCE_S)
+
+    faulty = FaultyOs(CALLS, order["nth"], die, after=order["after"], torn=order["torn"])
+    with os_replaced(faulty):
+        version = case.write(order["location"])
+    acknowledge(order["ack"], version)
+
+
+def write_forever(order: dict[str, Any]) -> None:
+    """Commit after commit, until somebody ends it."""
+    table = lakelog.open(order["location"])
+    for number in range(1_000_000):
+        app = (order["name"], number) if table.format == "delta" else ()
+        with table.transaction(*app) as tx:
+            tx.add(path=f"{order['name']}-{number}", size=number, partitionValues={"p": "a"})
+        acknowledge(order["ack"], tx.version)
+
+
+def run(order: dict[str, Any]) -> int:
+    """Fork a writer, and wait for its end; gives its wait status."""
+    child = os.fork()
+    if child == 0:
+        failed = True
+        try:
+            globals()[order["do"]](order)
+            failed = False
+        finally:
+            os._exit(int(failed))
+    if "after_s" in order:
+        # The first commit has been made: what follows is not its import.
+        deadline = time.monotonic() + PATIENCE_S
+        while not os.path.exists(order["ack"]) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(order["after_s"])
+        os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
+
+
+def main() -> None:
+    for line in sys.stdin:
+        status = run(json.loads(line))
+        print(json.dumps(os.waitstatus_to_exitcode(status)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

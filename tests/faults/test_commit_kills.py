@@ -1,0 +1,185 @@
+"""Writers that are killed: SIGKILL before and after every operation, every call of the operating
+system, and at any time.
+
+Afterwards lakelog and deltalake open the table, its versions are contiguous, it reads as before or
+as after, what was acknowledged is there, and the next writer is not disturbed by what was left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+import lakelog
+from lakelog.storage.inject import KINDS, WRITES
+from tests.faults.commit_cases import (
+    FOLDERS,
+    RUN_IDS,
+    RUNS,
+    Case,
+    Expected,
+    State,
+    commit_again,
+    copy_to,
+    expect,
+    prepare,
+    read,
+)
+
+KILLER = Path(__file__).with_name("commit_killer.py")
+
+Run = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Runs one writer to its end, and gives its exit code; negative if a signal ended it."""
+    process = subprocess.Popen(
+        [sys.executable, str(KILLER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    orders, answers = process.stdin, process.stdout
+
+    def run(do: str, **order: Any) -> int:
+        orders.write(json.dumps({"do": do, **order}) + "\n")
+        orders.flush()
+        answer = answers.readline()
+        assert answer, "the killer itself has died"
+        return int(json.loads(answer))
+
+    yield run
+    orders.close()
+    process.wait(30)
+    answers.close()
+
+
+def acknowledged(ack: Path) -> list[int]:
+    """Versions whose commits have returned to the writer."""
+    return [int(line) for line in ack.read_text().splitlines()] if ack.exists() else []
+
+
+def check_the_log(location: str, form: str, state: State) -> None:
+    """Versions are contiguous, and deltalake reads the same."""
+    if state is None:
+        return
+    names = os.listdir(Path(location, FOLDERS[form]))
+    versions = sorted(int(name[:20]) for name in names if name.endswith(".json"))
+    assert versions == list(range(versions[0], state["version"] + 1))
+    if form != "delta":
+        return
+    peer = DeltaTable(location)
+    assert peer.version() == state["version"]
+    assert sorted(peer.get_add_actions().column("path").to_pylist()) == sorted(
+        row["path"] for row in state["files"]
+    )
+
+
+def check(location: str, form: str, expected: Expected, ack: Path, what: str) -> None:
+    """The table reads as before or as after, and holds what was acknowledged."""
+    found = read(location)
+    assert found in [*expected.befores, expected.after], what
+    if acknowledged(ack):
+        assert found is not None
+        assert found == expected.after, f"{what}: acknowledged, and not there"
+        assert acknowledged(ack) == [found["version"]]
+    check_the_log(location, form, found)
+    commit_again(location, form, found)
+
+
+@pytest.mark.parametrize(("case", "form"), RUNS, ids=RUN_IDS)
+def test_a_commit_killed_at_any_operation_is_there_whole_or_not_at_all(
+    tmp_path: Path, run: Run, case: Case, form: str
+) -> None:
+    expected = expect(str(tmp_path / "clean"), case, form)
+    # Killed before or after a read is the same to the table.
+    for fault, kinds in (("kill_before", KINDS), ("kill_after", WRITES)):
+        for nth in count(1):
+            location, ack = tmp_path / f"{fault}-{nth}", tmp_path / f"{fault}-{nth}.ack"
+            copy_to(str(location), expected.files)
+            ended = run(
+                "write_case",
+                case=case.name,
+                location=str(location),
+                ack=str(ack),
+                fault=fault,
+                kinds=kinds,
+                nth=nth,
+            )
+            assert ended in {0, -signal.SIGKILL}
+            check(str(location), form, expected, ack, f"{fault} at {nth}")
+            if ended == 0:
+                break
+
+
+OS_RUNS = [(c, f) for c, f in RUNS if c.name in {"append", "create delta", "identified"}]
+
+
+@pytest.mark.parametrize("when", ["before", "after", "torn"])
+@pytest.mark.parametrize(("case", "form"), OS_RUNS, ids=[f"{c}-{f}" for c, f in OS_RUNS])
+def test_a_commit_killed_at_any_call_of_the_system_is_there_whole_or_not_at_all(
+    tmp_path: Path, run: Run, case: Case, form: str, when: str
+) -> None:
+    expected = expect(str(tmp_path / "clean"), case, form)
+    for nth in count(1):
+        location, ack = tmp_path / str(nth), tmp_path / f"{nth}.ack"
+        copy_to(str(location), expected.files)
+        ended = run(
+            "write_case_on_disk",
+            case=case.name,
+            location=str(location),
+            ack=str(ack),
+            nth=nth,
+            after=when == "after",
+            torn=when == "torn",
+        )
+        assert ended in {0, -signal.SIGKILL}
+        check(str(location), form, expected, ack, f"killed {when} call {nth}")
+        if ended == 0:
+            break
+
+
+@pytest.mark.parametrize("form", list(FOLDERS))
+def test_writers_killed_at_any_time_lose_nothing_that_was_acknowledged(
+    tmp_path: Path, run: Run, form: str
+) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    location = str(tmp_path / "t")
+    prepare(location, RUNS[2][0], form)
+    versions: list[int] = []
+    for number in range(10):
+        ack = tmp_path / f"{number}.ack"
+        ended = run(
+            "write_forever",
+            location=location,
+            ack=str(ack),
+            name=f"writer{number}",
+            after_s=rng.random() * 0.1,
+        )
+        assert ended == -signal.SIGKILL
+        versions += acknowledged(ack)
+        state = read(location)
+        assert state is not None
+        check_the_log(location, form, state)
+        assert state["version"] - versions[-1] in {0, 1}, "at most one was on its way"
+        adds = lakelog.open(location).actions().collect()
+        adds = adds.filter((adds["actionType"] == "add") & adds["path"].str.starts_with("writer"))
+        assert adds["path"].is_unique().all()
+        assert set(versions) <= set(adds["version"])
