@@ -76,7 +76,14 @@ def struct_of(schema: SchemaLike) -> Struct:
     if isinstance(schema, Mapping):
         if schema.get("type") == "struct" and isinstance(schema.get("fields"), list | tuple):
             return contract.parse_schema(orjson.dumps(schema).decode())
-        fields = pl.Schema(schema).items()
+        try:
+            fields = pl.Schema(schema).items()
+        except TypeError as cause:
+            raise InvalidInputError(
+                "that is no schema",
+                expected="names to Polars dtypes, such as {'id': pl.Int64}",
+                found=str(cause),
+            ) from cause
         return Struct(tuple(Field(name, _polars_type(name, dtype)) for name, dtype in fields))
     raise InvalidInputError(
         "that is no schema",

@@ -288,7 +288,7 @@ def _conform(leaf: Leaf, series: pl.Series) -> pl.Series:
     target, dtype = actions.schema()[leaf.column], series.dtype
     if dtype == target:
         return series
-    if dtype == pl.Null:
+    if series.null_count() == len(series):  # of whatever type: pandas has none for nothing
         return pl.Series(series.name, [None], dtype=target).new_from_index(0, len(series))
     if leaf.is_map:
         return map_column(series, keep_nulls=leaf.column in _EXPLICIT_NULLS)
