@@ -392,7 +392,7 @@ def test_an_application_version_that_is_there_commits_nothing(tmp_path: Path) ->
         with table.transaction(app_id="app", app_version=version) as tx:
             assert tx.duplicate
             tx.add(path="again", size=1)
-        assert "open" in repr(tx)
+        assert tx.version is None
         assert not tx.committed
     assert append(table, "b", app_id="app", app_version=4) == 2
     assert append(lakelog.open(table.path), "c", app_id="app", app_version=4) is None
