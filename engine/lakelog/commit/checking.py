@@ -90,7 +90,9 @@ def changes_columns(before: Metadata, metadata: Metadata) -> bool:
 
 def removes_all(files: pl.DataFrame, live: pl.LazyFrame) -> bool:
     """Whether `files` removes every live file."""
-    keys = live.select(actions.KEY).collect()
+    # The IndexTables dialect has no deletion vectors.
+    names = [name for name in actions.KEY if name in live.collect_schema()]
+    keys = actions.conform(live.select(names).collect(), actions.KEY)
     removes = files.filter(files["actionType"] == "remove") if files.height else files
     if keys.height > removes.height:
         return False
