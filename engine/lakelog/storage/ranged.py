@@ -101,23 +101,22 @@ class RangedFile(io.RawIOBase):
     Args:
         fetch: Fetches ranges of the file at the same time.
         size_bytes: The file's length.
+        blocks: What another reader of the file has fetched, to share it.
 
     Raises:
         NotFoundError: No such file, as `fetch` says.
         UnavailableError: The store failed, or gave another length than it was asked for.
     """
 
-    def __init__(self, fetch: Fetch, size_bytes: int) -> None:
+    def __init__(self, fetch: Fetch, size_bytes: int, blocks: _Blocks | None = None) -> None:
         super().__init__()
-        self._blocks = _Blocks(fetch, size_bytes)
+        self._fetch = fetch
+        self._blocks = _Blocks(fetch, size_bytes) if blocks is None else blocks
         self._position = 0
 
     def reopen(self) -> RangedFile:
         """Another reader of the same file, at its start, that shares what was fetched."""
-        other = RangedFile.__new__(RangedFile)
-        other._blocks = self._blocks
-        other._position = 0
-        return other
+        return RangedFile(self._fetch, self.size_bytes, self._blocks)
 
     @property
     def size_bytes(self) -> int:

@@ -217,7 +217,7 @@ class FsspecStore:
     @property
     def refusal(self) -> str | None:
         """Why nothing can be committed here: the driver only looks before it writes, if that."""
-        protocol = self._root.split("://", 1)[0]
+        protocol = self._root.split("://", 1)[0].split("::", 1)[0]  # of a chain, the first driver
         return (
             f"the driver of {protocol}:// cannot create a file only if it is absent, so two "
             "writers could both believe that they had written a version"

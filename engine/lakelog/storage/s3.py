@@ -1,8 +1,8 @@
 """Amazon S3 and what speaks like it, through s3fs: ``If-None-Match: *`` on PutObject.
 
 s3fs retries on its own, and so does botocore under it, and the last error says nothing of the
-attempts before. So botocore's own event after each attempt is recorded, and a write counts as not
-carried out only if every one of them was refused, or never connected.
+attempts before. So botocore's own events before and after each attempt are recorded, and a write
+counts as not carried out only if every one of them was refused, or never connected.
 
 A server that ignores the condition cannot be told from one that honours it. Amazon S3, MinIO,
 Cloudflare R2 and Ceph (since Squid) document that they honour it.
@@ -39,7 +39,8 @@ _CONFIG: Mapping[str, Any] = {
 _BOTOCORE = (1, 35, 20)
 # By name, as botocore is an optional dependency.
 _NEVER_SENT = {"ConnectTimeoutError", "EndpointConnectionError", "ProxyConnectionError"}
-_EVENT = "needs-retry.s3.PutObject"
+_BEFORE = "before-send.s3.PutObject"
+_AFTER = "needs-retry.s3.PutObject"
 _HOOK = "lakelog-attempts"
 
 # Outcome of each attempt of the write that the current task carries out.
@@ -79,7 +80,8 @@ class S3:
         condition = {"IfNoneMatch": "*"} if exclusive else {}
         await filesystem.set_session()
         client = await filesystem.get_s3(bucket)
-        client.meta.events.register(_EVENT, _record, unique_id=_HOOK)
+        client.meta.events.register(_BEFORE, _begin_attempt, unique_id=f"{_HOOK}-begin")
+        client.meta.events.register(_AFTER, _end_attempt, unique_id=f"{_HOOK}-end")
         attempts: list[Verdict] = []
         token = _ATTEMPTS.set(attempts)
         try:
@@ -142,28 +144,33 @@ class _PutFailed(Exception):  # noqa: N818 - it carries the cause, and goes no f
         return f"{type(cause).__name__}: {cause}" if cause is not None else "no cause"
 
 
-def _record(
+def _begin_attempt(**_: Any) -> None:
+    attempts = _ATTEMPTS.get()
+    if attempts is not None:
+        # Until there is word of it: an answer that cannot be parsed ends without any.
+        attempts.append(LOST)
+
+
+def _end_attempt(
     response: tuple[Any, dict[str, Any]] | None = None,
     caught_exception: BaseException | None = None,
     **_: Any,
 ) -> None:
     attempts = _ATTEMPTS.get()
-    if attempts is None:
+    if not attempts:
         return
     if caught_exception is not None:
-        attempts.append(_judge_connection(caught_exception))
+        attempts[-1] = _judge_connection(caught_exception)
     elif response is not None:
-        status = int(response[0].status_code)
         code = str(response[1].get("Error", {}).get("Code", ""))
-        if status >= 300:
-            attempts.append(_judge_answer(status, code))
-        elif code:
-            attempts.append(LOST)  # an error inside a 200: it may be carried out all the same
+        attempts[-1] = _judge_answer(int(response[0].status_code), code)
 
 
 def _judge_answer(status: int, code: str) -> Verdict:
     if status == 412:
         return TAKEN
+    if 300 <= status < 400:
+        return REFUSED  # to another region, where the next attempt goes
     if status == 409:
         # ConditionalRequestConflict: another request for the key was under way, and this one
         # wrote nothing, though there may be nothing there in the end.

@@ -1,0 +1,404 @@
+"""What an answer of an object store tells, and what is tried again; without any server."""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import adlfs
+import aiohttp
+import fsspec
+import gcsfs
+import pytest
+from azure.core.exceptions import (
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ServiceRequestError,
+    ServiceRequestTimeoutError,
+    ServiceResponseError,
+)
+from gcsfs.retry import HttpError
+from google.auth.exceptions import RefreshError
+from requests.exceptions import ProxyError
+
+from lakelog.errors import OutcomeUnknownError, UnavailableError, UnsupportedStoreError
+from lakelog.storage import azure, gcs, open_store, s3
+from lakelog.storage import conditional as conditional_module
+from lakelog.storage.azure import Azure
+from lakelog.storage.cloud import CloudStore
+from lakelog.storage.conditional import (
+    ATTEMPTS,
+    BUSY,
+    LOST,
+    REFUSED,
+    TAKEN,
+    UNKNOWN,
+    Verdict,
+    judge_status,
+    write_until_certain,
+)
+from lakelog.storage.gcs import Gcs
+from lakelog.storage.local import LocalStore
+from lakelog.storage.remote import FsspecStore
+from lakelog.storage.resolve import store_of
+from lakelog.storage.s3 import S3
+
+
+class Answer(Exception):  # noqa: N818 - it stands for what a driver raises
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict)
+        self.verdict = verdict
+
+
+def run(answers: Sequence[Verdict | None]) -> tuple[bool, int, list[float]]:
+    """The outcome of a write whose attempts end so (None: well), the attempts, and the pauses."""
+    pauses: list[float] = []
+    made = [0]
+
+    async def attempt() -> None:
+        answer = answers[min(made[0], len(answers) - 1)]
+        made[0] += 1
+        if answer is not None:
+            raise Answer(answer)
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    def judge(error: BaseException) -> Verdict:
+        assert isinstance(error, Answer)
+        return error.verdict
+
+    won = asyncio.run(write_until_certain(attempt, judge, "log/1", pause=pause, chance=lambda: 1.0))
+    return won, made[0], pauses
+
+
+@pytest.mark.parametrize(
+    ("answers", "won", "attempts"),
+    [
+        ([None], True, 1),
+        ([TAKEN], False, 1),
+        ([BUSY, None], True, 2),
+        ([LOST, None], True, 2),
+        ([LOST, BUSY, TAKEN], False, 3),
+        ([BUSY] * (ATTEMPTS - 1) + [None], True, ATTEMPTS),
+    ],
+)
+def test_what_may_pass_is_tried_again(
+    answers: list[Verdict | None], won: bool, attempts: int
+) -> None:
+    assert run(answers)[:2] == (won, attempts)
+
+
+@pytest.mark.parametrize(
+    ("answers", "error"),
+    [
+        ([REFUSED], UnavailableError),
+        ([BUSY], UnavailableError),
+        ([BUSY, REFUSED], UnavailableError),
+        ([LOST], OutcomeUnknownError),
+        ([UNKNOWN], OutcomeUnknownError),
+        ([LOST, REFUSED], OutcomeUnknownError),
+        ([LOST, BUSY], OutcomeUnknownError),
+    ],
+)
+def test_one_attempt_that_may_have_been_carried_out_leaves_the_outcome_open(
+    answers: list[Verdict | None], error: type[Exception]
+) -> None:
+    with pytest.raises(error) as refused:
+        run(answers)
+    assert isinstance(refused.value.__cause__, Answer)
+    assert "log/1" in str(refused.value)
+
+
+def test_pauses_grow_and_are_bounded() -> None:
+    assert run([BUSY] * (ATTEMPTS - 1) + [None])[2] == [0.1, 0.2, 0.4, 0.8]
+
+
+def test_a_write_that_hangs_ends_and_leaves_the_outcome_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(conditional_module, "_DEADLINE_S", 0.05)
+    with pytest.raises(OutcomeUnknownError):
+        asyncio.run(write_until_certain(lambda: asyncio.sleep(60), lambda _: REFUSED, "log/1"))
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [
+        *((status, REFUSED) for status in (400, 401, 403, 404, 405, 411, 413)),
+        (429, BUSY),
+        *((status, LOST) for status in (408, 500, 502, 503, 504)),
+        *((status, UNKNOWN) for status in (200, 409, 412)),
+    ],
+)
+def test_a_status_tells_what_it_tells_everywhere(status: int, verdict: Verdict) -> None:
+    assert judge_status(status) == verdict
+
+
+# --- S3 ------------------------------------------------------------------------------------------
+
+
+class EndpointConnectionError(Exception):
+    """Has the name of botocore's."""
+
+
+class ReadTimeoutError(Exception):
+    """Has the name of botocore's."""
+
+
+Attempt = tuple[int, str] | Exception | None
+
+
+class S3Driver:
+    """s3fs as far as a write goes: each attempt ends in an answer, an error, or without a word."""
+
+    def __init__(self, attempts: Sequence[Attempt], final: Exception | None) -> None:
+        self.hooks: dict[str, Callable[..., object]] = {}
+        self.sent: list[dict[str, Any]] = []
+        self._attempts, self._final = attempts, final
+        events = types.SimpleNamespace(register=self._register)
+        self._client = types.SimpleNamespace(meta=types.SimpleNamespace(events=events))
+
+    def _register(self, event: str, hook: Callable[..., object], unique_id: str) -> None:
+        assert unique_id.startswith("lakelog")
+        self.hooks[event.split(".", maxsplit=1)[0]] = hook
+
+    async def _cat_file(self, path: str, start: int, end: int) -> bytes:
+        return b""
+
+    async def set_session(self) -> None:
+        return None
+
+    async def get_s3(self, bucket: str) -> object:
+        return self._client
+
+    async def _call_s3(self, operation: str, **arguments: Any) -> None:
+        self.sent.append({"operation": operation, **arguments})
+        for attempt in self._attempts:
+            assert self.hooks["before-send"](request=object()) is None
+            if isinstance(attempt, Exception):
+                self.hooks["needs-retry"](response=None, caught_exception=attempt, attempts=1)
+            elif attempt is not None:
+                status, code = attempt
+                response = (types.SimpleNamespace(status_code=status), {"Error": {"Code": code}})
+                self.hooks["needs-retry"](response=response, caught_exception=None, attempts=1)
+        if self._final is not None:
+            raise self._final
+
+
+REFUSED_403 = (403, "AccessDenied")
+UNREACHABLE = EndpointConnectionError("no route")
+SLOW = ReadTimeoutError("15 s")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "verdict"),
+    [
+        ([(412, "PreconditionFailed")], TAKEN),
+        ([SLOW, (412, "")], TAKEN),
+        ([REFUSED_403], REFUSED),
+        ([], REFUSED),  # no credentials: nothing was sent
+        ([UNREACHABLE, UNREACHABLE], REFUSED),
+        ([(301, "PermanentRedirect"), REFUSED_403], REFUSED),
+        ([(409, "ConditionalRequestConflict")], BUSY),
+        ([(503, "SlowDown")], BUSY),
+        ([SLOW, REFUSED_403], UNKNOWN),
+        ([SLOW, UNREACHABLE], UNKNOWN),
+        ([SLOW, (409, "ConditionalRequestConflict")], UNKNOWN),
+        ([(500, "InternalError")], UNKNOWN),
+        ([(503, "ServiceUnavailable")], UNKNOWN),
+        ([None], UNKNOWN),  # an answer that could not be parsed
+        ([REFUSED_403, None], UNKNOWN),
+        ([(200, "InternalError")], UNKNOWN),
+    ],
+    ids=str,
+)
+def test_s3_a_write_is_judged_by_all_its_attempts(
+    attempts: list[Attempt], verdict: Verdict
+) -> None:
+    driver = S3Driver(attempts, OSError("the last one's error"))
+    with pytest.raises(Exception) as failed:  # noqa: PT011 - `judge` reads it
+        asyncio.run(S3().write(driver, "b", "k", b"x", exclusive=True))
+    assert S3().judge(failed.value) == verdict
+
+
+def test_s3_the_condition_goes_with_the_request_and_only_where_it_is_asked_for() -> None:
+    for exclusive in (True, False):
+        driver = S3Driver([(200, "")], None)
+        asyncio.run(S3().write(driver, "b", "k", b"x", exclusive=exclusive))
+        (sent,) = driver.sent
+        assert sent.get("IfNoneMatch") == ("*" if exclusive else None)
+        assert (sent["operation"], sent["Bucket"], sent["Key"]) == ("put_object", "b", "k")
+
+
+def test_s3_an_error_of_something_else_leaves_the_outcome_open() -> None:
+    assert S3().judge(AttributeError("meta")) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("installed", "refused"),
+    [("1.35.19", True), ("1.34.162", True), ("1.35.20", False), ("1.40.0", False)],
+)
+def test_s3_an_old_botocore_that_drops_the_condition_is_refused(
+    monkeypatch: pytest.MonkeyPatch, installed: str, refused: bool
+) -> None:
+    monkeypatch.setattr("lakelog.storage.s3.metadata.version", lambda _: installed)
+    assert (S3().refusal is not None) is refused
+    if refused:
+        store = CloudStore(S3Driver([], None), "b/t", "s3://b/t", S3())
+        writes = (
+            lambda: store.put_if_absent("f", b"x"),
+            lambda: store.put("f", b"x"),
+            lambda: store.delete("f"),
+        )
+        for write in writes:
+            with pytest.raises(UnsupportedStoreError, match=installed):
+                write()
+
+
+def test_s3_options_of_the_caller_win() -> None:
+    options = s3.with_defaults({"key": "k", "config_kwargs": {"read_timeout": 99}})
+    assert options["key"] == "k"
+    assert options["config_kwargs"]["read_timeout"] == 99
+    assert options["config_kwargs"]["max_pool_connections"] == 64
+
+
+# --- Azure ---------------------------------------------------------------------------------------
+
+
+def azure_error(status: int, code: str, kind: type[HttpResponseError] = HttpResponseError) -> Any:
+    error: Any = kind(message=code)
+    error.status_code = status
+    error.error_code = code
+    return error
+
+
+def connector_error() -> aiohttp.ClientConnectorError:
+    return aiohttp.ClientConnectorError(Any, OSError("refused"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (azure_error(409, "BlobAlreadyExists", ResourceExistsError), TAKEN),
+        (azure_error(412, "ConditionNotMet"), TAKEN),
+        (azure_error(403, "UnauthorizedBlobOverwrite"), TAKEN),
+        (azure_error(409, "ContainerBeingDeleted", ResourceExistsError), REFUSED),
+        (azure_error(403, "AuthorizationFailure"), REFUSED),
+        (azure_error(404, "ContainerNotFound"), REFUSED),
+        (azure_error(429, "TooManyRequests"), BUSY),
+        (azure_error(503, "ServerBusy"), LOST),
+        (azure_error(500, "OperationTimedOut"), LOST),
+        (ClientAuthenticationError("no token"), BUSY),
+        (ServiceRequestTimeoutError("connect"), BUSY),
+        (ServiceRequestError("dns", error=connector_error()), BUSY),
+        (ServiceRequestError("reset", error=aiohttp.ServerDisconnectedError()), LOST),
+        (ServiceResponseError("reset"), LOST),
+        (ValueError("bug"), UNKNOWN),
+    ],
+    ids=repr,
+)
+def test_azure_an_error_tells_what_its_code_tells(error: Exception, verdict: Verdict) -> None:
+    assert Azure().judge(error) == verdict
+
+
+def test_azure_options_of_the_caller_win() -> None:
+    assert azure.with_defaults({"read_timeout": 99}) == {
+        "connection_timeout": 10,
+        "read_timeout": 99,
+    }
+
+
+def test_azure_repeats_after_a_fraction_of_a_second() -> None:
+    filesystem = adlfs.AzureBlobFileSystem("account", account_key="a2V5", skip_instance_cache=True)
+    store = store_of(filesystem, "container/t", "az://container/t")
+    assert isinstance(store, CloudStore)
+    pauses = [
+        policy.initial_backoff
+        for policy in filesystem.service_client._pipeline._impl_policies
+        if hasattr(policy, "initial_backoff")
+    ]
+    assert pauses == [0.2]
+
+
+# --- GCS -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (FileExistsError("412"), TAKEN),
+        (FileNotFoundError("no bucket"), REFUSED),
+        (OSError("Forbidden: https://…"), REFUSED),
+        (HttpError({"code": 401, "message": "Invalid Credentials"}), REFUSED),
+        (HttpError({"code": 429, "message": "slow down"}), BUSY),
+        (HttpError({"code": 503, "message": "busy"}), LOST),
+        (HttpError({"message": "no code"}), LOST),
+        (connector_error(), BUSY),
+        (RefreshError("no token"), BUSY),  # type: ignore[no-untyped-call]
+        (aiohttp.ServerDisconnectedError(), LOST),
+        (ProxyError("502"), LOST),
+        (TimeoutError("20 s"), LOST),
+        (ValueError("Bad Request: invalid"), UNKNOWN),
+        (OSError("something else"), UNKNOWN),
+    ],
+    ids=repr,
+)
+def test_gcs_an_error_tells_what_gcsfs_makes_of_the_answer(
+    error: Exception, verdict: Verdict
+) -> None:
+    assert Gcs().judge(error) == verdict
+
+
+def test_gcs_options_of_the_caller_win() -> None:
+    assert gcs.with_defaults({"requests_timeout": 4}) == {"requests_timeout": 4}
+    assert gcs.with_defaults({})["requests_timeout"].sock_read == 20
+
+
+def test_gcs_a_gcsfs_without_the_seam_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Gcs().refusal is None
+    monkeypatch.setattr(gcsfs.GCSFileSystem, "_request", lambda *_: None)
+    assert "gcsfs" in str(Gcs().refusal)
+
+
+# --- which store a driver gets -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "protocol"),
+    [
+        ("http://127.0.0.1:1/t", "http"),
+        ("simplecache::memory://t", "simplecache"),
+        ("data://t", "data"),
+    ],
+)
+def test_what_cannot_create_exclusively_refuses_by_name(url: str, protocol: str) -> None:
+    store = open_store(url)
+    assert type(store) is FsspecStore
+    assert f"{protocol}:// cannot create" in str(store.refusal)
+    writes: list[Callable[[], object]] = [
+        lambda: store.put_if_absent("log/1", b"x"),
+        lambda: store.put("log/1", b"x"),
+        lambda: store.delete("log/1"),
+    ]
+    for write in writes:
+        with pytest.raises(UnsupportedStoreError, match="cannot create"):
+            write()
+
+
+def test_a_driver_that_only_calls_itself_s3_is_refused() -> None:
+    class S3FileSystem(type(fsspec.filesystem("memory"))):  # type: ignore[misc]
+        protocol = "s3"
+
+    store = store_of(S3FileSystem(), "b/t", "s3://b/t")
+    assert "s3:// cannot create" in str(store.refusal)
+
+
+def test_a_url_of_local_disk_is_local_disk(tmp_path: Any) -> None:
+    store = open_store(f"local://{tmp_path}/t")
+    assert isinstance(store, LocalStore)
+    assert store.put_if_absent("log/1", b"x")
+    assert (tmp_path / "t" / "log" / "1").read_bytes() == b"x"

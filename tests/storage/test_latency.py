@@ -1,0 +1,97 @@
+"""Round trips: how often opening a table waits for the store, requests at one time counting once.
+
+Measured by the clock, since the requests of several threads overlap: with a latency that dwarfs
+the work, less the time that the work takes without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lakelog.log.context import Log
+from lakelog.storage import FileEntry, StoreWrapper, open_store
+from lakelog.storage.inject import InjectingStore
+from lakelog.table import Table, detect_dialect
+from tests.handmade import Handmade, add, info, metadata, protocol
+
+LATENCY_S = 0.03
+COMMITS = 100
+TRIES = 3
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classic checkpoint of 1,000 files with a pointer to it, and 100 commits above."""
+    log = Handmade(tmp_path_factory.mktemp("latency") / "t").start()
+    files = [add(f"below-{n}") for n in range(1000)]
+    log.checkpoint(1000, protocol(), metadata(), *files)
+    log.write("_last_checkpoint", b'{"version":1000,"size":1002}')
+    for version in range(1000, 1001 + COMMITS):
+        log.commit(version, info(), add(f"above-{version}"))
+    return log.root
+
+
+def opened(root: Path, latency_s: float) -> Table:
+    store = InjectingStore(open_store(root), latency_s=latency_s)
+    return Table(Log(store, detect_dialect(store)))
+
+
+def trips(operation: Callable[[float], object]) -> float:
+    """Round trips that an operation waits for, given the latency; the best of a few measures."""
+    found = float("inf")
+    operation(0.0)  # imports, caches
+    for _ in range(TRIES):
+        start = time.perf_counter()
+        operation(0.0)
+        middle = time.perf_counter()
+        operation(LATENCY_S)
+        end = time.perf_counter()
+        found = min(found, ((end - middle) - (middle - start)) / LATENCY_S)
+    return found
+
+
+def read_state(table: Table) -> int:
+    snapshot = table.snapshot()
+    assert snapshot.protocol.min_reader_version == 1
+    assert snapshot.metadata.id == "id-0"
+    return snapshot.files().collect().height
+
+
+def test_opening_at_a_checkpoint_with_100_commits_above_takes_five_round_trips(root: Path) -> None:
+    assert read_state(opened(root, 0.0)) == 1000 + COMMITS
+    assert trips(lambda latency_s: read_state(opened(root, latency_s))) < 5.9
+
+
+def test_reading_on_from_a_snapshot_asks_for_nothing_again(root: Path) -> None:
+    table = opened(root, 0.0)
+    snapshot = table.snapshot()
+    snapshot.files().collect()
+    store = table.log.store
+    assert isinstance(store, InjectingStore)
+    before = len(store.operations)
+    assert snapshot.num_files() == 1000 + COMMITS
+    snapshot.transactions().collect()
+    assert [kind for kind, _ in store.operations[before:] if kind == "read"] == []
+
+
+def test_the_latest_version_is_listed_from_the_checkpoint_on(root: Path) -> None:
+    class Counting(StoreWrapper):
+        names = 0
+
+        def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
+            found = super().list_from(folder, start)
+            self.names += len(found)
+            return found
+
+    store = Counting(open_store(root))
+    assert Table(Log(store, detect_dialect(store))).version() == 1000 + COMMITS
+    assert store.names == COMMITS + 3  # the checkpoint, its own commit, and the pointer
+
+
+def test_an_update_that_finds_nothing_new_lists_once(root: Path) -> None:
+    snapshots = {latency_s: opened(root, latency_s).snapshot() for latency_s in (0.0, LATENCY_S)}
+    assert trips(lambda latency_s: snapshots[latency_s].update()) < 2

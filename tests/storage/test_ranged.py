@@ -1,0 +1,109 @@
+"""`RangedFile`: fast paths equal plain reading, and each fetch is counted."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from lakelog.errors import UnavailableError
+from lakelog.storage.ranged import WHOLE_BYTES, Range, RangedFile
+
+MIB = 1 << 20
+
+
+class Source:
+    """A file that notes what is fetched of it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.trips: list[list[Range]] = []
+
+    def fetch(self, ranges: Sequence[Range]) -> list[bytes]:
+        self.trips.append(list(ranges))
+        return [self.data[start:end] for start, end in ranges]
+
+    def open(self) -> RangedFile:
+        return RangedFile(self.fetch, len(self.data))
+
+
+@pytest.mark.parametrize("size", [1, 1000, MIB, MIB + 1, 5 * MIB + 3])
+def test_a_small_file_comes_in_one_trip_whatever_is_read(size: int) -> None:
+    source = Source(os.urandom(size))
+    with source.open() as file:
+        assert file.read() == source.data
+        file.seek(size // 2)
+        assert file.read(10) == source.data[size // 2 : size // 2 + 10]
+        assert file.reopen().read(3) == source.data[:3]
+    assert len(source.trips) == 1
+
+
+def test_an_empty_file_needs_no_trip() -> None:
+    source = Source(b"")
+    assert source.open().read() == b""
+    assert source.trips == []
+
+
+@pytest.mark.parametrize("size", [WHOLE_BYTES, WHOLE_BYTES + 1, 3 * WHOLE_BYTES + 12345])
+def test_it_reads_as_a_file_does(size: int) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    chance = random.Random(seed)
+    data = chance.randbytes(1 << 16) * (size // (1 << 16) + 1)
+    source = Source(data[:size])
+    ours, plain = source.open(), io.BytesIO(source.data)
+    for _ in range(200):
+        match chance.randrange(4):
+            case 0:
+                offset = chance.randrange(size + 100)
+                assert ours.seek(offset) == plain.seek(offset)
+            case 1:
+                back = -chance.randrange(size)
+                assert ours.seek(back, io.SEEK_END) == plain.seek(back, io.SEEK_END)
+            case 2:
+                step = chance.randrange(1000)
+                assert ours.seek(step, io.SEEK_CUR) == plain.seek(step, io.SEEK_CUR)
+            case _:
+                count = chance.choice([0, 1, 100, MIB, 6 * MIB])
+                assert ours.read(count) == plain.read(count)
+        assert ours.tell() == plain.tell()
+    into = bytearray(5)
+    ours.seek(size - 3)
+    assert (ours.readinto(into), bytes(into[:3])) == (3, source.data[-3:])
+    ours.seek(-7, io.SEEK_END)
+    assert ours.readall() == source.data[-7:]
+    with pytest.raises(ValueError, match="before"):
+        ours.seek(-1)
+
+
+def test_the_end_of_a_large_file_comes_first_and_what_is_at_hand_is_not_asked_for() -> None:
+    source = Source(bytes(WHOLE_BYTES + 5))
+    file = source.open()
+    assert source.trips == [[(WHOLE_BYTES - MIB, WHOLE_BYTES + 5)]]
+    file.seek(-8, io.SEEK_END)
+    file.read()
+    assert len(source.trips) == 1
+    file.seek(0)
+    file.read(6 * MIB)
+    assert source.trips[1:] == [[(0, 4 * MIB), (4 * MIB, 6 * MIB)]]
+    file.seek(5 * MIB)
+    file.read(MIB)
+    assert len(source.trips) == 2
+
+
+def test_memory_is_bounded() -> None:
+    source = Source(bytes(64 * MIB))
+    file = source.open()
+    while file.read(MIB):
+        pass
+    assert len(file._blocks._kept) == 48
+
+
+def test_a_file_that_is_shorter_than_listed_is_told_of() -> None:
+    source = Source(b"abc")
+    with pytest.raises(UnavailableError, match="fewer bytes") as refused:
+        RangedFile(source.fetch, 5)
+    assert (refused.value.expected, refused.value.found) == (5, 3)
