@@ -9,8 +9,12 @@ from pathlib import Path
 
 from perf import report
 from perf.answers import WrongAnswerError
-from perf.measure import FailedRunError, measure
+from perf.measure import FailedRunError, Result, measure
 from perf.workloads import WORKLOADS
+from perf.writing import report as writing_report
+from perf.writing.measure import WriteResult
+from perf.writing.measure import measure as measure_writing
+from perf.writing.workloads import WRITE_WORKLOADS, WriteWorkload
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,31 +25,42 @@ def main(arguments: list[str] | None = None) -> int:
         a contender failed or gave another answer than the rest.
     """
     options = _parser().parse_args(arguments)
-    chosen = [w for w in WORKLOADS if not options.only or w.name in options.only]
-    results = []
-    for workload in chosen:
+    read: list[Result] = []
+    written: list[WriteResult] = []
+    for workload in (*WORKLOADS, *WRITE_WORKLOADS):
+        if options.only and workload.name not in options.only:
+            continue
         try:
-            results.append(measure(workload, options.scale, options.runs, _tell))
+            if isinstance(workload, WriteWorkload):
+                written.append(measure_writing(workload, options.scale, options.runs, _tell))
+            else:
+                read.append(measure(workload, options.scale, options.runs, _tell))
         except (WrongAnswerError, FailedRunError) as error:
             _tell("")
             print(f"{workload.name}: {type(error).__name__}: {error}", file=sys.stderr)
             return 2
+    notes = writing_report.durability_notes(written) if written else []
     _tell("")
     where = report.environment(options.scale, options.runs)
-    report.show(results, where)
+    if read:
+        report.show(read, where)
+    if written:
+        print("\n" * bool(read), end="")
+        writing_report.show(written, where, notes)
     if options.json:
-        text = json.dumps(report.as_json(results, where), indent=1)
-        options.json.write_text(text + "\n", encoding="utf-8")
-    return 1 if options.strict and any(r.missed for r in results) else 0
+        found = report.as_json(read, where) | {"writing": writing_report.as_json(written, notes)}
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 1 if options.strict and any(r.missed for r in (*read, *written)) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m perf",
-        description="lakelog beside deltalake and the raw decode of the same bytes. "
+        description="Reading: lakelog beside deltalake and the raw decode of the same bytes. "
+        "Writing: lakelog beside deltalake committing the same actions. "
         "Tables are kept in LAKELOG_BENCH_DIR, else perf/.cache.",
     )
-    names = [w.name for w in WORKLOADS]
+    names = [w.name for w in (*WORKLOADS, *WRITE_WORKLOADS)]
     parser.add_argument("--only", action="append", choices=names, help="measure this one (repeat)")
     parser.add_argument("--runs", type=_positive, default=3, help="turns per contender (default 3)")
     parser.add_argument("--scale", type=float, default=1.0, help="size of the tables (default 1)")

@@ -1,7 +1,8 @@
-"""The logs that the benchmarks read, written as Spark writes them.
+"""The logs that the benchmarks read and write to, written as Spark writes them.
 
-Four shapes, each scaling along one axis: a classic checkpoint with commits behind it, a few large
-commits, many small commits, a multi-part checkpoint. `generate` writes one into a folder and
+Shapes that scale along one axis each: a classic checkpoint with commits behind it, a few large
+commits, many small commits, a multi-part checkpoint; and what commits are put behind: an empty
+table, and classic checkpoints of three sizes. `generate` writes one into a folder and
 returns the facts that every contender's answer must match.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -134,11 +136,35 @@ def multipart_checkpoint(log: Path, scale: float) -> Facts:
     }
 
 
+def checkpointed(log: Path, scale: float, *, files: int) -> Facts:
+    """`files` files in a classic checkpoint, ten commits of one more file each behind it."""
+    held, new = columns.files(0, _scaled(files, scale)), columns.files(3_000_000, 10)
+    path = log / f"{CHECKPOINT_VERSION:020d}.checkpoint.parquet"
+    _write_checkpoint(path, [_head(), _adds(held)])
+    _write_hint(log, size=2 + held.height)
+    _write_commit(log, CHECKPOINT_VERSION, _commit_info(CHECKPOINT_VERSION, "WRITE"))
+    for version, line in enumerate(columns.add_lines(new), CHECKPOINT_VERSION + 1):
+        _write_commit(log, version, _commit_info(version, "WRITE") + line + "\n")
+    live = pl.concat([held, new])
+    return _facts(live, live, last_version=CHECKPOINT_VERSION + new.height)
+
+
+def empty(log: Path, _: float) -> Facts:
+    """A table without files: protocol and metadata in one commit."""
+    _write_commit(log, 0, _commit_info(0, "CREATE TABLE") + _first_lines())
+    none = columns.files(0, 0)
+    return _facts(none, none, last_version=0)
+
+
 TABLES: dict[str, Callable[[Path, float], Facts]] = {
     "classic_checkpoint": classic_checkpoint,
     "large_commits": large_commits,
     "small_commits": small_commits,
     "multipart_checkpoint": multipart_checkpoint,
+    "empty": empty,
+    "checkpoint_1k_files": partial(checkpointed, files=1_000),
+    "checkpoint_100k_files": partial(checkpointed, files=100_000),
+    "checkpoint_1m_files": partial(checkpointed, files=1_000_000),
 }
 
 

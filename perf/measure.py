@@ -130,19 +130,24 @@ def measure(
     """
     tell(f"{workload.table}: table")
     table = tables.ensure(workload.table, scale)
-    _warm(table.path)
+    warm(table.path)
     gathered: dict[str, list[dict[str, Any]]] = {name: [] for name in workload.contenders}
     for turn in range(runs):
         for contender in workload.contenders:
             tell(f"{workload.name}: {contender}, run {turn + 1} of {runs}")
-            gathered[contender].append(_run(contender, workload.name, scale))
+            gathered[contender].append(run_worker("perf.worker", contender, workload.name, scale))
     given = [(name, run["answer"]) for name, done in gathered.items() for run in done]
     answers.check([("the generator", dict(table.facts)), *given])
     return Result(workload, table.facts, {name: Runs(done) for name, done in gathered.items()})
 
 
-def _run(contender: str, workload: str, scale: float) -> dict[str, Any]:
-    command = [sys.executable, "-m", "perf.worker", contender, workload, repr(scale)]
+def run_worker(module: str, contender: str, workload: str, scale: float) -> dict[str, Any]:
+    """What a fresh process that runs `module` measures.
+
+    Raises:
+        FailedRunError: It raised, was killed, or ran out of time.
+    """
+    command = [sys.executable, "-m", module, contender, workload, repr(scale)]
     try:
         done = subprocess.run(
             command, cwd=_ROOT, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
@@ -158,7 +163,7 @@ def _run(contender: str, workload: str, scale: float) -> dict[str, Any]:
     return measured
 
 
-def _warm(path: Path) -> None:
+def warm(path: Path) -> None:
     """Bring the log into the page cache, so that the first contender does not pay for the disk."""
     for file in (path / "_delta_log").iterdir():
         with file.open("rb") as stream:

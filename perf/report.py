@@ -82,11 +82,7 @@ def as_json(results: Sequence[Result], where: dict[str, Any]) -> dict[str, Any]:
 
 def show(results: Sequence[Result], where: dict[str, Any]) -> None:
     """Print the table and what it was measured with; aligned plain text where no terminal is."""
-    rows = [_row(r) for r in results]
-    if sys.stdout.isatty() and _show_rich(rows):
-        pass
-    else:
-        _show_plain(rows)
+    print_table(_COLUMNS, [_row(r) for r in results], last=True)
     print()
     for line in _notes(results, where):
         print(line)
@@ -141,27 +137,42 @@ def _notes(results: Sequence[Result], where: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _show_rich(rows: list[list[str]]) -> bool:
+def print_table(
+    header: Sequence[str], rows: list[list[str]], *, left: int = 1, last: bool = False
+) -> None:
+    """Print a table: with rich on a terminal, as aligned plain text elsewhere.
+
+    Args:
+        header: Names of the columns.
+        rows: One text a column.
+        left: How many columns, from the first, are words; the others are numbers.
+        last: Whether the last column says ``yes…`` or ``no…``, which gives the row its colour.
+    """
+    if not (sys.stdout.isatty() and _print_rich(header, rows, left, last=last)):
+        _print_plain(header, rows, left)
+
+
+def _print_rich(header: Sequence[str], rows: list[list[str]], left: int, *, last: bool) -> bool:
     try:
         from rich.console import Console
         from rich.table import Table
     except ImportError:
         return False
     table = Table(box=None, header_style="bold")
-    for k, name in enumerate(_COLUMNS):
-        table.add_column(name, justify="left" if k == 0 else "right", overflow="fold")
+    for k, name in enumerate(header):
+        table.add_column(name, justify="left" if k < left else "right", overflow="fold")
     for row in rows:
-        colour = {"y": "green", "n": "red"}.get(row[-1][:1], "")
+        colour = {"y": "green", "n": "red"}.get(row[-1][:1], "") if last else ""
         table.add_row(*row, style=colour)
     Console().print(table)
     return True
 
 
-def _show_plain(rows: list[list[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
-    for row in (_COLUMNS, *rows):
+def _print_plain(header: Sequence[str], rows: list[list[str]], left: int) -> None:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
         cells = [
-            c.ljust(w) if k == 0 else c.rjust(w)
+            c.ljust(w) if k < left else c.rjust(w)
             for k, (c, w) in enumerate(zip(row, widths, strict=True))
         ]
         print("  ".join(cells).rstrip())

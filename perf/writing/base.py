@@ -1,0 +1,99 @@
+"""The shape of a case that writes, and what all of them share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perf import tables
+
+Figures = dict[str, float]
+"""What is measured of a run, always with ``seconds``: the wall clock of all its commits, each
+durable as far as the contender makes it so."""
+
+FIRST_FILE = 5_000_000
+"""Number of the first file that a run adds: above those of every table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a run has to do.
+
+    Attributes:
+        path: The table's folder, its own.
+        size: Commits, or actions of the one commit.
+        facts: What the table holds (`perf.generate.Facts`); empty where there is none.
+    """
+
+    path: str
+    size: int
+    facts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """How one contender does one workload.
+
+    Attributes:
+        prepare: What comes before the clock starts; gives what `run` takes.
+        run: What is measured.
+    """
+
+    prepare: Callable[[Job], Any]
+    run: Callable[[Any], Figures]
+
+
+@contextmanager
+def fresh_copy(table: tables.Table | None) -> Iterator[Path]:
+    """A folder with a copy of `table`, on the disk of the benchmark's tables; gone afterwards.
+
+    Checkpoints are hard links; whatever a writer may replace is copied.
+    """
+    where = tables.cache_directory()
+    where.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=where, prefix="write-") as folder:
+        path = Path(folder) / "table"
+        path.mkdir()
+        if table is not None:
+            shutil.copytree(table.path, path, dirs_exist_ok=True, copy_function=_copy)
+        yield path
+
+
+def _copy(source: str, target: str) -> None:
+    if source.endswith(".parquet"):
+        os.link(source, target)
+    else:
+        shutil.copy2(source, target)
+
+
+def timed(commits: Iterable[Callable[[], object]]) -> Figures:
+    """Commit one after another.
+
+    Returns:
+        seconds; commit_ms and p99_ms, the median and the 99th percentile of one commit.
+    """
+    taken = []
+    start = before = time.perf_counter()
+    for commit in commits:
+        commit()
+        now = time.perf_counter()
+        taken.append(now - before)
+        before = now
+    return {"seconds": before - start, **spread_of(taken)}
+
+
+def spread_of(taken: list[float]) -> Figures:
+    """commit_ms and p99_ms of commits that took so many seconds each."""
+    ordered = sorted(taken)
+    return {
+        "commit_ms": statistics.median(ordered) * 1e3,
+        "p99_ms": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] * 1e3,
+    }

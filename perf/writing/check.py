@@ -1,0 +1,65 @@
+"""Reading back what a run has written, through lakelog and through deltalake.
+
+Imported after the clock has stopped, so that a contender's process holds nothing of another's
+while it is measured.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+
+import polars as pl
+from deltalake import DeltaTable
+
+import lakelog
+from perf.answers import Answer
+from perf.writing import contents
+
+
+def read_back(path: str) -> list[tuple[str, Answer]]:
+    """What both readers find in a Delta table, and what its log looks like."""
+    return [
+        ("lakelog, reading", _by_lakelog(path)),
+        ("deltalake, reading", _by_deltalake(path)),
+        ("the log", _log(path)),
+    ]
+
+
+def _by_lakelog(path: str) -> Answer:
+    snapshot = lakelog.open(path).snapshot()
+    values = pl.col("partitionValues").map
+    frame = (
+        snapshot.files()
+        .select(
+            "path",
+            "size",
+            "modificationTime",
+            "stats",
+            date=values.get("date"),
+            region=values.get("region"),
+        )
+        .collect()
+    )
+    return {"version": snapshot.version, **contents.of_files(frame)}
+
+
+def _by_deltalake(path: str) -> Answer:
+    table = DeltaTable(path)
+    partition = pl.col("partition").struct
+    frame = pl.DataFrame(table.get_add_actions()).select(
+        "path",
+        size="size_bytes",
+        modificationTime="modification_time",
+        date=partition.field("date").dt.to_string("%Y-%m-%d"),
+        region=partition.field("region"),
+    )
+    return {"version": table.version(), **contents.of_files(frame)}
+
+
+def _log(path: str) -> Answer:
+    """The last version, if the versions from the first commit on are all there."""
+    names = sorted(n for n in os.listdir(f"{path}/_delta_log") if n.endswith(".json"))
+    versions = [int(name[:20]) for name in names]
+    gaps = sum(b - a != 1 for a, b in pairwise(versions))
+    return {"version": versions[-1], "gaps": gaps}

@@ -1,0 +1,87 @@
+"""Measuring: contenders take turns in fresh processes; medians; every table checked."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from perf import answers, tables
+from perf.measure import run_worker, warm
+from perf.writing.workloads import Comparison, WriteWorkload
+
+_MODULE = "perf.writing.worker"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """One workload measured for all its contenders.
+
+    Attributes:
+        workload: What was measured.
+        size: Commits or actions that each run wrote.
+        runs: The runs of each contender, each with its figures and its answer.
+    """
+
+    workload: WriteWorkload
+    size: int
+    runs: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def figures(self) -> dict[str, dict[str, float]]:
+        """The median of each figure, for each contender."""
+        return {name: _medians(runs) for name, runs in self.runs.items()}
+
+    @property
+    def compared(self) -> list[tuple[Comparison, float, bool | None]]:
+        """Each comparison, the ratio that it came to, and whether its promise was kept."""
+        figures = self.figures
+        reached = ((c, c.reached(figures)) for c in self.workload.comparisons)
+        return [(c, ratio, c.kept(ratio)) for c, ratio in reached]
+
+    @property
+    def missed(self) -> list[str]:
+        """The promises that were not kept, in words."""
+        return [comparison.name for comparison, _, kept in self.compared if kept is False]
+
+
+def _medians(runs: list[dict[str, Any]]) -> dict[str, float]:
+    return {
+        key: float(statistics.median(run[key] for run in runs))
+        for key, value in runs[0].items()
+        if isinstance(value, int | float)
+    }
+
+
+def measure(
+    workload: WriteWorkload,
+    scale: float,
+    runs: int,
+    tell: Callable[[str], None] = lambda _: None,
+) -> WriteResult:
+    """Run every contender of `workload` `runs` times, in turns.
+
+    Args:
+        workload: What to measure.
+        scale: Its size relative to the full one.
+        runs: Turns; each starts one fresh process a contender.
+        tell: Is told what is being run.
+
+    Raises:
+        FailedRunError: A contender raised, was killed, ran out of time, or wrote something else
+            than it was to write.
+        WrongAnswerError: Two contenders that wrote to the same table left it different.
+    """
+    for name in sorted({name for name in workload.tables.values() if name is not None}):
+        tell(f"{name}: table")
+        warm(tables.ensure(name, scale).path)
+    gathered: dict[str, list[dict[str, Any]]] = {name: [] for name in workload.contenders}
+    for turn in range(runs):
+        for contender in workload.contenders:
+            tell(f"{workload.name}: {contender}, run {turn + 1} of {runs}")
+            gathered[contender].append(run_worker(_MODULE, contender, workload.name, scale))
+    for table in set(workload.tables.values()):
+        mine = [name for name in workload.contenders if workload.tables[name] == table]
+        answers.check((name, run["answer"]) for name in mine for run in gathered[name])
+    return WriteResult(workload, workload.scaled(scale), gathered)

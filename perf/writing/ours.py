@@ -1,0 +1,87 @@
+"""lakelog on every workload of writing, through its public API only."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lakelog
+import lakelog.table
+from perf.writing import contended, contents
+from perf.writing.base import Case, Figures, Job, timed
+
+
+def _commit(table: lakelog.Table, action: dict[str, Any]) -> None:
+    with table.transaction() as tx:
+        tx.add(**action)
+
+
+def _small(job: Job) -> tuple[lakelog.Table, list[dict[str, Any]]]:
+    return lakelog.open(job.path), list(contents.single_adds(0, job.size))
+
+
+def _one_by_one(prepared: tuple[lakelog.Table, list[dict[str, Any]]]) -> Figures:
+    table, actions = prepared
+    return timed(_each(table, actions))
+
+
+def _each(table: lakelog.Table, actions: list[dict[str, Any]]) -> Iterator[Callable[[], None]]:
+    return (lambda action=action: _commit(table, action) for action in actions)
+
+
+def _without_fsync(job: Job) -> tuple[lakelog.Table, list[dict[str, Any]]]:
+    """What lakelog would be if it promised no more than the peer does."""
+    prepared = _small(job)
+    os.fsync = lambda _: None
+    return prepared
+
+
+def _bulk(job: Job) -> tuple[lakelog.Table, Any]:
+    return lakelog.open(job.path), contents.arrow_table(job.size)
+
+
+def _one_commit(prepared: tuple[lakelog.Table, Any]) -> Figures:
+    table, actions = prepared
+    start = time.perf_counter()
+    with table.transaction() as tx:
+        tx.add(actions)
+    return {"seconds": time.perf_counter() - start}
+
+
+def writer(path: str, first: int, count: int) -> Iterator[Callable[[], None]]:
+    """One of several writers: opens the table, then commits one file at each step."""
+    return _each(lakelog.open(path), list(contents.single_adds(first, count)))
+
+
+def _several(job: Job) -> contended.Writers:
+    return contended.Writers(writer, job.path, job.size)
+
+
+def _sized(job: Job) -> tuple[str, list[dict[str, Any]]]:
+    return job.path, list(contents.single_adds(0, job.size))
+
+
+def _open_and_commit(prepared: tuple[str, list[dict[str, Any]]]) -> Figures:
+    path, actions = prepared
+    start = time.perf_counter()
+    table = lakelog.open(path)
+    _commit(table, actions[0])
+    first = time.perf_counter() - start
+    further = timed(_each(table, actions[1:]))
+    return {**further, "seconds": first + further["seconds"], "first_ms": first * 1e3}
+
+
+_SIZED = Case(_sized, _open_and_commit)
+
+
+CASES = {
+    "commits_small_local": {
+        "lakelog": Case(_small, _one_by_one),
+        "lakelog_unsynced": Case(_without_fsync, _one_by_one),
+    },
+    "commit_100k_adds": {"lakelog": Case(_bulk, _one_commit)},
+    "commits_8_writers": {"lakelog": Case(_several, contended.run)},
+    "commit_cost_by_table_size": {f"lakelog_{size}": _SIZED for size in ("1k", "100k", "1m")},
+}

@@ -1,0 +1,116 @@
+"""What is shown and written of the commits: a table of figures, and a table of promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from perf import tables
+from perf.report import print_table
+from perf.writing import syncs
+from perf.writing.contended import WRITERS
+from perf.writing.measure import WriteResult
+
+_FIGURES = (
+    *("workload", "contender", "seconds", "a second", "ms a commit", "99th", "first ms"),
+    *("read back s", "MB written", "peak MB"),
+)
+_PROMISES = ("workload", "compared", "reached", "promise", "kept")
+_COUNTED = ("lakelog", "deltalake", "deltalake_synced")
+
+
+def show(results: Sequence[WriteResult], where: Mapping[str, Any], notes: Sequence[str]) -> None:
+    """Print both tables and the notes; aligned plain text where no terminal is."""
+    print_table(_FIGURES, [row for r in results for row in _figure_rows(r)], left=2)
+    print()
+    print_table(_PROMISES, [row for r in results for row in _promise_rows(r)], left=2, last=True)
+    print()
+    for line in [*_general(where), *notes]:
+        print(line)
+
+
+def as_json(results: Sequence[WriteResult], notes: Sequence[str]) -> dict[str, Any]:
+    """All figures: medians, single runs, and ratios with their promises."""
+    return {
+        "notes": list(notes),
+        "workloads": [
+            {
+                "name": r.workload.name,
+                "size": r.size,
+                "compared": [
+                    {
+                        "name": c.name,
+                        "reached": reached,
+                        "promised": c.promised,
+                        "target": c.target,
+                        "kept": kept,
+                    }
+                    for c, reached, kept in r.compared
+                ],
+                "missed": r.missed,
+                "contenders": {
+                    name: {"medians": r.figures[name], "runs": runs}
+                    for name, runs in r.runs.items()
+                },
+            }
+            for r in results
+        ],
+    }
+
+
+def durability_notes(
+    results: Sequence[WriteResult],
+    count: Callable[[str], float | None] = syncs.per_commit,
+) -> list[str]:
+    """Where was written, and how often each contender of the small commits calls fsync."""
+    lines = [f"written to {syncs.filesystem(tables.cache_directory())}"]
+    if any(r.workload.name == "commits_small_local" for r in results):
+        counts = [(name, count(name)) for name in _COUNTED]
+        if any(number is None for _, number in counts):
+            lines.append("fsyncs a commit: not counted, strace is not to be had")
+        else:
+            told = ", ".join(f"{name} {number:.2f}" for name, number in counts)
+            lines.append(f"fsyncs a commit, counted by strace: {told}")
+    return lines
+
+
+def _general(where: Mapping[str, Any]) -> Iterable[str]:
+    yield f"scale {where['scale']:g}, medians of {where['runs']} interleaved runs"
+    yield "every run: fresh process, fresh copy of the table; every table read back and compared,"
+    yield "a Delta log through lakelog and through deltalake, versions without gaps"
+    yield "lakelog fsyncs file and folder before it says that a commit is done; deltalake neither."
+    yield "_synced: the benchmark fsyncs both after each commit of deltalake's."
+    yield "_unsynced: lakelog with its fsyncs taken out, for the comparison only."
+    yield "_no_checkpoints: deltalake without the checkpoint that it writes every 100 commits,"
+    yield "which spares it reading its own commits again; comparisons take whichever is faster."
+    yield "_from_arrow: with the time that making AddAction objects from the table takes."
+    yield f"commits_8_writers: {WRITERS} processes, timed from a common start"
+    yield "peak MB: the whole process, with the actions that were to be written"
+
+
+def _figure_rows(r: WriteResult) -> Iterable[list[str]]:
+    for name, figures in r.figures.items():
+        yield [
+            f"{r.workload.name} ({r.size:,})",
+            name,
+            _number(figures["seconds"]),
+            f"{r.size / figures['seconds']:,.0f}",
+            _number(figures.get("commit_ms")),
+            _number(figures.get("p99_ms")),
+            _number(figures.get("first_ms")),
+            _number(figures.get("read_s")),
+            _number(figures["bytes"] / 1e6) if "bytes" in figures else "",
+            f"{figures['peak_mb']:,.0f}",
+        ]
+
+
+def _promise_rows(r: WriteResult) -> Iterable[list[str]]:
+    for comparison, reached, kept in r.compared:
+        verdict = {True: "yes", False: "no", None: ""}[kept]
+        yield [r.workload.name, comparison.name, f"{reached:.2f}x", comparison.target, verdict]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"

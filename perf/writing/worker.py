@@ -1,0 +1,99 @@
+"""One run in a process of its own: ``python -m perf.writing.worker CONTENDER WORKLOAD SCALE``.
+
+The last line of output is one JSON object.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+
+import polars as pl
+
+from perf import answers, columns, tables
+from perf.answers import Answer
+from perf.worker import peak_memory_mb
+from perf.writing import contents, workloads
+from perf.writing.base import Case, Job, fresh_copy
+
+_MODULES = {"lakelog": "ours", "deltalake": "peer", "columnar": "columnar", "json": "columnar"}
+
+
+def load(contender: str, workload: str) -> Case:
+    """Import a contender and give its way of doing `workload`."""
+    module = import_module(f"perf.writing.{_MODULES[contender.partition('_')[0]]}")
+    cases: Mapping[str, Mapping[str, Case]] = module.CASES
+    return cases[workload][contender]
+
+
+def measure(contender: str, name: str, scale: float) -> dict[str, object]:
+    """Run one case once, read back what it has written, and check it.
+
+    Returns:
+        The figures of the run, base_mb and peak_mb (peak memory of this process after imports,
+        and after the run), and the answer that all readers gave.
+
+    Raises:
+        WrongAnswerError: What was written is not what was to be written.
+    """
+    workload = workloads.find(name)
+    case = load(contender, name)
+    made = workload.tables[contender]
+    table = tables.ensure(made, scale) if made is not None else None
+    base = peak_memory_mb()
+    with fresh_copy(table) as path:
+        job = Job(str(path), workload.scaled(scale), dict(table.facts) if table else {})
+        prepared = case.prepare(job)
+        gc.collect()
+        figures = case.run(prepared)
+        peak = peak_memory_mb()
+        del prepared
+        return {
+            **figures,
+            "base_mb": base,
+            "peak_mb": peak,
+            "answer": _checked(job, one_commit=name in _ONE_COMMIT),
+        }
+
+
+_ONE_COMMIT = frozenset({"commit_100k_adds", "columnar_commit_1m_adds"})
+
+
+def _checked(job: Job, *, one_commit: bool) -> Answer:
+    if not job.facts:
+        from perf.writing import columnar
+
+        given = [
+            ("what was to be written", columnar.expected(job.size)),
+            ("lakelog, reading", columnar.read_back(job.path)),
+        ]
+    else:
+        from perf.writing import check
+
+        commits = 1 if one_commit else job.size
+        version = {"version": job.facts["last_version"] + commits, "gaps": 0}
+        wanted: Answer = {**version, **contents.expected(job.size, _held(job))}
+        given = [("what was to be written", wanted), *check.read_back(job.path)]
+    answers.check(given)
+    return given[0][1]
+
+
+def _held(job: Job) -> pl.DataFrame | None:
+    """The files of the table that was written to (`perf.generate.checkpointed`)."""
+    count = job.facts["files"]
+    if not count:
+        return None
+    return pl.concat([columns.files(0, count - 10), columns.files(3_000_000, 10)])
+
+
+def main() -> None:
+    """Print what `measure` returns."""
+    contender, workload, scale = sys.argv[1:]
+    print(json.dumps(measure(contender, workload, float(scale))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""The workloads of writing, who runs them, and what issue 3 promises for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How much less of something lakelog needs than others do.
+
+    Attributes:
+        name: What is compared, in words.
+        figure: What is compared: a figure of which less is better.
+        ours: Contenders of ours; the one that needs most stands for all.
+        theirs: Contenders to compare with; the one that needs least stands for all.
+        promised: The least ratio of theirs to ours; None where nothing is promised.
+    """
+
+    name: str
+    figure: str
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    promised: float | None = None
+
+    def reached(self, figures: Mapping[str, Mapping[str, float]]) -> float:
+        """The ratio, given the figures of each contender."""
+        ours = max(figures[name][self.figure] for name in self.ours)
+        return min(figures[name][self.figure] for name in self.theirs) / ours
+
+    def kept(self, reached: float) -> bool | None:
+        """Whether the promise is kept; None where none was made."""
+        return None if self.promised is None else reached >= self.promised
+
+    @property
+    def target(self) -> str:
+        """The promise as text."""
+        return "" if self.promised is None else f">= {self.promised:g}x"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How far the largest of some figures lies above the least.
+
+    Attributes:
+        name: What is compared, in words.
+        figure: The figure.
+        among: Contenders.
+        promised: The most that it may be; None where nothing is promised.
+    """
+
+    name: str
+    figure: str
+    among: tuple[str, ...]
+    promised: float | None = None
+
+    def reached(self, figures: Mapping[str, Mapping[str, float]]) -> float:
+        """The ratio, given the figures of each contender."""
+        values = [figures[name][self.figure] for name in self.among]
+        return max(values) / min(values)
+
+    def kept(self, reached: float) -> bool | None:
+        """Whether the promise is kept; None where none was made."""
+        return None if self.promised is None else reached <= self.promised
+
+    @property
+    def target(self) -> str:
+        """The promise as text."""
+        return "" if self.promised is None else f"<= {self.promised:g}x"
+
+
+Comparison = Ratio | Spread
+
+
+@dataclass(frozen=True, slots=True)
+class WriteWorkload:
+    """One thing to measure.
+
+    Attributes:
+        name: The shape, in words.
+        tables: The table that each contender writes to (a key of `perf.generate.TABLES`); None is
+            a folder in which it makes its own.
+        size: Commits, or actions of the one commit, at full scale.
+        least: The same at the smallest scale.
+        comparisons: What is compared, and what is promised.
+    """
+
+    name: str
+    tables: Mapping[str, str | None]
+    size: int
+    least: int
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def contenders(self) -> tuple[str, ...]:
+        """Everyone who is measured, in turns."""
+        return tuple(self.tables)
+
+    def scaled(self, scale: float) -> int:
+        """The size at a scale."""
+        return max(self.least, round(self.size * scale))
+
+
+def _all_on(table: str | None, *contenders: str) -> dict[str, str | None]:
+    return dict.fromkeys(contenders, table)
+
+
+_SIZES = ("1k", "100k", "1m")
+_OURS = tuple(f"lakelog_{size}" for size in _SIZES)
+_PEERS = tuple(f"deltalake_{size}" for size in _SIZES)
+_FAST_PEERS = ("deltalake", "deltalake_no_checkpoints")
+_SYNCED_PEERS = ("deltalake_synced", "deltalake_synced_no_checkpoints")
+
+WRITE_WORKLOADS = (
+    WriteWorkload(
+        "commits_small_local",
+        _all_on("empty", "lakelog", "lakelog_unsynced", *_FAST_PEERS, *_SYNCED_PEERS),
+        size=300,
+        least=12,
+        comparisons=(
+            Ratio("both fsync", "seconds", ("lakelog",), _SYNCED_PEERS, promised=5),
+            Ratio(
+                "both fsync, no checkpoints",
+                "seconds",
+                ("lakelog",),
+                ("deltalake_synced_no_checkpoints",),
+            ),
+            Ratio("neither fsyncs", "seconds", ("lakelog_unsynced",), _FAST_PEERS),
+            Ratio("as they are", "seconds", ("lakelog",), _FAST_PEERS),
+        ),
+    ),
+    WriteWorkload(
+        "commit_100k_adds",
+        _all_on("empty", "lakelog", "deltalake", "deltalake_from_arrow"),
+        size=100_000,
+        least=100,
+        comparisons=(
+            Ratio("objects ready for the peer", "seconds", ("lakelog",), ("deltalake",), 3),
+            Ratio("both from Arrow", "seconds", ("lakelog",), ("deltalake_from_arrow",)),
+        ),
+    ),
+    WriteWorkload(
+        "commits_8_writers",
+        _all_on("empty", "lakelog", *_FAST_PEERS),
+        size=400,
+        least=16,
+        comparisons=(Ratio("commits per second", "seconds", ("lakelog",), _FAST_PEERS, 2),),
+    ),
+    WriteWorkload(
+        "commit_cost_by_table_size",
+        {
+            f"{who}_{size}": f"checkpoint_{size}_files"
+            for who in ("lakelog", "deltalake")
+            for size in _SIZES
+        },
+        size=60,
+        least=3,
+        comparisons=(
+            Spread("a commit, 1k to 1m files", "commit_ms", _OURS, 1.5),
+            Spread("open and first commit", "first_ms", _OURS),
+            Spread("a commit, deltalake", "commit_ms", _PEERS),
+            Spread("open and first commit, deltalake", "first_ms", _PEERS),
+        ),
+    ),
+    WriteWorkload(
+        "columnar_commit_1m_adds",
+        _all_on(None, "columnar", "json", "json_gzip"),
+        size=1_000_000,
+        least=1_000,
+        comparisons=(
+            Ratio("bytes, as JSON", "bytes", ("columnar",), ("json",), 5),
+            Ratio("reading back, as JSON", "read_s", ("columnar",), ("json",), 5),
+            Ratio("committing, as JSON", "seconds", ("columnar",), ("json",)),
+            Ratio("bytes, as gzipped JSON", "bytes", ("columnar",), ("json_gzip",)),
+            Ratio("reading back, as gzipped JSON", "read_s", ("columnar",), ("json_gzip",)),
+        ),
+    ),
+)
+"""In the order in which they are measured and shown. deltalake is given with its own checkpoints
+(every 100 commits, which spare it reading its commits again and again) and without; the faster
+counts."""
+
+
+def find(name: str) -> WriteWorkload:
+    """The workload called `name`.
+
+    Raises:
+        KeyError: There is none.
+    """
+    return {w.name: w for w in WRITE_WORKLOADS}[name]
