@@ -8,7 +8,6 @@ before it repeats a request, so its pauses are shortened for everything else.
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,8 +78,7 @@ class Azure:
             options["retry_total"] = 0
         async with filesystem.service_client.get_blob_client(container=bucket, blob=key) as blob:
             await blob.upload_blob(
-                data=io.BytesIO(data),  # aiohttp sends large bytes in one blocking go
-                length=len(data),
+                data=bytes(data),
                 overwrite=not exclusive,
                 metadata={"is_directory": "false"},  # adlfs tells files from folders by it
                 **options,
