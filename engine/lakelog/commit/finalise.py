@@ -86,6 +86,11 @@ def needs_meta(intent: Intent) -> bool:
     return bool(_rows(intent.meta, "mergeskip"))
 
 
+def depends_on_ground(intent: Intent, format: str) -> bool:  # noqa: A002 - the API's word
+    """Whether the content is another one for another `Ground`, the present aside."""
+    return needs_meta(intent) or (format == "delta" and is_active(_FEATURE, *after(intent)))
+
+
 def turns_on_timestamps(intent: Intent) -> bool:
     """Whether the commit is the first to carry an in-commit timestamp, so that `finalise` looks at
     `Ground.modified_ms`.

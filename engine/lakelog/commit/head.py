@@ -21,14 +21,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import polars as pl
 
+from lakelog.commit.quick import read_quickly
 from lakelog.commit.runtime import Runtime
+from lakelog.commit.steps import Step, steps_of
 from lakelog.errors import MalformedLogError
-from lakelog.formats.base import Actions, CommitFile, CommitInfo
+from lakelog.formats.base import CommitFile
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata, Protocol
@@ -41,21 +42,6 @@ from lakelog.storage.local import LocalStore
 _CONFIRMED_S = 60.0  # how long a look may stand in for a listing
 _FRESH_S = 5.0  # how long a listing holds where another one costs a round trip
 _LOOK_AHEAD = 256  # commits that are looked for one by one before a listing is cheaper
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one commit changes of a head.
-
-    Attributes:
-        commit: The commit.
-        meta: Its actions that are not file actions.
-        info: Its commitInfo, or None.
-    """
-
-    commit: CommitFile
-    meta: pl.DataFrame
-    info: CommitInfo | None
 
 
 class Head:
@@ -145,20 +131,6 @@ def _protocol(meta: pl.DataFrame) -> Protocol | None:
 def _metadata(meta: pl.DataFrame) -> Metadata | None:
     rows = last_of(meta, "metaData") if meta.height else meta
     return Metadata.from_row(rows.row(0, named=True)) if rows.height else None
-
-
-def steps_of(commits: Sequence[CommitFile], decoded: Actions) -> list[Step]:
-    """One step a commit, in order, from the actions of all of them."""
-    steps = []
-    infos: dict[int | None, CommitInfo] = {}
-    for info in decoded.commit_infos:
-        infos.setdefault(info.version, info)
-    for commit in commits:
-        meta = decoded.meta
-        if meta.height and len(commits) > 1:
-            meta = meta.filter(pl.col("version") == commit.version)
-        steps.append(Step(commit, meta, infos.get(commit.version)))
-    return steps
 
 
 def commits_after(log: Log, version: int, *, confirmed: bool) -> list[CommitFile] | None:
@@ -257,6 +229,11 @@ class Heads:
 
     def _moved(self, head: Head, commits: Sequence[CommitFile]) -> Head:
         if not commits:
+            return head
+        quick = read_quickly(self._log, commits)
+        if quick is not None:
+            for each in quick:
+                head = head.after(each.step)
             return head
         decoded = self._log.dialect.decode(self._log.store, commits, files=False)
         for step in steps_of(commits, decoded):

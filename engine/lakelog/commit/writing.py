@@ -17,7 +17,7 @@ written twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -26,10 +26,12 @@ from lakelog import actions
 from lakelog.commit import finalise as finalising
 from lakelog.commit.conflicts import find_conflict, rebase
 from lakelog.commit.finalise import Description, Ground, finalise
-from lakelog.commit.head import Head, Heads, Step, commits_after, steps_of
+from lakelog.commit.head import Head, Heads, commits_after
 from lakelog.commit.intent import Intent, Winner
 from lakelog.commit.operations import app_versions
+from lakelog.commit.quick import own_paths, read_quickly
 from lakelog.commit.runtime import Runtime
+from lakelog.commit.steps import Step, steps_of
 from lakelog.errors import (
     CommitOutcomeUnknown,
     ConflictError,
@@ -53,8 +55,8 @@ MAX_ATTEMPTS = 1000
 another writer's commit, so many are lost only where many writers are busy."""
 
 _LOOKS = 6  # reads of a version whose outcome is unknown, and puts of the same bytes
-_LEAST_DELAY_S, _LONGEST_MEASURED_S = 0.001, 0.5
-_DOUBLINGS = 5
+_LEAST_DELAY_S, _LONGEST_MEASURED_S = 0.001, 0.1
+_DOUBLINGS = 3  # a writer that waits longer than others need for a commit only falls behind
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class Retry:
 
     Attributes:
         attempts: How many versions may be lost to others before giving up.
-        base_s: The longest first wait, doubled with each further one; None takes as long as the
-            attempt before it took, so that waiting suits the store.
+        base_s: The longest first wait, doubled with each further one, three times; None takes as
+            long as the store took to answer, so that waiting suits it.
         cap_s: The longest wait.
     """
 
@@ -159,6 +161,9 @@ class Writing:
         self._runtime = runtime
         self._store = plan.log.store
         self._dialect = plan.log.dialect
+        self._put_s = 0.0
+        self._own_paths = own_paths(plan.intent)
+        self._encoded: tuple[CommitContent, bytes] | None = None
 
     def run(self) -> Outcome:
         """Write it.
@@ -173,13 +178,12 @@ class Writing:
             self._catch_up()
         attempts = self._plan.retry.attempts
         for attempt in range(1, attempts + 1):
-            started_s = self._runtime.monotonic()
             if self.outcome is None and not self._attempt():
                 self._catch_up()
             if self.outcome is not None:
                 return self.outcome
             if attempt < attempts:
-                self._wait(attempt, self._runtime.monotonic() - started_s)
+                self._wait(attempt, self._put_s)
         raise TooManyConflictsError(
             f"each of {attempts} attempts found its version taken",
             path=self._plan.log.table,
@@ -199,6 +203,23 @@ class Writing:
         """Try the version after the head; False if it is another's."""
         version = self._version
         path = self._dialect.commit_path(version)
+        content, data = self._encode()
+        started_s = self._runtime.monotonic()
+        try:
+            won = self._put(path, data)
+        except BaseException as interrupt:
+            if not isinstance(interrupt, Exception):
+                self._settle_interrupted(path, data, interrupt, content)
+            raise
+        self._put_s = self._runtime.monotonic() - started_s
+        if won:
+            self._won(CommitFile(version, path, len(data), 0), content)
+        return won
+
+    def _encode(self) -> tuple[CommitContent, bytes]:
+        """The commit for the version that is tried next, and its bytes."""
+        if self._encoded is not None:
+            return self._encoded
         content = finalise(
             self._intent,
             self._plan.description,
@@ -211,15 +232,10 @@ class Writing:
             columnar_above=self._plan.columnar_above,
             configuration=finalising.after(self._intent)[1].configuration,
         )
-        try:
-            won = self._put(path, data)
-        except BaseException as interrupt:
-            if not isinstance(interrupt, Exception):
-                self._settle_interrupted(path, data, interrupt, content)
-            raise
-        if won:
-            self._won(CommitFile(version, path, len(data), 0), content)
-        return won
+        if not finalising.depends_on_ground(self._intent, self._dialect.name):
+            # The same bytes will do wherever the commit lands.
+            self._encoded = content, data
+        return content, data
 
     def _ground(self) -> Ground:
         head = self._head
@@ -356,12 +372,23 @@ class Writing:
             raise self._overtaken(head)
         if not commits:
             return
+        if self._passed_quickly(head, commits, before_s):
+            return
         try:
             decoded = self._dialect.decode(self._store, commits)
         except MalformedLogError as cause:
             if isinstance(cause.__cause__, NotFoundError):
                 raise self._overtaken(head) from cause
             raise
+        if self._intent.reads.nothing and not decoded.meta.height and len(commits) > 1:
+            # Only paths can clash then, and what clashes with one commit does so with all of them
+            # taken together.
+            together = Winner(commits[-1].version, decoded)
+            if find_conflict(self._intent, together, format=self._dialect.name) is None:
+                for step in steps_of(commits, decoded):
+                    head = head.after(step)
+                self._moved(head, before_s)
+                return
         changed = False
         for winner, step in zip(
             _winners(commits, decoded), steps_of(commits, decoded), strict=True
@@ -373,14 +400,30 @@ class Writing:
             if conflict is not None:
                 conflict.path = conflict.path or log.table
                 raise conflict
-            self._intent = rebase(self._intent, winner)
+            if step.meta.height:
+                self._intent = rebase(self._intent, winner)
+                self._encoded = None
+                changed |= bool(step.meta["actionType"].is_in(["protocol", "metaData"]).any())
             head = head.after(step)
-            kinds = step.meta["actionType"]
-            changed |= bool(kinds.is_in(["protocol", "metaData"]).any())
-        self._head = head
-        self._heads.offer(head, before_s)
+        self._moved(head, before_s)
         if changed:
             self._plan.check(self._intent)
+
+    def _passed_quickly(self, head: Head, commits: Sequence[CommitFile], before_s: float) -> bool:
+        """Move over commits that only speak of other files; False leaves them to be decoded."""
+        if self._own_paths is None:
+            return False
+        quick = read_quickly(self._plan.log, commits)
+        if quick is None or not all(self._own_paths.isdisjoint(each.paths) for each in quick):
+            return False
+        for each in quick:
+            head = head.after(each.step)
+        self._moved(head, before_s)
+        return True
+
+    def _moved(self, head: Head, confirmed_s: float) -> None:
+        self._head = head
+        self._heads.offer(head, confirmed_s)
 
     def _is_duplicate(self, meta: pl.DataFrame) -> bool:
         if self._plan.app is None:
@@ -425,16 +468,17 @@ class _Known(StoreWrapper):
         return [self.read(path) for path in paths]
 
 
-def _winners(commits: Sequence[CommitFile], decoded: Actions) -> list[Winner]:
+def _winners(commits: Sequence[CommitFile], decoded: Actions) -> Iterator[Winner]:
     """The commits one by one, out of what was decoded at once."""
     if len(commits) == 1:
-        return [Winner(commits[0].version, decoded)]
+        yield Winner(commits[0].version, decoded)
+        return
 
     def of(frame: pl.DataFrame, version: int) -> pl.DataFrame:
         return frame.filter(pl.col("version") == version) if frame.height else frame
 
-    return [
-        Winner(
+    for commit in commits:
+        yield Winner(
             commit.version,
             replace(
                 decoded,
@@ -444,5 +488,3 @@ def _winners(commits: Sequence[CommitFile], decoded: Actions) -> list[Winner]:
                 commit_infos=tuple(i for i in decoded.commit_infos if i.version == commit.version),
             ),
         )
-        for commit in commits
-    ]
