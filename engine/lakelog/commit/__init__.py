@@ -1,5 +1,14 @@
 """Transactions: what is to be written, whether it may be, and how it becomes the next version.
 
-Pure: ``intent`` (what a transaction stands for), ``conflicts`` (whether it survives a commit that
-came first), ``winning_state`` (what that commit's protocol and metadata mean to it).
+What callers meet: ``transaction`` and ``create``; ``staging`` (with ``maps``, ``rows``,
+``schemas``) takes their actions, ``changes`` their metadata and protocol.
+
+Whether it may be written, pure: ``checking`` asks ``gates`` (table features), ``consistency`` (with
+``file_rules``, ``schema_evolution``, ``properties``) and ``upgrade`` (with ``features``).
+
+How it is written: ``intent`` is what a transaction stands for, ``conflicts`` (with
+``winning_state``) whether it survives a commit that came first, ``finalise`` (with
+``row_tracking``, ``skips``, ``operations``) what depends on where it lands. ``head`` knows the end
+of the log, ``writing`` is the loop that makes it the next version, ``quick`` its short way past
+small commits of others.
 """

@@ -208,7 +208,7 @@ class Writing:
         try:
             won = self._put(path, data)
         except BaseException as interrupt:
-            if not isinstance(interrupt, Exception):
+            if not isinstance(interrupt, LakelogError):
                 self._settle_interrupted(path, data, interrupt, content)
             raise
         self._put_s = self._runtime.monotonic() - started_s
@@ -329,7 +329,9 @@ class Writing:
     def _settle_interrupted(
         self, path: str, data: bytes, interrupt: BaseException, content: CommitContent
     ) -> None:
-        """Find out, for whoever interrupted, whether the commit was written."""
+        """Find out, for whoever interrupted (or for a driver's own error), whether the commit was
+        written.
+        """
         version = self._version
         try:
             found: bytes | None = self._store.read(path)
