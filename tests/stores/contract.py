@@ -1,0 +1,367 @@
+"""The suite that every store passes: what `lakelog.storage.LogStore` promises, and nothing more.
+
+A subclass names its backend. What is tested was written through the store itself, over HTTP where
+the store is remote.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO, ClassVar
+
+import pytest
+
+from lakelog.errors import InvalidInputError, NotFoundError
+from lakelog.storage import LogStore
+from tests.stores.backends import Backend
+from tests.stores.conftest import BackendOf
+
+# What URLs, listings and drivers treat in a way of their own.
+ODD_NAMES = (
+    "00000000000000000001.json",
+    "_last_checkpoint",
+    "a b",
+    "a  b",
+    "a+b",
+    "a%20b",
+    "a%2Fb",
+    "100%",
+    "a&b=c",
+    "a;b",
+    "a,b",
+    "a:b",
+    "a@b",
+    "a#b",
+    "a?b",
+    "a!b",
+    "a'b",
+    'a"b',
+    "a~b",
+    "a(b)",
+    "a[b]",
+    "a{b}",
+    "a*b",
+    "a$b",
+    "é",
+    "e\u0301",
+    "日本語.json",
+    "\ufb01",
+    "\U0001f600",
+    "part=x",
+    "-",
+    "A",
+    "Z",
+)
+LARGE_BYTES = (8 << 20) + 3
+PAGE = 1000  # names in one answer of S3 and GCS
+THREADS = 16
+
+
+class StoreContract:
+    """What any `LogStore` promises. A subclass gives `backend_name`."""
+
+    backend_name: ClassVar[str]
+    has_real_folders: ClassVar[bool] = False  # so that a file and a folder cannot share a name
+    many_names: ClassVar[int] = PAGE + 100  # more than one page of the store's listing
+
+    @pytest.fixture
+    def backend(self, backend_of: BackendOf) -> Backend:
+        return backend_of(self.backend_name)
+
+    @pytest.fixture
+    def location(self, backend: Backend) -> str:
+        return backend.fresh()
+
+    @pytest.fixture
+    def store(self, backend: Backend, location: str) -> LogStore:
+        return backend.open(location)
+
+    # --- creating ------------------------------------------------------------------------------
+
+    def test_the_store_can_create_and_has_no_refusal(self, store: LogStore) -> None:
+        assert store.refusal is None
+
+    def test_the_first_writer_of_a_name_wins_and_its_content_stays(self, store: LogStore) -> None:
+        assert store.put_if_absent("log/1", b"first") is True
+        assert store.put_if_absent("log/1", b"second") is False
+        assert store.put_if_absent("log/1", b"first") is False
+        assert store.read("log/1") == b"first"
+
+    def test_a_name_is_taken_also_for_another_store_of_the_same_place(
+        self, backend: Backend, store: LogStore, location: str
+    ) -> None:
+        other = backend.open(location)
+        assert other.list_from("log") == []
+        assert store.put_if_absent("log/1", b"first") is True
+        assert other.put_if_absent("log/1", b"second") is False
+        assert other.read("log/1") == b"first"
+
+    def test_a_name_that_was_put_is_taken(self, store: LogStore) -> None:
+        store.put("log/1", b"put")
+        assert store.put_if_absent("log/1", b"created") is False
+        assert store.read("log/1") == b"put"
+
+    def test_a_name_is_free_again_once_its_file_is_deleted(self, store: LogStore) -> None:
+        assert store.put_if_absent("log/1", b"first") is True
+        store.delete("log/1")
+        assert store.put_if_absent("log/1", b"second") is True
+        assert store.read("log/1") == b"second"
+
+    def test_an_empty_file_is_not_created(self, store: LogStore) -> None:
+        with pytest.raises(InvalidInputError):
+            store.put_if_absent("log/1", b"")
+        assert store.stat("log/1") is None
+        assert store.list_from("log") == []
+
+    def test_every_byte_comes_back(self, store: LogStore) -> None:
+        every = bytes(range(256)) * 3 + b"\r\n--==0==\r\n\x00"
+        assert store.put_if_absent("log/created", every) is True
+        store.put("log/put", every)
+        assert store.read("log/created") == every
+        assert store.read("log/put") == every
+
+    def test_a_file_of_eight_megabytes_is_created_once_and_whole(self, store: LogStore) -> None:
+        large = os.urandom(LARGE_BYTES)
+        assert store.put_if_absent("log/large", large) is True
+        assert store.put_if_absent("log/large", b"small") is False
+        assert store.read("log/large") == large
+        found = store.stat("log/large")
+        assert found is not None
+        assert found.size_bytes == LARGE_BYTES
+
+    def test_folders_on_the_way_are_made(self, store: LogStore) -> None:
+        assert store.put_if_absent("a/b/c/d", b"x") is True
+        assert store.list_folders("a/b") == ["c"]
+        assert store.read("a/b/c/d") == b"x"
+
+    # --- replacing and deleting ----------------------------------------------------------------
+
+    def test_put_creates_and_replaces(self, store: LogStore) -> None:
+        store.put("log/_last", b"long content")
+        assert store.read("log/_last") == b"long content"
+        store.put("log/_last", b"short")
+        assert store.read("log/_last") == b"short"
+        found = store.stat("log/_last")
+        assert found is not None
+        assert found.size_bytes == 5
+        assert [(e.name, e.size_bytes) for e in store.list_from("log")] == [("_last", 5)]
+
+    def test_delete_is_the_same_the_second_time(self, store: LogStore) -> None:
+        store.put("log/1", b"x")
+        store.put("log/2", b"y")
+        store.delete("log/1")
+        store.delete("log/1")
+        store.delete("nowhere/1")
+        assert store.stat("log/1") is None
+        assert [e.name for e in store.list_from("log")] == ["2"]
+        with pytest.raises(NotFoundError):
+            store.read("log/1")
+
+    # --- listing -------------------------------------------------------------------------------
+
+    def test_a_listing_is_in_the_order_of_code_points_without_folders(
+        self, store: LogStore
+    ) -> None:
+        written = ["b", "a", "B", "é", "10", "9", "\ufb01", "\U0001f600", "deeper/x"]
+        if not self.has_real_folders:
+            written.append("a/y")
+        for name in written:
+            store.put(f"log/{name}", name.encode())
+        found = store.list_from("log")
+        assert [e.name for e in found] == [
+            *("10", "9", "B", "a", "b", "é", "\ufb01", "\U0001f600"),
+        ]
+        assert {e.name: e.size_bytes for e in found}["\U0001f600"] == 4
+
+    def test_a_listing_starts_at_a_name_included(self, store: LogStore) -> None:
+        for name in ("1", "2", "2.a", "4", "é"):
+            store.put(f"log/{name}", b"x")
+        assert names(store, "1") == ["1", "2", "2.a", "4", "é"]
+        assert names(store, "2") == ["2", "2.a", "4", "é"]
+        assert names(store, "2.") == ["2.a", "4", "é"]
+        assert names(store, "2.a") == ["2.a", "4", "é"]
+        assert names(store, "3") == ["4", "é"]
+        assert names(store, "5") == ["é"]
+        assert names(store, "é") == ["é"]
+        assert names(store, "ê") == []
+
+    def test_a_listing_starts_the_same_wherever_versions_have_their_digits(
+        self, store: LogStore
+    ) -> None:
+        versions = [0, 9, 10, 99, 100, 101, 109, 110, 199, 200, 999, 1000]
+        for version in versions:
+            store.put(f"log/{version:020d}.json", b"x")
+        for start in (0, 1, 9, 10, 11, 99, 100, 105, 200, 201, 999, 1000, 1001):
+            wanted = [f"{v:020d}.json" for v in versions if v >= start]
+            assert names(store, f"{start:020d}") == wanted
+            assert names(store, f"{start:020d}.json") == wanted
+
+    def test_a_listing_shows_neither_neighbours_nor_what_is_deeper(self, store: LogStore) -> None:
+        for name in ("log/1", "log/deep/2", "log2/3", "lo/4", "5"):
+            store.put(name, b"x")
+        assert names(store) == ["1"]
+        assert [e.name for e in store.list_from("")] == ["5"]
+        assert store.list_folders("") == ["lo", "log", "log2"]
+        assert store.list_folders("log") == ["deep"]
+
+    def test_a_folder_that_does_not_exist_is_empty(self, store: LogStore) -> None:
+        assert store.list_from("nowhere") == []
+        assert store.list_from("nowhere", "5") == []
+        assert store.list_folders("nowhere") == []
+
+    def test_a_listing_of_several_pages_is_whole_and_starts_anywhere(
+        self, backend: Backend, store: LogStore, location: str
+    ) -> None:
+        wanted = [f"{i:020d}.json" for i in range(self.many_names)]
+        backend.seed(location, {f"log/{name}": b"%d" % i for i, name in enumerate(wanted)})
+        assert names(store) == wanted
+        for first in (1, PAGE - 1, PAGE, PAGE + 1, self.many_names - 1):
+            assert names(store, wanted[first]) == wanted[first:]
+        assert names(store, f"{self.many_names:020d}") == []
+
+    def test_a_listing_sees_what_was_written_and_deleted_since_the_last(
+        self, backend: Backend, store: LogStore, location: str
+    ) -> None:
+        other = backend.open(location)
+        for count in range(1, 4):
+            store.put_if_absent(f"log/{count}", b"x")
+            assert len(store.list_from("log")) == count
+            assert len(other.list_from("log")) == count
+        other.delete("log/2")
+        assert names(store) == ["1", "3"]
+        store.put_if_absent("log/deep/1", b"x")
+        assert other.list_folders("log") == ["deep"]
+
+    # --- reading -------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("name", ODD_NAMES)
+    def test_a_name_is_taken_as_it_is_spelled(self, store: LogStore, name: str) -> None:
+        content = name.encode()
+        assert store.put_if_absent(f"log/{name}", content) is True
+        assert store.put_if_absent(f"log/{name}", b"other") is False
+        assert names(store) == [name]
+        assert names(store, name) == [name]
+        assert store.read(f"log/{name}") == content
+        assert list(store.read_many([f"log/{name}"] * 2)) == [content] * 2
+        with store.open(f"log/{name}") as file:
+            assert file.read() == content
+        found = store.stat(f"log/{name}")
+        assert found is not None
+        assert (found.name, found.size_bytes) == (name, len(content))
+        store.delete(f"log/{name}")
+        assert names(store) == []
+
+    def test_many_files_are_read_in_the_order_asked_for(self, store: LogStore) -> None:
+        count = 60
+        for i in range(count):
+            store.put(f"log/{i}", b"%d" % i)
+        order = [(i * 37) % count for i in range(2 * count)]
+        assert list(store.read_many([f"log/{i}" for i in order])) == [b"%d" % i for i in order]
+        assert list(store.read_many([])) == []
+
+    @pytest.mark.parametrize("at", [0, 1, 30, 59])
+    def test_a_missing_one_of_many_is_an_error_and_nothing_comes_after_it(
+        self, backend: Backend, store: LogStore, location: str, at: int
+    ) -> None:
+        backend.seed(location, {f"log/{i}": b"%d" % i for i in range(60) if i != at})
+        found: list[bytes] = []
+        with pytest.raises(NotFoundError) as caught:
+            found.extend(store.read_many([f"log/{i}" for i in range(60)]))
+        assert found == [b"%d" % i for i in range(len(found))]
+        assert len(found) <= at
+        assert caught.value.path == f"log/{at}"
+
+    def test_what_is_missing_is_not_found(self, store: LogStore) -> None:
+        store.put("log/1", b"x")
+        assert store.stat("log/2") is None
+        assert store.stat("log") is None
+        with pytest.raises(NotFoundError) as caught:
+            store.read("log/2")
+        assert caught.value.path == "log/2"
+        with pytest.raises(NotFoundError), store.open("log/2") as file:
+            file.read()
+        with pytest.raises(NotFoundError):
+            store.read("log/1/deeper")
+
+    def test_an_empty_file_reads_as_one(
+        self, backend: Backend, store: LogStore, location: str
+    ) -> None:
+        backend.seed(location, {"log/empty": b"", "log/full": b"x"})
+        assert store.read("log/empty") == b""
+        assert list(store.read_many(["log/empty", "log/full", "log/empty"])) == [b"", b"x", b""]
+        with store.open("log/empty") as file:
+            assert file.read() == b""
+        found = store.stat("log/empty")
+        assert found is not None
+        assert found.size_bytes == 0
+
+    @pytest.mark.parametrize("knows_size", [False, True])
+    def test_a_file_is_read_from_anywhere(self, store: LogStore, knows_size: bool) -> None:
+        content = os.urandom(300_000)
+        store.put("log/x.parquet", content)
+        size = len(content) if knows_size else None
+        with store.open("log/x.parquet", size) as file:
+            assert file.seekable()
+            assert file.readable()
+            assert file.seek(-8, io.SEEK_END) == len(content) - 8
+            assert file.read(8) == content[-8:]
+            assert file.read(8) == b""
+            assert file.seek(100_000) == 100_000
+            assert whole(file, 50_000) == content[100_000:150_000]
+            assert file.tell() == 150_000
+            file.seek(10, io.SEEK_CUR)
+            assert whole(file, 5) == content[150_010:150_015]
+            file.seek(0)
+            assert file.read() == content
+
+    def test_a_file_is_of_its_size_and_of_now(self, store: LogStore) -> None:
+        store.put_if_absent("log/1", b"12345")
+        (listed,) = store.list_from("log")
+        looked_at = store.stat("log/1")
+        assert looked_at is not None
+        assert listed.name == looked_at.name == "1"
+        assert listed.size_bytes == looked_at.size_bytes == 5
+        # S3 has seconds only.
+        assert abs(listed.modified_ms - looked_at.modified_ms) < 1000
+        assert abs(listed.modified_ms - time.time() * 1000) < 60_000
+
+    # --- together ------------------------------------------------------------------------------
+
+    def test_threads_share_a_store_and_one_of_them_wins_each_name(self, store: LogStore) -> None:
+        rounds = 5
+        barrier = threading.Barrier(THREADS)
+
+        def work(me: int) -> list[bool]:
+            won = []
+            for i in range(rounds):
+                barrier.wait(60)
+                won.append(store.put_if_absent(f"log/{i}", b"%d" % me))
+                assert store.read(f"log/{i}")
+                assert len(store.list_from("log", str(i))) >= 1
+                assert store.put_if_absent(f"own/{me}-{i}", b"x") is True
+            return won
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            outcomes = list(pool.map(work, range(THREADS)))
+        for i in range(rounds):
+            (winner,) = [me for me in range(THREADS) if outcomes[me][i]]
+            assert store.read(f"log/{i}") == b"%d" % winner
+        assert len(store.list_from("own")) == THREADS * rounds
+
+
+def names(store: LogStore, start: str = "") -> list[str]:
+    """The names of `log` from `start` on."""
+    return [entry.name for entry in store.list_from("log", start)]
+
+
+def whole(file: BinaryIO, size: int) -> bytes:
+    """`size` bytes of a reader that may give fewer at once, as `io.RawIOBase` may."""
+    parts: list[bytes] = []
+    while size > 0 and (part := file.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)

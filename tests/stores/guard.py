@@ -1,0 +1,32 @@
+"""Runs a command that must not outlive the tests: ``guard.py COMMAND...``.
+
+It holds its standard input open and ends the command when that closes, which happens however the
+tests end, SIGKILL included.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+
+def main() -> int:
+    child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+
+    def wait_for_the_end() -> None:
+        while os.read(sys.stdin.fileno(), 1024):
+            pass
+        child.terminate()
+        try:
+            child.wait(3)
+        except subprocess.TimeoutExpired:
+            child.kill()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    return child.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

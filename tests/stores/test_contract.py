@@ -1,0 +1,46 @@
+"""Every store passes the one suite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from azure.storage.blob.aio import ContainerClient
+
+from tests.stores.contract import PAGE, StoreContract
+
+
+class TestLocalDisk(StoreContract):
+    backend_name = "local"
+    has_real_folders = True
+
+
+class TestMemory(StoreContract):
+    backend_name = "memory"
+    has_real_folders = True
+
+
+class TestS3OfMoto(StoreContract):
+    backend_name = "moto"
+
+
+class TestS3OfMinistack(StoreContract):
+    backend_name = "ministack"
+
+
+class TestAzureOfAzurite(StoreContract):
+    backend_name = "azurite"
+
+    @pytest.fixture(autouse=True)
+    def pages_of_a_thousand_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Azure answers 5,000 names at once, and Azurite takes half a minute to hold so many."""
+        walk_blobs = ContainerClient.walk_blobs
+
+        def walk_in_pages(self: ContainerClient, *args: Any, **options: Any) -> Any:
+            return walk_blobs(self, *args, **{"results_per_page": PAGE, **options})
+
+        monkeypatch.setattr(ContainerClient, "walk_blobs", walk_in_pages)
+
+
+class TestGcsDouble(StoreContract):
+    backend_name = "gcs"

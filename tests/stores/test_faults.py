@@ -1,0 +1,306 @@
+"""Each cloud driver through a proxy that loses answers, refuses, hangs and cuts short.
+
+The driver below repeats requests on its own, so what is asked for is never how often, but that no
+claim is false: True and False are said only where they hold, `UnavailableError` of a write only
+where nothing was written, and every call ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lakelog.errors import LakelogError, NotFoundError, OutcomeUnknownError, UnavailableError
+from lakelog.storage import LogStore, conditional, remote
+from tests.stores.backends import Backend
+from tests.stores.chaos_proxy import ChaosProxy, Fault, Rule, Seen
+from tests.stores.conftest import CLOUDS, BackendOf, ProxyOf
+
+OWN, OTHER = b"own content " * 100, b"the other's content"
+PATH = "log/00000000000000000007.json"
+ON_PATH = r"log(/|%2F)00000000000000000007\.json"
+WRITES = "PUT|POST"
+ALWAYS = 1_000_000
+
+READ_TIMEOUT_S = 0.8
+DEADLINE_S = 2.5  # of a call with all its attempts; a minute and more where it is not tested
+
+S3_CONFIG = {"connect_timeout": 1, "read_timeout": READ_TIMEOUT_S, "retries": {"max_attempts": 1}}
+SHORT_TIMEOUTS: dict[str, dict[str, Any]] = {
+    "moto": {"config_kwargs": S3_CONFIG},
+    "ministack": {"config_kwargs": S3_CONFIG},
+    "azurite": {"read_timeout": READ_TIMEOUT_S, "connection_timeout": 1},
+    "gcs": {"requests_timeout": READ_TIMEOUT_S},
+}
+
+BEFORE = (Fault.FAILED, Fault.BUSY, Fault.TOO_MANY, Fault.RESET, Fault.HANG)
+AFTER = (Fault.BUSY_AFTER, Fault.RESET_AFTER, Fault.HANG_AFTER)
+
+
+@pytest.fixture(params=CLOUDS)
+def backend_name(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def proxy(proxy_of: ProxyOf, backend_name: str) -> ChaosProxy:
+    return proxy_of(backend_name)
+
+
+@pytest.fixture
+def direct(backend_of: BackendOf, backend_name: str) -> Backend:
+    """The way past the proxy."""
+    return backend_of(backend_name)
+
+
+@pytest.fixture
+def location(direct: Backend) -> str:
+    return direct.fresh()
+
+
+@pytest.fixture
+def store(
+    direct: Backend,
+    proxy: ChaosProxy,
+    backend_name: str,
+    location: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> LogStore:
+    """The store through the proxy, with time-outs that a test can wait for."""
+    shorten_deadlines(monkeypatch)
+    store = direct.through(proxy.url, **SHORT_TIMEOUTS[backend_name]).open(location)
+    assert store.put_if_absent("warm", b"x") is True
+    return store
+
+
+def shorten_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drivers repeat requests within these, for longer than a test should wait."""
+    monkeypatch.setattr(conditional, "_DEADLINE_S", DEADLINE_S)
+    monkeypatch.setattr(remote, "_WHOLE_DEADLINE_S", DEADLINE_S)
+
+
+def content(direct: Backend, location: str) -> bytes | None:
+    """What is there in truth."""
+    try:
+        return direct.open(location).read(PATH)
+    except NotFoundError:
+        return None
+
+
+def outcome(call: Callable[[], bool]) -> bool | type[LakelogError]:
+    """What a write says."""
+    try:
+        return call()
+    except (OutcomeUnknownError, UnavailableError) as error:
+        return type(error)
+
+
+def effects(requests: list[Seen]) -> int:
+    """How many requests to write the server carried out."""
+    return sum(
+        r.method in {"PUT", "POST"} and r.status is not None and r.status < 300 for r in requests
+    )
+
+
+# --- answers that are lost after the effect ------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", AFTER, ids=lambda f: f.value)
+def test_a_creation_whose_answer_is_lost_is_not_said_to_have_failed(
+    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, fault: Fault
+) -> None:
+    with proxy.doing(Rule(fault, WRITES, ON_PATH)) as requests:
+        said = outcome(lambda: store.put_if_absent(PATH, OWN))
+    assert requests[0].fault is fault
+    # It was written: by this call, as its content tells, whoever the driver believes it was.
+    assert content(direct, location) == OWN
+    assert effects(requests) == 1
+    assert said in {True, False, OutcomeUnknownError}
+
+
+@pytest.mark.parametrize("fault", AFTER, ids=lambda f: f.value)
+def test_a_creation_that_never_gets_an_answer_is_of_unknown_outcome(
+    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, fault: Fault
+) -> None:
+    started = time.monotonic()
+    with proxy.doing(Rule(fault, WRITES, ON_PATH, times=ALWAYS)) as requests:
+        assert outcome(lambda: store.put_if_absent(PATH, OWN)) is OutcomeUnknownError
+    assert time.monotonic() - started < 3 * DEADLINE_S
+    assert content(direct, location) == OWN
+    assert effects(requests) == 1
+
+
+@pytest.mark.parametrize("fault", AFTER, ids=lambda f: f.value)
+def test_a_name_that_another_has_is_never_claimed_though_the_answer_is_lost(
+    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, fault: Fault
+) -> None:
+    assert direct.open(location).put_if_absent(PATH, OTHER) is True
+    with proxy.doing(Rule(fault, WRITES, ON_PATH)) as requests:
+        said = outcome(lambda: store.put_if_absent(PATH, OWN))
+    assert said in {False, OutcomeUnknownError}
+    assert content(direct, location) == OTHER
+    assert effects(requests) == 0
+
+
+@pytest.mark.parametrize("fault", AFTER, ids=lambda f: f.value)
+def test_a_replacement_whose_answer_is_lost_is_done_again_or_of_unknown_outcome(
+    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, fault: Fault
+) -> None:
+    direct.open(location).put(PATH, OTHER)
+    with proxy.doing(Rule(fault, WRITES, ON_PATH)), contextlib.suppress(OutcomeUnknownError):
+        store.put(PATH, OWN)
+    assert content(direct, location) == OWN
+
+
+# --- faults before the effect --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", BEFORE, ids=lambda f: f.value)
+def test_a_creation_survives_one_fault(
+    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, fault: Fault
+) -> None:
+    with proxy.doing(Rule(fault, WRITES, ON_PATH)) as requests:
+        assert store.put_if_absent(PATH, OWN) is True
+    assert content(direct, location) == OWN
+    assert effects(requests) == 1
+
+
+@pytest.mark.parametrize("fault", BEFORE, ids=lambda f: f.value)
+def test_a_creation_ends_in_a_storm_and_claims_nothing(
+    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, fault: Fault
+) -> None:
+    started = time.monotonic()
+    with proxy.doing(Rule(fault, WRITES, ON_PATH, times=ALWAYS)):
+        said = outcome(lambda: store.put_if_absent(PATH, OWN))
+    assert time.monotonic() - started < 3 * DEADLINE_S
+    assert said in {OutcomeUnknownError, UnavailableError}
+    if fault in {Fault.RESET, Fault.HANG}:
+        # Whether the server saw it is not to be known from here.
+        assert said is OutcomeUnknownError
+    assert content(direct, location) is None
+    assert store.put_if_absent(PATH, OWN) is True  # the store is as usable as before
+
+
+@pytest.mark.parametrize("backend_name", ["moto", "ministack"], indirect=True)
+def test_a_conflict_of_s3_with_a_request_in_flight_is_tried_again(
+    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str
+) -> None:
+    with proxy.doing(Rule(Fault.CONFLICT, WRITES, ON_PATH)):
+        assert store.put_if_absent(PATH, OWN) is True
+    assert content(direct, location) == OWN
+
+
+@pytest.mark.parametrize("backend_name", ["moto", "ministack"], indirect=True)
+def test_a_conflict_of_s3_whose_other_request_won_is_a_taken_name(
+    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str
+) -> None:
+    direct.open(location).put(PATH, OTHER)
+    with proxy.doing(Rule(Fault.CONFLICT, WRITES, ON_PATH)):
+        assert store.put_if_absent(PATH, OWN) is False
+    assert content(direct, location) == OTHER
+
+
+@pytest.mark.parametrize("backend_name", ["moto", "ministack"], indirect=True)
+def test_conflicts_of_s3_without_end_are_no_claim_that_the_name_is_taken(
+    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str
+) -> None:
+    with proxy.doing(Rule(Fault.CONFLICT, WRITES, ON_PATH, times=ALWAYS)):
+        said = outcome(lambda: store.put_if_absent(PATH, OWN))
+    assert said in {UnavailableError, OutcomeUnknownError}
+    assert content(direct, location) is None
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read_whole(store: LogStore) -> bytes:
+    return store.read(PATH)
+
+
+def read_among_many(store: LogStore) -> bytes:
+    first, second = store.read_many([PATH, PATH])
+    assert first == second
+    return first
+
+
+def read_opened(store: LogStore) -> bytes:
+    with store.open(PATH) as file:
+        return file.read()
+
+
+READERS = (read_whole, read_among_many, read_opened)
+GETS = "GET"
+
+
+@pytest.fixture
+def large(direct: Backend, location: str) -> bytes:
+    data = bytes(range(256)) * 2000
+    direct.open(location).put(PATH, data)
+    return data
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("times", [1, ALWAYS])
+def test_an_answer_that_is_cut_short_is_never_taken_for_the_file(
+    proxy: ChaosProxy,
+    store: LogStore,
+    large: bytes,
+    read: Callable[[LogStore], bytes],
+    times: int,
+) -> None:
+    with proxy.doing(Rule(Fault.TRUNCATED, GETS, ON_PATH, times=times)) as requests:
+        try:
+            found = read(store)
+        except UnavailableError:
+            found = None
+    assert any(r.fault is Fault.TRUNCATED for r in requests)
+    assert found in ((large, None) if times == 1 else (None,))
+    assert read(store) == large
+
+
+@pytest.mark.parametrize("fault", [Fault.BUSY, Fault.RESET, Fault.HANG], ids=lambda f: f.value)
+def test_reading_ends_in_a_storm_and_says_that_the_store_failed(
+    proxy: ChaosProxy, store: LogStore, large: bytes, fault: Fault
+) -> None:
+    started = time.monotonic()
+    with proxy.doing(Rule(fault, "GET|HEAD", times=ALWAYS)), pytest.raises(UnavailableError):
+        store.read(PATH)
+    assert time.monotonic() - started < 3 * DEADLINE_S
+    assert store.read(PATH) == large
+
+
+@pytest.mark.parametrize("fault", [Fault.BUSY, Fault.RESET], ids=lambda f: f.value)
+def test_reading_and_listing_survive_one_fault(
+    proxy: ChaosProxy, store: LogStore, large: bytes, fault: Fault
+) -> None:
+    with proxy.doing(Rule(fault, "GET|HEAD")):
+        assert store.read(PATH) == large
+    with proxy.doing(Rule(fault, "GET|HEAD")):
+        assert [e.size_bytes for e in store.list_from("log")] == [len(large)]
+    with proxy.doing(Rule(fault, "GET|HEAD")):
+        found = store.stat(PATH)
+    assert found is not None
+    assert found.size_bytes == len(large)
+
+
+def test_a_listing_that_fails_is_not_an_empty_one(
+    proxy: ChaosProxy, store: LogStore, large: bytes
+) -> None:
+    with proxy.doing(Rule(Fault.BUSY, times=ALWAYS)), pytest.raises(UnavailableError):
+        store.list_from("log")
+    assert len(store.list_from("log")) == 1
+
+
+def test_a_server_that_is_gone_is_unavailable_and_nothing_was_written(
+    direct: Backend, backend_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten_deadlines(monkeypatch)
+    gone = direct.through("http://127.0.0.1:9", **SHORT_TIMEOUTS[backend_name])
+    store = gone.open(direct.fresh())
+    with pytest.raises(UnavailableError):
+        store.put_if_absent(PATH, OWN)

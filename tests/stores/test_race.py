@@ -1,0 +1,87 @@
+"""Sixteen processes race for one name, a hundred times: one wins, and its content is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.stores.backends import Backend
+from tests.stores.conftest import CLOUDS, BackendOf
+from tests.stores.racer import content, name
+
+RACER = Path(__file__).with_name("racer.py")
+PROCESSES = 16
+ROUNDS = 100
+
+
+def run_race(backend: Backend, location: str) -> list[list[str]]:
+    """The outcome of each process, for each round."""
+    orders = {
+        "location": location,
+        "options": backend.options,
+        "processes": PROCESSES,
+        "rounds": ROUNDS,
+    }
+    done = subprocess.run(
+        [sys.executable, str(RACER)],
+        input=json.dumps(orders),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    outcomes: list[list[str]] = json.loads(done.stdout)
+    return outcomes
+
+
+def check_rounds(backend: Backend, location: str, outcomes: list[list[str]]) -> None:
+    others = {o for of_round in outcomes for o in of_round} - {"won", "taken"}
+    assert others == set()
+    winners = [of_round.index("won") for of_round in outcomes if of_round.count("won") == 1]
+    assert len(winners) == len(outcomes) == ROUNDS
+    store = backend.open(location)
+    found = list(store.read_many([name(i) for i in range(ROUNDS)]))
+    assert found == [content(winner) for winner in winners]
+    assert [e.name for e in store.list_from("log")] == [
+        name(i).removeprefix("log/") for i in range(ROUNDS)
+    ]
+
+
+@pytest.mark.parametrize("backend_name", ["local", *CLOUDS])
+def test_one_of_sixteen_processes_wins_each_of_a_hundred_names(
+    backend_of: BackendOf, backend_name: str
+) -> None:
+    backend = backend_of(backend_name)
+    location = backend.fresh()
+    check_rounds(backend, location, run_race(backend, location))
+
+
+def test_one_of_sixteen_threads_wins_each_of_a_hundred_names_in_memory(
+    backend_of: BackendOf,
+) -> None:
+    backend = backend_of("memory")
+    location = backend.fresh()
+    barrier = threading.Barrier(PROCESSES)
+
+    def race(me: int) -> list[str]:
+        store = backend.open(location)
+        outcomes = []
+        for number in range(ROUNDS):
+            barrier.wait(60)
+            won = store.put_if_absent(name(number), content(me))
+            outcomes.append("won" if won else "taken")
+        return outcomes
+
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        by_thread = list(pool.map(race, range(PROCESSES)))
+    outcomes = [list(of_round) for of_round in zip(*by_thread, strict=True)]
+    check_rounds(backend, location, outcomes)

@@ -1,0 +1,96 @@
+"""What is asked over the wire: listings start at a key, and latency is paid few times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+import lakelog
+from tests.handmade import Handmade, add, info, metadata, protocol
+from tests.stores.chaos_proxy import Seen
+from tests.stores.conftest import CLOUDS, BackendOf, ProxyOf
+
+# Azurite answers 5,000 names at once, and slows with each that it holds.
+NAMES = {"moto": 5000, "ministack": 5000, "gcs": 5000, "azurite": 500}
+PAGE = 1000
+QUIET_S = 0.4
+COMMITS = 100
+
+# How each service spells the start of a listing. That of S3 is exclusive, the others inclusive.
+START_KEYS = {
+    "moto": "start-after",
+    "ministack": "start-after",
+    "gcs": "startOffset",
+    "azurite": "startFrom",
+}
+
+
+def query(seen: Seen) -> Mapping[str, str]:
+    return dict(parse_qsl(urlsplit(seen.target).query))
+
+
+@pytest.mark.parametrize("backend_name", CLOUDS)
+def test_a_listing_of_the_end_of_a_long_log_is_one_request(
+    backend_of: BackendOf, proxy_of: ProxyOf, backend_name: str
+) -> None:
+    backend, proxy = backend_of(backend_name), proxy_of(backend_name)
+    location = backend.fresh()
+    wanted = [f"{version:020d}.json" for version in range(NAMES[backend_name])]
+    start = len(wanted) - 10
+    backend.seed(location, {f"log/{name}": b"x" for name in wanted})
+    store = backend.through(proxy.url).open(location)
+    store.list_from("nowhere")  # connects
+    with proxy.doing() as requests:
+        found = store.list_from("log", f"{start:020d}")
+    assert [entry.name for entry in found] == wanted[start:]
+    (only,) = requests
+    assert START_KEYS[backend_name] in query(only)
+    if backend_name != "azurite":  # which takes no notice of the start
+        with proxy.doing() as requests:
+            assert len(store.list_from("log")) == len(wanted)
+        assert len(requests) == len(wanted) / PAGE
+
+
+@pytest.mark.parametrize("backend_name", CLOUDS)
+def test_many_files_are_asked_for_together(
+    backend_of: BackendOf, proxy_of: ProxyOf, backend_name: str
+) -> None:
+    backend, proxy = backend_of(backend_name), proxy_of(backend_name)
+    location = backend.fresh()
+    backend.seed(location, {f"log/{i}": b"%d" % i for i in range(COMMITS)})
+    store = backend.through(proxy.url).open(location)
+    store.read("log/0")  # connects
+    with proxy.doing(quiet_s=QUIET_S) as requests:
+        found = list(store.read_many([f"log/{i}" for i in range(COMMITS)]))
+    assert found == [b"%d" % i for i in range(COMMITS)]
+    assert len(requests) == COMMITS  # one request each
+    assert proxy.round_trips <= COMMITS // 20
+
+
+@pytest.mark.parametrize("backend_name", CLOUDS)
+def test_a_table_with_a_hundred_commits_behind_its_checkpoint_opens_in_five_round_trips(
+    backend_of: BackendOf, proxy_of: ProxyOf, backend_name: str, tmp_path: Path
+) -> None:
+    import deltalake
+
+    made = Handmade(tmp_path)
+    made.commit(0, protocol(), metadata(), info(), add("first.parquet", 1))
+    made.commit(1, info(), add("second.parquet", 1))
+    deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
+    for version in range(2, 2 + COMMITS):
+        made.commit(version, info(), add(f"{version}.parquet", 1))
+    backend, proxy = backend_of(backend_name), proxy_of(backend_name)
+    location = backend.fresh()
+    found = (path for path in tmp_path.rglob("*") if path.is_file())
+    backend.seed(location, {p.relative_to(tmp_path).as_posix(): p.read_bytes() for p in found})
+    there = backend.through(proxy.url)
+    there.open(location).read("_delta_log/_last_checkpoint")  # connects
+    with proxy.doing(quiet_s=QUIET_S):
+        snapshot = lakelog.open(location, storage_options=there.options).snapshot()
+        assert snapshot.files().collect().height == 2 + COMMITS
+    assert snapshot.version == 1 + COMMITS
+    assert snapshot.provenance.checkpoint is not None
+    assert proxy.round_trips <= 5
