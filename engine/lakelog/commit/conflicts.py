@@ -13,7 +13,7 @@ rule                      error                          the other commit
 protocol_changed_by_both  `ProtocolChangedError`         wrote the protocol, and so do we
 feature_dropped           `ProtocolChangedError`         dropped a feature, whichever it is
 feature_added             `ProtocolChangedError`         added a feature that may bind writers
-                                                         from that commit on, or an unknown one
+                                                         after that commit, or an unknown one
 feature_drop_overtaken    `ProtocolChangedError`         wrote files, metadata or a domain,
                                                          and we drop a feature
 metadata_changed_by_both  `MetadataChangedError`         wrote the metadata, and so do we

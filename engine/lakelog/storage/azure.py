@@ -20,6 +20,7 @@ from lakelog.storage.conditional import (
     TAKEN,
     UNKNOWN,
     Verdict,
+    class_names,
     deadline_s,
     judge_status,
 )
@@ -28,6 +29,10 @@ _TIMEOUTS: Mapping[str, Any] = {"connection_timeout": 10, "read_timeout": 20}
 _ONE_REQUEST_BYTES = 64 << 20  # the SDK sends what is longer in blocks, and commits them at the end
 _FIRST_PAUSE_S, _PAUSE_BASE, _JITTER_S = 0.2, 1.6, 0.1
 
+# It never connected, or got no token to send.
+_NEVER_SENT = frozenset(
+    ("ClientAuthenticationError", "ClientConnectorError", "ServiceRequestTimeoutError")
+)
 _TAKEN_CODES = frozenset(
     (
         *("BlobAlreadyExists", "PathAlreadyExists", "ResourceAlreadyExists"),
@@ -86,20 +91,17 @@ class Azure:
 
     def judge(self, error: BaseException) -> Verdict:
         """By the error code, else the status; without an answer, by whether it connected."""
-        from azure.core.exceptions import (
-            AzureError,
-            ClientAuthenticationError,
-            HttpResponseError,
-            ServiceRequestTimeoutError,
-        )
-
-        if isinstance(error, HttpResponseError) and error.status_code is not None:
+        names = class_names(error)
+        status = getattr(error, "status_code", None)
+        if "HttpResponseError" in names and status is not None:
             code = getattr(error, "error_code", None)  # text, or an enumeration of text
-            return _judge_answer(int(error.status_code), str(getattr(code, "value", code) or ""))
-        if isinstance(error, (ServiceRequestTimeoutError, ClientAuthenticationError)):
-            return BUSY  # it never connected, or got no token to send
-        if isinstance(error, AzureError):
-            return BUSY if _never_connected(error) else LOST
+            return _judge_answer(int(status), str(getattr(code, "value", code) or ""))
+        if names & _NEVER_SENT or _NEVER_SENT & class_names(
+            getattr(error, "inner_exception", None)
+        ):
+            return BUSY
+        if "AzureError" in names:
+            return LOST
         return UNKNOWN
 
     async def list_names(
@@ -121,8 +123,6 @@ class Azure:
     async def _list(
         self, filesystem: Any, bucket: str, prefix: str, limit: int | None, options: dict[str, Any]
     ) -> Names:
-        from azure.core.exceptions import ResourceNotFoundError
-
         names = Names([], [])
         async with filesystem.service_client.get_container_client(container=bucket) as container:
             options = {**options, "name_starts_with": prefix, "include": ["metadata"]}
@@ -135,8 +135,10 @@ class Azure:
                     page = await asyncio.wait_for(anext(pages), deadline_s(0))
                 except StopAsyncIteration:
                     return names
-                except ResourceNotFoundError as cause:
-                    raise FileNotFoundError(bucket) from cause
+                except Exception as cause:
+                    if "ResourceNotFoundError" in class_names(cause):
+                        raise FileNotFoundError(bucket) from cause
+                    raise
                 async for item in page:
                     _sort_in(item, prefix, names)
                 if limit is not None and len(names.files) + len(names.folders) >= limit:
@@ -166,10 +168,3 @@ def _judge_answer(status: int, code: str) -> Verdict:
     if status == 409:
         return REFUSED  # a lease, a container being deleted: not the condition
     return judge_status(status)
-
-
-def _never_connected(error: BaseException) -> bool:
-    from aiohttp import ClientConnectorError
-
-    inner = getattr(error, "inner_exception", None)
-    return isinstance(inner, ClientConnectorError)

@@ -2,8 +2,8 @@
 again.
 
 Every attempt ends in a `Verdict`. Repeating a conditional write is safe: it can only say that the
-name is taken, if it was by an attempt whose answer was lost. So the only thing to keep in mind
-from attempt to attempt is whether one of them may have been carried out.
+name is taken, if it was by an attempt whose answer was lost. So the only thing to carry along is
+whether one of the attempts may have been carried out.
 """
 
 from __future__ import annotations
@@ -126,6 +126,13 @@ async def write_until_certain(
         path=path,
         hint="check the location, credentials and network, then try again",
     ) from error
+
+
+def class_names(error: BaseException | None) -> frozenset[str]:
+    """Names of an error's class and of those above it, by which drivers' errors are known: their
+    client libraries are not lakelog's own dependencies.
+    """
+    return frozenset(each.__name__ for each in type(error).__mro__)
 
 
 def describe(error: BaseException) -> str:

@@ -24,6 +24,7 @@ from lakelog.storage.conditional import (
     TAKEN,
     UNKNOWN,
     Verdict,
+    class_names,
     deadline_s,
     judge_status,
 )
@@ -76,21 +77,17 @@ class Gcs:
 
     def judge(self, error: BaseException) -> Verdict:
         """By what gcsfs makes of the answer; without one, by whether it connected."""
-        import aiohttp
-        from gcsfs.retry import HttpError
-        from google.auth.exceptions import GoogleAuthError
-        from requests.exceptions import RequestException
-
+        names = class_names(error)
         if isinstance(error, FileExistsError):
             return TAKEN  # 412
         if isinstance(error, FileNotFoundError):
             return REFUSED  # 404: no such bucket
-        if isinstance(error, HttpError):
-            code = str(error.code or "")
+        if "HttpError" in names:
+            code = str(getattr(error, "code", None) or "")
             return judge_status(int(code)) if code.isdigit() else LOST
-        if isinstance(error, (aiohttp.ClientConnectorError, GoogleAuthError)):
+        if names & {"ClientConnectorError", "GoogleAuthError"}:
             return BUSY  # it never connected, or got no token to send
-        if isinstance(error, (aiohttp.ClientError, RequestException, TimeoutError)):
+        if names & {"ClientError", "RequestException", "TimeoutError"}:
             return LOST
         if type(error) is OSError and str(error).startswith("Forbidden"):
             return REFUSED  # 403

@@ -26,6 +26,7 @@ from lakelog.storage.conditional import (
     TAKEN,
     UNKNOWN,
     Verdict,
+    class_names,
     deadline_s,
     judge_status,
 )
@@ -37,7 +38,6 @@ _CONFIG: Mapping[str, Any] = {
     "retries": {"mode": "standard", "max_attempts": 3},
 }
 _BOTOCORE = (1, 35, 20)
-# By name, as botocore is an optional dependency.
 _NEVER_SENT = {"ConnectTimeoutError", "EndpointConnectionError", "ProxyConnectionError"}
 _BEFORE = "before-send.s3.PutObject"
 _AFTER = "needs-retry.s3.PutObject"
@@ -179,4 +179,4 @@ def _judge_answer(status: int, code: str) -> Verdict:
 
 
 def _judge_connection(error: BaseException) -> Verdict:
-    return REFUSED if _NEVER_SENT & {each.__name__ for each in type(error).__mro__} else LOST
+    return REFUSED if _NEVER_SENT & class_names(error) else LOST
