@@ -529,10 +529,25 @@ def test_a_head_that_only_a_checkpoint_holds_can_be_written_upon(tmp_path: Path)
     assert paths(table) == ["a", "b", "c"]
 
 
-def test_an_append_reads_nothing_of_what_it_knows(tmp_path: Path) -> None:
+@each_format
+def test_checkpoints_that_others_write_stop_nobody(tmp_path: Path, form: str) -> None:
     where = location("local", tmp_path)
-    new_table(where)
-    table, store = over(where, "delta")
+    new_table(where, form)
+    for table in (lakelog.open(where), over(where, form)[0]):
+        tx = table.transaction()
+        tx.add(path=tx.txn_id, size=1)
+        other = lakelog.open(where)
+        version = append(other, f"theirs-{tx.txn_id}")
+        if form == "delta":
+            DeltaTable(where).create_checkpoint()
+        assert tx.commit() == (version or 0) + 1
+
+
+@each_format
+def test_an_append_reads_nothing_of_what_it_knows(tmp_path: Path, form: str) -> None:
+    where = location("local", tmp_path)
+    new_table(where, form)
+    table, store = over(where, form)
     append(table, "a")
     before = len(store.operations)
     append(table, "b")

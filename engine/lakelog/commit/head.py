@@ -37,6 +37,7 @@ from lakelog.log.opening import extend_state
 from lakelog.log.replay import last_of, reconcile_meta
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
+from lakelog.storage.base import FileEntry
 from lakelog.storage.local import LocalStore
 
 _CONFIRMED_S = 60.0  # how long a look may stand in for a listing
@@ -142,21 +143,39 @@ def commits_after(log: Log, version: int, *, confirmed: bool) -> list[CommitFile
         confirmed: Whether it was known to be the end a short while ago; see the module.
 
     Returns:
-        None where that cannot be said: commits are missing, or a later checkpoint stands there, so
-        that the table has to be opened anew.
+        None where that cannot be said, because commits are missing: the table has to be opened
+        anew.
     """
     if confirmed and isinstance(log.store, LocalStore):
         found = _look(log, version)
         if found is not None:
             return found
-    listing = log.list_since(version)
-    later = [c for c in listing.commits if c.version > version]
-    known = {c.version for c in listing.commits} | {c.version for c in listing.checkpoints}
-    if version not in known or any(c.version > version for c in listing.checkpoints):
-        return None
+    folder, _, first = log.dialect.commit_path(version).rpartition("/")
+    commits = [c for e in log.store.list_from(folder, first) if (c := _commit(log, folder, e))]
+    if not commits or commits[0].version != version:
+        # Its commit is gone, but where a checkpoint holds the version it may be the end all the
+        # same.
+        checkpoints = log.list_since(version).checkpoints
+        if not any(c.version == version for c in checkpoints):
+            return None
+        if any(c.version > version for c in checkpoints):
+            return None
+    later = [c for c in commits if c.version > version]
     if [c.version for c in later] != list(range(version + 1, version + 1 + len(later))):
         return None
     return later
+
+
+def _commit(log: Log, folder: str, entry: FileEntry) -> CommitFile | None:
+    """A listed file as the commit that it is, or None."""
+    digits = entry.name[:20]
+    if not (digits.isascii() and digits.isdigit()):
+        return None
+    version = int(digits)
+    path = f"{folder}/{entry.name}"
+    if path != log.dialect.commit_path(version):
+        return None
+    return CommitFile(version, path, entry.size_bytes, entry.modified_ms)
 
 
 def _look(log: Log, version: int) -> list[CommitFile] | None:
