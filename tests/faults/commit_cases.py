@@ -30,8 +30,8 @@ FORMATS = ("delta", "indextables")
 FOLDERS = {"delta": "_delta_log", "indextables": "_transaction_log"}
 
 VOLATILE = frozenset(
-    "metadataId createdTime modificationTime deletionTimestamp lastUpdated skipTimestamp retryAfter "
-    "version position".split()
+    "metadataId createdTime modificationTime deletionTimestamp lastUpdated skipTimestamp".split()
+    + "retryAfter version position".split()
 )
 """Columns that differ from run to run, or from version to version, and decide nothing here."""
 
@@ -258,6 +258,7 @@ def expect(location: str, case: Case, form: str) -> Expected:
     version = case.write(location)
     after = read(location)
     assert after is not None
+    assert version is not None
     assert version == after["version"]
     others = [read(location, v) for v in range(PREPARED + 1, version)] if before else []
     return Expected(files, [before, *others], after)

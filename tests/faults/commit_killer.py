@@ -90,7 +90,8 @@ def run(order: dict[str, Any]) -> int:
 def main() -> None:
     for line in sys.stdin:
         status = run(json.loads(line))
-        print(json.dumps(os.waitstatus_to_exitcode(status)), flush=True)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

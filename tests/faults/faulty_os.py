@@ -1,4 +1,4 @@
-"""The operating system with faults: stands in for ``os`` in the modules that write to local disk."""
+"""The operating system with faults: in the place of ``os`` where local disk is read and written."""
 
 from __future__ import annotations
 

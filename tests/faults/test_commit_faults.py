@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
@@ -82,6 +82,18 @@ def looking() -> Iterator[None]:
         yield
 
 
+class Made:
+    """Puts a faulty store over the one that is opened, and remembers it."""
+
+    def __init__(self, kind: Callable[..., InjectingStore], *args: Any) -> None:
+        self._kind, self._args = kind, args
+        self.store: InjectingStore
+
+    def __call__(self, store: LogStore) -> LogStore:
+        self.store = self._kind(store, *self._args)
+        return self.store
+
+
 def attempt(write: Callable[[str], int | None], location: str) -> Verdict:
     """The version that a writer says it wrote, or what it raised."""
     try:
@@ -122,16 +134,10 @@ def test_a_commit_under_store_faults_is_there_whole_or_not_at_all(
         for nth in count(1):
             location = fresh()
             copy_to(location, expected.files)
-            stores: list[InjectingStore] = []
-
-            def inject(store: LogStore) -> LogStore:
-                rule = Rule(fault, kinds, nth=nth, times=times)  # noqa: B023 - called at once
-                stores.append(InjectingStore(store, [rule]))  # noqa: B023
-                return stores[-1]
-
-            with store_replaced(inject):
+            made = Made(InjectingStore, [Rule(fault, kinds, nth=nth, times=times)])
+            with store_replaced(made):
                 verdict = attempt(case.write, location)
-            [store] = stores
+            store = made.store
             struck = sum(not kinds or kind in kinds for kind, _ in store.operations) >= nth
             what = f"{fault} at {nth} of {store.operations}"
             found = read(location)
@@ -222,6 +228,16 @@ class _Interrupting(InjectingStore):
         return interrupted
 
 
+class _Recorded(Transaction):
+    """Remembers every transaction that was begun."""
+
+    begun: ClassVar[list[Transaction]] = []
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.begun.append(self)
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("case", "form"), RUNS, ids=RUN_IDS)
 def test_an_interrupted_commit_is_there_whole_or_not_at_all_and_says_which(
@@ -231,25 +247,15 @@ def test_an_interrupted_commit_is_there_whole_or_not_at_all_and_says_which(
     for nth in count(1):
         location = str(tmp_path / str(nth))
         copy_to(location, expected.files)
-        stores: list[_Interrupting] = []
-        begun: list[Transaction] = []
-
-        def inject(store: LogStore) -> LogStore:
-            stores.append(_Interrupting(store, nth, after))  # noqa: B023 - called at once
-            return stores[-1]
-
-        class Recorded(Transaction):
-            def __init__(self, *args: Any, **options: Any) -> None:
-                super().__init__(*args, **options)
-                begun.append(self)  # noqa: B023
-
+        made = Made(_Interrupting, nth, after)
+        _Recorded.begun.clear()
         interrupt: KeyboardInterrupt | None = None
-        with store_replaced(inject), mock.patch("lakelog.table.Transaction", Recorded):
+        with store_replaced(made), mock.patch("lakelog.table.Transaction", _Recorded):
             try:
                 case.write(location)
             except KeyboardInterrupt as raised:
                 interrupt = raised
-        what = f"interrupted at {nth} of {stores[0].operations}"
+        what = f"interrupted at {nth} of {made.store.operations}"
         found = read(location)
         assert found in [*expected.befores, expected.after], what
         if interrupt is None:
@@ -258,9 +264,9 @@ def test_an_interrupted_commit_is_there_whole_or_not_at_all_and_says_which(
         written = found == expected.after
         notes = " ".join(getattr(interrupt, "__notes__", ()))
         assert ("committed as version" in notes) == written or not after, (what, notes)
-        if begun:
-            # The last one is the writer's own; what overtook it has a quiet store.
-            own = [tx for tx in begun if isinstance(tx._log.store, _Interrupting)]
+        # What overtook it has a quiet store.
+        own = [tx for tx in _Recorded.begun if isinstance(tx._log.store, _Interrupting)]
+        if own:
             assert (own[-1].version is not None) == written, what
         commit_again(location, form, found)
 
@@ -286,11 +292,7 @@ OS_FAULTS: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("permissions", ("open", "mkdir", "link", "unlink", "scandir", "stat"), errno.EACCES),
     ("hard links are missing", ("link",), errno.EPERM),
 )
-OS_RUNS = [
-    (case, form)
-    for case, form in RUNS
-    if case.name in BASIC
-]
+OS_RUNS = [(case, form) for case, form in RUNS if case.name in BASIC]
 
 
 @pytest.mark.parametrize("fault", OS_FAULTS, ids=[name for name, _, _ in OS_FAULTS])

@@ -159,7 +159,7 @@ def test_writers_killed_at_any_time_lose_nothing_that_was_acknowledged(
     tmp_path: Path, run: Run, form: str
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
+    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
     rng = random.Random(seed)
     location = str(tmp_path / "t")
     prepare(location, RUNS[2][0], form)

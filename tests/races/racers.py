@@ -1,0 +1,232 @@
+"""Processes that race on one table: ``racers.py``, one race as JSON on standard input.
+
+A race is a ``location``, storage ``options``, and a list of ``racers``: each names what it does
+(a function of this module) and what it is given. The answer is JSON on standard output: what each
+of them answered, in order.
+
+The racers are forks of this process, which has imported everything and run nothing, and a barrier
+starts them: so they are under way together, and eight of them cost the imports of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+PATIENCE_S = 240.0
+DRIVERS = {"s3": ("s3fs", "aiobotocore.session"), "az": ("adlfs",), "gs": ("gcsfs",)}
+SCHEMA = {"p": "String", "x": "Int64"}
+
+
+def digest_of(paths: Iterable[str]) -> int:
+    """A number for a set of paths that does not depend on their order."""
+    found = 0
+    for path in paths:
+        found ^= int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8).digest(), "big")
+    return found
+
+
+class Racer:
+    """One process of a race.
+
+    Attributes:
+        me: Its number.
+        race: The race.
+        mine: What this one is given.
+    """
+
+    def __init__(self, me: int, race: dict[str, Any], barrier: Any, writing: Any) -> None:
+        self.me, self.race, self.mine = me, race, race["racers"][me]
+        self._barrier, self._writing = barrier, writing
+
+    def open(self) -> Any:
+        import lakelog
+
+        return lakelog.open(self.race["location"], self.race["options"])
+
+    def wait(self) -> None:
+        """Until all are here."""
+        self._barrier.wait(PATIENCE_S)
+
+    def done(self) -> None:
+        """One writer less."""
+        with self._writing.get_lock():
+            self._writing.value -= 1
+
+    def others_write(self) -> bool:
+        return bool(self._writing.value > 0)
+
+
+def append(racer: Racer) -> Any:
+    """Commit one add after the other; answers the versions."""
+    table = racer.open()
+    name = f"lakelog-{racer.me}"
+    racer.wait()
+    versions = []
+    for number in range(racer.mine["commits"]):
+        with table.transaction() as tx:
+            path = f"{name}-{number}"
+            tx.add(path=path, size=number, partitionValues={"p": str(racer.me)}, stats="{}")
+        versions.append(tx.version)
+    return versions
+
+
+def append_by_deltalake(racer: Racer) -> Any:
+    """The same through deltalake; its conflicts are tried again."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import CommitFailedError
+    from deltalake.transaction import AddAction
+
+    table = DeltaTable(racer.race["location"])
+    schema = table.schema()
+    racer.wait()
+    for number in range(racer.mine["commits"]):
+        values: dict[str, str | None] = {"p": str(racer.me)}
+        path = f"deltalake-{racer.me}-{number}"
+        action = AddAction(path, number, values, 0, data_change=True, stats="{}")
+        for _ in range(200):
+            try:
+                table.create_write_transaction([action], "append", schema, ["p"])
+                break
+            except CommitFailedError:
+                table.update_incremental()
+        else:
+            raise AssertionError("deltalake never got its turn")
+    return []
+
+
+def watch(racer: Racer) -> Any:
+    """Update one snapshot again and again; answers each version with its number and digest."""
+    snapshot = racer.open().snapshot()
+    racer.wait()
+    seen = []
+    last = False
+    while True:
+        paths = snapshot.files().select("path").collect()["path"].to_list()
+        seen.append((snapshot.version, len(paths), digest_of(paths), snapshot.num_files()))
+        if last:
+            return seen
+        last = not racer.others_write()
+        time.sleep(racer.mine["pause_s"])
+        snapshot = snapshot.update()
+
+
+def create(racer: Racer) -> Any:
+    """Create tables one after the other; answers whose they are."""
+    import polars as pl
+
+    import lakelog
+
+    mine = []
+    for number in range(racer.mine["rounds"]):
+        location = f"{racer.race['location']}/{number}"
+        schema = {name: getattr(pl, type_) for name, type_ in SCHEMA.items()}
+        racer.wait()
+        try:
+            lakelog.create(
+                location,
+                schema,
+                format=racer.mine["format"],
+                storage_options=racer.race["options"],
+                name=f"by {racer.me}",
+            )
+            mine.append("created")
+        except lakelog.TableExistsError as error:
+            mine.append(error.kind)
+    return mine
+
+
+def identify(racer: Racer) -> Any:
+    """Commit the same versions of one application; answers versions, None where others did."""
+    table = racer.open()
+    versions = []
+    for number in range(racer.mine["rounds"]):
+        racer.wait()
+        with table.transaction(app_id="app", app_version=number) as tx:
+            tx.add(path=f"{number}-by-{racer.me}", size=1, partitionValues={"p": None})
+        assert tx.duplicate == (tx.version is None)
+        versions.append(tx.version)
+    return versions
+
+
+def replace(racer: Racer) -> Any:
+    """Replace the file of a partition that was read; answers versions and rules broken."""
+    import polars as pl
+
+    import lakelog
+
+    table = racer.open()
+    p = racer.mine["partition"]
+    answers: list[Any] = []
+    for number in range(racer.mine["rounds"]):
+        racer.wait()
+        tx = table.transaction()
+        tx.remove(tx.read(pl.col("p") == p))
+        tx.add(path=f"{p}-{number}-by-{racer.me}", size=1, partitionValues={"p": p})
+        racer.wait()
+        try:
+            answers.append(tx.commit())
+        except lakelog.ConflictError as error:
+            answers.append([error.kind, error.rule, error.version])
+    return answers
+
+
+WRITERS = {"append", "append_by_deltalake"}
+
+
+def _run(me: int, race: dict[str, Any], barrier: Any, writing: Any, answers: Any) -> None:
+    racer = Racer(me, race, barrier, writing)
+    try:
+        answer = globals()[racer.mine["does"]](racer)
+        answers.put((me, answer, None))
+    except BaseException:  # noqa: BLE001 - it is passed on
+        barrier.abort()
+        answers.put((me, None, traceback.format_exc()))
+    finally:
+        if racer.mine["does"] in WRITERS:
+            racer.done()
+
+
+def main() -> int:
+    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
+    race = json.load(sys.stdin)
+    for driver in DRIVERS.get(race["location"].partition("://")[0], ()):
+        importlib.import_module(driver)
+    for module in ("lakelog.table", "deltalake.transaction"):
+        importlib.import_module(module)
+    warnings.simplefilter("error")
+    context = multiprocessing.get_context("fork")
+    racers = race["racers"]
+    barrier = context.Barrier(len(racers))
+    writing = context.Value("i", sum(r["does"] in WRITERS for r in racers))
+    answers = context.Queue()
+    processes = [
+        context.Process(target=_run, args=(me, race, barrier, writing, answers), daemon=True)
+        for me in range(len(racers))
+    ]
+    for process in processes:
+        process.start()
+    found: dict[int, Any] = {}
+    for _ in processes:
+        me, answer, error = answers.get(timeout=PATIENCE_S)
+        if error is not None:
+            sys.stderr.write(f"racer {me}:\n{error}\n")
+            return 1
+        found[me] = answer
+    for process in processes:
+        process.join(30)
+    json.dump([found[me] for me in range(len(racers))], sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
