@@ -53,13 +53,20 @@ def conform_rows(rows: pl.DataFrame, dialect: str) -> pl.DataFrame:
     if ACTION_TYPE not in wanted or frame[ACTION_TYPE].null_count():
         raise _refusal("a row has no action type", expected=ACTION_TYPE)
     frame = _with_written(frame, dialect)
-    frame = frame.select(name for name in frame.columns if frame[name].null_count() < frame.height)
+    frame = without_nulls(frame)
     for name in frame.columns:
         if isinstance(schema[name], pl.Map):
             _require_keys_once(frame[name])
     for kind, part in by_type(frame):
         _check_type(kind, part, dialect)
     return frame
+
+
+def without_nulls(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame without its columns of nulls."""
+    # Columns are put together anew, because a selection runs a query, which copies long columns.
+    kept = [column for column in frame if column.null_count() < frame.height]
+    return frame if len(kept) == frame.width else pl.DataFrame(kept)
 
 
 def by_type(frame: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:

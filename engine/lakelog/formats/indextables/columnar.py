@@ -26,7 +26,7 @@ from lakelog import actions, contract
 from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError
 from lakelog.formats.base import Actions, CommitInfo
 from lakelog.formats.exact import Blob
-from lakelog.formats.spelling import ACTION_TYPE, EXTRA, check_extra, columns_of
+from lakelog.formats.spelling import ACTION_TYPE, EXTRA, check_extra, columns_of, without_nulls
 from lakelog.formats.wire import FILE_WRAPPERS, META_WRAPPERS, Wire
 
 MAGIC = b"PAR1"
@@ -290,17 +290,13 @@ class _Groups:
             selections += [(self.files, kinds & FILE_WRAPPERS), (self.other, kinds - known)]
         for frames, mine in selections:
             if mine:
-                frames.append(_required(_narrow(_of(rows, mine, kinds)), mine, blob))
+                frames.append(_required(without_nulls(_of(rows, mine, kinds)), mine, blob))
         if _INFO in kinds:
             self.infos.extend(_infos(_of(rows, frozenset({_INFO}), kinds), blob))
 
 
 def _of(rows: pl.DataFrame, mine: frozenset[str], kinds: frozenset[str]) -> pl.DataFrame:
     return rows if mine == kinds else rows.filter(pl.col(ACTION_TYPE).is_in([*mine]))
-
-
-def _narrow(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.select(n for n in frame.columns if frame[n].null_count() < frame.height)
 
 
 def _infos(rows: pl.DataFrame, blob: Blob) -> Iterator[CommitInfo]:
