@@ -27,7 +27,7 @@ WRITES = "PUT|POST"
 ALWAYS = 1_000_000
 
 READ_TIMEOUT_S = 0.8
-DEADLINE_S = 2.5  # of a call with all its attempts; a minute and more where it is not tested
+DEADLINE_S = 2.0  # of a call with all its attempts; a minute and more where it is not tested
 
 S3_CONFIG = {"connect_timeout": 1, "read_timeout": READ_TIMEOUT_S, "retries": {"max_attempts": 1}}
 SHORT_TIMEOUTS: dict[str, dict[str, Any]] = {
@@ -64,22 +64,16 @@ def location(direct: Backend) -> str:
 
 
 @pytest.fixture
-def store(
-    direct: Backend,
-    proxy: ChaosProxy,
-    backend_name: str,
-    location: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> LogStore:
+def store(direct: Backend, proxy: ChaosProxy, backend_name: str, location: str) -> LogStore:
     """The store through the proxy, with time-outs that a test can wait for."""
-    shorten_deadlines(monkeypatch)
     store = direct.through(proxy.url, **SHORT_TIMEOUTS[backend_name]).open(location)
     assert store.put_if_absent("warm", b"x") is True
     return store
 
 
-def shorten_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The drivers repeat requests within these, for longer than a test should wait."""
+@pytest.fixture
+def soon_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a storm the drivers repeat requests until a deadline, which a test cannot wait for."""
     monkeypatch.setattr(conditional, "_DEADLINE_S", DEADLINE_S)
     monkeypatch.setattr(remote, "_WHOLE_DEADLINE_S", DEADLINE_S)
 
@@ -125,7 +119,12 @@ def test_a_creation_whose_answer_is_lost_is_not_said_to_have_failed(
 
 @pytest.mark.parametrize("fault", AFTER, ids=lambda f: f.value)
 def test_a_creation_that_never_gets_an_answer_is_of_unknown_outcome(
-    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, fault: Fault
+    proxy: ChaosProxy,
+    store: LogStore,
+    direct: Backend,
+    location: str,
+    fault: Fault,
+    soon_over: None,
 ) -> None:
     started = time.monotonic()
     with proxy.doing(Rule(fault, WRITES, ON_PATH, times=ALWAYS)) as requests:
@@ -172,7 +171,12 @@ def test_a_creation_survives_one_fault(
 
 @pytest.mark.parametrize("fault", BEFORE, ids=lambda f: f.value)
 def test_a_creation_ends_in_a_storm_and_claims_nothing(
-    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, fault: Fault
+    proxy: ChaosProxy,
+    store: LogStore,
+    direct: Backend,
+    location: str,
+    fault: Fault,
+    soon_over: None,
 ) -> None:
     started = time.monotonic()
     with proxy.doing(Rule(fault, WRITES, ON_PATH, times=ALWAYS)):
@@ -207,7 +211,7 @@ def test_a_conflict_of_s3_whose_other_request_won_is_a_taken_name(
 
 @pytest.mark.parametrize("backend_name", ["moto", "ministack"], indirect=True)
 def test_conflicts_of_s3_without_end_are_no_claim_that_the_name_is_taken(
-    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str
+    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, soon_over: None
 ) -> None:
     with proxy.doing(Rule(Fault.CONFLICT, WRITES, ON_PATH, times=ALWAYS)):
         said = outcome(lambda: store.put_if_absent(PATH, OWN))
@@ -252,6 +256,7 @@ def test_an_answer_that_is_cut_short_is_never_taken_for_the_file(
     large: bytes,
     read: Callable[[LogStore], bytes],
     times: int,
+    soon_over: None,
 ) -> None:
     with proxy.doing(Rule(Fault.TRUNCATED, GETS, ON_PATH, times=times)) as requests:
         try:
@@ -265,7 +270,7 @@ def test_an_answer_that_is_cut_short_is_never_taken_for_the_file(
 
 @pytest.mark.parametrize("fault", [Fault.BUSY, Fault.RESET, Fault.HANG], ids=lambda f: f.value)
 def test_reading_ends_in_a_storm_and_says_that_the_store_failed(
-    proxy: ChaosProxy, store: LogStore, large: bytes, fault: Fault
+    proxy: ChaosProxy, store: LogStore, large: bytes, fault: Fault, soon_over: None
 ) -> None:
     started = time.monotonic()
     with proxy.doing(Rule(fault, "GET|HEAD", times=ALWAYS)), pytest.raises(UnavailableError):
@@ -289,7 +294,7 @@ def test_reading_and_listing_survive_one_fault(
 
 
 def test_a_listing_that_fails_is_not_an_empty_one(
-    proxy: ChaosProxy, store: LogStore, large: bytes
+    proxy: ChaosProxy, store: LogStore, large: bytes, soon_over: None
 ) -> None:
     with proxy.doing(Rule(Fault.BUSY, times=ALWAYS)), pytest.raises(UnavailableError):
         store.list_from("log")
@@ -297,9 +302,8 @@ def test_a_listing_that_fails_is_not_an_empty_one(
 
 
 def test_a_server_that_is_gone_is_unavailable_and_nothing_was_written(
-    direct: Backend, backend_name: str, monkeypatch: pytest.MonkeyPatch
+    direct: Backend, backend_name: str
 ) -> None:
-    shorten_deadlines(monkeypatch)
     gone = direct.through("http://127.0.0.1:9", **SHORT_TIMEOUTS[backend_name])
     store = gone.open(direct.fresh())
     with pytest.raises(UnavailableError):
