@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import EllipsisType
 from typing import Any
 
-from lakelog.commit import row_tracking
+from lakelog.commit import column_mapping, row_tracking
 from lakelog.commit.features import FEATURE_PROPERTY
 from lakelog.commit.rows import metadata_row, protocol_row
 from lakelog.commit.runtime import Runtime
@@ -121,7 +121,7 @@ def _property(key: str, value: Any) -> str:
 
 def settled_metadata(metadata: Metadata, before: Metadata | None, runtime: Runtime) -> Metadata:
     """The metadata as it is written: without new requests for features, which the protocol
-    answers, and with the names that row tracking needs.
+    answers, and with the names that row tracking and the ids that column mapping need.
     """
     configuration = {
         key: value
@@ -136,4 +136,6 @@ def settled_metadata(metadata: Metadata, before: Metadata | None, runtime: Runti
         ):
             kept = before.configuration.get(key) if before is not None else None
             configuration.setdefault(key, kept or prefix + runtime.new_id())
-    return replace(metadata, configuration=configuration)
+    return column_mapping.assign(
+        replace(metadata, configuration=configuration), before, runtime.new_id
+    )
