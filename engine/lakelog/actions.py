@@ -34,8 +34,13 @@ def schema() -> pl.Schema:
 
 def empty(columns: Sequence[str] | None = None) -> pl.DataFrame:
     """A frame without rows, with `columns` (default: all) in the contract's dtypes."""
+    return _empty(tuple(columns or schema())).clone()
+
+
+@cache
+def _empty(columns: tuple[str, ...]) -> pl.DataFrame:
     full = schema()
-    return pl.DataFrame(schema={c: full[c] for c in columns or full})
+    return pl.DataFrame(schema={c: full[c] for c in columns})
 
 
 def conform(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:
@@ -47,6 +52,8 @@ def conform(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.Dat
     full = schema()
     wanted = list(columns) if columns is not None else list(full)
     present = frame.schema
+    if all(c in present and present[c] == full[c] for c in wanted):
+        return frame.select(wanted)
     missing = [pl.lit(None, dtype=full[c]).alias(c) for c in wanted if c not in present]
     # Through with_columns, because a select of constants alone would have one row.
     return frame.with_columns(missing).select(

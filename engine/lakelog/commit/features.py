@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from lakelog import contract
 from lakelog.commit.columns import fields_of, leaf_types
@@ -380,6 +381,7 @@ def listed(protocol: Protocol) -> frozenset[str]:
     return frozenset(protocol.reader_features or ()) | frozenset(protocol.writer_features or ())
 
 
+@lru_cache(maxsize=64)
 def supported(protocol: Protocol, format: str) -> frozenset[str]:  # noqa: A002 - the API's word
     """Features that a protocol supports: those listed, and those that its versions imply.
 

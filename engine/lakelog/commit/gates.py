@@ -30,6 +30,7 @@ from lakelog.errors import (
 )
 from lakelog.formats.delta.features import check_readable as check_delta_readable
 from lakelog.formats.indextables.protocol import check_readable as check_indextables_readable
+from lakelog.formats.spelling import columns_of
 from lakelog.formats.wire import Wire
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.statistics.json_texts import decode
@@ -173,11 +174,12 @@ def check_actions(
         return
     adds = _of(files, "add")
     removes = _of(files, "remove")
-    new = adds & _changes_data(files)
-    gone = removes & _changes_data(files)
+    changing = _changes_data(files)
+    new = adds & changing
+    gone = removes & changing
     if is_active("appendOnly", protocol, metadata):
         # Nothing takes the place of what is removed without an add that only moves rows.
-        moved = (adds & ~_changes_data(files)).any()
+        moved = (adds & ~changing).any()
         _refuse_row(
             files,
             gone if moved else removes,
@@ -221,7 +223,8 @@ def _changes_data(files: pl.DataFrame) -> pl.Series:
     """An action changes data unless it says that it does not."""
     if "dataChange" not in files.columns:
         return pl.repeat(True, files.height, eager=True)
-    return files["dataChange"].fill_null(True)
+    flags = files["dataChange"]
+    return flags.fill_null(True) if flags.null_count() else flags
 
 
 def _absent(files: pl.DataFrame, column: str) -> pl.Series:
@@ -277,8 +280,10 @@ def _check_kinds(files: pl.DataFrame, meta: pl.DataFrame, table: str, format: st
     if not files.height:
         return
     # What a remove does not carry over from its add is lost by intention; of an add, by mistake.
-    spelled = {leaf.column for _, leaf in wire.wrappers["add"].leaves()} | _NOT_SPELLED
+    spelled = columns_of("add", format) | _NOT_SPELLED
     foreign = [column for column in files.columns if column not in spelled]
+    if not foreign:
+        return
     adds = files.filter(_of(files, "add")).select(foreign)
     for column in foreign:
         if adds[column].count():

@@ -93,8 +93,9 @@ def encode_paths(paths: pl.Series) -> pl.Series:
     encoded = paths
     if paths.str.contains(_NEEDS_QUOTING).any():
         encoded = paths.str.replace_many(list(_ESCAPES), list(_ESCAPES.values()))
-    colon = encoded.str.contains(_COLON_FIRST.pattern).fill_null(False)
+    colon = encoded.str.contains(_COLON_FIRST.pattern)
     if colon.any():
+        colon = colon.fill_null(False)
         rows = (colon & ~encoded.str.contains(_ABSOLUTE.pattern).fill_null(False)).arg_true()
         encoded = encoded.scatter(rows, [encode_path(p) for p in paths.gather(rows)])
     return encoded

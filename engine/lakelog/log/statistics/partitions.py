@@ -80,10 +80,9 @@ def typed_partitions(
         field = schema.field(column)
         key = column if field is None else physical_name(field, mapping)
         texts, present = _lookup(partition_values, key)
-        empty = texts.is_null() | (texts == "")
+        empty = texts.is_null() | (texts == "")  # never null: true or null is true
         if dialect == "indextables":
             empty |= texts == HIVE_NULL
-        empty = empty.fill_null(True)
         if empty.any():
             texts = texts.set(empty & texts.is_not_null(), None)
         type_ = _STRING if field is None else field.type

@@ -124,9 +124,10 @@ def _first_parse(
     """Each text by the first parser that takes it; later parsers see only what is left."""
     parsed = parsers[0](texts)
     for parse in (*parsers[1:], _signed_year(parsers)):
-        left = texts.is_not_null() & parsed.is_null()
-        if not left.any():
+        # A null text gives null, so as many nulls as before are the same ones.
+        if parsed.null_count() == texts.null_count():
             break
+        left = texts.is_not_null() & parsed.is_null()
         found = parse(texts.filter(left))
         if found.null_count() < found.len():
             parsed = parsed.scatter(left.arg_true(), found)
