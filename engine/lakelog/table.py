@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lakelog.commit.create import create_table, refuse_existing
+from lakelog.commit.create import create_table
 from lakelog.commit.head import Heads
 from lakelog.commit.runtime import Runtime
 from lakelog.commit.schemas import SchemaLike
@@ -233,10 +233,10 @@ def create(
         )
     store = open_store(_without_log_folder(os.fspath(path)), storage_options)
     log, runtime = Log(store, dialects[format]), Runtime()
-    refuse_existing(store, DIALECTS)
     create_table(
         log,
         runtime,
+        DIALECTS,
         schema=schema,
         partition_by=partition_by,
         configuration=configuration,

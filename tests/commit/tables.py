@@ -70,7 +70,7 @@ def over(where: str, form: str, rules: Iterable[Rule] = ()) -> tuple[Table, Inje
 
 def create_over(store: LogStore, form: str) -> None:
     """Create a table through a store."""
-    create_table(Log(store, DIALECTS[form]), runtime(), schema=SCHEMA)
+    create_table(Log(store, DIALECTS[form]), runtime(), list(DIALECTS.values()), schema=SCHEMA)
 
 
 def paths(table: Table, version: int | None = None) -> list[str]:

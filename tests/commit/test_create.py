@@ -176,4 +176,4 @@ def test_metadata_that_no_table_may_have_creates_nothing(tmp_path: Path) -> None
 def test_a_store_that_cannot_commit_safely_is_refused(tmp_path: Path) -> None:
     store = ReadOnly(open_store(location("local", tmp_path)))
     with pytest.raises(lakelog.UnsupportedStoreError):
-        create_table(Log(store, delta.DIALECT), runtime(), schema={"id": pl.Int64})
+        create_table(Log(store, delta.DIALECT), runtime(), [delta.DIALECT], schema={"id": pl.Int64})

@@ -281,3 +281,29 @@ def test_a_million_adds_are_staged_without_a_loop_over_rows() -> None:
     assert rows.height == count
     assert rows["partitionValues"][count - 1] == {"day": str(count - 1)}
     assert time.perf_counter() - started < 20  # a loop over rows takes minutes
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"path": "p=\ud800"},
+        {"path": "a", "partitionValues": {"p": "\udfff"}},
+        {"path": "a", "tags": {"\ud800": "x"}},
+        {"path": "a", "splitTags": ["\ud800"]},
+    ],
+)
+def test_half_a_surrogate_pair_is_refused(row: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match="is not of its type"):
+        rows_frame([{"actionType": "add", **row}])
+
+
+def test_statistics_that_json_cannot_hold_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="'stats' is not of its type"):
+        stage_one("delta", "add", {"path": "a", "stats": {"numRecords": {1}}})
+
+
+def test_a_count_of_rows_belongs_into_the_statistics() -> None:
+    with pytest.raises(InvalidInputError, match="it is a part of stats"):
+        stage_one("delta", "add", {"path": "a", "numRecords": 3})
+    row = stage_one("delta", "add", {"path": "a", "stats": {"numRecords": 3}})
+    assert row["stats"] == '{"numRecords":3}'

@@ -31,6 +31,7 @@ _PROVIDER = {"delta": "parquet", "indextables": "indextables"}
 def create_table(
     log: Log,
     runtime: Runtime,
+    dialects: Sequence[Dialect],
     *,
     schema: SchemaLike,
     partition_by: Sequence[str] = (),
@@ -43,6 +44,7 @@ def create_table(
     Args:
         log: The log that is to be; nothing is there yet.
         runtime: Randomness, for the table's id.
+        dialects: Every dialect that a table may already be there in.
         schema: See `lakelog.commit.schemas.struct_of`.
         partition_by: Partition columns, in order.
         configuration: Table properties. The protocol is the least that they and the schema need.
@@ -58,6 +60,7 @@ def create_table(
         UnavailableError: The store failed; nothing was written.
     """
     refuse_unsafe_store(log)
+    _refuse_existing(log.store, dialects)
     form = log.dialect.name
     if isinstance(partition_by, str):
         raise InvalidInputError(
@@ -106,7 +109,7 @@ def create_table(
     Writing(plan, None, Heads(log, runtime), runtime).run()
 
 
-def refuse_existing(store: LogStore, dialects: Sequence[Dialect]) -> None:
+def _refuse_existing(store: LogStore, dialects: Sequence[Dialect]) -> None:
     """Refuse a place where a table is, of any dialect.
 
     Raises:

@@ -75,8 +75,11 @@ class Spelling:
     def unknown(self, name: str) -> InvalidInputError:
         """The error of a name that is not taken."""
         hint = None
-        if name.startswith("partition.") or name in {"min", "max", "nullCount", "numRecords"}:
+        if name.startswith("partition.") or name in {"min", "max"}:
             hint = "give the frame of files() without flatten=True and stats=True"
+        elif name in {"numRecords", "minValues", "maxValues", "nullCount"}:
+            hint = f"it is a part of stats: stats={{{name!r}: ...}}; of a frame of files(), leave "
+            hint += "out stats=True"
         return InvalidInputError(
             f"{self.kind} has no field {name!r}",
             expected=", ".join(sorted(self.names)),
@@ -144,7 +147,10 @@ def _value(type_: contract.DataType, name: str, value: Any) -> Any:
             if name == "path" and isinstance(value, os.PathLike):
                 return os.fspath(value).replace(os.sep, "/")
             if name == "stats" and isinstance(value, Mapping):
-                return orjson.dumps(value).decode()
+                try:
+                    return orjson.dumps(value).decode()
+                except TypeError as cause:
+                    raise _wrong(name, "what JSON can hold", value) from cause
             raise _wrong(name, "a text", value)
         case contract.Primitive("boolean"):
             if isinstance(value, bool):
@@ -170,10 +176,20 @@ def rows_frame(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 
     Args:
         rows: ``actionType`` and flattened columns each, as `stage_one` gives them.
+
+    Raises:
+        InvalidInputError: A text has half of a surrogate pair, as a file name that is not UTF-8
+            has in Python: no log can spell it.
     """
     full = actions.schema()
     names = dict.fromkeys(name for row in rows for name in row)
-    columns = [pl.Series(n, [row.get(n) for row in rows], dtype=full[n]) for n in names]
+    columns = []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        try:
+            columns.append(pl.Series(name, values, dtype=full[name]))
+        except UnicodeEncodeError as cause:
+            raise _wrong(name, "Unicode text", cause.object) from cause
     return _with_identity(pl.DataFrame(columns))
 
 
