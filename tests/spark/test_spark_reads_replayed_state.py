@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,6 @@ SCHEMA = json.dumps(
         ],
     }
 )
-
-
-@pytest.fixture(autouse=True)
-def _quiet_pyspark() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # pyspark closes its sockets late and warns about pandas; none of it is ours to mend.
-        warnings.simplefilter("ignore")
-        yield
 
 
 def write_table(root: Path, commits: int) -> None:

@@ -1,0 +1,107 @@
+"""Delta Lake's jars for Spark, fetched once by Spark's own resolver and kept.
+
+Spark resolves packages through Ivy, which verifies the published checksums. What Spark itself
+brings is left out, so that few jars are fetched. They are kept in ``.cache/``; later runs take
+them from there and need no network.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import ssl
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+
+DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
+"""Delta Lake for the Spark that `pyproject.toml` pins: a Delta release fits one minor of Spark."""
+
+BROUGHT_BY_SPARK = (
+    "com.fasterxml.jackson.core:*",
+    "com.fasterxml.jackson.datatype:*",
+    "org.apache.hadoop:*",
+    "org.apache.logging.log4j:*",
+    "org.apache.parquet:*",
+    "org.slf4j:*",
+)
+
+CACHE = Path(__file__).resolve().parent.parent.parent / ".cache"
+SECONDS = 240
+
+
+class JarsUnavailableError(Exception):
+    """The jars are not there and cannot be fetched; the text says why."""
+
+
+def delta_jars(java_home: Path) -> list[Path]:
+    """Delta's jars, from the cache or fetched into it.
+
+    Raises:
+        JarsUnavailableError: They are neither here nor to be had.
+    """
+    key = hashlib.sha256(" ".join((DELTA, *BROUGHT_BY_SPARK)).encode()).hexdigest()[:12]
+    kept = CACHE / f"delta-jars-{key}"
+    CACHE.mkdir(exist_ok=True)
+    # Test workers in parallel fetch once: the others wait and find what it fetched.
+    with (CACHE / "delta-jars.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.is_dir():
+            _fetch(java_home, kept)
+    return sorted(kept.glob("*.jar"))
+
+
+def _fetch(java_home: Path, kept: Path) -> None:
+    """Let Spark resolve the packages, and move the jars to their place, all of them at once."""
+    import pyspark
+
+    spark_home = Path(pyspark.__file__).parent
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        nothing = Path(folder) / "nothing.py"
+        nothing.write_text("")
+        environment = os.environ | {"JAVA_HOME": os.fspath(java_home)}
+        try:
+            done = subprocess.run(
+                [
+                    os.fspath(spark_home / "bin" / "spark-submit"),
+                    f"--packages={DELTA}",
+                    f"--exclude-packages={','.join(BROUGHT_BY_SPARK)}",
+                    f"--conf=spark.jars.ivy={folder}/ivy",
+                    os.fspath(nothing),
+                ],
+                env=environment | {"SPARK_HOME": os.fspath(spark_home)},
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise JarsUnavailableError(f"no answer within {SECONDS} s") from error
+        fetched = Path(folder) / "ivy" / "jars"
+        if done.returncode or not any(fetched.glob("*delta-spark*.jar")):
+            said = [line.strip() for line in done.stderr.splitlines() if "rror" in line]
+            raise JarsUnavailableError(said[0] if said else done.stderr[-300:])
+        shutil.move(fetched, kept)
+
+
+def write_trust_store(path: Path) -> bool:
+    """Write the authorities that Python trusts as a Java key store; False where none are known.
+
+    The packaged JRE brings its own list, which lacks those that only this machine trusts.
+
+    Source: the JKS format, as `sun.security.provider.JavaKeyStore` documents it.
+    """
+    certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
+    trusted_certificate = 2
+    store = struct.pack(">III", 0xFEEDFEED, 2, len(certificates))
+    for number, certificate in enumerate(certificates):
+        alias = str(number).encode()
+        store += struct.pack(">IH", trusted_certificate, len(alias)) + alias
+        store += struct.pack(">QH", 0, len(b"X.509")) + b"X.509"
+        store += struct.pack(">I", len(certificate)) + certificate
+    salted = "changeit".encode("utf-16-be") + b"Mighty Aphrodite"
+    path.write_bytes(store + hashlib.sha1(salted + store).digest())
+    return bool(certificates)
