@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
 import pytest
 
 import lakelog
+from lakelog.cli.commands import _info_lines, table_facts
 from lakelog.errors import InvalidInputError, TableNotFoundError, VersionNotFoundError
 from lakelog.storage.remote import FsspecStore
-from lakelog.table import detect_dialect, to_ms
+from lakelog.storage.wrapper import StoreWrapper
+from lakelog.table import Table, detect_dialect, to_ms
 from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, metadata, protocol, remove
 
 
@@ -159,3 +162,20 @@ def test_a_table_sees_what_is_written_after_it_was_opened(made: Handmade) -> Non
     made.checkpoint(3, protocol(), metadata(), add("b"), add("c"))
     made.forget(0, 1)
     assert table.versions() == [(3, 3)]
+
+
+def test_a_table_on_a_store_that_takes_no_commits_says_so(made: Handmade) -> None:
+    class ReadOnly(StoreWrapper):
+        @property
+        def refusal(self) -> str | None:
+            return "it is carved in stone"
+
+    table = Table(replace(made.table.log, store=ReadOnly(made.table.log.store)))
+    assert made.table.refusal is None
+    assert table.refusal == "it is carved in stone"
+    assert repr(table).endswith("read only)")
+    assert "carved in stone" in table._repr_html_()
+    facts = table_facts(table, table.snapshot())
+    assert facts["refusal"] == "it is carved in stone"
+    assert ("read only", "it is carved in stone") in _info_lines(facts)
+    assert not any(label == "read only" for label, _ in _info_lines(facts | {"refusal": None}))

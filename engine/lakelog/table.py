@@ -62,6 +62,15 @@ class Table:
         """Dialect of the log: ``delta`` or ``indextables``."""
         return self._log.dialect.name
 
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing can be committed at this place, in one sentence; None where it can.
+
+        A store that cannot create a file only if it is absent has such a reason. What the table's
+        own features forbid, `transaction` says.
+        """
+        return self._log.store.refusal
+
     def version(self) -> int:
         """The latest version; asks the store each time.
 
@@ -167,10 +176,14 @@ class Table:
         )
 
     def __repr__(self) -> str:
-        return f"Table({self.path!r}, format={self.format!r})"
+        only = ", read only" if self.refusal is not None else ""
+        return f"Table({self.path!r}, format={self.format!r}{only})"
 
     def _repr_html_(self) -> str:
-        return table_html("Table", [("path", self.path), ("format", self.format)])
+        facts = [("path", self.path), ("format", self.format)]
+        if self.refusal is not None:
+            facts.append(("read only", self.refusal))
+        return table_html("Table", facts)
 
 
 def open(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Table:

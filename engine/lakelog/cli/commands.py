@@ -50,6 +50,7 @@ INFO_SCHEMA = {
     "commitsReplayed": pl.Int64(),
     "warnings": pl.List(pl.String()),
     "rebuildable": pl.List(pl.Struct({"first": pl.Int64(), "last": pl.Int64()})),
+    "refusal": pl.String(),
 }
 """Columns of ``lakelog info``, in its machine-readable forms."""
 
@@ -121,6 +122,7 @@ def table_facts(table: Table, snapshot: Snapshot) -> dict[str, Any]:
         "commitsReplayed": len(provenance.commits),
         "warnings": list(provenance.warnings),
         "rebuildable": [{"first": a, "last": b} for a, b in table.versions()],
+        "refusal": table.refusal,
     }
 
 
@@ -164,6 +166,7 @@ def _info_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("tombstones", f"{facts['numTombstones']:,}"),
         ("read from", _provenance_text(facts)),
         ("can be rebuilt", "versions " + _ranges(facts["rebuildable"])),
+        ("read only", facts["refusal"]),
         *(("warning", text) for text in facts["warnings"]),
     ]
     return [(label, str(value)) for label, value in lines if value]
