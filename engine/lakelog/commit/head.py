@@ -14,7 +14,12 @@ own commit is still there, the next one is not, and less than a minute has passe
 to be the end (written by us, or listed). Clean-up deletes only below a checkpoint, oldest first, so
 whoever deletes the next commit has deleted the head's own; the minute covers a clean-up that is in
 the middle of it. On other stores a confirmation holds for five seconds, to spare a round trip: no
-clean-up takes away commits that young.
+clean-up takes away commits that young. It holds for the version that was confirmed and for no
+other: a transaction that was open while the same table committed others is confirmed by itself.
+
+**Why a head has to be whole.** Its snapshot reads files only when it is asked for something, which
+may be long after it was made. So once a minute a look at the oldest file that it rests on tells
+whether clean-up has been there; then the table is opened anew.
 """
 
 from __future__ import annotations
@@ -46,7 +51,14 @@ _LOOK_AHEAD = 256  # commits that are looked for one by one before a listing is 
 
 
 class Head:
-    """The end of a log; immutable. Make one with `Head.of`, move on with `after`."""
+    """The end of a log; immutable. Make one with `Head.of`, move on with `after`.
+
+    Attributes:
+        version: Its version.
+        protocol: Its protocol.
+        metadata: Its metadata.
+        oldest: The file that clean-up takes away first, of those that it rests on.
+    """
 
     def __init__(
         self, log: Log, snapshot: Snapshot | None, older: Head | None, step: Step | None
@@ -58,10 +70,14 @@ class Head:
         if snapshot is not None:
             self.version = snapshot.version
             self.protocol, self.metadata = snapshot.protocol, snapshot.metadata
+            segment = snapshot.read_state(lambda state: state.segment)
+            base = segment.checkpoint
+            self.oldest = base.paths[0] if base is not None else segment.commits[0].path
         else:
             assert older is not None
             assert step is not None
             self.version = step.commit.version
+            self.oldest = older.oldest
             self.protocol = _protocol(step.meta) or older.protocol
             self.metadata = _metadata(step.meta) or older.metadata
 
@@ -207,6 +223,7 @@ class Heads:
         self._lock = threading.Lock()
         self._head: Head | None = None
         self._confirmed_s = 0.0
+        self._whole_s = 0.0
 
     def is_recent(self) -> bool:
         """Whether the head was known to be the end of the log so short a while ago that looks may
@@ -214,10 +231,25 @@ class Heads:
         """
         return self._runtime.monotonic() - self._confirmed_s < _CONFIRMED_S
 
-    def needs_confirming(self) -> bool:
-        """Whether to ask once more for the end of the log before it is built upon."""
+    def needs_confirming(self, head: Head) -> bool:
+        """Whether to ask once more for the end of the log before a head is built upon."""
         age_s = self._runtime.monotonic() - self._confirmed_s
-        return isinstance(self._log.store, LocalStore) or age_s >= _FRESH_S
+        confirmed = self._head
+        return (
+            isinstance(self._log.store, LocalStore)
+            or age_s >= _FRESH_S
+            or confirmed is None
+            or confirmed.version != head.version
+        )
+
+    def _is_whole(self, head: Head) -> bool:
+        """Whether the files that a head rests on are still there; looks once a minute."""
+        now_s = self._runtime.monotonic()
+        if now_s - self._whole_s >= _CONFIRMED_S:
+            if self._log.store.stat(head.oldest) is None:
+                return False
+            self._whole_s = now_s
+        return True
 
     def latest(self) -> Head:
         """The head of the log as it is now; reads what was written since the last time.
@@ -228,7 +260,7 @@ class Heads:
             CorruptionError: The log is damaged.
         """
         head = self._head
-        if head is not None:
+        if head is not None and self._is_whole(head):
             before = self._runtime.monotonic()
             commits = commits_after(self._log, head.version, confirmed=self.is_recent())
             if commits is not None:
@@ -243,7 +275,7 @@ class Heads:
         head = Head.of(self._log, Snapshot.open(self._log))
         with self._lock:
             # Even if it lies behind what was kept: the table may have been made anew.
-            self._head, self._confirmed_s = head, before
+            self._head, self._confirmed_s, self._whole_s = head, before, before
         return head
 
     def _moved(self, head: Head, commits: Sequence[CommitFile]) -> Head:

@@ -174,7 +174,7 @@ class Writing:
             CommitOutcomeUnknown: It may have been written, and cannot be read back.
             UnavailableError: The store failed; nothing was written.
         """
-        if self._head is not None and self._heads.needs_confirming():
+        if self._head is not None and self._heads.needs_confirming(self._head):
             self._catch_up()
         attempts = self._plan.retry.attempts
         for attempt in range(1, attempts + 1):
