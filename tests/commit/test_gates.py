@@ -163,13 +163,14 @@ def test_materialised_partition_columns_close_a_partitioned_table_to_adds() -> N
 
 
 CHANGES = table(properties={"delta.enableChangeDataFeed": "true"})
+EXTENDED = {"partitionValues": {}, "size": 1, "extendedFileMetadata": True}
 
 
 @pytest.mark.parametrize(
     "files",
     [
         (add("a"), add("b")),
-        (remove("a"), remove("b")),
+        (remove("a", **EXTENDED), remove("b", **EXTENDED)),
         (add("b"), remove("a"), cdc()),
         (add("b", dataChange=False), remove("a", dataChange=False)),
     ],
@@ -183,6 +184,19 @@ def test_a_feed_refuses_changed_rows_without_their_changes() -> None:
         gate(add("b"), remove("a"), metadata=CHANGES, protocol=Protocol(1, 4))
     assert refused.value.found == "changeDataFeed"
     gate(add("b"), remove("a"), metadata=table(), protocol=Protocol(1, 4))
+
+
+def test_a_feed_refuses_removed_files_that_it_could_not_report() -> None:
+    for told in (
+        {},
+        {"partitionValues": {}, "size": 1},
+        EXTENDED | {"extendedFileMetadata": False},
+    ):
+        files = (remove("a", **EXTENDED), remove("b", **told))
+        with pytest.raises(InvalidTransactionError, match="change data feed") as refused:
+            gate(*files, metadata=CHANGES, protocol=Protocol(1, 4))
+        assert refused.value.found == {"row": 1, "path": "b"}
+        gate(*files, metadata=table(), protocol=Protocol(1, 4))
 
 
 def test_change_data_files_need_the_feature() -> None:

@@ -193,6 +193,9 @@ def test_changes_of_rows_are_left_to_who_tells_them(delta: Any, tmp_path: Path) 
     table = lakelog.open(path)
     with table.transaction() as tx:
         tx.add(**data_file(path, "1.parquet", ids(1)))
+    # Without its partition values and size, Delta could not report the file's rows.
+    with pytest.raises(InvalidTransactionError, match="feed"), table.transaction() as tx:
+        tx.remove(path="1.parquet")
     with table.transaction() as tx:
         tx.remove(table.snapshot().files().filter(pl.col("path") == "1.parquet"))
     tx = table.transaction()

@@ -233,6 +233,13 @@ def _absent(files: pl.DataFrame, column: str) -> pl.Series:
     return files[column].is_null()
 
 
+def _told(files: pl.DataFrame, column: str) -> pl.Series:
+    """Which actions have a flag."""
+    if column not in files.columns:
+        return pl.repeat(False, files.height, eager=True)
+    return files[column].fill_null(False)
+
+
 def _refuse_row(
     files: pl.DataFrame,
     wrong: pl.Series,
@@ -365,6 +372,15 @@ def _check_change_data(
             hint="give the commit its cdc actions; rows that are only replaced can be removed "
             "and added in two transactions",
         )
+    _refuse_row(
+        files,
+        gone & ~_told(files, "extendedFileMetadata"),
+        InvalidTransactionError,
+        "the table keeps a change data feed, and a removed file does not tell its partition "
+        "values and size, without which its rows cannot be reported as deleted",
+        table,
+        expected="partitionValues and size, as the rows of Snapshot.files() have them",
+    )
 
 
 def _check_vectors(protocol: Protocol, metadata: Metadata, files: pl.DataFrame, table: str) -> None:
