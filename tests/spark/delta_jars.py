@@ -30,7 +30,7 @@ BROUGHT_BY_SPARK = (
 )
 
 CACHE = Path(__file__).resolve().parent.parent.parent / ".cache"
-SECONDS = 240
+SECONDS = 240.0
 
 
 class JarsUnavailableError(Exception):
@@ -79,7 +79,7 @@ def _fetch(java_home: Path, kept: Path) -> None:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise JarsUnavailableError(f"no answer within {SECONDS} s") from error
+            raise JarsUnavailableError(f"no answer within {SECONDS:g} s") from error
         fetched = Path(folder) / "ivy" / "jars"
         if done.returncode or not any(fetched.glob("*delta-spark*.jar")):
             said = [line.strip() for line in done.stderr.splitlines() if "rror" in line]
