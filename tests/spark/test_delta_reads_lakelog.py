@@ -336,3 +336,63 @@ def test_a_table_that_spark_clustered_is_appended_to(delta: Any, tmp_path: Path)
     state = assert_same_state(delta, path)
     assert {file["clusteringProvider"] for file in state["files"].values()} == {"liquid"}
     assert load(delta, path).count() == 6
+
+
+def test_partition_values_of_every_type_are_the_same(delta: Any, tmp_path: Path) -> None:
+    types: dict[str, Any] = {
+        "truth": pl.Boolean,
+        "byte": pl.Int8,
+        "long": pl.Int64,
+        "double": pl.Float64,
+        "money": pl.Decimal(12, 2),
+        "text": pl.String,
+        "date": pl.Date,
+        "instant": pl.Datetime("us", "UTC"),
+        "ntz": pl.Datetime("us"),
+    }
+    texts = {
+        "truth": "true",
+        "byte": "-128",
+        "long": "-9223372036854775808",
+        "double": "-1.5E-7",
+        "money": "-1234567.89",
+        "text": " ",
+        "date": "1582-10-03",
+        "instant": "2026-03-29T01:30:00.123456Z",
+        "ntz": "2026-03-29 01:30:00.000001",
+    }
+    path = str(tmp_path / "table")
+    table = lakelog.create(path, {"id": pl.Int64, **types}, list(types))
+    with table.transaction() as tx:
+        tx.add(**data_file(path, "1.parquet", ids(1), texts))
+        tx.add(**data_file(path, "2.parquet", ids(2), dict.fromkeys(types)))
+    assert_same_state(delta, path)
+    files = table.snapshot().files(flatten=True).sort("path")
+    ours = files.select(pl.col(f"partition.{name}").alias(name) for name in types).collect()
+    theirs = load(delta, path).orderBy("id").drop("id")
+    moments = theirs.selectExpr("unix_micros(instant)").collect()
+    assert [row[0] for row in moments] == ours["instant"].dt.epoch("us").to_list()
+    rows = [row.asDict() for row in theirs.drop("instant").collect()]
+    assert rows == ours.drop("instant").to_dicts()
+
+
+def test_columns_that_lakelog_mapped_are_read_and_renamed(delta: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    schema = {"id": pl.Int64, "odd name": pl.String, "p": pl.String}
+    table = lakelog.create(path, schema, ["p"], configuration={"delta.columnMapping.mode": "name"})
+    state = assert_same_state(delta, path)
+    physical = {
+        field["name"]: field["metadata"]["delta.columnMapping.physicalName"]
+        for field in state["metadata"]["schemaString"]["fields"]
+    }
+    rows = pl.DataFrame({physical["id"]: [1], physical["odd name"]: ["x"]})
+    with table.transaction() as tx:
+        tx.add(**data_file(path, "1.parquet", rows, {physical["p"]: "q"}))
+    name = f"delta.`{path}`"
+    delta.sql(f"alter table {name} rename column `odd name` to plain")
+    delta.sql(f"alter table {name} add columns (later int)")
+    delta.sql(f"insert into {name} values (2, 'y', null, 3)")
+    assert_same_state(delta, path)
+    frame = load(delta, path).orderBy("id")
+    assert frame.columns == ["id", "plain", "p", "later"]
+    assert [tuple(row) for row in frame.collect()] == [(1, "x", "q", None), (2, "y", None, 3)]
