@@ -52,13 +52,22 @@ def conform(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.Dat
     full = schema()
     wanted = list(columns) if columns is not None else list(full)
     present = frame.schema
-    if all(c in present and present[c] == full[c] for c in wanted):
-        return frame.select(wanted)
-    missing = [pl.lit(None, dtype=full[c]).alias(c) for c in wanted if c not in present]
-    # Through with_columns, because a select of constants alone would have one row.
-    return frame.with_columns(missing).select(
-        pl.col(c) if present.get(c, full[c]) == full[c] else pl.col(c).cast(full[c]) for c in wanted
-    )
+    conformed = []
+    # Columns are put together anew, because a selection runs a query, which copies long columns
+    # that lie in several chunks.
+    for name in wanted:
+        if name not in present:
+            conformed.append(_null(name).new_from_index(0, frame.height))
+        elif present[name] == full[name]:
+            conformed.append(frame.get_column(name))
+        else:
+            conformed.append(frame.get_column(name).cast(full[name]))
+    return pl.DataFrame(conformed)
+
+
+@cache
+def _null(column: str) -> pl.Series:
+    return pl.Series(column, [None], dtype=schema()[column])
 
 
 def concat(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
