@@ -36,7 +36,7 @@ def records(state: State) -> int:
     )
 
 
-@pytest.mark.timeout(900)  # 15 s on a quiet machine; Spark suffers most on a busy one
+@pytest.mark.timeout(900)  # three minutes on two cores that fifteen processes shared
 def test_a_table_of_many_operations_is_the_same_at_every_version(
     delta: Any, tmp_path: Path
 ) -> None:
