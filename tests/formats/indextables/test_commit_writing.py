@@ -10,7 +10,7 @@ import pytest
 
 from lakelog.errors import InvalidPropertyError, MalformedLogError
 from lakelog.formats import ndjson
-from lakelog.formats.indextables import DIALECT
+from lakelog.formats.indextables import DIALECT, framing
 from tests.formats.commit_rows import content, decode
 from tests.formats.indextables.writing import Log
 
@@ -87,6 +87,18 @@ def test_compression_is_what_the_properties_ask_for() -> None:
 def test_without_compression_a_commit_is_plain(configuration: dict[str, str]) -> None:
     properties = {PREFIX + name: value for name, value in configuration.items()}
     assert DIALECT.encode(COMMIT, configuration=properties) == DIALECT.encode(COMMIT)
+
+
+def test_a_commit_that_would_be_refused_on_reading_is_not_compressed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = DIALECT.encode(COMMIT)
+    properties = {PREFIX + "enabled": "true"}
+    for room, compressed in ((len(plain), True), (len(plain) - 1, False)):
+        monkeypatch.setattr(framing, "MAX_DECOMPRESSED_BYTES", room)
+        encoded = DIALECT.encode(COMMIT, configuration=properties)
+        assert (encoded != plain) is compressed
+        assert decode(DIALECT, encoded).files.equals(decode(DIALECT, plain).files)
 
 
 @pytest.mark.parametrize("wrong", [{"codec": "lz4"}, {"gzip.level": "10"}])

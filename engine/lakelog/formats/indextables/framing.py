@@ -38,7 +38,8 @@ def frame_as(data: bytes, configuration: Mapping[str, str | None]) -> bytes:
     """The framing that a table's properties ask for; plain where they do not.
 
     gzip gets the two bytes of codec header, which every reader of the reference knows; a bare
-    stream only its native one.
+    stream only its native one. What would decompress to more than `MAX_DECOMPRESSED_BYTES` stays
+    plain, for `unframe` would refuse it.
 
     Args:
         data: The JSON bytes.
@@ -56,6 +57,8 @@ def frame_as(data: bytes, configuration: Mapping[str, str | None]) -> bytes:
     if level not in set("0123456789"):
         raise InvalidPropertyError(f"{_LEVEL} is no level", expected="0 to 9", found=level)
     if (configuration.get(_ENABLED) or "false").lower() != "true" or codec == "none":
+        return data
+    if len(data) > MAX_DECOMPRESSED_BYTES:
         return data
     header = bytes((_CODEC_MAGIC, _CODEC_GZIP))
     return header + gzip.compress(data, int(level), mtime=0)
