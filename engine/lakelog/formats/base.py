@@ -88,9 +88,10 @@ class LogListing:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CommitInfo:
-    """One commitInfo as parsed JSON: most reads never need it flattened."""
+class CommitInfo(NamedTuple):
+    """One commitInfo as parsed JSON: most reads never need it flattened. A tuple, for a log has
+    tens of thousands.
+    """
 
     version: int | None
     position: int

@@ -13,14 +13,14 @@ from lakelog.storage import LogStore
 def read_commits(
     store: LogStore,
     commits: Sequence[CommitFile],
-    unframe: Callable[[bytes, CommitFile], bytes] = lambda data, _: data,
+    unframe: Callable[[bytes, CommitFile], bytes] | None = None,
 ) -> Iterator[Blob]:
     """Read commits one after another, as far ahead as the store reads.
 
     Args:
         store: Store of the table.
         commits: Commits by version, ascending.
-        unframe: Takes a commit's bytes out of their framing.
+        unframe: Takes a commit's bytes out of their framing; None where they have none.
 
     Raises:
         MalformedLogError: A commit that was listed is gone.
@@ -36,4 +36,6 @@ def read_commits(
                 version=commit.version,
                 hint="open the table again",
             ) from cause
-        yield Blob(commit.version, commit.path, unframe(data, commit))
+        if unframe is not None:
+            data = unframe(data, commit)
+        yield Blob(commit.version, commit.path, data)

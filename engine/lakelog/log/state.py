@@ -302,7 +302,7 @@ class State:
         """The commitInfo of the version's own commit, or None where it has none."""
         self.ensure_readable()
         for part in reversed(self.meta_parts):
-            for info in reversed(part.commit_infos):
+            for info in part.commit_infos[::-1]:
                 if info.version == self.version:
                     return info
         last = self.segment.commits[-1:]

@@ -46,26 +46,26 @@ def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
     parts: dict[tuple[int, int], dict[int, tuple[str, int]]] = {}
     notes: list[str] = []
     for entry in entries:
-        path = f"{LOG_FOLDER}/{entry.name}"
-        size = (entry.size_bytes,)
-        if match := _COMMIT.fullmatch(entry.name):
-            commits.append(CommitFile(int(match[1]), path, entry.size_bytes, entry.modified_ms))
-        elif match := _COMPACTION.fullmatch(entry.name):
-            if int(match[1]) < int(match[2]):
-                compactions.append(
-                    CompactionFile(int(match[1]), int(match[2]), path, entry.size_bytes)
-                )
-        elif ".checkpoint." not in entry.name:
+        name, size_bytes, modified_ms = entry
+        path = f"{LOG_FOLDER}/{name}"
+        if match := _COMMIT.fullmatch(name):
+            commits.append(CommitFile(int(match[1]), path, size_bytes, modified_ms))
             continue
-        elif not entry.size_bytes:
+        size = (size_bytes,)
+        if match := _COMPACTION.fullmatch(name):
+            if int(match[1]) < int(match[2]):
+                compactions.append(CompactionFile(int(match[1]), int(match[2]), path, size_bytes))
+        elif ".checkpoint." not in name:
+            continue
+        elif not size_bytes:
             notes.append(f"{path} is empty and was left out")
-        elif match := _CLASSIC.fullmatch(entry.name):
+        elif match := _CLASSIC.fullmatch(name):
             checkpoints.append(Checkpoint(int(match[1]), "classic", _CLASSIC_RANK, (path,), size))
-        elif match := _PART.fullmatch(entry.name):
+        elif match := _PART.fullmatch(name):
             number, total = int(match[2]), int(match[3])
             if 1 <= number <= total:
                 parts.setdefault((int(match[1]), total), {})[number] = (path, *size)
-        elif match := _V2.fullmatch(entry.name):
+        elif match := _V2.fullmatch(name):
             layout = f"v2-{match[3]}"
             checkpoints.append(Checkpoint(int(match[1]), layout, _V2_RANK, (path,), size))
     for (version, total), found in parts.items():
