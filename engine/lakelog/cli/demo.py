@@ -23,7 +23,7 @@ from lakelog.cli.watch import Meter, open_metered
 from lakelog.cli.where import parse_where
 from lakelog.demo.calendar import commit_ms, plan
 from lakelog.demo.generate import append_commit, make_table
-from lakelog.errors import InternalError
+from lakelog.errors import ConflictError, InternalError
 from lakelog.log.display import size_text
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def run_demo(directory: str | None, commits: int, seed: int) -> None:
     _travel(show, table, mistake)
     _blame(show, table, restored)
     snapshot = _update(show, snapshot, table_path, seed)
+    snapshot = _commit(show, table, snapshot)
     _replay(show, snapshot, state_path)
     _read_back(show, snapshot, state_path)
     show.ending(table_path, state_path, time.perf_counter() - begin)
@@ -180,6 +181,40 @@ def _update(show: _Show, snapshot: Snapshot, path: str, seed: int) -> Snapshot:
         f"Version {later.version} has {count(added, 'file')} more. An update costs the new "
         "commits, not the table."
     )
+    return later
+
+
+def _commit(show: _Show, table: Table, snapshot: Snapshot) -> Snapshot:
+    partition = ["partition.day", "partition.region"]
+    files = snapshot.files(flatten=True).select(*partition, "path", "size")
+    groups = files.group_by(partition).agg(pl.len(), pl.col("size").sum()).collect()
+    day, region, many, size = groups.sort("len", *partition, descending=True).row(0)
+    merged = f"day={day}/region={region}/merged-{snapshot.version + 1}.snappy.parquet"
+    slow = table.transaction(operation="DELETE")
+    old = snapshot.files(where=(pl.col("day") == day) & (pl.col("region") == region)).collect()
+    code = "with table.transaction() as tx: tx.remove(old); tx.add(path=merged, ...)"
+    with show.step("Merge a partition's files in a transaction", code):
+        with table.transaction(operation="OPTIMIZE") as tx:
+            tx.remove(old, dataChange=False)
+            tx.add(
+                path=merged,
+                size=size,
+                partitionValues={"day": day, "region": region},
+                dataChange=False,
+            )
+        later = snapshot.update()
+    _agree("files after the merge", later.num_files(), snapshot.num_files() - many + 1)
+    show.say(
+        f"Version {tx.version} has {count(many, 'file')} of {day}, {region} merged into one. "
+        "A slower writer that began before, and deletes one of them, is told so:"
+    )
+    slow.remove(old.head(1))
+    try:
+        slow.commit()
+    except ConflictError as conflict:
+        show.say(f"{type(conflict).__name__}: {conflict.message}")
+    else:
+        raise InternalError("the demonstration's second writer met no conflict")
     return later
 
 
