@@ -53,7 +53,7 @@ def paths(table: Table) -> list[str]:
 
 
 def clean_up(where: str, tmp_path: Path) -> None:
-    """A checkpoint of the latest version, and the commits below it gone."""
+    """A checkpoint of the latest version, and the commits below it gone; older checkpoints stay."""
     store = open_store(where)
     copy = tmp_path / uuid.uuid4().hex
     (copy / "_delta_log").mkdir(parents=True)
@@ -102,10 +102,13 @@ ASKS: dict[str, Ask] = {
 }
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
 @pytest.mark.parametrize("asked", list(ASKS))
 def test_a_table_that_was_long_open_reads_what_clean_up_left(
-    where: str, tmp_path: Path, asked: str
+    where: str, tmp_path: Path, asked: str, checkpointed: bool
 ) -> None:
+    if checkpointed:
+        clean_up(where, tmp_path)
     table, clock = table_and_clock(where)
     for number in range(3):
         append(table, f"own-{number}")

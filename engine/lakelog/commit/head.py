@@ -18,7 +18,7 @@ clean-up takes away commits that young. It holds for the version that was confir
 other: a transaction that was open while the same table committed others is confirmed by itself.
 
 **Why a head has to be whole.** Its snapshot reads files only when it is asked for something, which
-may be long after it was made. So once a minute a look at the oldest file that it rests on tells
+may be long after it was made. So once a minute a look at the oldest files that it rests on tells
 whether clean-up has been there; then the table is opened anew.
 """
 
@@ -57,7 +57,8 @@ class Head:
         version: Its version.
         protocol: Its protocol.
         metadata: Its metadata.
-        oldest: The file that clean-up takes away first, of those that it rests on.
+        oldest: The files that clean-up takes away first, of those that it rests on: one of the
+            checkpoint's, and the first commit above it.
     """
 
     def __init__(
@@ -72,12 +73,18 @@ class Head:
             self.protocol, self.metadata = snapshot.protocol, snapshot.metadata
             segment = snapshot.read_state(lambda state: state.segment)
             base = segment.checkpoint
-            self.oldest = base.paths[0] if base is not None else segment.commits[0].path
+            self.oldest = (
+                *(base.paths[:1] if base is not None else ()),
+                *(commit.path for commit in segment.commits[:1]),
+            )
+            self._commits_above = bool(segment.commits)
         else:
             assert older is not None
             assert step is not None
             self.version = step.commit.version
-            self.oldest = older.oldest
+            first = () if older._commits_above else (step.commit.path,)  # noqa: SLF001 - its own kind
+            self.oldest = (*older.oldest, *first)
+            self._commits_above = True
             self.protocol = _protocol(step.meta) or older.protocol
             self.metadata = _metadata(step.meta) or older.metadata
 
@@ -246,7 +253,7 @@ class Heads:
         """Whether the files that a head rests on are still there; looks once a minute."""
         now_s = self._runtime.monotonic()
         if now_s - self._whole_s >= _CONFIRMED_S:
-            if self._log.store.stat(head.oldest) is None:
+            if any(self._log.store.stat(path) is None for path in head.oldest):
                 return False
             self._whole_s = now_s
         return True
