@@ -67,8 +67,8 @@ def write_forever(order: dict[str, Any]) -> None:
         acknowledge(order["ack"], tx.version)
 
 
-def run(order: dict[str, Any]) -> int:
-    """Fork a writer, and wait for its end; gives its wait status."""
+def start(order: dict[str, Any]) -> int:
+    """Fork a writer; gives its process id."""
     child = os.fork()
     if child == 0:
         failed = True
@@ -77,14 +77,26 @@ def run(order: dict[str, Any]) -> int:
             failed = False
         finally:
             os._exit(int(failed))
-    if "after_s" in order:
-        # The first commit has been made: what follows is not its import.
-        deadline = time.monotonic() + PATIENCE_S
-        while not os.path.exists(order["ack"]) and time.monotonic() < deadline:
-            time.sleep(0.001)
-        time.sleep(order["after_s"])
-        os.kill(child, signal.SIGKILL)
-    return os.waitpid(child, 0)[1]
+    return child
+
+
+def run(order: dict[str, Any]) -> int:
+    """Start a writer, or ``several``, end those that are to be ended, and wait for all; gives the
+    wait status of the last.
+    """
+    orders = order.get("several", [order])
+    children = [start(each) for each in orders]
+    status = 0
+    for child, each in zip(children, orders, strict=True):
+        if "after_s" in each:
+            # Its first commit has been made: what follows is not its import.
+            deadline = time.monotonic() + PATIENCE_S
+            while not os.path.exists(each["ack"]) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            time.sleep(each["after_s"])
+            os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+    return status
 
 
 def main() -> None:

@@ -183,3 +183,36 @@ def test_writers_killed_at_any_time_lose_nothing_that_was_acknowledged(
         adds = adds.filter((adds["actionType"] == "add") & adds["path"].str.starts_with("writer"))
         assert adds["path"].is_unique().all()
         assert set(versions) <= set(adds["version"])
+
+
+def test_writers_killed_amid_a_race_disturb_no_other(tmp_path: Path, run: Run) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    rng = random.Random(seed)
+    location = str(tmp_path / "t")
+    prepare(location, RUNS[2][0], "delta")
+    acks = [tmp_path / f"{number}.ack" for number in range(6)]
+    orders = [
+        {
+            "do": "write_forever",
+            "location": location,
+            "ack": str(ack),
+            "name": f"writer{number}",
+            "after_s": rng.random() * 0.2,
+        }
+        for number, ack in enumerate(acks)
+    ]
+    assert run("several", several=orders) == -signal.SIGKILL
+    state = read(location)
+    assert state is not None
+    check_the_log(location, "delta", state)
+    by_path = dict(
+        lakelog.open(location).snapshot().files().select("path", "version").collect().iter_rows()
+    )
+    for number, ack in enumerate(acks):
+        versions = acknowledged(ack)
+        written = [by_path.pop(f"writer{number}-{n}") for n in range(len(versions))]
+        assert written == versions, "each writes its own in order, and knows where"
+        by_path.pop(f"writer{number}-{len(versions)}", None)  # the one that was on its way
+    assert all(not path.startswith("writer") for path in by_path)
+    commit_again(location, "delta", state)
