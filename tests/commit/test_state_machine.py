@@ -5,6 +5,7 @@ clean-up, time travel and new beginnings, against the plain model of a table.
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import tempfile
@@ -18,9 +19,7 @@ import pytest
 from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
-    consumes,
     initialize,
     invariant,
     precondition,
@@ -44,6 +43,7 @@ from tests.model.compare import rows_of
 from tests.model.conflicts import ERRORS
 from tests.model.observe import disagreements, replay_from_its_base
 
+EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "20"))
 SCHEMA = schema(field("p", "string"), field("x", "long"))
 PROPERTIES = {"delta.enableDeletionVectors": "true", "delta.feature.domainMetadata": "supported"}
 PATHS = ("f0", "f 1", "é%2", "d/f3", "f4")
@@ -56,25 +56,15 @@ STATS = '{"numRecords":9}'
 SESSIONS = 2
 A_WHILE_S = 120.0
 
-STEPS = st.tuples(
-    st.sampled_from(
-        (
-            "add",
-            "add",
-            "remove",
-            "remove",
-            "vector",
-            "read",
-            "read all",
-            "txn",
-            "domain",
-            "property",
-        )
-    ),
-    st.integers(0, 5),
-    st.integers(0, 5),
+KINDS = "add add remove remove vector read read-all txn domain property".split()
+STEPS = st.lists(
+    st.tuples(st.sampled_from(KINDS), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=4
 )
 """What to do, and two numbers that choose with what."""
+
+LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet")
+SESSION = st.integers(0, SESSIONS - 1)
+APP = st.none() | st.tuples(st.sampled_from(APPS), st.integers(0, 4))
 
 
 class Armed(InjectingStore):
@@ -149,7 +139,7 @@ class Held:
 
     def do(self, what: str, i: int, j: int) -> None:
         """One step; one that makes no sense here is left out."""
-        getattr(self, "do_" + what.replace(" ", "_"))(i, j)
+        getattr(self, "do_" + what.replace("-", "_"))(i, j)
 
     def do_add(self, i: int, j: int) -> None:
         path = PATHS[i % len(PATHS)]
@@ -229,8 +219,6 @@ def vector(where: str) -> dict[str, Any]:
 class Transactions(RuleBasedStateMachine):
     """Each rule does the same to lakelog and to the model, and the table must read alike."""
 
-    held: Bundle[Held] = Bundle("held")
-
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp())
@@ -238,6 +226,8 @@ class Transactions(RuleBasedStateMachine):
         self.seeds = iter(range(1_000_000))
         self.checkpoints: set[int] = set()
         self.first_commit = 0
+        self.steps = 0
+        self.held: list[Held] = []
         self.patch: Any = None
 
     @initialize(near=st.booleans(), times=st.booleans())
@@ -287,14 +277,44 @@ class Transactions(RuleBasedStateMachine):
     # --- transactions
 
     @rule(
-        target=held,
-        session=st.integers(0, SESSIONS - 1),
-        steps=st.lists(STEPS, max_size=4),
+        session=SESSION,
+        steps=STEPS,
         serializable=st.booleans(),
-        app=st.none() | st.tuples(st.sampled_from(APPS), st.integers(0, 4)),
+        app=APP,
+        others=st.lists(STEPS, max_size=2),
+        fault=st.sampled_from(FAULTS),
+        hold=st.booleans(),
     )
-    def hold(self, session: int, steps: list[Any], serializable: bool, app: Any) -> Held:
-        return self.begin(session, steps, serializable, app)
+    def transact(
+        self,
+        session: int,
+        steps: list[Any],
+        serializable: bool,
+        app: Any,
+        others: list[list[Any]],
+        fault: Fault | None,
+        hold: bool,
+    ) -> None:
+        """One transaction, and others that are faster; it is committed now or much later."""
+        made = self.begin(session, steps, serializable, app)
+        for number, other in enumerate(others):
+            self.commit(self.begin(number, other, serializable=False, app=None), None)
+        if hold:
+            self.held.append(made)
+        else:
+            self.commit(made, fault)
+
+    @precondition(lambda self: self.held)
+    @rule(number=st.integers(0, 100), fault=st.sampled_from(FAULTS), abandon=st.booleans())
+    def finish(self, number: int, fault: Fault | None, abandon: bool) -> None:
+        """End a transaction that is held open; now and then by an exception."""
+        held = self.held.pop(number % len(self.held))
+        if abandon and number < 20:
+            with pytest.raises(KeyError), held.real:
+                raise KeyError
+            assert held.real.version is None
+        else:
+            self.commit(held, fault)
 
     def begin(self, session: int, steps: list[Any], serializable: bool, app: Any) -> Held:
         isolation = "Serializable" if serializable else "WriteSerializable"
@@ -302,14 +322,6 @@ class Transactions(RuleBasedStateMachine):
         for step in steps:
             held.do(*step)
         return held
-
-    @rule(session=st.integers(0, SESSIONS - 1), steps=st.lists(STEPS, min_size=1, max_size=4))
-    def begin_and_commit(self, session: int, steps: list[Any]) -> None:
-        self.commit(self.begin(session, steps, serializable=False, app=None), None)
-
-    @rule(held=consumes(held), fault=st.sampled_from(FAULTS))
-    def commit_held(self, held: Held, fault: Fault | None) -> None:
-        self.commit(held, fault)
 
     def commit(self, held: Held, fault: Fault | None) -> None:
         store = held.session.store
@@ -342,12 +354,6 @@ class Transactions(RuleBasedStateMachine):
         if isinstance(answer, int):
             self.check_commit(answer)
 
-    @rule(held=consumes(held))
-    def abandon(self, held: Held) -> None:
-        with pytest.raises(KeyError), held.real:
-            raise KeyError
-        assert held.real.version is None
-
     def check_commit(self, version: int) -> None:
         """Every action is in its commit once."""
         lines = (self.root / f"_delta_log/{version:020d}.json").read_text().splitlines()
@@ -362,30 +368,35 @@ class Transactions(RuleBasedStateMachine):
 
     # --- what others do
 
-    @rule(session=st.integers(0, SESSIONS - 1), seconds=st.sampled_from([0.0, 10.0, A_WHILE_S]))
-    def reopen_after_a_while(self, session: int, seconds: float) -> None:
-        self.clock.sleep(seconds)
-        self.sessions[session] = self.session()
-
     @rule(
-        data=st.data(),
-        layout=st.sampled_from(["classic", "multipart", "v2-json", "v2-parquet"]),
-        point=st.booleans(),
-        seed=st.integers(0, 1000),
+        what=st.sampled_from(("reopen", *LAYOUTS)),
+        number=st.integers(0, 100),
+        seconds=st.sampled_from([0.0, 10.0, A_WHILE_S]),
+        flag=st.booleans(),
     )
-    def checkpoint(self, data: st.DataObject, layout: str, point: bool, seed: int) -> None:
-        version = data.draw(st.sampled_from(self.readable_versions()))
-        if version in self.checkpoints:
-            return
-        self.checkpoints.add(version)
-        state = replay.replay(self.root, version)
-        checkpoint_writer.write(self.root, state, layout, random.Random(seed))
-        if point:
-            hint = {"version": version, "size": len(state.files)}
-            (self.root / "_delta_log/_last_checkpoint").write_text(json.dumps(hint))
+    def maintain(self, what: str, number: int, seconds: float, flag: bool) -> None:
+        """Time passes, and somebody opens the table anew, or writes a checkpoint."""
+        self.clock.sleep(seconds)
+        if what == "reopen":
+            self.sessions[number % SESSIONS] = self.session()
+        else:
+            self.checkpoint(number, what, point=flag, clean_up=number % 3 == 0)
 
-    @precondition(lambda self: self.checkpoints and max(self.checkpoints) > self.first_commit)
-    @rule()
+    def checkpoint(self, number: int, layout: str, point: bool, clean_up: bool) -> None:
+        versions = self.readable_versions()
+        version = versions[number % len(versions)]
+        if version not in self.checkpoints:
+            self.checkpoints.add(version)
+            state = replay.replay(self.root, version)
+            # No two of them may choose the same names.
+            rng = random.Random(1000 * version + number)
+            checkpoint_writer.write(self.root, state, layout, rng)
+            if point:
+                hint = {"version": version, "size": len(state.files)}
+                (self.root / "_delta_log/_last_checkpoint").write_text(json.dumps(hint))
+        if clean_up:
+            self.clean_up()
+
     def clean_up(self) -> None:
         """Commits below the last checkpoint go, long after they were written."""
         self.clock.sleep(A_WHILE_S)
@@ -398,25 +409,32 @@ class Transactions(RuleBasedStateMachine):
     def readable_versions(self) -> list[int]:
         return replay.list_log(self.root).rebuildable()
 
-    @rule(data=st.data())
-    def travel(self, data: st.DataObject) -> None:
-        version = data.draw(st.sampled_from(self.readable_versions()))
+    @invariant()
+    def the_latest_version_reads_as_the_model_says(self) -> None:
+        self.check_state(lakelog.open(self.root).snapshot(), self.plain.version)
+
+    @invariant()
+    def an_old_version_reads_as_the_model_says(self) -> None:
+        self.steps += 1
+        if self.steps % 2:
+            return
+        versions = self.readable_versions()
+        version = versions[self.steps * 7 % len(versions)]
         table = lakelog.open(self.root)
         found = [v for first, last in table.versions() for v in range(first, last + 1)]
-        assert found == self.readable_versions()
+        assert found == versions
         self.check_state(table.snapshot(version), version)
         if self.first_commit == 0:
             timestamp = replay.commit_times(self.root)[version]
             assert table.snapshot(timestamp=timestamp).version == version
 
-    @rule(session=st.integers(0, SESSIONS - 1))
-    def update(self, session: int) -> None:
-        self.sessions[session].snapshot = self.sessions[session].snapshot.update()
-        self.check_state(self.sessions[session].snapshot, self.plain.version)
-
     @invariant()
-    def reads_as_the_model_says(self) -> None:
-        self.check_state(lakelog.open(self.root).snapshot(), self.plain.version)
+    def an_updated_snapshot_reads_as_the_model_says(self) -> None:
+        if self.steps % 2 == 0:
+            return
+        session = self.sessions[self.steps // 2 % SESSIONS]
+        session.snapshot = session.snapshot.update()
+        self.check_state(session.snapshot, self.plain.version)
 
     def check_state(self, snapshot: Snapshot, version: int) -> None:
         expected = self.plain.state(version)
@@ -444,8 +462,7 @@ def brief(action: dict[str, Any]) -> str:
     return f"{kind} {file} {json.dumps([body.get(name) for name in names], sort_keys=True)}"
 
 
-@pytest.mark.parametrize("examples", [25])
-def test_transactions_do_what_the_plain_model_does(examples: int) -> None:
+def test_transactions_do_what_the_plain_model_does() -> None:
     run_state_machine_as_test(
-        Transactions, settings=settings(max_examples=examples, stateful_step_count=25)
+        Transactions, settings=settings(max_examples=EXAMPLES, stateful_step_count=25)
     )
