@@ -142,6 +142,14 @@ class InvalidPropertyError(InvalidTransactionError):
     kind = "invalid_property"
 
 
+class UnsafeRetentionError(InvalidInputError):
+    """What is asked would delete what the table's retention promises to keep; nothing was
+    deleted.
+    """
+
+    kind = "unsafe_retention"
+
+
 class NotFoundError(LakelogError, FileNotFoundError):
     """What was asked for is not there."""
 
@@ -176,6 +184,22 @@ class CheckpointCorruptionError(CorruptionError):
     """A checkpoint cannot be read, and no older files give the version soundly."""
 
     kind = "checkpoint_corruption"
+
+
+class CheckpointValidationError(CorruptionError):
+    """A checkpoint can be read, and is not what replay gives (``expected`` and ``found``). One that
+    was just written has not been published.
+    """
+
+    kind = "checkpoint_validation"
+
+
+class UnsoundRepairError(CorruptionError):
+    """What is broken cannot be made again from what is left; ``hint`` says what would have to be
+    restored. Nothing was changed.
+    """
+
+    kind = "unsound_repair"
 
 
 class InvalidActionError(CorruptionError):
@@ -297,6 +321,18 @@ class UnavailableError(LakelogError, OSError):
     """The store did not answer, or answered with a fault: retry later."""
 
     kind = "unavailable"
+
+
+class CheckpointWriteError(UnavailableError):
+    """A checkpoint could not be written; the one before it is as it was."""
+
+    kind = "checkpoint_write"
+
+
+class ReadTimeoutError(UnavailableError, TimeoutError):
+    """Files were not read in time; ``found`` names those still missing."""
+
+    kind = "read_timeout"
 
 
 class UnsupportedStoreError(UnsupportedError):

@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog import actions
+from lakelog.contract import Struct
 from lakelog.storage import LogStore
 
 STRUCT_STATISTICS = "stats_parsed"
@@ -132,6 +133,121 @@ class CommitContent:
     info: Mapping[str, Any] = field(default_factory=dict)
     meta: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
     files: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
+
+
+@dataclass(frozen=True)
+class SidecarFile:
+    """One sidecar as a V2 manifest names it.
+
+    Attributes:
+        path: File, relative to the table root.
+        size_bytes: Its length.
+        modified_ms: Its modification time, milliseconds since the Unix epoch.
+        tags: What the manifest keeps with it.
+    """
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CheckpointPlan:
+    """What a checkpoint is to look like; decided before the first byte is written.
+
+    Attributes:
+        version: Table version whose state it holds.
+        layout: As `Checkpoint.layout`; one that the dialect writes.
+        parts: Files that the file actions are spread over (parts, sidecars); 1 for a layout of
+            one file. 0 for V2: file actions stand in the manifest itself.
+        schema: The table's schema, for typed copies of statistics and partition values.
+        partition_columns: Its partition columns, in order.
+        mapping: Its column mapping mode: ``none``, ``name`` or ``id``.
+        deletion_vectors: Whether a logical file is (path, dvId), and not the path alone.
+        stats_as_json: Whether statistics are written as text.
+        stats_as_struct: Whether statistics and partition values are written typed.
+        compression: Parquet codec, as pyarrow spells it.
+        row_group_rows: Most rows of a row group.
+        created_ms: The present, milliseconds since the Unix epoch, where the layout records it.
+        kept: V2 only: sidecars of an earlier checkpoint whose file actions stay as they are; the
+            manifest names them beside the new ones.
+    """
+
+    version: int
+    layout: str
+    parts: int
+    schema: Struct
+    partition_columns: tuple[str, ...]
+    mapping: str = "none"
+    deletion_vectors: bool = False
+    stats_as_json: bool = True
+    stats_as_struct: bool = False
+    compression: str = "zstd"
+    row_group_rows: int = 50_000
+    created_ms: int = 0
+    kept: tuple[SidecarFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """One file of a checkpoint that is written but not yet seen.
+
+    Attributes:
+        path: Where it stands now, relative to the table root. Equal to `target` where no reader
+            looks at it before another file names it (a sidecar).
+        target: Where it is to stand.
+        size_bytes: Its length.
+        num_actions: Rows in it.
+    """
+
+    path: str
+    target: str
+    size_bytes: int
+    num_actions: int
+
+
+@dataclass(frozen=True)
+class StagedCheckpoint:
+    """A checkpoint that is written but not yet seen.
+
+    Attributes:
+        checkpoint: It, over the files as they stand now: `Dialect.open_checkpoint` reads it.
+        files: Its files in the order in which they are to get their names; with the last one it is
+            complete, and never before.
+        pointer: The pointer file's path and content; written after them, forward only.
+    """
+
+    checkpoint: Checkpoint
+    files: tuple[StagedFile, ...]
+    pointer: tuple[str, bytes]
+
+
+class CheckpointWriter(Protocol):
+    """Writes the files of one checkpoint under names that no reader looks at.
+
+    Rows come flattened and narrow, paths decoded, ``dvId`` where there are deletion vectors.
+    """
+
+    columns: tuple[str, ...]
+    """Flattened columns of file actions that it writes; `STRUCT_STATISTICS` among them where typed
+    statistics are taken over as they are kept."""
+
+    def write_meta(self, meta: pl.DataFrame) -> None:
+        """All rows that are no file actions, once, before the files."""
+        ...
+
+    def write_files(self, files: pl.DataFrame) -> None:
+        """File actions of one kind, some 65,536 rows at a time."""
+        ...
+
+    def finish(self) -> StagedCheckpoint:
+        """Close the files."""
+        ...
+
+    def abandon(self) -> None:
+        """Delete what was written, as far as the store lets us; never raises `LakelogError`."""
+        ...
 
 
 class CheckpointReader(Protocol):
@@ -259,6 +375,14 @@ class Dialect(Protocol):
 
     def open_checkpoint(self, store: LogStore, checkpoint: Checkpoint) -> CheckpointReader:
         """A reader over one checkpoint; opens files only when asked to read."""
+        ...
+
+    def checkpoint_writer(self, store: LogStore, plan: CheckpointPlan) -> CheckpointWriter:
+        """A writer of one checkpoint.
+
+        Raises:
+            InvalidInputError: The dialect does not write that layout.
+        """
         ...
 
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:

@@ -17,10 +17,10 @@ What a writer may rely on, whatever the store:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import BinaryIO, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO, NamedTuple, Protocol, Self
 
-from lakelog.errors import InvalidInputError
+from lakelog.errors import InvalidInputError, LakelogError
 
 IN_FLIGHT = 64
 """How many requests of one call a remote store carries out at the same time."""
@@ -38,6 +38,44 @@ class FileEntry(NamedTuple):
     name: str
     size_bytes: int
     modified_ms: int
+
+
+class Upload(Protocol):
+    """A file being written in pieces; as a context manager it closes, or abandons on an error."""
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append; returns how many bytes were taken, which is all.
+
+        Raises:
+            UnavailableError: The store failed; the file will not appear.
+        """
+        ...
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        ...
+
+    def close(self) -> None:
+        """Make the file appear, whole and durable; a second call does nothing.
+
+        Raises:
+            OutcomeUnknownError: It may have appeared.
+            UnavailableError: It certainly did not.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Leave nothing behind, as far as the store lets us; after `close` it does nothing."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed or abandoned."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
 
 
 class LogStore(Protocol):
@@ -135,12 +173,54 @@ class LogStore(Protocol):
         """
         ...
 
+    def upload(self, path: str) -> Upload:
+        """Create or replace a file in pieces, in bounded memory: nothing stands under its name
+        before it is closed.
+
+        Raises:
+            UnavailableError: The store failed.
+            UnsupportedStoreError: The store has a `refusal`.
+        """
+        ...
+
+    def move(self, source: str, target: str) -> None:
+        """Give a file another name, replacing what has it; readers of `target` see the old file or
+        the new one, whole. An object store copies and deletes, so both may stand for a while.
+
+        Raises:
+            NotFoundError: There is no `source`.
+            OutcomeUnknownError: It may have been moved, or only copied.
+            UnavailableError: It was certainly not moved.
+            UnsupportedStoreError: The store has a `refusal`.
+        """
+        ...
+
     def delete(self, path: str) -> None:
         """Delete a file; one that is not there is no error.
 
         Raises:
             UnavailableError: The store failed; the file may be gone.
             UnsupportedStoreError: The store has a `refusal`.
+        """
+        ...
+
+    def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
+        """Delete files, many at once; those that are not there are no error.
+
+        Returns:
+            The errors of those that could not be deleted, each with its ``path``; the others are
+            gone.
+
+        Raises:
+            UnsupportedStoreError: The store has a `refusal`.
+        """
+        ...
+
+    def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
+        """Every file below `folder`, however deep, in batches and in no order; names are relative
+        to `folder`, with ``/``. A folder that does not exist gives nothing.
+
+        Memory: a batch of some thousand entries.
         """
         ...
 

@@ -1,0 +1,1 @@
+"""Checkpoints: planned, written, proved against replay, published, scheduled, repaired."""

@@ -1,0 +1,1 @@
+"""What may go: log cleanup, vacuum of data files, and what a retention would cost."""
