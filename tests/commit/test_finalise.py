@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from lakelog.commit.intent import WRITE_SERIALIZABLE, Intent, Reads
 from lakelog.commit.row_tracking import assign, num_records, water_mark
 from lakelog.commit.rows import metadata_row, with_file_defaults
 from lakelog.commit.staging import rows_frame, stage_one
+from lakelog.formats import delta
 from lakelog.log.metadata import Metadata, Protocol
 from tests.commit.tables import NOW_MS
 
@@ -214,5 +216,6 @@ def test_actions_are_written_in_the_order_of_the_protocol() -> None:
         {"actionType": "protocol", "minReaderVersion": 1, "minWriterVersion": 2},
     ]
     content = finalise(intent([], rows), DESCRIPTION, ground(), NOW_MS, "delta")
-    kinds = content.meta["actionType"].to_list()
-    assert kinds == ["protocol", "metaData", "domainMetadata", "txn"]
+    lines = [json.loads(line) for line in delta.DIALECT.encode(content).splitlines()]
+    kinds = [kind for line in lines for kind in line]
+    assert kinds == ["commitInfo", "protocol", "metaData", "domainMetadata", "txn"]

@@ -50,10 +50,8 @@ def test_random_commits_are_spelled_as_the_plain_encoder_does_and_read_back(
     assert parsed(encoded) == model.encode(info, meta, files, name)
 
     found = decode(DIALECTS[name], encoded)
-    order = {"protocol": 0, "metaData": 1}
-    ordered = sorted(meta, key=lambda row: order.get(row["actionType"], 2))
     start = 1 if info and name == "delta" else 0
-    rows = making.expected([*ordered, *files], name, start)
+    rows = making.expected([*model.in_order(meta), *files], name, start)
     read = sorted(
         (row for part in (found.meta, found.files, found.other) for row in plain(part)),
         key=lambda row: row["position"],

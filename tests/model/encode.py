@@ -82,11 +82,15 @@ def _merge(body: Json, extra: Json) -> None:
             body[key] = value
 
 
+def in_order(meta: Iterable[Row]) -> list[Row]:
+    """Rows that are no file actions, in the order in which they are written."""
+    kinds = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
+    return sorted(meta, key=lambda row: kinds.index(row["actionType"]))
+
+
 def encode(info: Json, meta: Iterable[Row], files: Iterable[Row], dialect: str) -> list[Json]:
     """The objects of a commit, in the order of its lines."""
-    rank = {"protocol": 0, "metaData": 1}
-    ordered = sorted(meta, key=lambda row: rank.get(row["actionType"], 2))
-    lines = [encode_row(row, dialect) for row in (*ordered, *files)]
+    lines = [encode_row(row, dialect) for row in (*in_order(meta), *files)]
     if not info:
         return lines
     if dialect == "delta" or not lines:

@@ -11,7 +11,7 @@ from types import EllipsisType
 from typing import Any
 
 from lakelog.commit import column_mapping, row_tracking
-from lakelog.commit.features import FEATURE_PROPERTY
+from lakelog.commit.features import FEATURE_PROPERTY, is_on
 from lakelog.commit.rows import metadata_row, protocol_row
 from lakelog.commit.runtime import Runtime
 from lakelog.commit.schemas import SchemaLike, schema_text
@@ -129,7 +129,7 @@ def settled_metadata(metadata: Metadata, before: Metadata | None, runtime: Runti
         if not key.lower().startswith(FEATURE_PROPERTY)
         or (before is not None and before.configuration.get(key) == value)
     }
-    if row_tracking.is_true(configuration, row_tracking.ENABLED):
+    if is_on(configuration, row_tracking.ENABLED):
         for key, prefix in (
             (row_tracking.ROW_ID_COLUMN, "_row-id-col-"),
             (row_tracking.ROW_VERSION_COLUMN, "_row-commit-version-col-"),

@@ -9,7 +9,7 @@ import polars as pl
 from lakelog import actions
 from lakelog.commit import gates, row_tracking
 from lakelog.commit.consistency import check_files, check_metadata
-from lakelog.commit.features import supports
+from lakelog.commit.features import is_on, supports
 from lakelog.commit.finalise import after
 from lakelog.commit.intent import Intent
 from lakelog.commit.upgrade import check_protocol_change
@@ -57,9 +57,9 @@ def _check_row_tracking(
     intent: Intent, metadata: Metadata, table: str, live_files: Callable[[], pl.LazyFrame]
 ) -> None:
     """Row tracking may be turned on only where every file has its ids."""
-    if not row_tracking.is_true(metadata.configuration, row_tracking.ENABLED):
+    if not is_on(metadata.configuration, row_tracking.ENABLED):
         return
-    if row_tracking.is_true(intent.metadata.configuration, row_tracking.ENABLED):
+    if is_on(intent.metadata.configuration, row_tracking.ENABLED):
         return
     files = live_files().select(*actions.KEY, "baseRowId").collect()
     bare = files.filter(files["baseRowId"].is_null())

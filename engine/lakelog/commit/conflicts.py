@@ -98,7 +98,7 @@ from lakelog.errors import (
     ProtocolChangedError,
 )
 from lakelog.log.files import FilesQuery
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.metadata import Metadata, last_metadata, last_protocol
 
 Matches = Callable[[pl.DataFrame, tuple[pl.Expr, ...]], pl.Series]
 """Which files may hold a row of one of the predicates: one Boolean a file; null means it may."""
@@ -109,18 +109,6 @@ ROW_TRACKING_DOMAIN = "delta.rowTracking"
 _BACKFILLS = frozenset({"ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL"})
 _MATCHED = ("path", "partitionValues", "stats", "numRecords", "minValues", "maxValues")
 _LONGEST_FOUND = 200
-_PROTOCOL = ("minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures")
-_METADATA = (
-    "metadataId",
-    "name",
-    "description",
-    "formatProvider",
-    "formatOptions",
-    "schemaString",
-    "partitionColumns",
-    "configuration",
-    "createdTime",
-)
 
 
 class Rule(NamedTuple):
@@ -284,8 +272,8 @@ def rebase(intent: Intent, winner: Winner) -> Intent:
     """
     return replace(
         intent,
-        protocol=_written_protocol(winner.actions.meta) or intent.protocol,
-        metadata=_written_metadata(winner.actions.meta) or intent.metadata,
+        protocol=last_protocol(winner.actions.meta) or intent.protocol,
+        metadata=last_metadata(winner.actions.meta) or intent.metadata,
     )
 
 
@@ -332,7 +320,7 @@ def _error(rule: str, found: str, winner: Winner) -> ConflictError:
 
 
 def _protocol(intent: Intent, winner: Winner, format: str) -> Iterator[tuple[str, str]]:  # noqa: A002
-    ours, theirs = _written_protocol(intent.meta), _written_protocol(winner.actions.meta)
+    ours, theirs = last_protocol(intent.meta), last_protocol(winner.actions.meta)
     if theirs is not None:
         if ours is not None:
             yield "protocol_changed_by_both", "protocol"
@@ -354,12 +342,12 @@ def _may_use_features(winner: Winner) -> bool:
 
 
 def _metadata(intent: Intent, winner: Winner, format: str) -> Iterator[tuple[str, str]]:  # noqa: A002
-    theirs = _written_metadata(winner.actions.meta)
+    theirs = last_metadata(winner.actions.meta)
     if theirs is None:
         return
-    protocol = _written_protocol(winner.actions.meta) or intent.protocol
+    protocol = last_protocol(winner.actions.meta) or intent.protocol
     changes = winning_state.metadata_changes(intent.metadata, theirs, protocol, format)
-    if _written_metadata(intent.meta) is not None:
+    if last_metadata(intent.meta) is not None:
         yield "metadata_changed_by_both", ", ".join(changes) or "metaData"
     elif changes:
         yield "metadata_changed", ", ".join(changes)
@@ -410,7 +398,7 @@ def _read_files(intent: Intent, winner: Winner, matches: Matches) -> Iterator[tu
         counts = not _only_rearranges(intent) and not _is_exempt(intent, winner)
         if counts and (path := _first_read(intent, _of(files, "add"), matches)) is not None:
             yield "read_files_appended", path
-    metadata = _written_metadata(intent.meta)
+    metadata = last_metadata(intent.meta)
     if metadata is not None and winning_state.tightened(intent.metadata, metadata):
         added = _paths(files, "add")
         if added.len():
@@ -448,7 +436,7 @@ def _is_exempt(intent: Intent, winner: Winner) -> bool:
         return not changes.fill_null(True).any()
     return (
         intent.isolation == WRITE_SERIALIZABLE
-        and _written_metadata(intent.meta) is None
+        and last_metadata(intent.meta) is None
         and _info(winner, "isBlindAppend") is True
     )
 
@@ -461,16 +449,6 @@ def _info(winner: Winner, name: str) -> object:
 def _operation(winner: Winner) -> str | None:
     operation = _info(winner, "operation")
     return _short(operation) if isinstance(operation, str) else None
-
-
-def _written_protocol(meta: pl.DataFrame) -> Protocol | None:
-    rows = _rows(meta, "protocol", _PROTOCOL)
-    return Protocol.from_row(rows.row(-1, named=True)) if rows.height else None
-
-
-def _written_metadata(meta: pl.DataFrame) -> Metadata | None:
-    rows = _rows(meta, "metaData", _METADATA)
-    return Metadata.from_row(rows.row(-1, named=True)) if rows.height else None
 
 
 def _rows(frame: pl.DataFrame, kind: str, columns: tuple[str, ...]) -> pl.DataFrame:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 import polars as pl
 
 from lakelog import actions
@@ -22,12 +21,12 @@ from lakelog.commit.intent import Intent
 from lakelog.commit.staging import rows_frame
 from lakelog.errors import InvalidTransactionError
 from lakelog.formats.base import CommitContent
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.formats.exact import text_of
+from lakelog.log.metadata import Metadata, Protocol, last_metadata, last_protocol
 
 ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
 ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 _FEATURE = "inCommitTimestamp"
-_META_ORDER = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 
 
 @dataclass(frozen=True)
@@ -102,12 +101,10 @@ def turns_on_timestamps(intent: Intent) -> bool:
 
 def after(intent: Intent) -> tuple[Protocol, Metadata]:
     """Protocol and metadata as they will be after the commit."""
-    protocol, metadata = intent.protocol, intent.metadata
-    for row in _rows(intent.meta, "protocol"):
-        protocol = Protocol.from_row(row)
-    for row in _rows(intent.meta, "metaData"):
-        metadata = Metadata.from_row(row)
-    return protocol, metadata
+    return (
+        last_protocol(intent.meta) or intent.protocol,
+        last_metadata(intent.meta) or intent.metadata,
+    )
 
 
 def _rows(meta: pl.DataFrame, kind: str) -> Sequence[dict[str, Any]]:
@@ -151,31 +148,27 @@ def finalise(
             meta = _record_enablement(meta, intent, ground, version, at)
     elif _rows(meta, "mergeskip"):
         meta = skips.counted(meta, ground.meta)
-    return CommitContent(info, _ordered(meta), files)
+    return CommitContent(info, meta, files)
 
 
 def _commit_info(description: Description, now_ms: int) -> dict[str, Any]:
     info: dict[str, Any] = {
         "timestamp": now_ms,
         "operation": description.operation,
-        "operationParameters": {k: _text(v) for k, v in description.parameters.items()},
+        "operationParameters": {k: text_of(v) for k, v in description.parameters.items()},
     }
     if description.read_version is not None:
         info["readVersion"] = description.read_version
     info |= {
         "isolationLevel": description.isolation,
         "isBlindAppend": description.blind_append,
-        "operationMetrics": {k: _text(v) for k, v in description.metrics.items()},
+        "operationMetrics": {k: text_of(v) for k, v in description.metrics.items()},
         "engineInfo": description.engine_info,
         "txnId": description.txn_id,
     }
     if description.user_metadata is not None:
         info["userMetadata"] = description.user_metadata
     return info
-
-
-def _text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _commit_time(
@@ -231,12 +224,3 @@ def _track_rows(
         }
         meta = actions.concat([meta, rows_frame([domain])])
     return assigned.files, meta, info
-
-
-def _ordered(meta: pl.DataFrame) -> pl.DataFrame:
-    if meta.height < 2:
-        return meta
-    rank = meta["actionType"].replace_strict(
-        list(_META_ORDER), list(range(len(_META_ORDER))), return_dtype=pl.Int32
-    )
-    return meta if rank.is_sorted() else meta[rank.arg_sort()]

@@ -37,9 +37,9 @@ from lakelog.errors import MalformedLogError
 from lakelog.formats.base import CommitFile
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.log.context import Log
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.metadata import last_metadata, last_protocol
 from lakelog.log.opening import extend_state
-from lakelog.log.replay import last_of, reconcile_meta
+from lakelog.log.replay import reconcile_meta
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
 from lakelog.storage.base import FileEntry
@@ -85,8 +85,8 @@ class Head:
             first = () if older._commits_above else (step.commit.path,)  # noqa: SLF001 - its own kind
             self.oldest = (*older.oldest, *first)
             self._commits_above = True
-            self.protocol = _protocol(step.meta) or older.protocol
-            self.metadata = _metadata(step.meta) or older.metadata
+            self.protocol = last_protocol(step.meta) or older.protocol
+            self.metadata = last_metadata(step.meta) or older.metadata
 
     @classmethod
     def of(cls, log: Log, snapshot: Snapshot) -> Head:
@@ -145,16 +145,6 @@ class Head:
             self._snapshot = Snapshot(below.read_state(extend))
             self._older = None  # the snapshot tells all that it told
         return self._snapshot
-
-
-def _protocol(meta: pl.DataFrame) -> Protocol | None:
-    rows = last_of(meta, "protocol") if meta.height else meta
-    return Protocol.from_row(rows.row(0, named=True)) if rows.height else None
-
-
-def _metadata(meta: pl.DataFrame) -> Metadata | None:
-    rows = last_of(meta, "metaData") if meta.height else meta
-    return Metadata.from_row(rows.row(0, named=True)) if rows.height else None
 
 
 def commits_after(log: Log, version: int, *, confirmed: bool) -> list[CommitFile] | None:
@@ -296,7 +286,7 @@ class Heads:
         decoded = self._log.dialect.decode(self._log.store, commits, files=False)
         for step in steps_of(commits, decoded):
             head = head.after(step)
-        if last_of(decoded.meta, "protocol").height:
+        if last_protocol(decoded.meta) is not None:
             self._log.dialect.check_readable(
                 {
                     "minReaderVersion": head.protocol.min_reader_version,

@@ -15,6 +15,7 @@ import polars as pl
 
 from lakelog import actions
 from lakelog.commit.row_tracking import num_records
+from lakelog.commit.rows import protocol_row
 from lakelog.log.metadata import Metadata, Protocol
 
 
@@ -87,13 +88,7 @@ def _of_metadata(before: Metadata, metadata: Metadata) -> Operation:
 
 
 def _protocol(protocol: Protocol) -> dict[str, Any]:
-    body = {
-        "minReaderVersion": protocol.min_reader_version,
-        "minWriterVersion": protocol.min_writer_version,
-        "readerFeatures": protocol.reader_features,
-        "writerFeatures": protocol.writer_features,
-    }
-    return {k: v for k, v in body.items() if v is not None}
+    return {k: v for k, v in protocol_row(protocol).items() if v is not None}
 
 
 def _json(value: Any) -> str:

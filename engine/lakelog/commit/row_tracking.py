@@ -5,14 +5,13 @@ Source: Delta protocol, Writer Requirements for Row Tracking.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import orjson
 import polars as pl
 
 from lakelog import actions
-from lakelog.commit.features import supports
+from lakelog.commit.features import is_on, supports
 from lakelog.errors import CorruptionError, InvalidTransactionError
 from lakelog.log.metadata import Metadata, Protocol
 
@@ -36,12 +35,7 @@ class Assigned(NamedTuple):
 
 def is_assigning(protocol: Protocol, metadata: Metadata) -> bool:
     """Whether writers have to assign row ids."""
-    return supports(protocol, "rowTracking") and not is_true(metadata.configuration, SUSPENDED)
-
-
-def is_true(configuration: Mapping[str, str | None], key: str) -> bool:
-    """Whether a property is on."""
-    return (configuration.get(key) or "").strip().lower() == "true"
+    return supports(protocol, "rowTracking") and not is_on(metadata.configuration, SUSPENDED)
 
 
 def water_mark(meta: pl.DataFrame) -> int:

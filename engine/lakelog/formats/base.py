@@ -21,8 +21,8 @@ STRUCT_STATISTICS = "stats_parsed"
 """Name under which `CheckpointReader.iter_files` hands out statistics that are kept as a struct;
 no column of the flattened table."""
 
-CHECKPOINT_META = ("protocol", "metaData", "txn", "domainMetadata", "mergeskip")
-"""Action types of a state that are not file actions."""
+CHECKPOINT_META = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
+"""Action types of a state that are not file actions, in the order in which they are written."""
 
 
 class CommitFile(NamedTuple):
@@ -124,8 +124,8 @@ class CommitContent:
 
     Attributes:
         info: Body of the commitInfo, as JSON's own types; empty for none.
-        meta: Narrow flattened rows that are no file actions. They are written protocol first, then
-            metaData, then the others in the order given.
+        meta: Narrow flattened rows that are no file actions. They are written in the order
+            of `CHECKPOINT_META`, those of one type in the order given.
         files: Narrow flattened rows of ``add``, ``remove`` and ``cdc``, paths decoded, in the order
             to write.
     """

@@ -15,12 +15,11 @@ import orjson
 import polars as pl
 
 from lakelog.errors import InvalidTransactionError
-from lakelog.formats.base import CommitContent
+from lakelog.formats.base import CHECKPOINT_META, CommitContent
 from lakelog.formats.spelling import ACTION_TYPE, EXTRA, by_type, conform_rows, parse_extra
 from lakelog.formats.wire import Leaf, Node, Wire
 
 SLICE_ROWS = 1 << 16
-_FIRST = ("protocol", "metaData")
 _WORKERS = min(8, os.cpu_count() or 1)
 
 Spell = Callable[[pl.Series], pl.Series]
@@ -45,9 +44,10 @@ def ordered_content(content: CommitContent, dialect: str) -> tuple[pl.DataFrame,
     """
     meta = conform_rows(content.meta, dialect)
     if meta.height > 1:
-        kind = pl.col(ACTION_TYPE)
-        rank = pl.when(kind == _FIRST[0]).then(0).when(kind == _FIRST[1]).then(1).otherwise(2)
-        meta = meta.sort(rank, maintain_order=True)
+        rank = meta[ACTION_TYPE].replace_strict(
+            list(CHECKPOINT_META), range(len(CHECKPOINT_META)), default=len(CHECKPOINT_META)
+        )
+        meta = meta if rank.is_sorted() else meta.sort(rank, maintain_order=True)
     return meta, conform_rows(content.files, dialect)
 
 

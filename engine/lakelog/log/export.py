@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from lakelog import actions, contract
 from lakelog.errors import InternalError, InvalidInputError, UnavailableError
-from lakelog.formats.base import STRUCT_STATISTICS
+from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS
 from lakelog.log.files import statistics_text
 from lakelog.log.history import with_derived_statistics
 from lakelog.log.replay import live_domains
@@ -33,7 +33,6 @@ MANIFEST = "_manifest.json"
 FORMAT = "lakelog-state"
 FORMAT_VERSION = 1
 
-_META_ORDER = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 _GROUP_ROWS = 1 << 16
 _LEAST_GROUP_ROWS = 256
 
@@ -110,7 +109,7 @@ def iter_state(state: State, columns: Sequence[str] | None = None) -> Iterator[p
     wanted = list(columns) if columns is not None else list(full)
     meta = state.meta
     domains = live_domains(meta)
-    for kind in _META_ORDER:
+    for kind in CHECKPOINT_META:
         rows = domains if kind == "domainMetadata" else meta.filter(pl.col("actionType") == kind)
         if rows.height:
             yield actions.conform(rows, wanted)

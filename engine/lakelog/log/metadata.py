@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import polars as pl
+
 from lakelog import contract
 from lakelog.errors import CorruptionError, InvalidInputError
+from lakelog.log.replay import last_of
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,23 @@ class Metadata:
     def column_mapping_mode(self) -> str:
         """``none``, ``name`` or ``id``; decides whether names in the log are physical ones."""
         return (self.configuration.get("delta.columnMapping.mode") or "none").lower()
+
+
+def last_protocol(meta: pl.DataFrame) -> Protocol | None:
+    """The last protocol among non-file actions; None where they hold none."""
+    row = _last(meta, "protocol")
+    return Protocol.from_row(row) if row is not None else None
+
+
+def last_metadata(meta: pl.DataFrame) -> Metadata | None:
+    """The last metaData among non-file actions; None where they hold none."""
+    row = _last(meta, "metaData")
+    return Metadata.from_row(row) if row is not None else None
+
+
+def _last(meta: pl.DataFrame, kind: str) -> dict[str, Any] | None:
+    rows = last_of(meta, kind) if meta.height else meta
+    return rows.row(0, named=True) if rows.height else None
 
 
 def _names(values: Any) -> tuple[str, ...] | None:

@@ -17,8 +17,8 @@ from lakelog.errors import (
 from lakelog.formats.base import Checkpoint, CommitFile, LogListing
 from lakelog.log.base import Base
 from lakelog.log.context import Log
-from lakelog.log.metadata import Metadata, Protocol
-from lakelog.log.replay import last_of, reconcile_meta
+from lakelog.log.metadata import last_metadata, last_protocol
+from lakelog.log.replay import reconcile_meta
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import Past, State
 
@@ -195,12 +195,8 @@ def _agrees(state: State, checkpoint: Checkpoint) -> bool:
     past = [state.past.meta] if state.past is not None else []
     under = [state.base.pair] if state.base is not None else []
     ours = reconcile_meta([*under, *past, own])
-    for kind, parse in (("protocol", Protocol.from_row), ("metaData", Metadata.from_row)):
-        rows = [last_of(frame, kind) for frame in (ours, theirs)]
-        if not rows[1].height:
-            return False
-        if rows[0].height and parse(rows[0].row(0, named=True)) != parse(
-            rows[1].row(0, named=True)
-        ):
+    for last in (last_protocol, last_metadata):
+        mine, other = last(ours), last(theirs)
+        if other is None or (mine is not None and mine != other):
             return False
     return True
