@@ -4,6 +4,8 @@ Keys of ``delta.*`` are the format's own: one that is not known is refused, sinc
 does not know it could not honour it. All other keys are the user's and free. Of
 ``spark.indextables.*`` the known ones are checked and the others taken as they are: the reference
 adds options with each release, reads them by name, and none of them changes what a log means.
+Only what would govern checkpoints, retention and cleanup is refused where it is unknown
+(`CHECKPOINT_FAMILIES`): a misspelt retention must not pass for the default one.
 
 Values are texts, as the log holds them. Source: Delta Lake, DeltaConfig; Delta protocol, Table
 Properties; IndexTables4Spark, Checkpoint Configuration.
@@ -94,6 +96,9 @@ _SIZE = Kind(
 _CODEC = _any_case(
     _one_of("uncompressed", "none", "snappy", "gzip", "lz4", "lz4_raw", "lzo", "brotli", "zstd")
 )
+_CHECKPOINT_CODEC = _any_case(
+    _one_of("uncompressed", "none", "snappy", "gzip", "lz4", "lz4_raw", "brotli", "zstd")
+)
 _PARQUET_VERSION = Kind(
     "1.0.0 or 2.x.y",
     lambda value: bool(re.fullmatch(r"1\.0\.0|2\.[0-9]+\.[0-9]+", value, re.ASCII)),
@@ -173,8 +178,10 @@ INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
         (
             _BOOLEAN,
             (
-                "checkpoint.enabled cleanup.enabled protocol.autoUpgrade protocol.checkEnabled "
-                "protocol.enforceReaderVersion protocol.enforceWriterVersion "
+                "checkpoint.checksumValidation.enabled checkpoint.compression.enabled "
+                "checkpoint.enabled checkpoint.multiPart.enabled cleanup.dryRun cleanup.enabled "
+                "protocol.autoUpgrade protocol.checkEnabled protocol.enforceReaderVersion "
+                "protocol.enforceWriterVersion "
                 "skippedFiles.trackingEnabled stats.truncation.enabled "
                 "transaction.cache.enabled transaction.useOptimized"
             ),
@@ -182,7 +189,8 @@ INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
         (
             _POSITIVE,
             (
-                "checkpoint.parallelism checkpoint.read.timeoutSeconds stats.truncation.maxLength "
+                "checkpoint.actionsPerPart checkpoint.parallelism "
+                "checkpoint.read.timeoutSeconds stats.truncation.maxLength "
                 "transaction.cache.expirationSeconds transaction.maxConcurrentReads "
                 "transaction.retry.maxAttempts"
             ),
@@ -191,8 +199,8 @@ INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
         (
             _COUNT,
             (
-                "checkpoint.interval checkpoint.maxRetries skippedFiles.cooldownDuration "
-                "transaction.maxRetries"
+                "checkpoint.interval checkpoint.maxRetries checkpoint.retention "
+                "skippedFiles.cooldownDuration transaction.maxRetries"
             ),
         ),
         (_whole(-1), "dataSkippingNumIndexedCols"),
@@ -203,12 +211,36 @@ INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
                 "transaction.retry.maxDelayMs"
             ),
         ),
+        (_whole(1, _LONG_BITS), "checkpoint.maxFileSize"),
         (_NAME, "dataSkippingStatsColumns"),
+        (_CHECKPOINT_CODEC, "checkpoint.compression"),
         (_one_of("continue", "fail"), "cleanup.failurePolicy"),
     )
     for key in keys.split()
 }
 """Properties of IndexTables that are checked, by key; the reference reads keys in any case."""
+
+LAKELOG_PROPERTIES: Mapping[str, Kind] = {
+    "lakelog.checkpoint.intervalBytes": _LONG_COUNT,
+}
+"""lakelog's own properties, by their exact key; they count on tables of any format."""
+
+_OWN_FAMILY = "lakelog.checkpoint."
+_INDEXTABLES_FAMILIES = tuple(
+    f"{_INDEXTABLES}{family}."
+    for family in ("checkpoint", "checkpointretention", "cleanup", "logretention")
+)
+CHECKPOINT_FAMILIES = (
+    _OWN_FAMILY,
+    *_INDEXTABLES_FAMILIES,
+    "delta.checkpoint",
+    "delta.deletedfileretention",
+    "delta.enableexpiredlogcleanup",
+    "delta.logretention",
+)
+"""Beginnings, in lower case, of the keys that govern checkpoints, retention and cleanup: what
+begins so and is not known is refused, in either format.
+"""
 
 _SECRETS = re.compile(
     r"(?:secretkey|sessiontoken|accountkey|clientsecret|bearertoken|connectionstring|"
@@ -230,8 +262,9 @@ def check_properties(configuration: Mapping[str, str | None], format: str) -> No
     Raises:
         InvalidPropertyError: A ``delta.*`` key is unknown or spelled in another case, or belongs
             to the protocol; a value is not of its kind; two properties exclude each other; a
-            ``delta.*`` key on an IndexTables table, where nobody honours it; a credential, which
-            every reader of the log would see. ``path`` is the key.
+            ``delta.*`` key on an IndexTables table, where nobody honours it; an unknown key of
+            `CHECKPOINT_FAMILIES`; a credential, which every reader of the log would see. ``path``
+            is the key.
 
     ``delta.constraints.*`` and ``delta.universalFormat.config.*`` hold any text.
     ``delta.feature.<name>`` is ``supported`` or ``enabled`` for a known feature: a request that
@@ -252,6 +285,8 @@ def check_properties(configuration: Mapping[str, str | None], format: str) -> No
             _check_delta(key, lower, value)
         elif lower.startswith(_INDEXTABLES):
             _check_indextables(key, lower, value)
+        elif lower.startswith(_OWN_FAMILY):
+            _check_own(key, value)
     if is_on(configuration, "delta.enableRowTracking") and is_on(
         configuration, "delta.rowTrackingSuspended"
     ):
@@ -327,6 +362,27 @@ def _check_indextables(key: str, lower: str, value: str | None) -> None:
         )
     if (kind := _INDEXTABLES_BY_LOWER.get(lower)) is not None:
         _check_value(key, value, kind)
+    elif lower.startswith(_INDEXTABLES_FAMILIES):
+        raise InvalidPropertyError(
+            "the property is unknown, and one of its family governs checkpoints or cleanup",
+            path=key,
+            expected=", ".join(
+                sorted(
+                    known
+                    for known in INDEXTABLES_PROPERTIES
+                    if known.lower().startswith(_INDEXTABLES_FAMILIES)
+                )
+            ),
+            found=value,
+        )
+
+
+def _check_own(key: str, value: str | None) -> None:
+    if (kind := LAKELOG_PROPERTIES.get(key)) is None:
+        raise InvalidPropertyError(
+            "the property is unknown", path=key, expected=", ".join(LAKELOG_PROPERTIES), found=value
+        )
+    _check_value(key, value, kind)
 
 
 def _check_value(key: str, value: str | None, kind: Kind) -> None:
