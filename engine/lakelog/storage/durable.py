@@ -9,6 +9,9 @@ what a filesystem cannot do being remembered:
 3. A hidden temporary name and ``renameat2(RENAME_NOREPLACE)``, where hard links are missing.
 
 Where none works nothing is written: a look followed by a rename would let two writers win.
+
+What may replace a file is renamed over it. An upload is written under a hidden temporary name
+until it is closed.
 """
 
 from __future__ import annotations
@@ -18,9 +21,16 @@ import ctypes
 import errno
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 
-from lakelog.errors import OutcomeUnknownError, UnavailableError, UnsupportedStoreError
+from lakelog.errors import (
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+    UnsupportedStoreError,
+)
+from lakelog.storage.upload import BufferedUpload
 
 TEMPORARY = re.compile(r"\.lakelog-[0-9a-f]{32}\.tmp", re.ASCII)
 """Names of temporary files. A killed writer may leave one; no listing shows it, and anybody may
@@ -30,6 +40,7 @@ _O_TMPFILE = getattr(os, "O_TMPFILE", 0)
 _O_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _O_NEW = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _MODE = 0o666  # the umask decides, as for any file
+_PIECE_BYTES = 1 << 20  # of an upload: few calls, little memory
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 
@@ -48,6 +59,10 @@ _CERTAIN = frozenset(
         *(errno.ENOTDIR, errno.EPERM, errno.EROFS),
     )
 )
+
+
+# Of a rename moreover: to another filesystem, or to where a folder stands.
+_NOT_RENAMED = frozenset((errno.EXDEV, errno.EISDIR, errno.ENOTEMPTY))
 
 
 class DurableWriter:
@@ -117,6 +132,44 @@ class DurableWriter:
             except OSError as cause:
                 raise _failed(path, cause) from cause
             _sync_named(folder, path)
+
+    def upload(self, path: str) -> DurableUpload:
+        """Create or replace a file in pieces; costs the fsyncs of `create`, when it is closed.
+
+        Raises:
+            UnavailableError: The temporary file cannot be made.
+        """
+        target = f"{self._root}/{path}"
+        return DurableUpload(self._folder_of(target, path), target, path)
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a file, over what has the name; costs an fsync of each of the two folders.
+
+        Raises:
+            NotFoundError: There is no `source`, or it is a folder.
+            OutcomeUnknownError: It was moved, but a folder could not be fsynced; or a network
+                filesystem failed while renaming it.
+            UnavailableError: It was not moved.
+        """
+        old, new = f"{self._root}/{source}", f"{self._root}/{target}"
+        before = _status_of_file(old, source)
+        with self._folder_of(new, target) as into, self._folder_of(old, source) as out_of:
+            try:
+                os.replace(old, new)
+            except OSError as cause:
+                # A network filesystem that repeats a request whose answer was lost finds no source.
+                try:
+                    moved = source != target and _is_same(before, new)
+                except OSError:
+                    raise _failed(source, cause, unknown=True) from cause
+                if not moved:
+                    if isinstance(cause, FileNotFoundError):
+                        raise _missing(source) from cause
+                    raise _failed(source, cause, also_certain=_NOT_RENAMED) from cause
+            # The new name first: a crash in between leaves two, and never none.
+            _sync_named(into, target)
+            if os.path.dirname(old) != os.path.dirname(new):
+                _sync_named(out_of, source)
 
     # Each gives the file its name: True. The name is taken: False. The filesystem cannot: None,
     # and nothing is left behind.
@@ -218,6 +271,54 @@ class DurableWriter:
         self._settled.add(folder)
 
 
+class DurableUpload(BufferedUpload):
+    """A file that grows under a temporary name beside its own; a killed writer leaves that.
+
+    Args:
+        folder: Gives the folder of `target`, opened.
+        target: The file.
+        path: The same, for messages.
+    """
+
+    def __init__(
+        self, folder: contextlib.AbstractContextManager[int], target: str, path: str
+    ) -> None:
+        super().__init__(path, _PIECE_BYTES)
+        self._target = target
+        with contextlib.ExitStack() as stack:
+            self._folder = stack.enter_context(folder)
+            self._temporary = stack.enter_context(_temporary(target))
+            with _nothing_written(path):
+                self._file = os.open(self._temporary, _O_NEW | os.O_CREAT | os.O_EXCL, _MODE)
+            self._is_open = True
+            stack.callback(self._let_go)
+            self._held = stack.pop_all()
+
+    def _send(self, piece: bytes) -> None:
+        with _nothing_written(self._path):
+            _write_all(self._file, piece)
+
+    def _finish(self, rest: bytes) -> None:
+        with _nothing_written(self._path):
+            _write(self._file, rest)
+            self._is_open = False  # also if it fails: the descriptor is gone
+            os.close(self._file)
+        try:
+            os.replace(self._temporary, self._target)
+        except OSError as cause:
+            raise _failed(self._path, cause) from cause
+        _sync_named(self._folder, self._path)
+
+    def _discard(self) -> None:
+        self._held.close()
+
+    def _let_go(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+
+
 def _make_folders(folder: str) -> list[str]:
     """Make a folder and those above; those that were made, outermost first."""
     try:
@@ -269,10 +370,14 @@ def _write_new(name: str, data: bytes) -> None:
 
 
 def _write(file: int, data: bytes) -> None:
+    _write_all(file, data)
+    _sync(file)
+
+
+def _write_all(file: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(file, rest) :]
-    _sync(file)
 
 
 @contextlib.contextmanager
@@ -302,10 +407,14 @@ def _nothing_written(path: str) -> Iterator[None]:
 
 
 def _failed(
-    path: str, cause: OSError, *, unknown: bool = False
+    path: str,
+    cause: OSError,
+    *,
+    unknown: bool = False,
+    also_certain: frozenset[int] = frozenset(),
 ) -> UnavailableError | OutcomeUnknownError:
     """The error of a step that names a file: some of them are answers of a lost request."""
-    if cause.errno in _CERTAIN and not unknown:
+    if cause.errno in _CERTAIN | also_certain and not unknown:
         return UnavailableError(
             f"nothing was written: {cause.strerror or cause}",
             path=path,
@@ -316,6 +425,21 @@ def _failed(
         path=path,
         hint="read it back before writing it again",
     )
+
+
+def _status_of_file(name: str, path: str) -> os.stat_result:
+    with _nothing_written(path):
+        try:
+            status = os.stat(name)
+        except (FileNotFoundError, NotADirectoryError):
+            status = None
+    if status is None or stat.S_ISDIR(status.st_mode):
+        raise _missing(path)
+    return status
+
+
+def _missing(path: str) -> NotFoundError:
+    return NotFoundError("the file is not there", path=path)
 
 
 def _sync_named(folder: int, path: str) -> None:

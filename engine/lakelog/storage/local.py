@@ -14,14 +14,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import BinaryIO
 
-from lakelog.errors import NotFoundError, UnavailableError
-from lakelog.storage.base import FileEntry, require_content
+from lakelog.errors import LakelogError, NotFoundError, UnavailableError
+from lakelog.storage.base import FileEntry, Upload, require_content
 from lakelog.storage.durable import TEMPORARY, DurableWriter
 
 _READERS = 4
 _BATCH = 64
 _BATCH_BYTES = 3 << 20
 _PROBE = 8
+_WALK_BATCH = 4096
 _CACHED_SECONDS = 200e-6
 _SMALL_BYTES = 1 << 16
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -171,6 +172,17 @@ class LocalStore:
         """Create or replace a file, whole; costs the fsyncs of `put_if_absent`."""
         self._writer.replace(path, data)
 
+    def upload(self, path: str) -> Upload:
+        """Create or replace a file in pieces; a killed writer leaves a temporary file beside it.
+
+        Memory: 1 MiB.
+        """
+        return self._writer.upload(path)
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a file; readers of the names see it under one of them, whole, at every moment."""
+        self._writer.move(source, target)
+
     def delete(self, path: str) -> None:
         """Delete a file, without an fsync: a crash may bring it back."""
         try:
@@ -179,6 +191,49 @@ class LocalStore:
             return
         except OSError as cause:
             raise _unavailable(path, cause) from cause
+
+    def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
+        """Delete files, one after the other, as in `delete`."""
+        errors: list[LakelogError] = []
+        for path in paths:
+            try:
+                self.delete(path)
+            except UnavailableError as error:
+                errors.append(error)
+        return errors
+
+    def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
+        """Every file below `folder`, temporary ones too; folders that are symbolic links are not
+        entered, for they may lead anywhere, and back.
+        """
+        batch: list[FileEntry] = []
+        ahead = [""]
+        while ahead:
+            prefix = ahead.pop()
+            at = f"{folder}/{prefix}" if folder and prefix else folder or prefix
+            try:
+                with os.scandir(self._absolute(at.rstrip("/"))) as scan:
+                    for entry in scan:
+                        name = prefix + entry.name
+                        if entry.is_dir(follow_symlinks=False):
+                            ahead.append(f"{name}/")
+                        elif not entry.is_dir():
+                            try:
+                                status = entry.stat()
+                            except FileNotFoundError:
+                                continue  # deleted since, or a link to nothing
+                            batch.append(
+                                FileEntry(name, status.st_size, status.st_mtime_ns // 1_000_000)
+                            )
+                        if len(batch) >= _WALK_BATCH:
+                            yield batch
+                            batch = []
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as cause:
+                raise _unavailable(at, cause) from cause
+        if batch:
+            yield batch
 
 
 def _not_found(path: str) -> NotFoundError:

@@ -8,12 +8,15 @@ write goes through one lock of the process, and readers get copies. Whoever writ
 from __future__ import annotations
 
 import io
+import sys
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, cast
 
-from lakelog.errors import UnavailableError
-from lakelog.storage.base import FileEntry, require_content
+from lakelog.errors import LakelogError, NotFoundError, UnavailableError
+from lakelog.storage.base import FileEntry, Upload, require_content
 from lakelog.storage.remote import FsspecStore
+from lakelog.storage.upload import BufferedUpload
 
 # Of the process and not of a store, for the files behind all of them are the same.
 _LOCK = threading.RLock()
@@ -76,3 +79,37 @@ class MemoryStore(FsspecStore):
         with _LOCK:
             if self._filesystem.isfile(self._absolute(path)):
                 self._filesystem.rm_file(self._absolute(path))
+
+    def upload(self, path: str) -> Upload:
+        """Create or replace a file in pieces, which are kept until it is closed."""
+        return _MemoryUpload(path, self.put)
+
+    def move(self, source: str, target: str) -> None:
+        """Give a file another name, in one step."""
+        with _LOCK:
+            name = self._absolute(source)
+            if not self._filesystem.isfile(name):
+                raise NotFoundError("the file is not there", path=source)
+            if source != target:
+                self._write(target, self._filesystem.cat_file(name))
+                self._filesystem.rm_file(name)
+
+    def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
+        """Delete files; none can fail."""
+        for path in paths:
+            self.delete(path)
+        return []
+
+
+class _MemoryUpload(BufferedUpload):
+    """An upload that is one buffer until it is closed."""
+
+    def __init__(self, path: str, put: Callable[[str, bytes], None]) -> None:
+        super().__init__(path, sys.maxsize)
+        self._put = put
+
+    def _finish(self, rest: bytes) -> None:
+        self._put(self._path, rest)
+
+    def _discard(self) -> None:
+        """Nothing is held."""

@@ -22,7 +22,7 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedStoreError,
 )
-from lakelog.storage.base import IN_FLIGHT, FileEntry
+from lakelog.storage.base import IN_FLIGHT, FileEntry, Upload
 from lakelog.storage.conditional import deadline_s, describe
 from lakelog.storage.ranged import Range, RangedFile
 
@@ -108,6 +108,22 @@ class FsspecStore:
             return []
         with ThreadPoolExecutor(len(folders), thread_name_prefix="lakelog-list") as pool:
             return [bool(found) for found in pool.map(self._list, folders)]
+
+    def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
+        """Every file below `folder`; a batch is what stands directly in one folder."""
+        ahead = [""]
+        while ahead:
+            prefix = ahead.pop()
+            batch: list[FileEntry] = []
+            for info in self._list(f"{folder}/{prefix}".strip("/")):
+                entry = _entry(info)
+                if info.get("type") == "directory":
+                    name = str(info["name"]).rstrip("/").rsplit("/", 1)[-1]
+                    ahead.append(f"{prefix}{name}/")
+                elif entry.name:
+                    batch.append(entry._replace(name=prefix + entry.name))
+            if batch:
+                yield batch
 
     def stat(self, path: str) -> FileEntry | None:
         """Size and time of one file, or None."""
@@ -231,9 +247,21 @@ class FsspecStore:
         """Refused."""
         raise self._refused(path)
 
+    def upload(self, path: str) -> Upload:
+        """Refused."""
+        raise self._refused(path)
+
+    def move(self, source: str, target: str) -> None:  # noqa: ARG002 - refused
+        """Refused."""
+        raise self._refused(source)
+
     def delete(self, path: str) -> None:
         """Refused."""
         raise self._refused(path)
+
+    def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
+        """Refused."""
+        raise self._refused(", ".join(paths[:3]))
 
     def _refused(self, path: str) -> UnsupportedStoreError:
         return UnsupportedStoreError(

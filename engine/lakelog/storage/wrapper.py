@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
-from lakelog.storage.base import FileEntry, LogStore
+from lakelog.errors import LakelogError
+from lakelog.storage.base import FileEntry, LogStore, Upload
 
 
 class StoreWrapper:
@@ -64,6 +65,22 @@ class StoreWrapper:
         """As the store below."""
         self._store.put(path, data)
 
+    def upload(self, path: str) -> Upload:
+        """As the store below."""
+        return self._store.upload(path)
+
+    def move(self, source: str, target: str) -> None:
+        """As the store below."""
+        self._store.move(source, target)
+
     def delete(self, path: str) -> None:
         """As the store below."""
         self._store.delete(path)
+
+    def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
+        """As the store below."""
+        return self._store.delete_many(paths)
+
+    def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
+        """As the store below."""
+        return self._store.walk(folder)

@@ -1,0 +1,111 @@
+"""`BufferedUpload`: what every store's `Upload` has in common; a store only sends pieces."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from lakelog.errors import InvalidInputError, UnavailableError
+
+
+class BufferedUpload:
+    """An `Upload` that hands on pieces of one size, and the rest, never empty but for an empty
+    file, when it is closed. For one thread at a time.
+
+    A subclass gives `_send`, `_finish` and `_discard`, which raise what `Upload` names.
+
+    Args:
+        path: The file, for messages.
+        piece_bytes: Length of every piece but the last.
+    """
+
+    def __init__(self, path: str, piece_bytes: int) -> None:
+        self._path = path
+        self._piece_bytes = piece_bytes
+        self._buffer = bytearray()
+        self._size_bytes = 0
+        self._closed = False
+        self._failed = False
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append; any object with a buffer will do."""
+        if self._failed:
+            raise self._gone()
+        if self._closed:
+            raise InvalidInputError("the upload is closed", path=self._path)
+        view = memoryview(data).cast("B")
+        at = 0
+        while at < len(view):
+            # Not before there is more: the last piece is for `_finish`.
+            if len(self._buffer) == self._piece_bytes:
+                piece, self._buffer = self._buffer, bytearray()
+                try:
+                    self._send(bytes(piece))
+                except BaseException:
+                    self.abandon()
+                    self._failed = True
+                    raise
+            taken = view[at : at + self._piece_bytes - len(self._buffer)]
+            self._buffer += taken
+            at += len(taken)
+        self._size_bytes += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self._size_bytes
+
+    def close(self) -> None:
+        """Make the file appear; after a write that failed it says so, once."""
+        if self._failed:
+            self._failed = False
+            raise self._gone()
+        if self._closed:
+            return
+        self._closed = True
+        rest, self._buffer = self._buffer, bytearray()
+        try:
+            self._finish(bytes(rest))
+        finally:
+            self._discard()
+
+    def abandon(self) -> None:
+        """Leave nothing behind."""
+        if not self._closed:
+            self._closed = True
+            self._buffer = bytearray()
+            self._discard()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed or abandoned, also by a write that failed."""
+        return self._closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def _send(self, piece: bytes) -> None:
+        """Append a piece to what will be the file."""
+        raise NotImplementedError
+
+    def _finish(self, rest: bytes) -> None:
+        """Append the rest, and give the file its name."""
+        raise NotImplementedError
+
+    def _discard(self) -> None:
+        """Give up what is held, and what was sent if it has no name; the last call. Never raises
+        what the store does.
+        """
+        raise NotImplementedError
+
+    def _gone(self) -> UnavailableError:
+        return UnavailableError(
+            "nothing was written: an earlier write of the upload failed",
+            path=self._path,
+            hint="upload the file again from its beginning",
+        )
