@@ -125,6 +125,11 @@ def test_every_operation_is_logged_and_counted(below: LogStore) -> None:
     store.open("log/2").read()
     store.stat("log/2")
     store.delete("log/2")
+    with store.upload("log/3") as upload:
+        upload.write(b"x")
+    store.move("log/3", "log/4")
+    assert [e.name for batch in store.walk("log") for e in batch]
+    assert store.delete_many(["log/4", "log/5"]) == []
     assert store.operations == [
         *(("put_if_absent", f"log/{n}") for n in range(3)),
         ("put", "log/p"),
@@ -134,6 +139,12 @@ def test_every_operation_is_logged_and_counted(below: LogStore) -> None:
         ("open", "log/2"),
         ("stat", "log/2"),
         ("delete", "log/2"),
+        ("upload", "log/3"),
+        ("upload", "log/3"),
+        ("move", "log/3"),
+        ("walk", "log"),
+        ("delete", "log/4"),
+        ("delete", "log/5"),
     ]
     assert {kind for kind, _ in store.operations} == set(KINDS)
 

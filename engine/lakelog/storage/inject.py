@@ -17,7 +17,9 @@ lakelog.errors.OutcomeUnknownError: the answer was lost (injected) [path=log/2] 
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import functools
 import os
 import signal
 import threading
@@ -25,19 +27,26 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Literal, NoReturn, cast, get_args
+from typing import BinaryIO, Literal, NoReturn, Self, cast, get_args
 
-from lakelog.errors import InvalidInputError, OutcomeUnknownError, UnavailableError
-from lakelog.storage.base import IN_FLIGHT, FileEntry, LogStore
+from lakelog.errors import (
+    InvalidInputError,
+    LakelogError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from lakelog.storage.base import IN_FLIGHT, FileEntry, LogStore, Upload
 from lakelog.storage.ranged import Range, RangedFile
 from lakelog.storage.wrapper import StoreWrapper
 
-Kind = Literal["list", "read", "open", "stat", "put_if_absent", "put", "delete"]
+Kind = Literal[
+    "list", "walk", "read", "open", "stat", "put_if_absent", "put", "upload", "move", "delete"
+]
 Fault = Literal["fail", "unknown", "lost", "lost_taken", "late", "kill_before", "kill_after"]
 
 KINDS: tuple[str, ...] = get_args(Kind)
 FAULTS: tuple[str, ...] = get_args(Fault)
-WRITES: tuple[Kind, ...] = ("put_if_absent", "put", "delete")
+WRITES: tuple[Kind, ...] = ("put_if_absent", "put", "upload", "move", "delete")
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,8 @@ class Rule:
             - ``kill_before``, ``kill_after``: the process gets SIGKILL before or after it is done.
 
             Reading and `delete` know no unknown outcome: there ``unknown``, ``lost`` and ``late``
-            raise `UnavailableError`. ``lost_taken`` is for `put_if_absent` alone.
+            raise `UnavailableError`, and so does the opening of an upload, which has no effect.
+            ``lost_taken`` is for `put_if_absent` alone.
         kinds: Kinds of operations that it is for, or one kind; empty is all of them.
         nth: The first operation that meets it: 1 is the first of those that fit `kinds` and
             `path`, counted by each `InjectingStore` for each rule.
@@ -95,7 +105,10 @@ class InjectingStore(StoreWrapper):
 
     Every call is one operation, but `read_many` is one ``read`` a file, 64 of which share a round
     trip, and a large opened file is one ``read`` a range fetched. `list_folders` is a ``list``.
-    Opening costs a round trip, and another to ask for the size where it is not given.
+    Opening costs a round trip, and another to ask for the size where it is not given. `upload` is
+    one ``upload`` when it is opened and another when it is closed, where its effect is.
+    `delete_many` is one ``delete`` a path, in order, and a fault of one spares none of the others.
+    The path of a ``move`` is its source.
 
     Args:
         store: The store below.
@@ -128,7 +141,8 @@ class InjectingStore(StoreWrapper):
         with self._lock:
             late, self._late = self._late, []
         for effect in late:
-            effect()
+            with contextlib.suppress(LakelogError):  # which nobody is there to hear
+                effect()
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
         """As the store below, or a fault."""
@@ -197,12 +211,59 @@ class InjectingStore(StoreWrapper):
         """As the store below, or a fault."""
         self._write("put", path, lambda: self._store.put(path, data))
 
+    def upload(self, path: str) -> Upload:
+        """As the store below, or a fault; so is its closing."""
+        fault = self._begin("upload", path)
+        below = self._store.upload(path)
+        try:
+            with _Operation(fault, path):
+                return _Upload(below, path, self._write)
+        except UnavailableError:
+            below.abandon()
+            raise
+
+    def move(self, source: str, target: str) -> None:
+        """As the store below, or a fault."""
+        self._write("move", source, lambda: self._store.move(source, target))
+
     def delete(self, path: str) -> None:
         """As the store below, or a fault."""
         self._write("delete", path, lambda: self._store.delete(path))
 
-    def _write(self, kind: Kind, path: str, effect: Callable[[], object]) -> object:
-        fault = self._begin(kind, path)
+    def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
+        """As the store below, or faults: one ``delete`` a path."""
+        errors: list[LakelogError] = []
+        for index, path in enumerate(paths):
+            try:
+                effect = functools.partial(self._store.delete_many, [path])
+                found = self._write("delete", path, effect, trips=int(index % IN_FLIGHT == 0))
+                errors += cast("list[LakelogError]", found or [])
+            except UnavailableError as error:
+                errors.append(error)
+        return errors
+
+    def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
+        """As the store below, or a fault: before the first batch, or after the last."""
+        with self._operation("walk", folder):
+            yield from self._store.walk(folder)
+
+    def _write(
+        self,
+        kind: Kind,
+        path: str,
+        effect: Callable[[], object],
+        *,
+        give_up: Callable[[], object] = lambda: None,
+        trips: int = 1,
+    ) -> object:
+        """Carry out `effect` as the fault has it; `give_up` instead, where it never will be."""
+        try:
+            fault = self._begin(kind, path, trips)
+        except UnavailableError:
+            give_up()
+            raise
+        if fault == "unknown":
+            give_up()
         if fault == "late":
             with self._lock:
                 self._late.append(effect)
@@ -263,6 +324,46 @@ class _Operation:
             _die()
         if error is None and self._fault in {"unknown", "lost", "late"}:
             raise UnavailableError("the answer was lost (injected)", path=self._path)
+
+
+class _Upload:
+    """An upload whose closing is a write."""
+
+    def __init__(self, below: Upload, path: str, write: Callable[..., object]) -> None:
+        self._below = below
+        self._path = path
+        self._write = write
+        self._closed = False
+
+    def write(self, data: bytes | memoryview) -> int:
+        return self._below.write(data)
+
+    def tell(self) -> int:
+        return self._below.tell()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._write("upload", self._path, self._below.close, give_up=self._below.abandon)
+
+    def abandon(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._below.abandon()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed or self._below.closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            self.close()
+        else:
+            self.abandon()
 
 
 def _lost(kind: Kind, path: str) -> OutcomeUnknownError | UnavailableError:
