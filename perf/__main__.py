@@ -9,6 +9,7 @@ from pathlib import Path
 
 from perf import report
 from perf.answers import WrongAnswerError
+from perf.checkpoints.workloads import CHECKPOINT_WORKLOADS
 from perf.measure import FailedRunError, Result, measure
 from perf.workloads import WORKLOADS
 from perf.writing import report as writing_report
@@ -27,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     read: list[Result] = []
     written: list[WriteResult] = []
-    for workload in (*WORKLOADS, *WRITE_WORKLOADS):
+    for workload in (*WORKLOADS, *WRITE_WORKLOADS, *CHECKPOINT_WORKLOADS):
         if options.only and workload.name not in options.only:
             continue
         try:
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         "Writing: lakelog beside deltalake committing the same actions. "
         "Tables are kept in LAKELOG_BENCH_DIR, else perf/.cache.",
     )
-    names = [w.name for w in (*WORKLOADS, *WRITE_WORKLOADS)]
+    names = [w.name for w in (*WORKLOADS, *WRITE_WORKLOADS, *CHECKPOINT_WORKLOADS)]
     parser.add_argument("--only", action="append", choices=names, help="measure this one (repeat)")
     parser.add_argument("--runs", type=_positive, default=3, help="turns per contender (default 3)")
     parser.add_argument("--scale", type=float, default=1.0, help="size of the tables (default 1)")

@@ -94,9 +94,9 @@ def large_commits(log: Path, scale: float) -> Facts:
     return _facts(held, held, last_version=commits - 1)
 
 
-def small_commits(log: Path, scale: float) -> Facts:
-    """10,000 JSON commits of one add each; each tenth removes an earlier file; no checkpoint."""
-    commits = max(20, _scaled(10_000, scale))
+def small_commits(log: Path, scale: float, *, commits: int, least: int = 20) -> Facts:
+    """JSON commits of one add each; each tenth removes an earlier file; no checkpoint."""
+    commits = max(least, _scaled(commits, scale))
     held = columns.files(0, commits)
     removed = held[: commits // 2 : 5][: commits // 10]
     adds = columns.add_lines(held).to_list()
@@ -159,8 +159,12 @@ def empty(log: Path, _: float) -> Facts:
 TABLES: dict[str, Callable[[Path, float], Facts]] = {
     "classic_checkpoint": classic_checkpoint,
     "large_commits": large_commits,
-    "small_commits": small_commits,
+    "small_commits": partial(small_commits, commits=10_000),
     "multipart_checkpoint": multipart_checkpoint,
+    **{
+        f"commits_{n}": partial(small_commits, commits=n, least=10)
+        for n in (10, 100, 1_000, 10_000, 100_000)
+    },
     "empty": empty,
     "checkpoint_1k_files": partial(checkpointed, files=1_000),
     "checkpoint_100k_files": partial(checkpointed, files=100_000),

@@ -20,13 +20,14 @@ from perf.writing import contents
 def read_back(path: str) -> list[tuple[str, Answer]]:
     """What both readers find in a Delta table, and what its log looks like."""
     return [
-        ("lakelog, reading", _by_lakelog(path)),
-        ("deltalake, reading", _by_deltalake(path)),
+        ("lakelog, reading", by_lakelog(path)),
+        ("deltalake, reading", by_deltalake(path)),
         ("the log", _log(path)),
     ]
 
 
-def _by_lakelog(path: str) -> Answer:
+def by_lakelog(path: str) -> Answer:
+    """The live files that lakelog finds."""
     snapshot = lakelog.open(path).snapshot()
     values = pl.col("partitionValues").map
     frame = (
@@ -44,7 +45,8 @@ def _by_lakelog(path: str) -> Answer:
     return {"version": snapshot.version, **contents.of_files(frame)}
 
 
-def _by_deltalake(path: str) -> Answer:
+def by_deltalake(path: str) -> Answer:
+    """The live files that deltalake finds."""
     table = DeltaTable(path)
     partition = pl.col("partition").struct
     frame = pl.DataFrame(table.get_add_actions()).select(

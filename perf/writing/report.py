@@ -110,7 +110,13 @@ def _figure_rows(r: WriteResult) -> Iterable[list[str]]:
 def _promise_rows(r: WriteResult) -> Iterable[list[str]]:
     for comparison, reached, kept in r.compared:
         verdict = {True: "yes", False: "no", None: ""}[kept]
-        yield [r.workload.name, comparison.name, f"{reached:.2f}x", comparison.target, verdict]
+        yield [
+            r.workload.name,
+            comparison.name,
+            comparison.told(reached),
+            comparison.target,
+            verdict,
+        ]
 
 
 def _number(value: float | None) -> str:

@@ -15,18 +15,20 @@ import polars as pl
 
 from perf import answers, columns, tables
 from perf.answers import Answer
+from perf.checkpoints.workloads import CHECKPOINT_WORKLOADS, CHECKPOINTS
 from perf.worker import peak_memory_mb
-from perf.writing import contents, workloads
+from perf.writing import contents
 from perf.writing.base import Case, Job, fresh_copy
+from perf.writing.workloads import WRITE_WORKLOADS, WriteWorkload
 
-_MODULES = {"lakelog": "ours", "deltalake": "peer", "columnar": "columnar", "json": "columnar"}
+_MODULES = {"deltalake": "peer", "columnar": "columnar", "json": "columnar"}
 
 
-def load(contender: str, workload: str) -> Case:
+def load(contender: str, workload: WriteWorkload) -> Case:
     """Import a contender and give its way of doing `workload`."""
-    module = import_module(f"perf.writing.{_MODULES[contender.partition('_')[0]]}")
-    cases: Mapping[str, Mapping[str, Case]] = module.CASES
-    return cases[workload][contender]
+    module = _MODULES.get(contender.partition("_")[0], "ours")
+    cases: Mapping[str, Mapping[str, Case]] = import_module(f"{workload.package}.{module}").CASES
+    return cases[workload.name][contender]
 
 
 def measure(contender: str, name: str, scale: float) -> dict[str, object]:
@@ -39,8 +41,8 @@ def measure(contender: str, name: str, scale: float) -> dict[str, object]:
     Raises:
         WrongAnswerError: What was written is not what was to be written.
     """
-    workload = workloads.find(name)
-    case = load(contender, name)
+    workload = {w.name: w for w in (*WRITE_WORKLOADS, *CHECKPOINT_WORKLOADS)}[name]
+    case = load(contender, workload)
     made = workload.tables[contender]
     table = tables.ensure(made, scale) if made is not None else None
     base = peak_memory_mb()
@@ -55,15 +57,19 @@ def measure(contender: str, name: str, scale: float) -> dict[str, object]:
             **figures,
             "base_mb": base,
             "peak_mb": peak,
-            "answer": _checked(job, one_commit=name in _ONE_COMMIT),
+            "answer": _checked(job, workload),
         }
 
 
 _ONE_COMMIT = frozenset({"commit_100k_adds", "columnar_commit_1m_adds"})
 
 
-def _checked(job: Job, *, one_commit: bool) -> Answer:
-    if not job.facts:
+def _checked(job: Job, workload: WriteWorkload) -> Answer:
+    if workload.package == CHECKPOINTS:
+        from perf.checkpoints import check as unchanged
+
+        given = unchanged.read_back(job)
+    elif not job.facts:
         from perf.writing import columnar
 
         given = [
@@ -73,7 +79,7 @@ def _checked(job: Job, *, one_commit: bool) -> Answer:
     else:
         from perf.writing import check
 
-        commits = 1 if one_commit else job.size
+        commits = 1 if workload.name in _ONE_COMMIT else job.size
         version = {"version": job.facts["last_version"] + commits, "gaps": 0}
         wanted: Answer = {**version, **contents.expected(job.size, _held(job))}
         given = [("what was to be written", wanted), *check.read_back(job.path)]

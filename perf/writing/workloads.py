@@ -1,4 +1,4 @@
-"""The workloads of writing, who runs them, and what issue 3 promises for each."""
+"""The workloads of writing, who runs them, and what is promised for each."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ class Ratio:
         """The promise as text."""
         return "" if self.promised is None else f">= {self.promised:g}x"
 
+    def told(self, reached: float) -> str:
+        """The ratio as text."""
+        return f"{reached:.2f}x"
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -69,8 +73,48 @@ class Spread:
         """The promise as text."""
         return "" if self.promised is None else f"<= {self.promised:g}x"
 
+    def told(self, reached: float) -> str:
+        """The ratio as text."""
+        return f"{reached:.2f}x"
 
-Comparison = Ratio | Spread
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much of something lakelog needs at most.
+
+    Attributes:
+        name: What is measured, in words.
+        figure: The figure.
+        among: Contenders; the one that needs most counts.
+        promised: The most that it may be; None where nothing is promised.
+        unit: Of the figure.
+    """
+
+    name: str
+    figure: str
+    among: tuple[str, ...]
+    promised: float | None
+    unit: str
+
+    def reached(self, figures: Mapping[str, Mapping[str, float]]) -> float:
+        """The most, given the figures of each contender."""
+        return max(figures[name][self.figure] for name in self.among)
+
+    def kept(self, reached: float) -> bool | None:
+        """Whether the promise is kept; None where none was made."""
+        return None if self.promised is None else reached <= self.promised
+
+    @property
+    def target(self) -> str:
+        """The promise as text."""
+        return "" if self.promised is None else f"<= {self.promised:g} {self.unit}"
+
+    def told(self, reached: float) -> str:
+        """The figure as text."""
+        return f"{reached:,.2f} {self.unit}"
+
+
+Comparison = Ratio | Spread | Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +128,7 @@ class WriteWorkload:
         size: Commits, or actions of the one commit, at full scale.
         least: The same at the smallest scale.
         comparisons: What is compared, and what is promised.
+        package: Where its contenders are.
     """
 
     name: str
@@ -91,6 +136,7 @@ class WriteWorkload:
     size: int
     least: int
     comparisons: tuple[Comparison, ...]
+    package: str = "perf.writing"
 
     @property
     def contenders(self) -> tuple[str, ...]:
@@ -179,12 +225,3 @@ WRITE_WORKLOADS = (
 """In the order in which they are measured and shown. deltalake is given with its own checkpoints
 (every 100 commits, which spare it reading its commits again and again) and without; the faster
 counts."""
-
-
-def find(name: str) -> WriteWorkload:
-    """The workload called `name`.
-
-    Raises:
-        KeyError: There is none.
-    """
-    return {w.name: w for w in WRITE_WORKLOADS}[name]

@@ -1,0 +1,19 @@
+"""Reading back a table after a run: the same live files as before, through both readers."""
+
+from __future__ import annotations
+
+from perf.answers import Answer
+from perf.writing import check
+from perf.writing.base import Job
+
+_LEFT_OUT = ("version", "gaps", "stats")
+
+
+def read_back(job: Job) -> list[tuple[str, Answer]]:
+    """What both readers find in the table, as far as every contender leaves it the same."""
+    readers = [check.by_lakelog, check.by_deltalake]
+    return [(read.__name__, _common(read(job.path))) for read in readers]
+
+
+def _common(answer: Answer) -> Answer:
+    return {name: value for name, value in answer.items() if name not in _LEFT_OUT}

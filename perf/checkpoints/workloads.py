@@ -1,0 +1,116 @@
+"""The workloads of checkpoints and cleanup, who runs them, and what is promised for each."""
+
+from __future__ import annotations
+
+from perf.writing.workloads import Limit, Ratio, WriteWorkload
+
+COMMITS = (10, 100, 1_000, 10_000)
+"""Lengths of history in spec 004's table of speed-ups."""
+_PROJECTED = (1.1, 10, 90, 833)
+CHECKPOINTS = "perf.checkpoints"
+"""Package of their contenders."""
+_BOTH = ("lakelog", "deltalake")
+_EVERY = (
+    *("lakelog", "lakelog_unverified", "lakelog_text", "lakelog_text_unverified"),
+    "deltalake",
+)
+
+
+def _history(prefix: str, *, promised: bool) -> tuple[Ratio, ...]:
+    return tuple(
+        Ratio(
+            f"{count:,} commits: {told}, then from a checkpoint",
+            "seconds",
+            (f"{prefix}checkpoint_{count}",),
+            (f"{prefix}{reader}_{count}",),
+            projected if promised and reader == "one_by_one" else None,
+        )
+        for reader, told in (("one_by_one", "a file at a time"), ("replay", "replay"))
+        for count, projected in zip(COMMITS, _PROJECTED, strict=True)
+    )
+
+
+def _histories(prefix: str) -> dict[str, str | None]:
+    return {
+        f"{prefix}{reader}_{count}": f"commits_{count}"
+        for count in COMMITS
+        for reader in ("one_by_one", "replay", "checkpoint")
+    }
+
+
+CHECKPOINT_WORKLOADS = (
+    WriteWorkload(
+        "checkpoint_1m_files",
+        dict.fromkeys(_EVERY, "classic_checkpoint"),
+        size=1_000_000,
+        least=1_000,
+        comparisons=(
+            Ratio("verified", "seconds", ("lakelog",), ("deltalake",), 2.5),
+            Ratio("not verified", "seconds", ("lakelog_unverified",), ("deltalake",), 4),
+            Ratio("peak memory, verified", "peak_mb", ("lakelog",), ("deltalake",), 4),
+            Ratio("bytes on disk", "bytes", ("lakelog",), ("deltalake",), 10),
+            Ratio("statistics as text, verified", "seconds", ("lakelog_text",), ("deltalake",)),
+            Ratio(
+                "statistics as text, not verified",
+                "seconds",
+                ("lakelog_text_unverified",),
+                ("deltalake",),
+            ),
+        ),
+        package=CHECKPOINTS,
+    ),
+    WriteWorkload(
+        "checkpoint_after_one_commit_1m",
+        dict.fromkeys(_BOTH, "classic_checkpoint"),
+        size=1_000_000,
+        least=1_000,
+        comparisons=(
+            Ratio("open and checkpoint", "seconds", ("lakelog",), ("deltalake",), 50),
+            Ratio("checkpoint, table open", "open_table_s", ("lakelog",), ("deltalake",)),
+        ),
+        package=CHECKPOINTS,
+    ),
+    WriteWorkload(
+        "stats_typed_from_own_checkpoint_1m",
+        dict.fromkeys(_BOTH, "classic_checkpoint"),
+        size=1_000_000,
+        least=1_000,
+        comparisons=(
+            Ratio("open, all statistics typed", "seconds", ("lakelog",), ("deltalake",), 6),
+        ),
+        package=CHECKPOINTS,
+    ),
+    WriteWorkload(
+        "checkpoint_10m_files_512mb",
+        {"lakelog": "multipart_checkpoint"},
+        size=10_000_000,
+        least=1_000,
+        comparisons=(Limit("peak memory", "peak_mb", ("lakelog",), 512, "MB"),),
+        package=CHECKPOINTS,
+    ),
+    WriteWorkload(
+        "spec004_local_disk",
+        _histories(""),
+        size=1,
+        least=1,
+        comparisons=_history("", promised=False),
+        package=CHECKPOINTS,
+    ),
+    WriteWorkload(
+        "spec004_5ms_a_request",
+        _histories("far_"),
+        size=1,
+        least=1,
+        comparisons=_history("far_", promised=True),
+        package=CHECKPOINTS,
+    ),
+    WriteWorkload(
+        "cleanup_plan_100k_commits",
+        {"lakelog": "commits_100000"},
+        size=100_000,
+        least=20,
+        comparisons=(Limit("open and plan", "seconds", ("lakelog",), 2, "s"),),
+        package=CHECKPOINTS,
+    ),
+)
+"""In the order in which they are measured and shown."""
