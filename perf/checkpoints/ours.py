@@ -146,10 +146,10 @@ def _same(store: LogStore) -> LogStore:
 
 CASES: dict[str, dict[str, Any]] = {
     "checkpoint_1m_files": {
-        "lakelog": Case(_given, _write(verify=True)),
-        "lakelog_unverified": Case(_given, _write(verify=False)),
-        "lakelog_text": Case(_text_only, _write(verify=True)),
-        "lakelog_text_unverified": Case(_text_only, _write(verify=False)),
+        "lakelog": Case(_text_only, _write(verify=True)),
+        "lakelog_unverified": Case(_text_only, _write(verify=False)),
+        "lakelog_typed": Case(_given, _write(verify=True)),
+        "lakelog_typed_unverified": Case(_given, _write(verify=False)),
     },
     "checkpoint_after_one_commit_1m": {"lakelog": Case(_with_v2_checkpoint, _incremental)},
     "stats_typed_from_own_checkpoint_1m": {"lakelog": Case(_own_checkpoint, _typed)},
