@@ -338,6 +338,27 @@ class Dialect(Protocol):
         """
         ...
 
+    def decode_pieces(
+        self,
+        store: LogStore,
+        commits: Sequence[CommitFile],
+        piece_bytes: int,
+        *,
+        files: bool = True,
+    ) -> Iterator[Actions]:
+        """As `decode`, piece by piece in order: stacked, the pieces are what `decode` gives.
+
+        Args:
+            store: Store of the table.
+            commits: Commits by version, ascending.
+            piece_bytes: Text of one piece, about. A commit that is longer is cut at line ends,
+                where its framing allows.
+            files: As `decode`.
+
+        Memory: one piece, decoded; never all commits.
+        """
+        ...
+
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
         """Read and decode a log compaction file; rows have null ``version`` and ``position``."""
         ...
@@ -373,8 +394,17 @@ class Dialect(Protocol):
         """
         ...
 
-    def open_checkpoint(self, store: LogStore, checkpoint: Checkpoint) -> CheckpointReader:
-        """A reader over one checkpoint; opens files only when asked to read."""
+    def open_checkpoint(
+        self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None
+    ) -> CheckpointReader:
+        """A reader over one checkpoint; opens files only when asked to read.
+
+        Args:
+            store: Store of the table.
+            checkpoint: The checkpoint.
+            batch_bytes: Bytes of columns, about, that a batch of `CheckpointReader.iter_files`
+                holds at most; no column is then read whole. None reads as is quickest.
+        """
         ...
 
     def checkpoint_writer(self, store: LogStore, plan: CheckpointPlan) -> CheckpointWriter:

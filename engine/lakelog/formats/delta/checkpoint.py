@@ -32,6 +32,7 @@ from lakelog.formats.delta.parquet import (
     FILE_READERS,
     META_READERS,
     assemble,
+    batch_rows,
     checked_batches,
     child_type,
     find_rows,
@@ -50,19 +51,28 @@ from lakelog.storage.ranged import RangedFile
 
 _WIRE = Wire.of("delta")
 _MANIFEST_ONLY = ("sidecar", "checkpointMetadata")
+_BUFFER_BYTES = 1 << 18  # of each column, where no column is read whole
 _KEPT_BYTES = 64 << 20  # of files on a remote store, for as long as the reader lives
 
 
 class DeltaCheckpointReader:
     """Reads one checkpoint; see `lakelog.formats.base.CheckpointReader`.
 
+    Args:
+        store: Store of the table.
+        checkpoint: The checkpoint.
+        batch_bytes: See `lakelog.formats.base.Dialect.open_checkpoint`.
+
     Raises:
         MalformedLogError: A file is damaged, or a part or sidecar is gone.
         InvalidActionError: A row lacks a required field, or a column has an impossible type.
     """
 
-    def __init__(self, store: LogStore, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None
+    ) -> None:
         self.checkpoint = checkpoint
+        self._batch_bytes = batch_bytes
         self._store = store
         self._sizes = dict(zip(checkpoint.paths, checkpoint.sizes_bytes, strict=False))
         self._sources: dict[str, RangedFile] = {}
@@ -194,7 +204,8 @@ class DeltaCheckpointReader:
                 _refuse_other_actions(file, path)
             shares = shares_of(file, leaf_columns(file.schema_arrow, columns, kinds))
             files = [file, *(stack.enter_context(self._parquet(path, file)) for _ in shares[1:])]
-            readers = [read_parts(*pair, path) for pair in zip(files, shares, strict=False)]
+            rows = batch_rows(file, [leaf for share in shares for leaf in share], self._batch_bytes)
+            readers = [read_parts(*pair, path, rows) for pair in zip(files, shares, strict=False)]
             ahead = [pool.submit(next, reader, None) for reader in readers]
             while parts := [part for f in ahead if (part := f.result()) is not None]:
                 if len(parts) < len(readers):
@@ -265,7 +276,12 @@ class DeltaCheckpointReader:
         kept = self._sources.get(path)
         source = self._store.open(path, size) if kept is None else cast("BinaryIO", kept.reopen())
         try:
-            file = pq.ParquetFile(source, metadata=footer, page_checksum_verification=True)
+            file = pq.ParquetFile(
+                source,
+                metadata=footer,
+                buffer_size=0 if self._batch_bytes is None else _BUFFER_BYTES,
+                page_checksum_verification=True,
+            )
         except pa.ArrowException:
             source.close()
             if size is None:
@@ -277,7 +293,7 @@ class DeltaCheckpointReader:
         except BaseException:
             source.close()
             raise
-        if isinstance(source, RangedFile):
+        if isinstance(source, RangedFile) and self._batch_bytes is None:
             held = sum(other.size_bytes for other in self._sources.values())
             if held + source.size_bytes <= _KEPT_BYTES:
                 self._sources.setdefault(path, source)

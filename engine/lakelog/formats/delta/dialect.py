@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from lakelog.formats.base import (
     LogListing,
 )
 from lakelog.formats.commit_info import flatten_commit_infos
-from lakelog.formats.commits import read_commits
+from lakelog.formats.commits import read_commits, read_pieces
 from lakelog.formats.delta import features
 from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
 from lakelog.formats.delta.commits import commit_path, encode_commit
@@ -67,6 +67,18 @@ class DeltaDialect:
         """Read and decode commits; see `Dialect.decode`."""
         return _finish(decode_lines(read_commits(store, commits), _WIRE, files=files))
 
+    def decode_pieces(
+        self,
+        store: LogStore,
+        commits: Sequence[CommitFile],
+        piece_bytes: int,
+        *,
+        files: bool = True,
+    ) -> Iterator[Actions]:
+        """Read and decode commits piece by piece; see `Dialect.decode_pieces`."""
+        for blobs in read_pieces(store, commits, piece_bytes):
+            yield _finish(decode_lines(blobs, _WIRE, files=files))
+
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
         """Read and decode a log compaction file."""
         data = store.read(compaction.path)
@@ -86,9 +98,11 @@ class DeltaDialect:
         """NDJSON, the commitInfo first; see `Dialect.encode`."""
         return encode_commit(content, columnar_above=columnar_above)
 
-    def open_checkpoint(self, store: LogStore, checkpoint: Checkpoint) -> DeltaCheckpointReader:
+    def open_checkpoint(
+        self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None
+    ) -> DeltaCheckpointReader:
         """A reader over one checkpoint."""
-        return DeltaCheckpointReader(store, checkpoint)
+        return DeltaCheckpointReader(store, checkpoint, batch_bytes)
 
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:  # noqa: ARG002 - as the protocol gives them
         """None: a Delta checkpoint does not say when its version was committed."""

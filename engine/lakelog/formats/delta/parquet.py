@@ -21,6 +21,7 @@ from lakelog.formats.delta.paths import decode_paths, with_dv_id
 from lakelog.formats.wire import Leaf, Node, Wire
 
 _BATCH_ROWS = 1 << 16
+_LEAST_BATCH_ROWS = 1 << 10
 _ONE_EACH = ("protocol", "metaData")
 _FEW_ROWS = 1 << 12  # protocol and metaData mostly stand first, and reading stops there
 _MANY_ROWS = 1 << 17
@@ -109,9 +110,30 @@ def shares_of(file: pq.ParquetFile, leaves: Sequence[str]) -> list[list[str]]:
     return [share for share in shares if share]
 
 
-def read_parts(file: pq.ParquetFile, leaves: Sequence[str], path: str) -> Iterator[dict[str, Part]]:
-    """For each batch, the columns that `leaves` hold, by action type."""
-    for batch in checked_batches(file, leaves):
+def batch_rows(file: pq.ParquetFile, leaves: Sequence[str], batch_bytes: int | None) -> int:
+    """Rows of a batch of `leaves` whose columns take some `batch_bytes` at most, by what the footer
+    says of the fullest row group; 65,536 at most, which is also what None gives.
+    """
+    if batch_bytes is None:
+        return _BATCH_ROWS
+    fields = tuple(f"{leaf}." for leaf in leaves)
+    widest = 0.0
+    for group in map(file.metadata.row_group, range(file.num_row_groups)):
+        chunks = (group.column(i) for i in range(group.num_columns))
+        size = sum(
+            c.total_uncompressed_size for c in chunks if f"{c.path_in_schema}.".startswith(fields)
+        )
+        widest = max(widest, size / max(1, group.num_rows))
+    # Text that repeats stands in the file once, and comes out as often as it is meant.
+    width = max(widest * 1.5, 8.0 * len(leaves))
+    return max(_LEAST_BATCH_ROWS, min(_BATCH_ROWS, int(batch_bytes / width)))
+
+
+def read_parts(
+    file: pq.ParquetFile, leaves: Sequence[str], path: str, rows: int = _BATCH_ROWS
+) -> Iterator[dict[str, Part]]:
+    """For each batch of `rows` rows, the columns that `leaves` hold, by action type."""
+    for batch in checked_batches(file, leaves, batch_rows=rows):
         yield {
             kind: _part(batch.column(index), kind, path)
             for index, kind in enumerate(batch.schema.names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -19,6 +19,7 @@ from lakelog.formats.base import (
     LogListing,
 )
 from lakelog.formats.commit_info import flatten_commit_infos
+from lakelog.formats.commits import group_commits
 from lakelog.formats.indextables import listing
 from lakelog.formats.indextables.avro_state import AvroStateReader
 from lakelog.formats.indextables.commits import commit_path, decode_commits, encode_commit, wire
@@ -56,6 +57,20 @@ class IndexTablesDialect:
         """Read and decode commits, of any framing or columnar; see `Dialect.decode`."""
         return decode_commits(store, commits, files=files)
 
+    def decode_pieces(
+        self,
+        store: LogStore,
+        commits: Sequence[CommitFile],
+        piece_bytes: int,
+        *,
+        files: bool = True,
+    ) -> Iterator[Actions]:
+        """Read and decode commits, some at a time; each is decoded whole, as its framing may need
+        all of it. See `Dialect.decode_pieces`.
+        """
+        for run in group_commits(commits, piece_bytes):
+            yield self.decode(store, run, files=files)
+
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
         """Never called: IndexTables has no log compaction files, so no listing holds one."""
         raise InternalError(
@@ -76,7 +91,12 @@ class IndexTablesDialect:
         """Lines, or one Parquet file above a size; see `Dialect.encode`."""
         return encode_commit(content, columnar_above=columnar_above, configuration=configuration)
 
-    def open_checkpoint(self, store: LogStore, checkpoint: Checkpoint) -> CheckpointReader:
+    def open_checkpoint(
+        self,
+        store: LogStore,
+        checkpoint: Checkpoint,
+        batch_bytes: int | None = None,  # noqa: ARG002 - flattened batches are small, others come whole
+    ) -> CheckpointReader:
         """A reader over one checkpoint."""
         if checkpoint.layout == "avro-state":
             return AvroStateReader(store, checkpoint)

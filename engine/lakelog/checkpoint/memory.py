@@ -1,0 +1,100 @@
+"""How much memory there is for a checkpoint, and what each thing may take of it.
+
+Pure, but for `resident_bytes` and `release`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lakelog.errors import InvalidInputError
+
+LEAST_WORK_BYTES = 192 << 20
+"""Below this, batches would be too small to be worth their cost, or a single one too large."""
+
+_USUAL_RESIDENT_BYTES = 160 << 20
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the parts of a bounded read may hold at a time, in bytes.
+
+    Attributes:
+        batch: Columns of one batch of a checkpoint.
+        chunk: Text of the commits that are decoded at once.
+        tail: Text of the commits above the checkpoint that may stay in memory, decoded.
+        flush: Decoded rows that wait to be written to disk.
+        partition: Rows of one partition, as they stand on disk before compression.
+        filter: The bits that say which files later commits may speak of; a power of two.
+        hashes: Hashes of paths that wait to be written to disk.
+    """
+
+    batch: int
+    chunk: int
+    tail: int
+    flush: int
+    partition: int
+    filter: int
+    hashes: int
+
+    @staticmethod
+    def of(memory_limit: int, resident: int) -> Budget:
+        """Share out what a limit leaves.
+
+        Args:
+            memory_limit: Bytes that the process may take at its peak.
+            resident: Bytes that it takes now.
+
+        Raises:
+            InvalidInputError: The limit is below the floor: what the process takes already, and
+                192 MB to work with.
+        """
+        floor = resident + LEAST_WORK_BYTES
+        if memory_limit < floor:
+            raise InvalidInputError(
+                "the memory limit is below what Python, Polars and pyarrow need themselves",
+                expected=f"memory_limit >= {floor}",
+                found=memory_limit,
+                hint="raise the limit, or call it in a process that holds less",
+            )
+        # A third: the writer takes another, and the allocators keep the last for themselves.
+        share = (memory_limit - resident) // 3
+        return Budget(
+            batch=share // 16,
+            chunk=min(share // 24, 8 << 20),
+            tail=share // 8,
+            flush=share // 6,
+            partition=share // 10,
+            filter=1 << (share // 8).bit_length() - 1,
+            hashes=share // 8,
+        )
+
+
+def resident_bytes() -> int:
+    """Memory that the process takes now; an estimate where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return _peak_bytes() or _USUAL_RESIDENT_BYTES
+
+
+def _peak_bytes() -> int:
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10
+
+
+def release() -> None:
+    """Give memory that Arrow's pool keeps for later back to the system."""
+    gc.collect(0)
+    pa.default_memory_pool().release_unused()
