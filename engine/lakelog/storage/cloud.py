@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from fsspec.asyn import sync
-
 from lakelog.errors import UnavailableError
 from lakelog.storage.base import FileEntry, require_content
 from lakelog.storage.conditional import Verdict, deadline_s, write_until_certain
@@ -99,7 +97,9 @@ class CloudStore(FsspecStore):
 
     async def _names_once(self, folder: str, start: str = "", limit: int | None = None) -> Names:
         bucket, key = self._split(folder)
-        prefix = f"{key}/" if key else ""
+        return await self._names_of(bucket, f"{key}/" if key else "", start, limit)
+
+    async def _names_of(self, bucket: str, prefix: str, start: str, limit: int | None) -> Names:
         try:
             return await self._cloud.list_names(self._filesystem, bucket, prefix, start, limit)
         except FileNotFoundError:
@@ -127,15 +127,8 @@ class CloudStore(FsspecStore):
     def stat(self, path: str) -> FileEntry | None:
         """Size and time of one file, or None; asked of the listing, whose answer is not cached."""
         bucket, key = self._split(path)
-
-        async def look() -> Names:
-            try:
-                return await self._cloud.list_names(self._filesystem, bucket, key, "", 1)
-            except FileNotFoundError:
-                return Names([], [])
-
         name = path.rsplit("/", 1)[-1]
-        for entry in self._run(look(), path).files:
+        for entry in self._run(self._names_of(bucket, key, "", 1), path).files:
             if not entry.name:  # nothing after the prefix: the key itself
                 return entry._replace(name=name)
         return None
@@ -165,7 +158,7 @@ class CloudStore(FsspecStore):
             path,
             len(data),
         )
-        return bool(sync(filesystem.loop, lambda: coroutine))
+        return self._wait(coroutine)
 
     def delete(self, path: str) -> None:
         """Delete a file."""
@@ -189,9 +182,8 @@ class CloudStore(FsspecStore):
             return await asyncio.wait_for(coroutine, deadline_s(0) * 10)
 
         try:
-            result: T = sync(self._filesystem.loop, bounded)
+            return self._wait(bounded())
         except UnavailableError:
             raise
         except Exception as cause:
             raise unavailable(path, cause) from cause
-        return result
