@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from lakelog.errors import InvalidInputError, MissingDependencyError, UnavailableError
@@ -14,10 +14,54 @@ from lakelog.storage.local import LocalStore
 if TYPE_CHECKING:
     from lakelog.storage.cloud import Cloud
 
-_S3 = ("s3", "s3a")
-_AZURE = ("abfs", "abfss", "az")
-_GCS = ("gs", "gcs")
-_EXTRAS = dict.fromkeys(_S3, "s3")
+
+class _Driver(NamedTuple):
+    """What lakelog brings for an object store's driver; loaded only for who needs it."""
+
+    with_defaults: Callable[[dict[str, Any]], dict[str, Any]]
+    cloud: Callable[[], Cloud]
+    tune: Callable[[Any], None] = lambda _filesystem: None
+
+
+def _load_s3() -> _Driver:
+    from lakelog.storage import s3
+
+    return _Driver(s3.with_defaults, s3.S3)
+
+
+def _load_azure() -> _Driver:
+    from lakelog.storage import azure
+
+    return _Driver(azure.with_defaults, azure.Azure, azure.shorten_pauses)
+
+
+def _load_gcs() -> _Driver:
+    from lakelog.storage import gcs
+
+    return _Driver(gcs.with_defaults, gcs.Gcs)
+
+
+class _Kind(NamedTuple):
+    """A kind of object store.
+
+    Attributes:
+        protocols: Of its URLs.
+        driver: Package and class of its fsspec driver.
+        load: Gives what lakelog brings for it.
+        extra: Of lakelog, that installs the driver.
+    """
+
+    protocols: tuple[str, ...]
+    driver: tuple[str, str]
+    load: Callable[[], _Driver]
+    extra: str | None = None
+
+
+_KINDS = (
+    _Kind(("s3", "s3a"), ("s3fs", "S3FileSystem"), _load_s3, "s3"),
+    _Kind(("abfs", "abfss", "az"), ("adlfs", "AzureBlobFileSystem"), _load_azure),
+    _Kind(("gs", "gcs"), ("gcsfs", "GCSFileSystem"), _load_gcs),
+)
 
 
 def open_store(
@@ -51,10 +95,14 @@ def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
     protocol = url.split("://", 1)[0].split("::", 1)[0]
     # gcsfs looks the bucket type up over gRPC unless told not to, and stalls where that is closed.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    kind = next((each for each in _KINDS if protocol in each.protocols), None)
     try:
-        filesystem, base = fsspec.core.url_to_fs(url, **_with_defaults(protocol, options))
+        if kind is not None:
+            # The time-outs that a driver lacks; what the caller gives wins.
+            options = kind.load().with_defaults(options)
+        filesystem, base = fsspec.core.url_to_fs(url, **options)
     except ImportError as cause:
-        extra = _EXTRAS.get(protocol)
+        extra = kind.extra if kind is not None else None
         raise MissingDependencyError(
             f"no driver for {protocol}:// is installed",
             path=url,
@@ -74,23 +122,6 @@ def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
             hint="check storage_options and credentials",
         ) from cause
     return store_of(filesystem, base, url)
-
-
-def _with_defaults(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Options with the time-outs that a driver lacks; what the caller gives wins."""
-    if protocol in _S3:
-        from lakelog.storage import s3
-
-        return s3.with_defaults(options)
-    if protocol in _AZURE:
-        from lakelog.storage import azure
-
-        return azure.with_defaults(options)
-    if protocol in _GCS:
-        from lakelog.storage import gcs
-
-        return gcs.with_defaults(options)
-    return options
 
 
 def store_of(filesystem: Any, base: str, root: str) -> LogStore:
@@ -114,22 +145,11 @@ def store_of(filesystem: Any, base: str, root: str) -> LogStore:
 
         return MemoryStore(filesystem, base, root)
     drivers = {(each.__module__.split(".")[0], each.__name__) for each in type(filesystem).__mro__}
-    cloud: Cloud | None = None
-    if ("s3fs", "S3FileSystem") in drivers:
-        from lakelog.storage.s3 import S3
+    for kind in _KINDS:
+        if kind.driver in drivers:
+            from lakelog.storage.cloud import CloudStore
 
-        cloud = S3()
-    elif ("adlfs", "AzureBlobFileSystem") in drivers:
-        from lakelog.storage.azure import Azure, shorten_pauses
-
-        shorten_pauses(filesystem)
-        cloud = Azure()
-    elif ("gcsfs", "GCSFileSystem") in drivers:
-        from lakelog.storage.gcs import Gcs
-
-        cloud = Gcs()
-    if cloud is None:
-        return FsspecStore(filesystem, base, root)
-    from lakelog.storage.cloud import CloudStore
-
-    return CloudStore(filesystem, base, root, cloud)
+            driver = kind.load()
+            driver.tune(filesystem)
+            return CloudStore(filesystem, base, root, driver.cloud())
+    return FsspecStore(filesystem, base, root)
