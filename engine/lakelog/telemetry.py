@@ -1,1 +1,200 @@
-"""What lakelog tells of its work: log lines always, OpenTelemetry where it is installed."""
+"""What lakelog tells of its work: log lines always, OpenTelemetry where somebody listens.
+
+Log lines go to the logger ``lakelog``, one an event, as ``name key=value key=value``: what
+happened as information, what it took and was measured at debug level. A record also carries them
+as ``record.event`` and ``record.fields``, for handlers that write JSON.
+
+OpenTelemetry gets spans and metrics, all of them named ``lakelog.…``. It is never imported here
+before the program has imported it itself, or has named a provider in its environment: until then
+nobody can be listening. Attributes of a metric are few by design (a format, a kind, never a
+version or a path); spans and log lines name those.
+
+| metric | kind, unit | attributes |
+|---|---|---|
+| ``load.duration`` | histogram, s | ``source``: ``checkpoint`` or ``json``; ``format`` |
+| ``cache.lookups`` | counter | ``cache``, ``hit`` |
+| ``checkpoint.created`` | counter | ``layout``, ``format`` |
+| ``checkpoint.duration`` | histogram, s | ``layout``, ``format`` |
+| ``checkpoint.size`` | histogram, By | ``layout``, ``format`` |
+| ``checkpoint.compression_ratio`` | histogram, 1 | ``layout``, ``format`` |
+| ``cleanup.files`` | counter | ``kind`` |
+| ``cleanup.bytes`` | counter, By | ``kind`` |
+
+Source: specification 004, Monitoring and Observability.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import time
+from contextlib import AbstractContextManager
+from functools import cache
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Self
+
+LOGGER = logging.getLogger("lakelog")
+LOGGER.addHandler(logging.NullHandler())  # what is told is for those who ask for it
+
+_PLAIN = re.compile(r"[^\s\"=]+")
+_API = {
+    "trace": ("opentelemetry.trace", "OTEL_PYTHON_TRACER_PROVIDER"),
+    "metrics": ("opentelemetry.metrics", "OTEL_PYTHON_METER_PROVIDER"),
+}
+
+
+def event(name: str, /, level: int = logging.INFO, **fields: object) -> None:
+    """Write one log line.
+
+    Args:
+        name: What happened, such as ``checkpoint.created``.
+        level: Level of the line, as in `logging`.
+        fields: Facts in the order to tell them, units last in their names; those that are None
+            are left out.
+    """
+    if LOGGER.isEnabledFor(level):
+        told = {key: value for key, value in fields.items() if value is not None}
+        extra = {"event": name, "fields": told}
+        LOGGER.log(level, "%s", line(name, told), extra=extra, stacklevel=2)
+
+
+def line(name: str, fields: dict[str, object]) -> str:
+    """An event as one line of text; a value with spaces, quotes or ``=`` is written as JSON text.
+
+    >>> line("cleanup.done", {"files": 3, "seconds": 0.25, "path": "a b"})
+    'cleanup.done files=3 seconds=0.25 path="a b"'
+    """
+    return " ".join([name, *(f"{key}={_text(value)}" for key, value in fields.items())])
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+class Span:
+    """One piece of work and how long it takes; make one with `span`.
+
+    Attributes:
+        seconds: How long it took; 0.0 until it has ended.
+    """
+
+    __slots__ = ("_begin", "_fields", "_listener", "_name", "seconds")
+
+    def __init__(self, name: str, fields: dict[str, object]) -> None:
+        self._name = name
+        self._fields = fields
+        self._listener: AbstractContextManager[Any] | None = None
+        self._begin = 0.0
+        self.seconds = 0.0
+
+    def set(self, **attributes: object) -> None:
+        """Add what became known on the way."""
+        self._fields.update(attributes)
+
+    def __enter__(self) -> Self:
+        if _listens("trace"):
+            self._listener = _tracer().start_as_current_span(f"lakelog.{self._name}")
+            self._listener.__enter__()
+        self._begin = time.perf_counter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.seconds = time.perf_counter() - self._begin
+        if self._listener is not None:
+            current = import_module(_API["trace"][0]).get_current_span()
+            current.set_attributes(_attributes(self._fields))
+            self._listener.__exit__(kind, error, trace)
+            self._listener = None
+        outcome = None if kind is None else getattr(error, "kind", kind.__name__)
+        event(self._name, logging.DEBUG, **self._fields, seconds=self.seconds, error=outcome)
+
+
+def span(name: str, /, **attributes: object) -> Span:
+    """Time a piece of work: a span for OpenTelemetry, and a log line at debug level when it ends.
+
+    Args:
+        name: What is done, such as ``checkpoint.write``.
+        attributes: What is known of it now; `Span.set` adds what becomes known.
+
+    Returns:
+        A context manager. An error goes on, after its kind was told.
+
+    >>> with span("checkpoint.write", version=10) as work:
+    ...     work.set(size_bytes=4096)
+    """
+    return Span(name, attributes)
+
+
+def count(name: str, value: int = 1, /, **attributes: object) -> None:
+    """Add to a counter.
+
+    Args:
+        name: The counter, from the table of this module.
+        value: How many, not negative.
+        attributes: What kind; few and of few values.
+    """
+    if _listens("metrics"):
+        unit = "By" if name.endswith("bytes") else "1"
+        _instrument("create_counter", name, unit).add(value, _attributes(attributes))
+    event(name, logging.DEBUG, value=value, **attributes)
+
+
+def record(name: str, value: float, unit: str, /, **attributes: object) -> None:
+    """Record one measurement in a histogram.
+
+    Args:
+        name: The histogram, from the table of this module.
+        value: What was measured.
+        unit: Its unit, as UCUM spells it: ``s``, ``By``, ``1``.
+        attributes: What kind; few and of few values.
+    """
+    if _listens("metrics"):
+        _instrument("create_histogram", name, unit).record(value, _attributes(attributes))
+    event(name, logging.DEBUG, value=value, unit=unit, **attributes)
+
+
+def _listens(part: str) -> bool:
+    """Whether somebody may be listening: the API has been imported, or a provider is named."""
+    module, variable = _API[part]
+    return module in sys.modules or (variable in os.environ and _is_importable(module))
+
+
+@cache
+def _is_importable(module: str) -> bool:
+    try:
+        import_module(module)
+    except ImportError:
+        return False
+    return True
+
+
+@cache
+def _tracer() -> Any:
+    # A proxy until the program sets a provider, so it may be kept.
+    return import_module(_API["trace"][0]).get_tracer("lakelog")
+
+
+@cache
+def _instrument(kind: str, name: str, unit: str) -> Any:
+    meter = import_module(_API["metrics"][0]).get_meter("lakelog")
+    return getattr(meter, kind)(f"lakelog.{name}", unit=unit)
+
+
+def _attributes(fields: dict[str, object]) -> dict[str, str | bool | int | float]:
+    return {
+        key: value if isinstance(value, str | bool | int | float) else str(value)
+        for key, value in fields.items()
+        if value is not None
+    }
