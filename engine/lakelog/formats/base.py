@@ -160,7 +160,10 @@ class CheckpointPlan:
         version: Table version whose state it holds.
         layout: As `Checkpoint.layout`; one that the dialect writes.
         parts: Files that the file actions are spread over (parts, sidecars); 1 for a layout of
-            one file. 0 for V2: file actions stand in the manifest itself.
+            one file. 0 for V2: file actions stand in the manifest itself. What names its parts in a
+            manifest of its own (``json-multipart``) goes by `part_actions` instead.
+        part_actions: Actions after which a part is closed and the next begun, where the layout does
+            not say in advance how many there are.
         schema: The table's schema, for typed copies of statistics and partition values.
         partition_columns: Its partition columns, in order.
         mapping: Its column mapping mode: ``none``, ``name`` or ``id``.
@@ -186,6 +189,7 @@ class CheckpointPlan:
     compression: str = "zstd"
     row_group_rows: int = 50_000
     created_ms: int = 0
+    part_actions: int = 100_000
     kept: tuple[SidecarFile, ...] = ()
 
 
@@ -215,12 +219,13 @@ class StagedCheckpoint:
         checkpoint: It, over the files as they stand now: `Dialect.open_checkpoint` reads it.
         files: Its files in the order in which they are to get their names; with the last one it is
             complete, and never before.
-        pointer: The pointer file's path and content; written after them, forward only.
+        pointer: The pointer file's path and content; written after them, forward only. None leaves
+            the pointer as it is: other readers of the table would take this one for another thing.
     """
 
     checkpoint: Checkpoint
     files: tuple[StagedFile, ...]
-    pointer: tuple[str, bytes]
+    pointer: tuple[str, bytes] | None
 
 
 class CheckpointWriter(Protocol):
