@@ -11,6 +11,7 @@ import polars as pl
 from lakelog.formats.base import (
     Actions,
     Checkpoint,
+    CheckpointPlan,
     CommitContent,
     CommitFile,
     CommitInfo,
@@ -21,6 +22,7 @@ from lakelog.formats.commit_info import flatten_commit_infos
 from lakelog.formats.commits import read_commits, read_pieces
 from lakelog.formats.delta import features
 from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
+from lakelog.formats.delta.checkpoint_writer import DeltaCheckpointWriter
 from lakelog.formats.delta.commits import commit_path, encode_commit
 from lakelog.formats.delta.hints import read_last_checkpoint, read_version_checksum
 from lakelog.formats.delta.names import LAST_CHECKPOINT, LOG_FOLDER, parse_listing
@@ -103,6 +105,14 @@ class DeltaDialect:
     ) -> DeltaCheckpointReader:
         """A reader over one checkpoint."""
         return DeltaCheckpointReader(store, checkpoint, batch_bytes)
+
+    def checkpoint_writer(self, store: LogStore, plan: CheckpointPlan) -> DeltaCheckpointWriter:
+        """A writer of one checkpoint.
+
+        Raises:
+            InvalidInputError: The layout is none of Delta's.
+        """
+        return DeltaCheckpointWriter(store, plan)
 
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:  # noqa: ARG002 - as the protocol gives them
         """None: a Delta checkpoint does not say when its version was committed."""

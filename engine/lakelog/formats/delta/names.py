@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from uuid import UUID
 
 from lakelog.formats.base import Checkpoint, CommitFile, CompactionFile, LogListing
 from lakelog.storage import FileEntry
@@ -33,6 +34,36 @@ def commit_name(version: int) -> str:
     '00000000000000000007.json'
     """
     return f"{version:020d}.json"
+
+
+def classic_name(version: int) -> str:
+    """Name of a checkpoint of one file.
+
+    >>> classic_name(7)
+    '00000000000000000007.checkpoint.parquet'
+    """
+    return f"{version:020d}.checkpoint.parquet"
+
+
+def part_name(version: int, part: int, parts: int) -> str:
+    """Name of part number `part`, counted from 1, of a multi-part checkpoint of `parts` files.
+
+    >>> part_name(7, 1, 3)
+    '00000000000000000007.checkpoint.0000000001.0000000003.parquet'
+    """
+    return f"{version:020d}.checkpoint.{part:010d}.{parts:010d}.parquet"
+
+
+def manifest_name(version: int, unique: UUID, extension: str) -> str:
+    """Name of a V2 manifest; `extension` is ``json`` or ``parquet``."""
+    return f"{version:020d}.checkpoint.{unique}.{extension}"
+
+
+def rank_of(layout: str, parts: int = 1) -> int:
+    """`Checkpoint.rank` of a layout: V2 before more parts before fewer before classic."""
+    if layout.startswith("v2-"):
+        return _V2_RANK
+    return parts if layout == "multipart" else _CLASSIC_RANK
 
 
 def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
