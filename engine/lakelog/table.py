@@ -20,6 +20,7 @@ from lakelog.log.context import Log, version_at
 from lakelog.log.display import table_html
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
+from lakelog.retention.vacuum import Progress, Vacuum, VacuumPlan, VacuumReport
 from lakelog.storage import LogStore, open_store
 
 if TYPE_CHECKING:
@@ -174,6 +175,52 @@ class Table:
             user_metadata=user_metadata,
             max_attempts=max_attempts,
         )
+
+    def vacuum(
+        self,
+        plan: bool = True,
+        *,
+        retention: dt.timedelta | None = None,
+        force: bool = False,
+        keep_versions: Sequence[int] = (),
+        keep_history: bool = False,
+        inventory: Any = None,
+        progress: Progress | None = None,
+    ) -> VacuumPlan | VacuumReport:
+        """Find, or delete, data files that no retained version needs; see
+        `lakelog.retention.vacuum`.
+
+        Args:
+            plan: Only say what may go; ``apply()`` of the plan deletes it. False does both.
+            retention: How long files stay after they were removed; None is what the table says
+                (``delta.deletedFileRetentionDuration``, a week if it does not).
+            force: Accept a retention shorter than the table's. Readers and writers at work may
+                then lose files.
+            keep_versions: Versions whose files stay, however old.
+            keep_history: Whether the files of every version that can be rebuilt stay.
+            inventory: What stands in the table's folder, in place of a listing: a frame with
+                ``path`` (relative), ``size_bytes`` (or ``size``, ``length``) and ``modified_ms``
+                (or ``modificationTime``; milliseconds, or a datetime); ``isDir`` is respected.
+            progress: Is told ``(step, done, total)``; steps are ``list`` and ``delete``.
+
+        Raises:
+            UnsafeRetentionError: The retention is shorter than the table's, without `force`.
+            UnsupportedFeatureError: The table asks of its writers what lakelog cannot do.
+            UnsupportedStoreError: Files are to be deleted, and the store is read only.
+            InvalidInputError: The inventory cannot be read as one.
+            CorruptionError: The log is damaged.
+
+        Memory: eight bytes for each file that is needed, and the rows of the plan.
+        """
+        asked = Vacuum(
+            self._log,
+            None if retention is None else retention // dt.timedelta(milliseconds=1),
+            force,
+            tuple(keep_versions),
+            keep_history,
+        )
+        found = asked.plan(inventory, progress)
+        return found if plan else found.apply(progress)
 
     def __repr__(self) -> str:
         only = ", read only" if self.refusal is not None else ""
