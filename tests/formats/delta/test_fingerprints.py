@@ -21,15 +21,19 @@ from lakelog.formats.base import CheckpointPlan, SidecarFile
 from lakelog.formats.delta import fingerprints
 from lakelog.formats.delta.fingerprints import (
     FINGERPRINT_TAG,
+    TOTAL_TAG,
     Fingerprint,
-    filter_options,
-    hash_paths,
+    SidecarRecord,
+    counted_columns,
     inspect_sidecar,
     shape_of,
     take_fingerprint,
-    xxh64,
+    total_of_tags,
+    total_tags,
 )
+from lakelog.formats.delta.path_filters import filter_options, hash_paths, xxh64
 from lakelog.formats.delta.paths import encode_path
+from lakelog.formats.digest import Digest, digest
 from lakelog.storage import LogStore, open_store
 
 SIDECAR = "_delta_log/_sidecars/one.parquet"
@@ -68,6 +72,7 @@ def write_sidecar(
     return SidecarFile(SIDECAR, len(data), 0)
 
 
+HELD = Digest({"add": 2, "remove": 1}, {"add": 5, "remove": 6})
 ADD = pa.struct({"path": pa.string()})
 REMOVE = pa.struct({"path": pa.string(), "deletionTimestamp": pa.int64()})
 
@@ -147,26 +152,55 @@ def test_spelling_of_paths_is_part_of_the_format() -> None:
 
 def test_a_fingerprint_comes_back_from_its_tags(store: LogStore) -> None:
     file = write_sidecar(store, ["a", "b"], ["c"])
-    taken = take_fingerprint(store, file, "the digest", shape_of(PLAN))
-    assert (taken.adds, taken.removes, taken.digest) == (2, 1, "the digest")
+    taken = take_fingerprint(store, file, HELD, shape_of(PLAN))
+    assert (taken.adds, taken.removes, taken.digest) == (2, 1, HELD)
     assert taken.filters
     assert Fingerprint.of_tags({"other": "x", **taken.to_tags()}) == taken
+
+
+def test_a_record_digests_what_is_written(store: LogStore) -> None:
+    file = write_sidecar(store, ["a", "b"], ["c"])
+    record = SidecarRecord(PLAN)
+    for kind, paths in (("add", ["a"]), ("remove", ["c"]), ("add", ["b"])):
+        record.add(pl.DataFrame({"actionType": [kind], "path": paths}))
+    tags = record.tags(store, file)
+    taken = Fingerprint.of_tags(tags)
+    assert taken is not None
+    rows = pl.DataFrame({"actionType": ["remove", "add", "add"], "path": ["c", "b", "a"]})
+    assert taken.digest == digest(rows)
+    assert total_of_tags(total_tags([tags, tags])) == digest(pl.concat([rows, rows]))
+    assert total_tags([tags, {}]) == {}
+    assert total_of_tags({TOTAL_TAG: "{}"}) is None
+
+
+def test_a_sidecar_that_lost_a_row_on_the_way_is_not_recorded(store: LogStore) -> None:
+    file = write_sidecar(store, ["a"], ["c"])
+    with pytest.raises(MalformedLogError, match="rows differ"):
+        take_fingerprint(store, file, HELD, "")
+
+
+def test_statistics_count_where_their_text_is_kept() -> None:
+    assert "stats" in counted_columns(PLAN)["add"]
+    typed = replace(PLAN, stats_as_json=False, stats_as_struct=True)
+    assert "stats" not in counted_columns(typed)["add"]
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"format": 2},
-        {"adds": -1},
+        {"adds": 3},
         {"adds": "2"},
         {"removes": True},
         {"digest": 7},
+        {"digest": '{"algorithm":"another","add":[2,"00"]}'},
+        {"shape": None},
         {"new": 1},
         None,
     ],
 )
 def test_what_another_version_recorded_is_no_fingerprint(change: dict[str, object] | None) -> None:
-    body = orjson.loads(Fingerprint(2, 1, "d", "s").to_tags()[FINGERPRINT_TAG])
+    body = orjson.loads(Fingerprint(2, 1, HELD, "s").to_tags()[FINGERPRINT_TAG])
     text = orjson.dumps(body | change).decode() if change is not None else "[]"
     assert Fingerprint.of_tags({FINGERPRINT_TAG: text}) is None
 

@@ -1,71 +1,48 @@
 """What a V2 manifest records of each sidecar, so that a later checkpoint may keep the sidecar
 without reading its rows: how many actions it holds, their digest, and where to ask for a path.
 
-The record stands in the sidecar action's ``tags`` under ``lakelog.fingerprint``. The question
-whether a path may be in a sidecar is answered by Parquet's own split-block Bloom filters over
-``add.path`` and ``remove.path``, which the sidecar carries: XXH64 with seed 0 over the UTF-8 bytes
-of the path as it is written (percent-encoded), about ten bits a path, one in a hundred false hits
-at most. They are read here rather than by Arrow, which only writes them. Parquet protects them by
-no checksum, so the fingerprint records one of their bytes; as that depends on every path, it also
-binds the record to the file's content.
+The record stands in the sidecar action's ``tags`` under ``lakelog.fingerprint``. Whether a path may
+be in a sidecar is for the sidecar's own filters to say (`lakelog.formats.delta.path_filters`); the
+record has a checksum of their bytes, which Parquet keeps none of. As they depend on every path, it
+also binds the record to the file's content.
 
 A sidecar without a fingerprint, or one of another format version, was written by somebody else,
 and nothing is known of it.
 
-Source: Parquet format, Bloom Filter; xxHash, XXH64; Delta protocol, Sidecar File Information.
+Source: Delta protocol, Sidecar File Information; Checkpoint Metadata.
 """
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import orjson
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog import contract
-from lakelog.errors import LakelogError, MalformedLogError, NotFoundError
+from lakelog.actions import FILE_ACTIONS
+from lakelog.errors import InvalidInputError, LakelogError, MalformedLogError, NotFoundError
 from lakelog.formats.base import CheckpointPlan, SidecarFile
-from lakelog.formats.delta.paths import encode_paths
+from lakelog.formats.delta.path_filters import PathFilter, find_column, read_filter
+from lakelog.formats.digest import Digest, digest, kept_columns
 from lakelog.storage import LogStore
 
 FINGERPRINT_TAG = "lakelog.fingerprint"
 """Key of a fingerprint among the tags of a sidecar action."""
 
+TOTAL_TAG = "lakelog.digest"
+"""Key, among the tags of the checkpointMetadata action, of the digest of all file actions."""
+
 FORMAT = 1
 """Version of the record, of `encode_paths`' spelling, and of what a digest is taken over."""
-
-_FILTERED = ("add.path", "remove.path")
-_FALSE_HITS = 0.01
-_BLOCK_WORDS = 8
-_SALTS = np.array(
-    [
-        0x47B6137B,
-        0x44974D91,
-        0x8824AD5B,
-        0xA2B7289D,
-        0x705495C7,
-        0x2DF1424B,
-        0x9EFC4947,
-        0x5C6BFB31,
-    ],
-    np.uint32,
-)
-# BloomFilterHeader in Thrift's compact protocol, after numBytes: one block algorithm, XXHASH, and
-# no compression, each an empty struct in a union.
-_HEADER_START = 0x15
-_HEADER_END = bytes.fromhex("1c1c00001c1c00001c1c000000")
-
-Hashes = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -75,39 +52,39 @@ class Fingerprint:
     Attributes:
         adds: Live files in it.
         removes: Tombstones in it.
-        digest: Digest of its rows, as text.
+        digest: Digest of its rows, over `counted_columns`.
         shape: `shape_of` the plan that it was written under.
         filters: Checksum of its path filters; empty where it has none.
     """
 
     adds: int
     removes: int
-    digest: str
+    digest: Digest
     shape: str
     filters: str = ""
 
     def to_tags(self) -> dict[str, str]:
         """The tags of the sidecar action."""
-        body = {"format": FORMAT, **vars(self)}
+        body = {"format": FORMAT, **vars(self), "digest": self.digest.to_text()}
         return {FINGERPRINT_TAG: orjson.dumps(body).decode()}
 
     @staticmethod
     def of_tags(tags: Mapping[str, str | None] | None) -> Fingerprint | None:
         """The fingerprint among the tags of a sidecar action; None where there is none that this
-        version understands.
+        version understands, or can compare.
         """
         text = (tags or {}).get(FINGERPRINT_TAG)
         try:
             body = orjson.loads(text or "")
             if body.pop("format") != FORMAT:
                 return None
-            found = Fingerprint(**body)
-        except (ValueError, TypeError, AttributeError, KeyError):
+            found = Fingerprint(**{**body, "digest": Digest.of_text(body["digest"])})
+        except (ValueError, TypeError, AttributeError, KeyError):  # InvalidInputError among them
             return None
-        counts = (found.adds, found.removes)
-        texts = (found.digest, found.shape, found.filters)
-        sound = all(type(n) is int and n >= 0 for n in counts)
-        return found if sound and all(isinstance(text, str) for text in texts) else None
+        counted = tuple(found.digest.counts.get(kind, 0) for kind in FILE_ACTIONS)
+        types = [type(value) for value in (found.adds, found.removes, found.shape, found.filters)]
+        sound = types == [int, int, str, str] and (found.adds, found.removes) == counted
+        return found if sound else None
 
 
 def shape_of(plan: CheckpointPlan) -> str:
@@ -123,47 +100,65 @@ def shape_of(plan: CheckpointPlan) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def filter_options(row_group_rows: int) -> dict[str, Any]:
-    """Keyword arguments for `pyarrow.parquet.ParquetWriter` that give a sidecar its path filters.
+def counted_columns(plan: CheckpointPlan) -> dict[str, tuple[str, ...]]:
+    """Columns that the digests of a plan's sidecars are over, by action type.
+
+    Statistics count where their text is written; where they are only typed, they do not, for a
+    number that went from text to double and back need not be the same text.
+    """
+    counted = {kind: kept_columns(kind) for kind in FILE_ACTIONS}
+    if not plan.stats_as_json:
+        counted["add"] -= {"stats"}
+    return {kind: tuple(sorted(columns)) for kind, columns in counted.items()}
+
+
+class SidecarRecord:
+    """Takes the fingerprint of one sidecar while it is written.
 
     Args:
-        row_group_rows: Most rows of a row group; a smaller group's filter is folded to its size.
+        plan: What the checkpoint is to look like.
+    """
+
+    def __init__(self, plan: CheckpointPlan) -> None:
+        self._columns = counted_columns(plan)
+        self._shape = shape_of(plan)
+        self.digest = Digest()
+
+    def add(self, files: pl.DataFrame) -> None:
+        """Count file actions that go into the sidecar; paths decoded."""
+        self.digest += digest(files, self._columns)
+
+    def tags(self, store: LogStore, file: SidecarFile) -> dict[str, str]:
+        """The tags for the sidecar's action, once it is written; errors as `take_fingerprint`."""
+        return take_fingerprint(store, file, self.digest, self._shape).to_tags()
+
+
+def total_tags(sidecars: Iterable[Mapping[str, str | None]]) -> dict[str, str]:
+    """The tags for the checkpointMetadata action: what all sidecars of a manifest hold together.
+
+    Args:
+        sidecars: The tags of each sidecar action.
 
     Returns:
-        Nothing where pyarrow cannot write filters (before 24): such a sidecar's paths are read
-        when they are asked for.
+        Nothing where a sidecar has no fingerprint, or one of another algorithm.
     """
-    if "bloom_filter_options" not in inspect.signature(pq.ParquetWriter.__init__).parameters:
-        return {}
-    options = {"ndv": max(1, row_group_rows), "fpp": _FALSE_HITS}
-    return {"bloom_filter_options": dict.fromkeys(_FILTERED, options)}
+    total = Digest()
+    for tags in sidecars:
+        fingerprint = Fingerprint.of_tags(tags)
+        if fingerprint is None:
+            return {}
+        total += fingerprint.digest
+    return {TOTAL_TAG: total.to_text()}
 
 
-# --- reading ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PathFilter:
-    """The Bloom filters of one sidecar.
-
-    Attributes:
-        blocks: For each filter, its blocks: UInt32, shape (blocks, 8).
-        checksum: Checksum of their bytes in the file.
+def total_of_tags(tags: Mapping[str, str | None] | None) -> Digest | None:
+    """The digest among the tags of a checkpointMetadata action; None where there is none that
+    this version can compare.
     """
-
-    blocks: tuple[npt.NDArray[np.uint32], ...]
-    checksum: str
-
-    def may_hold(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """For each hash (`hash_paths`), whether the sidecar may hold the path; False is certain."""
-        found = np.zeros(len(hashes), np.bool_)
-        low = (hashes & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-        high = hashes >> np.uint64(32)
-        bits = np.uint32(1) << ((low[:, None] * _SALTS) >> np.uint32(27))
-        for blocks in self.blocks:
-            rows = ((high * np.uint64(len(blocks))) >> np.uint64(32)).astype(np.int64)
-            found |= ((blocks[rows] & bits) == bits).all(axis=1)
-        return found
+    try:
+        return Digest.of_text((tags or {}).get(TOTAL_TAG) or "")
+    except InvalidInputError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -171,6 +166,7 @@ class Inspection:
     """What a sidecar says of itself without its rows being read.
 
     Attributes:
+        size_bytes: Its length.
         adds: Live files by the footer; None where it does not say.
         removes: Tombstones by the footer; None where it does not say.
         rows: Rows by the footer.
@@ -180,6 +176,7 @@ class Inspection:
         filter: Its path filters; None where it has none, or not of all row groups.
     """
 
+    size_bytes: int
     adds: int | None
     removes: int | None
     rows: int
@@ -207,34 +204,58 @@ def inspect_sidecar(store: LogStore, path: str, size_bytes: int | None = None) -
         adds, _ = _statistics(footer, "add.path")
         removes, _ = _statistics(footer, "remove.path")
         _, last = _statistics(footer, "remove.deletionTimestamp")
-        return Inspection(
-            adds, removes, footer.num_rows, last, file.schema_arrow, _read_filter(source, footer)
-        )
+        paths = read_filter(source, footer)
+        size = source.seek(0, os.SEEK_END)
+        return Inspection(size, adds, removes, footer.num_rows, last, file.schema_arrow, paths)
 
 
-def take_fingerprint(store: LogStore, file: SidecarFile, digest: str, shape: str) -> Fingerprint:
+def take_fingerprint(
+    store: LogStore, file: SidecarFile, written: Digest, shape: str
+) -> Fingerprint:
     """The fingerprint of a sidecar that was just written, for its manifest to record.
 
     Args:
         store: Store of the table.
         file: The sidecar.
-        digest: Digest of the rows that were written to it.
+        written: Digest of the rows that were written to it.
         shape: `shape_of` the plan.
 
     Raises:
-        MalformedLogError: It cannot be read, or its footer does not count its actions.
+        MalformedLogError: It cannot be read, or does not hold what was written.
         UnavailableError: The store failed.
     """
     found = inspect_sidecar(store, file.path, file.size_bytes)
-    if found.adds is None or found.removes is None or found.adds + found.removes != found.rows:
-        raise MalformedLogError(
-            "the footer of a new sidecar does not count its actions",
-            path=file.path,
-            expected=f"{found.rows} actions",
-            found=f"{found.adds} adds and {found.removes} removes",
-        )
     checksum = found.filter.checksum if found.filter is not None else ""
-    return Fingerprint(found.adds, found.removes, digest, shape, checksum)
+    adds, removes = (written.counts.get(kind, 0) for kind in FILE_ACTIONS)
+    fingerprint = Fingerprint(adds, removes, written, shape, checksum)
+    check_inspection(found, file, fingerprint)
+    return fingerprint
+
+
+def check_inspection(found: Inspection, file: SidecarFile, recorded: Fingerprint) -> None:
+    """Check that a sidecar is the one that its manifest describes.
+
+    Raises:
+        MalformedLogError: It has another length, holds other numbers of actions by its footer, or
+            filters of other paths.
+    """
+    checksum = found.filter.checksum if found.filter is not None else ""
+    pairs = (
+        ("bytes", file.size_bytes, found.size_bytes),
+        ("rows", recorded.adds + recorded.removes, found.rows),
+        ("adds", recorded.adds, found.adds),
+        ("removes", recorded.removes, found.removes),
+        ("path filters of checksum", recorded.filters, checksum),
+    )
+    for what, expected, actual in pairs:
+        if expected != actual:
+            raise MalformedLogError(
+                f"a sidecar is not the one that its manifest describes: {what} differ",
+                path=file.path,
+                expected=expected,
+                found=actual,
+                hint="restore the file, or remove the checkpoint's files if its commits are there",
+            )
 
 
 @contextmanager
@@ -256,14 +277,6 @@ def _opened(
         ) from cause
 
 
-def _column(group: pq.RowGroupMetaData, path: str) -> pq.ColumnChunkMetaData | None:
-    for index in range(group.num_columns):
-        column = group.column(index)
-        if column.path_in_schema == path:
-            return column
-    return None
-
-
 def _statistics(footer: pq.FileMetaData, path: str) -> tuple[int | None, int | None]:
     """How many values a column has that are not null, and their maximum, by the footer; 0 values
     where the column is not there.
@@ -273,7 +286,7 @@ def _statistics(footer: pq.FileMetaData, path: str) -> tuple[int | None, int | N
     bounded = True
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
-        chunk = _column(group, path) if group.num_rows else None
+        chunk = find_column(group, path) if group.num_rows else None
         if chunk is None:
             continue
         statistics = chunk.statistics
@@ -286,146 +299,3 @@ def _statistics(footer: pq.FileMetaData, path: str) -> tuple[int | None, int | N
         elif present:
             bounded = False
     return values, greatest if bounded else None
-
-
-def _read_filter(source: Any, footer: pq.FileMetaData) -> PathFilter | None:
-    blocks: list[npt.NDArray[np.uint32]] = []
-    checksum = hashlib.blake2b(digest_size=16)
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        for path in _FILTERED:
-            chunk = _column(group, path)
-            if chunk is None:
-                continue
-            offset = getattr(chunk, "bloom_filter_offset", None)
-            length = getattr(chunk, "bloom_filter_length", None)
-            if offset is None or length is None:
-                return None
-            source.seek(offset)
-            data = source.read(length)
-            found = _parse_filter(data)
-            if found is None:
-                return None
-            blocks.append(found)
-            checksum.update(data)
-    return PathFilter(tuple(blocks), checksum.hexdigest())
-
-
-def _parse_filter(data: bytes) -> npt.NDArray[np.uint32] | None:
-    """The blocks of a filter; None where it is not one of the only kind that there is."""
-    size, shift, position = 0, 0, 1
-    while position < len(data) and shift < 35:
-        byte = data[position]
-        size |= (byte & 0x7F) << shift
-        position, shift = position + 1, shift + 7
-        if not byte & 0x80:
-            break
-    size >>= 1  # zigzag; never negative
-    start = position + len(_HEADER_END)
-    if data[:1] != bytes([_HEADER_START]) or data[position:start] != _HEADER_END:
-        return None
-    if size <= 0 or size % (4 * _BLOCK_WORDS) or len(data) != start + size:
-        return None
-    return np.frombuffer(data, "<u4", offset=start).reshape(-1, _BLOCK_WORDS)
-
-
-# --- hashing ---------------------------------------------------------------------------------
-
-_P1, _P2, _P3, _P4, _P5 = (
-    np.uint64(prime)
-    for prime in (
-        0x9E3779B185EBCA87,
-        0xC2B2AE3D27D4EB4F,
-        0x165667B19E3779F9,
-        0x85EBCA77C2B2AE63,
-        0x27D4EB2F165667C5,
-    )
-)
-
-
-def hash_paths(paths: pl.Series) -> Hashes:
-    """The hashes of decoded paths under which a sidecar's filters know them.
-
-    Args:
-        paths: Decoded paths (String), none null.
-
-    Returns:
-        UInt64, in the order of `paths`.
-
-    Memory: some four times the paths' bytes.
-    """
-    encoded = encode_paths(paths).rechunk().to_arrow()
-    text = pa.chunked_array([encoded]).combine_chunks().cast(pa.large_binary())
-    _, offsets, data = text.buffers()
-    ends = np.frombuffer(offsets, np.int64, len(text) + 1, text.offset * 8)
-    raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    return xxh64(raw, ends[:-1], np.diff(ends))
-
-
-def xxh64(data: npt.NDArray[np.uint8], starts: npt.ArrayLike, lengths: npt.ArrayLike) -> Hashes:
-    """XXH64 with seed 0 of many slices of `data` at once.
-
-    Args:
-        data: Bytes.
-        starts: First byte of each slice.
-        lengths: Length of each slice, in bytes.
-
-    Returns:
-        UInt64, one a slice.
-
-    Source: xxHash, XXH64 algorithm description.
-    """
-    size = np.asarray(lengths, np.int64)
-    at = np.asarray(starts, np.int64).copy()
-    padded = np.concatenate([np.asarray(data, np.uint8), np.zeros(8, np.uint8)])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 8)
-
-    def word(rows: npt.NDArray[np.int64], offset: int = 0) -> Hashes:
-        return windows[at[rows] + offset].view("<u8").reshape(-1).astype(np.uint64)
-
-    with np.errstate(over="ignore"):
-        found = np.full(len(size), _P5, np.uint64)
-        left = size.copy()
-        rows = np.flatnonzero(left >= 32)
-        lanes = np.empty((4, len(size)), np.uint64)
-        lanes[0], lanes[1], lanes[2], lanes[3] = _P1 + _P2, _P2, np.uint64(0), np.uint64(0) - _P1
-        long = rows
-        while len(rows):
-            for lane in range(4):
-                lanes[lane, rows] = _round(lanes[lane, rows], word(rows, 8 * lane))
-            at[rows] += 32
-            left[rows] -= 32
-            rows = rows[left[rows] >= 32]
-        if len(long):
-            a, b, c, d = (lanes[lane, long] for lane in range(4))
-            merged = _rotate(a, 1) + _rotate(b, 7) + _rotate(c, 12) + _rotate(d, 18)
-            for lane in (a, b, c, d):
-                merged = (merged ^ _round(np.uint64(0), lane)) * _P1 + _P4
-            found[long] = merged
-        found += size.astype(np.uint64)
-        while len(rows := np.flatnonzero(left >= 8)):
-            mixed = found[rows] ^ _round(np.uint64(0), word(rows))
-            found[rows] = _rotate(mixed, 27) * _P1 + _P4
-            at[rows] += 8
-            left[rows] -= 8
-        rows = np.flatnonzero(left >= 4)
-        mixed = found[rows] ^ ((word(rows) & np.uint64(0xFFFFFFFF)) * _P1)
-        found[rows] = _rotate(mixed, 23) * _P2 + _P3
-        at[rows] += 4
-        left[rows] -= 4
-        while len(rows := np.flatnonzero(left > 0)):
-            mixed = found[rows] ^ (padded[at[rows]].astype(np.uint64) * _P5)
-            found[rows] = _rotate(mixed, 11) * _P1
-            at[rows] += 1
-            left[rows] -= 1
-        found = (found ^ (found >> np.uint64(33))) * _P2
-        found = (found ^ (found >> np.uint64(29))) * _P3
-        return found ^ (found >> np.uint64(32))
-
-
-def _round(lane: Hashes | np.uint64, word: Hashes) -> Hashes:
-    return _rotate(lane + word * _P2, 31) * _P1
-
-
-def _rotate(value: Hashes, bits: int) -> Hashes:
-    return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
