@@ -30,7 +30,7 @@ from lakelog.formats.delta.deletion_vectors import vector_paths
 from lakelog.log.context import Log
 from lakelog.retention.vacuum import VacuumPlan, VacuumReport
 from lakelog.storage import open_store
-from lakelog.storage.inject import InjectingStore, Rule
+from lakelog.storage.inject import Fault, InjectingStore, Rule
 from tests.commit.tables import DIALECTS, new_table, runtime
 
 DAY_MS = 86_400_000
@@ -403,7 +403,7 @@ def test_a_file_that_a_commit_has_brought_back_is_spared(where: Path, table: Tab
 
 
 @pytest.mark.parametrize("fault", ["fail", "lost"])
-def test_what_cannot_be_deleted_is_told_and_found_again(where: Path, fault: str) -> None:
+def test_what_cannot_be_deleted_is_told_and_found_again(where: Path, fault: Fault) -> None:
     for n in range(5):
         put(where, f"{n}.parquet")
     broken = at(where, Clock(), "delta", Rule(fault, "delete", nth=3))
