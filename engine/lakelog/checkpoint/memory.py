@@ -33,6 +33,7 @@ class Budget:
         partition: Rows of one partition, as they stand on disk before compression.
         filter: The bits that say which files later commits may speak of; a power of two.
         hashes: Hashes of paths that wait to be written to disk.
+        whole: Text of a file that can only be read whole.
     """
 
     batch: int
@@ -42,6 +43,7 @@ class Budget:
     partition: int
     filter: int
     hashes: int
+    whole: int
 
     @staticmethod
     def of(memory_limit: int, resident: int) -> Budget:
@@ -73,6 +75,7 @@ class Budget:
             partition=share // 10,
             filter=1 << (share // 8).bit_length() - 1,
             hashes=share // 8,
+            whole=share // 6,
         )
 
 

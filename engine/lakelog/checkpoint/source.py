@@ -1,40 +1,142 @@
-"""`Source`: one version's rows as a checkpoint holds them.
+"""`Source`: one version's rows as a checkpoint holds them, in bounded memory.
+
+Without a memory limit, the commits above the checkpoint are held in memory, and the checkpoint
+below goes by in batches. Within a limit they are decoded a piece at a time; where they are more
+than the limit leaves room for, their rows are dealt to partitions on disk by a hash of the path,
+and reconciled one partition after another. Rows of the checkpoint of which those commits certainly
+do not speak pass by; the others are dealt out too, so that each partition is settled exactly.
 
 Source: Delta protocol, Action Reconciliation; Checkpoints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from enum import Enum
 from functools import cached_property
+from typing import Self
 
 import polars as pl
 
 from lakelog import actions
-from lakelog.formats.base import STRUCT_STATISTICS
+from lakelog.checkpoint.memory import Budget, release, resident_bytes
+from lakelog.checkpoint.spill import PathMask, Repeats, Spill, hashes_of
+from lakelog.errors import InvalidActionError, InvalidInputError
+from lakelog.formats.base import STRUCT_STATISTICS, Actions, Checkpoint, CheckpointReader
 from lakelog.log import properties
-from lakelog.log.replay import is_expired, live_domains, retained_tombstones
-from lakelog.log.state import State
+from lakelog.log.base import broken_checkpoint
+from lakelog.log.context import Log
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.replay import (
+    Layers,
+    exclude,
+    is_expired,
+    live_domains,
+    reconcile_files,
+    reconcile_meta,
+    retained_tombstones,
+)
+from lakelog.log.state import Past, State
 
 _META_ORDER = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 _BATCH_ROWS = 1 << 16
 _NOT_IN_REMOVES = ("stats", "tags", STRUCT_STATISTICS)
+_READ_WHOLE = ("v2-json", "json", "json-multipart", "avro-state")
+_DECODED_PER_BYTE = 2  # rows in memory or on disk, for each byte of a commit's text
+_COMPRESSED = 8  # text in a byte of a framed commit, at worst
+_ROW_BYTES = 512  # of a row that has to be looked at twice, about
+
+
+class Road(Enum):
+    """How the commits above a checkpoint are reconciled with it."""
+
+    FREE = "free"
+    """In memory, as is quickest."""
+    LAYERS = "layers"
+    """In memory, decoded a piece at a time."""
+    SPILL = "spill"
+    """On disk, by partition."""
+
+
+def choose_road(budget: Budget | None, tail_bytes: int, repeats: bool) -> Road:
+    """How to reconcile.
+
+    Args:
+        budget: What memory there is; None for no bound.
+        tail_bytes: Text of the commits above the checkpoint, as listed.
+        repeats: Whether the checkpoint holds a file more than once, and soundly so.
+    """
+    if budget is None:
+        return Road.FREE
+    return Road.SPILL if repeats or tail_bytes > budget.tail else Road.LAYERS
+
+
+def count_partitions(tail_bytes: int, partition_bytes: int) -> int:
+    """How many partitions commits of so much text make, each of about `partition_bytes`."""
+    return max(1, -(-tail_bytes * _DECODED_PER_BYTE // partition_bytes))
 
 
 class Source:
     """The rows of a checkpoint of one version.
 
     Args:
-        state: The version's state.
-        memory_limit: Bytes that the process may take at most; None for no bound.
+        state: The version's state. Within a memory limit only what files make it is taken from it.
+        memory_limit: Bytes that the process may take at its peak (resident set); None for no
+            bound. Where rows have no room they go to a nameless file in the folder for temporary
+            files (``TMPDIR``), compressed.
         now_ms: The present, in milliseconds since the Unix epoch: what the table's retentions are
             counted from.
+        budget: How the limit is shared out; None works it out from the limit and from what the
+            process takes now.
+
+    A context manager, which gives the room on disk back; so does forgetting it.
+
+    Raises:
+        InvalidInputError: The limit is below its floor, which the error names.
     """
 
-    def __init__(self, state: State, *, memory_limit: int | None, now_ms: int) -> None:
+    def __init__(
+        self,
+        state: State,
+        *,
+        memory_limit: int | None,
+        now_ms: int,
+        budget: Budget | None = None,
+    ) -> None:
+        if budget is None and memory_limit is not None:
+            budget = Budget.of(memory_limit, resident_bytes())
         self._state = state
-        self._memory_limit = memory_limit
         self._now_ms = now_ms
+        self._budget = budget
+        self._open = ExitStack()
+        weakref.finalize(self, self._open.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back the room on disk. What is asked for afterwards is read anew."""
+        self._open.close()
+        for name in ("_spilled", "_layers"):
+            vars(self).pop(name, None)
+
+    # --- what is no file action ----------------------------------------------------------------
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol; errors as `meta`."""
+        return self._meta_state.protocol
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata; errors as `meta`."""
+        return self._meta_state.metadata
 
     @cached_property
     def meta(self) -> pl.DataFrame:
@@ -43,18 +145,53 @@ class Source:
 
         Raises:
             CorruptionError: The log is damaged.
+            UnsupportedFeatureError: The protocol needs what lakelog does not honour.
             InvalidInputError: A retention among the table's properties cannot be parsed.
         """
-        meta = self._state.meta
+        meta = self._meta_state.meta
         kinds = {kind: meta.filter(pl.col("actionType") == kind) for kind in _META_ORDER}
         kinds["domainMetadata"] = live_domains(meta)
-        retention = properties.transaction_retention_ms(self._state.metadata.configuration)
+        retention = properties.transaction_retention_ms(self.metadata.configuration)
         if retention is not None:
             counts = ~is_expired(self._now_ms - retention)
-            txns = kinds["txn"]
-            last_updated = actions.conform(txns, ("lastUpdated",))
-            kinds["txn"] = txns.filter(last_updated.select(counts).to_series())
+            last_updated = actions.conform(kinds["txn"], ("lastUpdated",))
+            kinds["txn"] = kinds["txn"].filter(last_updated.select(counts).to_series())
         return actions.concat(kinds[kind] for kind in _META_ORDER)
+
+    @cached_property
+    def _meta_state(self) -> State:
+        """A state that knows everything but the files above the checkpoint."""
+        if self.road is Road.FREE:
+            return self._state
+        tail = self._spilled[1] if self.road is Road.SPILL else self._layers[1]
+        return replace(self._state, past=Past(Layers(), tail, (), (), ()), new_commits=())
+
+    # --- how ---------------------------------------------------------------------------------
+
+    @cached_property
+    def road(self) -> Road:
+        """How the rows are reconciled."""
+        return choose_road(self._budget, self._tail_bytes, repeats=bool(len(self._repeated)))
+
+    @cached_property
+    def _tail_bytes(self) -> int:
+        plain = self._state.log.dialect.name == "delta"
+        listed = sum(c.size_bytes for c in self._state.segment.commits)
+        return listed if plain else listed * _COMPRESSED
+
+    @cached_property
+    def _base(self) -> CheckpointReader | None:
+        checkpoint = self._state.segment.checkpoint
+        if checkpoint is None:
+            return None
+        if self._budget is None:
+            assert self._state.base is not None
+            return self._state.base.reader
+        log = self._state.log
+        _require_batches(log, checkpoint, self._budget)
+        return log.dialect.open_checkpoint(log.store, checkpoint, self._budget.batch)
+
+    # --- files -------------------------------------------------------------------------------
 
     def files(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """File actions, each logical file once: adds, then the tombstones that are still retained.
@@ -69,20 +206,208 @@ class Source:
             ``delta.deletedFileRetentionDuration``, a missing one counting as 0.
 
         Raises:
-            CorruptionError: The log is damaged, or the checkpoint repeats a file.
-            InvalidInputError: A retention among the table's properties cannot be parsed.
+            CheckpointCorruptionError: The checkpoint cannot be read, or repeats a file. The latter
+                is known only after its rows have gone by.
+            CorruptionError: The log is damaged.
+            InvalidInputError: A retention among the table's properties cannot be parsed, or a
+                checkpoint that cannot be read in batches has no room within the memory limit.
+            CheckpointWriteError: There is no room on disk.
+
+        Memory: without a limit, the file actions of the commits above the checkpoint.
         """
-        configuration = self._state.metadata.configuration
+        configuration = self.metadata.configuration
         minimum = self._now_ms - properties.deleted_file_retention_ms(configuration)
-        wanted = list(dict.fromkeys((*actions.KEY, "actionType", *columns)))
-        removed = [*dict.fromkeys((*wanted, "deletionTimestamp"))]
+        adds = list(dict.fromkeys((*actions.KEY, "actionType", *columns)))
+        removes = list(dict.fromkeys((*adds, "deletionTimestamp")))
         if self._state.log.dialect.name == "delta":
-            removed = [c for c in removed if c not in _NOT_IN_REMOVES]
-        read = self._state.iter_live if self._state.base_is_unique else self._state.live
-        for frame in read("add", wanted):
-            yield from _batches(frame, wanted)
-        for frame in read("remove", removed):
-            yield from _batches(retained_tombstones(frame, minimum), removed)
+            removes = [c for c in removes if c not in _NOT_IN_REMOVES]
+        if self.road is Road.SPILL:
+            rows = self._partitioned(adds, removes, minimum)
+        else:
+            rows = self._streamed(adds, removes)
+        for kind, frame in rows:
+            if kind == "add":
+                yield from _batches(frame, adds)
+            else:
+                yield from _batches(retained_tombstones(frame, minimum), removes)
+            if self._budget is not None:
+                release()
+
+    def _streamed(
+        self, adds: Sequence[str], removes: Sequence[str]
+    ) -> Iterator[tuple[str, pl.DataFrame]]:
+        """The checkpoint's rows that no layer overrides, then the layers', kind by kind."""
+        sound = self._state.log.dialect.reconciled_checkpoints
+        if self.road is Road.FREE and not sound and not self._state.base_is_unique:
+            for kind, columns in (("add", adds), ("remove", removes)):
+                for frame in self._state.live(kind, columns):
+                    yield kind, frame
+            return
+        layers = self._state.layers if self.road is Road.FREE else self._layers[0]
+        keys = layers.keys()
+        with Repeats(None if self._budget is None else self._budget.hashes) as seen:
+            for kind, columns in (("add", adds), ("remove", removes)):
+                for frame in self._read_base(columns, (kind,)):
+                    if sound:
+                        seen.add(hashes_of(frame["path"]))
+                    yield kind, exclude(frame, keys)
+                yield kind, self._resolved(layers.live(kind, columns), columns)
+            self._refuse_repeats(seen)
+
+    def _partitioned(
+        self, adds: Sequence[str], removes: Sequence[str], minimum_ms: int
+    ) -> Iterator[tuple[str, pl.DataFrame]]:
+        """The checkpoint's rows of which no commit above speaks, then the partitions' adds, then
+        all tombstones.
+        """
+        assert self._budget is not None
+        above, _, mask = self._spilled
+        flush = self._budget.flush // 2
+        sound = self._state.log.dialect.reconciled_checkpoints
+        with (
+            Repeats(self._budget.hashes) as seen,
+            Spill(above.partitions, flush) as below,
+            Spill(1, flush) as gone,
+        ):
+
+            def settle(rows: pl.DataFrame) -> pl.DataFrame:
+                removed = rows.filter(pl.col("actionType") == "remove")
+                gone.append(retained_tombstones(removed, minimum_ms))
+                return rows.filter(pl.col("actionType") == "add")
+
+            for frame in self._read_base([*adds, "deletionTimestamp"], actions.FILE_ACTIONS):
+                hashes = hashes_of(frame["path"])
+                if sound:
+                    seen.add(hashes)
+                suspect = mask.may_hold(hashes)
+                below.append(frame.filter(suspect))
+                yield "add", settle(frame.filter(~suspect))
+            for number in range(above.partitions):
+                rows = _stack([*below.frames(number), *above.frames(number)])
+                if rows.height:
+                    yield "add", self._resolved(settle(reconcile_files(rows)), adds)
+            for frame in gone.frames(0):
+                yield "remove", self._resolved(frame, removes)
+            self._refuse_repeats(seen)
+
+    @cached_property
+    def _layers(self) -> tuple[Layers, pl.DataFrame]:
+        """The commits above the checkpoint, reconciled in memory: file actions, and the others."""
+        layers, meta = Layers(), reconcile_meta([])
+        for piece in self._pieces():
+            layers = layers.push(piece.files)
+            meta = reconcile_meta([meta, piece.meta])
+        return layers, meta
+
+    @cached_property
+    def _spilled(self) -> tuple[Spill, pl.DataFrame, PathMask]:
+        """The commits above the checkpoint: file actions by partition, the others reconciled, and
+        what says of a path whether it has to be looked for in the partitions.
+        """
+        assert self._budget is not None
+        partitions = count_partitions(
+            self._tail_bytes + _ROW_BYTES * len(self._repeated), self._budget.partition
+        )
+        spill = self._open.enter_context(Spill(partitions, self._budget.flush))
+        mask = PathMask(self._budget.filter)
+        mask.add(self._repeated)
+        meta = reconcile_meta([])
+        for piece in self._pieces():
+            if piece.files.height:
+                mask.add(hashes_of(piece.files["path"]))
+                spill.append(piece.files)
+            meta = reconcile_meta([meta, piece.meta])
+        spill.flush()
+        return spill, meta, mask
+
+    def _pieces(self) -> Iterator[Actions]:
+        assert self._budget is not None
+        log, commits = self._state.log, self._state.segment.commits
+        for piece in log.dialect.decode_pieces(log.store, commits, self._budget.chunk):
+            yield piece
+            release()
+
+    def _resolved(self, files: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+        if "docMappingJson" not in columns or not files.height:
+            return files
+        return self._state.log.dialect.resolve_references(files, self._meta_state.meta)
+
+    # --- the checkpoint below ------------------------------------------------------------------
+
+    def _read_base(self, columns: Sequence[str], kinds: Sequence[str]) -> Iterator[pl.DataFrame]:
+        if self._base is None:
+            return
+        with broken_checkpoint(self._base.checkpoint):
+            for frame in self._base.iter_files(columns, kinds):
+                if frame.height:
+                    yield frame
+
+    @cached_property
+    def _repeated(self) -> pl.Series:
+        """Hashes of the paths that the checkpoint may soundly hold more than once."""
+        if self._budget is None or self._state.log.dialect.reconciled_checkpoints:
+            return pl.Series(dtype=pl.UInt64)
+        with Repeats(self._budget.hashes) as seen:
+            for frame in self._read_base(("path",), actions.FILE_ACTIONS):
+                seen.add(hashes_of(frame["path"]))
+            return seen.repeated()
+
+    def _refuse_repeats(self, seen: Repeats) -> None:
+        """Refuse a checkpoint that holds a logical file twice: a part copied over another has as
+        many rows as ever, and the other's files would be missing without a word.
+
+        One path may stand there twice, with different deletion vectors.
+        """
+        repeated = seen.repeated()
+        if self._base is None or not len(repeated):
+            return
+        budget = self._budget
+        partitions, flush = 1, 1 << 62
+        if budget is not None:
+            partitions = -(-len(repeated) * _ROW_BYTES // budget.partition)
+            flush = budget.flush
+        with Spill(partitions, flush) as keys:
+            for frame in self._read_base(actions.KEY, actions.FILE_ACTIONS):
+                again = hashes_of(frame["path"]).is_in(repeated.implode())
+                keys.append(actions.conform(frame.filter(again), actions.KEY))
+            for number in range(keys.partitions):
+                rows = _stack(keys.frames(number))
+                twice = rows.filter(rows.is_duplicated()) if rows.height else rows
+                if twice.height:
+                    with broken_checkpoint(self._base.checkpoint):
+                        raise InvalidActionError(
+                            "the checkpoint holds the same file twice, so it is not reconciled",
+                            path=self._base.checkpoint.paths[0],
+                            expected="each (path, dvId) once",
+                            found=twice["path"][0],
+                        )
+
+
+def _stack(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    found = list(frames)
+    return pl.concat(found, how="diagonal_relaxed") if found else actions.empty(("path",))
+
+
+def _require_batches(log: Log, checkpoint: Checkpoint, budget: Budget) -> None:
+    """Refuse a file that can only be read whole, and has no room.
+
+    Raises:
+        InvalidInputError: With the limit that it would need.
+    """
+    if checkpoint.layout not in _READ_WHOLE:
+        return
+    found = [log.store.stat(path) for path in checkpoint.paths]
+    size = sum(entry.size_bytes for entry in found if entry is not None)
+    text = size if checkpoint.layout == "v2-json" else size * _COMPRESSED
+    if text > budget.whole:
+        raise InvalidInputError(
+            "a checkpoint of this layout is read whole, for which the memory limit has no room",
+            path=checkpoint.paths[0],
+            version=checkpoint.version,
+            expected=f"{budget.whole} bytes at most",
+            found=text,
+            hint="raise the limit, or leave it out",
+        )
 
 
 def _batches(frame: pl.DataFrame, columns: Sequence[str]) -> Iterator[pl.DataFrame]:

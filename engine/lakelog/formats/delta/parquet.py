@@ -125,7 +125,7 @@ def batch_rows(file: pq.ParquetFile, leaves: Sequence[str], batch_bytes: int | N
         )
         widest = max(widest, size / max(1, group.num_rows))
     # Text that repeats stands in the file once, and comes out as often as it is meant.
-    width = max(widest * 1.5, 8.0 * len(leaves))
+    width = max(widest * 1.5, 8.0 * len(leaves), 1.0)
     return max(_LEAST_BATCH_ROWS, min(_BATCH_ROWS, int(batch_bytes / width)))
 
 

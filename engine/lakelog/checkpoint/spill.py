@@ -1,0 +1,276 @@
+"""Rows on disk, by partition, and what decides which rows have to go there.
+
+A `Spill` is one nameless file, so that nothing of it is left even where the process is killed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import IO, Self
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from lakelog.errors import CheckpointWriteError
+
+_RADIX_BITS = 6
+_PARTITION_SEED = 0x9A27
+_HASH_SEED = 0x0F17
+_MOST_PARTITIONS = 1 << 12
+
+
+class _Nameless:
+    """A file without a name, written at its end and read anywhere; `TMPDIR` says where."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes written so far."""
+        return 0 if self._file is None else self._file.seek(0, 2)
+
+    def end(self) -> IO[bytes]:
+        """The file, at its end."""
+        if self._file is None:
+            # Unbuffered: what is written is whole batches.
+            self._file = tempfile.TemporaryFile(buffering=0, prefix="lakelog-")  # noqa: SIM115 - closed by `close`
+        self._file.seek(0, 2)
+        return self._file
+
+    def read(self, at: int, size: int) -> bytes:
+        """The bytes at a place."""
+        assert self._file is not None
+        self._file.seek(at)
+        pieces = []
+        while size > 0 and (piece := self._file.read(size)):
+            pieces.append(piece)
+            size -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def close(self) -> None:
+        """Give the room back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def partition_of(paths: pl.Series, partitions: int) -> pl.Series:
+    """Partition of each path, UInt64 from 0: all rows of a logical file have the same one."""
+    return paths.hash(_PARTITION_SEED) % partitions
+
+
+class Spill:
+    """Narrow frames on disk, by key, in the order in which they were appended.
+
+    Args:
+        partitions: How many partitions `append` deals rows to.
+        flush_bytes: Rows that wait in memory to be dealt, in bytes as Polars estimates them.
+
+    A context manager, which gives the room on disk back. Memory: `flush_bytes` twice while they
+    are dealt.
+    """
+
+    def __init__(self, partitions: int, flush_bytes: int) -> None:
+        self.partitions = min(partitions, _MOST_PARTITIONS)
+        self._flush_bytes = flush_bytes
+        self._file = _Nameless()
+        self._places: dict[int, list[tuple[int, int]]] = {}
+        self._waiting: list[pl.DataFrame] = []
+        self._waiting_bytes = 0
+
+    def append(self, rows: pl.DataFrame) -> None:
+        """Add rows with a ``path``.
+
+        Raises:
+            CheckpointWriteError: There is no room on disk.
+        """
+        if not rows.height:
+            return
+        self._waiting.append(rows)
+        self._waiting_bytes += int(rows.estimated_size())
+        if self._waiting_bytes >= self._flush_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if not self._waiting:
+            return
+        rows = pl.concat(self._waiting, how="diagonal_relaxed")
+        self._waiting, self._waiting_bytes = [], 0
+        if self.partitions == 1:
+            self._write(0, rows)
+            return
+        partition = partition_of(rows["path"], self.partitions).to_numpy().astype(np.uint16)
+        # Stable, so that rows of one partition stay in order.
+        dealt = rows[np.argsort(partition, kind="stable")]
+        start = 0
+        for number, count in enumerate(np.bincount(partition, minlength=self.partitions).tolist()):
+            if count:
+                self._write(number, dealt.slice(start, count))
+            start += count
+
+    def _write(self, partition: int, rows: pl.DataFrame) -> None:
+        table = rows.to_arrow(compat_level=pl.CompatLevel.oldest())
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        try:
+            file = self._file.end()
+            start = file.tell()
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+                writer.write_table(table)
+            written = memoryview(sink.getvalue())
+            while written:
+                written = written[file.write(written) :]
+        except OSError as cause:
+            raise CheckpointWriteError(
+                f"rows that memory has no room for cannot be written to disk: {cause}",
+                path=tempfile.gettempdir(),
+                hint="make room there, set TMPDIR to a larger place, or raise the memory limit",
+            ) from cause
+        self._places.setdefault(partition, []).append((start, file.tell() - start))
+
+    def frames(self, partition: int) -> Iterator[pl.DataFrame]:
+        """The frames of a partition, in the order in which they were appended."""
+        if self.partitions == 1 and not self._places:
+            yield from self._waiting
+            return
+        self.flush()
+        for at, size in self._places.get(partition, ()):
+            with pa.ipc.open_stream(pa.py_buffer(self._file.read(at, size))) as reader:
+                frame = pl.from_arrow(reader.read_all())
+            assert isinstance(frame, pl.DataFrame)
+            yield frame
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk."""
+        return self._file.size_bytes
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._places, self._waiting = {}, []
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PathMask:
+    """A set of paths that may say yes to a path that it does not hold, and never no to one that
+    it does.
+
+    Args:
+        size_bytes: Memory that it takes; a power of two. An eighth of its bits set make it wrong
+            about an eighth of the other paths.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self._bits = np.zeros(size_bytes, np.uint8)
+        self._mask = np.uint64(size_bytes * 8 - 1)
+
+    def _find(self, hashes: pl.Series) -> tuple[np.ndarray, np.ndarray]:
+        numbers = hashes.to_numpy() & self._mask
+        bits = np.left_shift(np.uint8(1), (numbers & np.uint64(7)).astype(np.uint8))
+        return (numbers >> np.uint64(3)).astype(np.int64), bits
+
+    def add(self, hashes: pl.Series) -> None:
+        """Put in paths by their `hashes_of`."""
+        at, bits = self._find(hashes)
+        np.bitwise_or.at(self._bits, at, bits)
+
+    def may_hold(self, hashes: pl.Series) -> pl.Series:
+        """For the `hashes_of` each path, whether it may have been put in; Boolean."""
+        at, bits = self._find(hashes)
+        return pl.Series((self._bits[at] & bits) != 0)
+
+
+def hashes_of(paths: pl.Series) -> pl.Series:
+    """The hash of each path, UInt64, as `PathMask` and `Repeats` take it."""
+    return paths.hash(_HASH_SEED)
+
+
+class Repeats:
+    """Finds the hashes that come more than once, however many there are.
+
+    Args:
+        held_bytes: Hashes that wait in memory, in bytes; None holds all of them.
+
+    A context manager, which gives the room on disk back. Memory: `held_bytes` twice, or the
+    hashes of 1/64 of the rows, where that is more.
+    """
+
+    def __init__(self, held_bytes: int | None = None) -> None:
+        self._held_bytes = held_bytes
+        self._held: list[pl.Series] = []
+        self._count = 0
+        self._file = _Nameless()
+        self._places: dict[int, list[tuple[int, int]]] = {}
+
+    def add(self, hashes: pl.Series) -> None:
+        """Take note of some hashes.
+
+        Raises:
+            CheckpointWriteError: There is no room on disk.
+        """
+        self._held.append(hashes)
+        self._count += len(hashes)
+        if self._held_bytes is not None and self._count * 8 >= self._held_bytes:
+            self._flush()
+
+    def _flush(self) -> None:
+        held = np.sort(pl.concat(self._held).to_numpy())
+        self._held, self._count = [], 0
+        # Sorted, so that those with the same first bits stand together.
+        edges = np.arange(1, 1 << _RADIX_BITS, dtype=np.uint64) << np.uint64(64 - _RADIX_BITS)
+        cuts = [0, *np.searchsorted(held, edges).tolist(), len(held)]
+        try:
+            file = self._file.end()
+            start = file.tell()
+            written = memoryview(held.tobytes())
+            while written:
+                written = written[file.write(written) :]
+        except OSError as cause:
+            raise CheckpointWriteError(
+                f"hashes that memory has no room for cannot be written to disk: {cause}",
+                path=tempfile.gettempdir(),
+                hint="make room there, set TMPDIR to a larger place, or raise the memory limit",
+            ) from cause
+        for bucket, (first, last) in enumerate(pairwise(cuts)):
+            if last > first:
+                place = (start + first * 8, (last - first) * 8)
+                self._places.setdefault(bucket, []).append(place)
+
+    def repeated(self) -> pl.Series:
+        """Every hash that came twice or more, once, ascending; UInt64."""
+        if not self._places:
+            return _doubles(pl.concat(self._held).to_numpy() if self._held else np.zeros(0, "u8"))
+        if self._held:
+            self._flush()
+        found = [_doubles(self._bucket(places)) for _, places in sorted(self._places.items())]
+        return pl.concat(found)
+
+    def _bucket(self, places: Sequence[tuple[int, int]]) -> np.ndarray:
+        return np.concatenate([np.frombuffer(self._file.read(*p), np.uint64) for p in places])
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._held, self._places = [], {}
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _doubles(hashes: np.ndarray) -> pl.Series:
+    ordered = np.sort(hashes.astype(np.uint64, copy=False))
+    return pl.Series(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))

@@ -1,0 +1,290 @@
+"""What a checkpoint is made of, by every road: free, within a limit in memory, and over the disk.
+
+A failure names its seed; `generate(path, seed)` of `tests.loggen` writes the same log again.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog import actions
+from lakelog.checkpoint.memory import LEAST_WORK_BYTES, Budget, resident_bytes
+from lakelog.checkpoint.source import Road, Source, choose_road, count_partitions
+from lakelog.errors import (
+    CheckpointCorruptionError,
+    CheckpointWriteError,
+    InvalidInputError,
+    LakelogWarning,
+)
+from lakelog.formats.base import STRUCT_STATISTICS
+from lakelog.log.files import statistics_text
+from lakelog.log.opening import open_state
+from tests import handmade
+from tests.handmade import Handmade
+from tests.loggen import FIRST_COMMIT_MS, Options, generate
+from tests.model import replay
+from tests.model.compare import Row, differences, normal, rows_of
+
+EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "40"))
+NOW_MS = FIRST_COMMIT_MS + 604_800_000 + 500_000  # half of the generated tombstones are expired
+# Rows out of a compaction do not say which commit wrote them.
+COLUMNS = [c for c in actions.schema() if c not in ("timestamp", "position", "version")]
+FREE = None
+LAYERS = Budget(1 << 12, 300, 1 << 30, 1 << 20, 1 << 20, 1 << 10, 64, 1 << 30)
+SPILL = Budget(1 << 12, 300, -1, 2_000, 4_000, 1 << 5, 64, 1 << 30)
+ROADS = {"free": FREE, "layers": LAYERS, "spill": SPILL}
+
+
+@pytest.fixture(autouse=True)
+def _warnings_of_the_log_are_expected() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakelogWarning)
+        yield
+
+
+def source_of(root: Path, budget: Budget | None, version: int | None = None) -> Source:
+    state = open_state(lakelog.open(root).log, version)
+    return Source(state, memory_limit=None, now_ms=NOW_MS, budget=budget)
+
+
+def file_rows(source: Source) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {"add": [], "remove": []}
+    order = []
+    for frame in source.files([*COLUMNS, STRUCT_STATISTICS]):
+        (kind,) = frame["actionType"].unique()
+        order.append(kind)
+        assert 0 < frame.height <= 65_536
+        assert not frame["dataChange"].any()
+        rows = frame
+        if STRUCT_STATISTICS in rows.columns:
+            rows = rows.with_columns(statistics_text(rows)).drop(STRUCT_STATISTICS)
+        found[kind] += [normal(row) for row in rows_of(rows)]
+    assert order == sorted(order)  # adds come first
+    return found
+
+
+def expected_files(state: replay.State) -> dict[str, list[Row]]:
+    bound = NOW_MS - 604_800_000
+    kept = [r for r in state.tombstones.values() if (r["deletionTimestamp"] or 0) > bound]
+    bare = [{k: v for k, v in r.items() if k not in ("stats", "tags")} for r in kept]
+    columns = {*COLUMNS, "extra"}
+    return {
+        "add": [normal(row, columns) for row in state.files.values()],
+        "remove": [normal(row, columns) for row in bare],
+    }
+
+
+@pytest.mark.parametrize("seed", range(EXAMPLES))
+def test_every_road_gives_what_the_plain_replay_gives(seed: int, tmp_path: Path) -> None:
+    root = generate(tmp_path / "t", seed, Options(commits=10, actions=8))
+    for version in replay.list_log(root).rebuildable()[-3:]:
+        state = replay.replay(root, version)
+        expected = expected_files(state)
+        for name, budget in ROADS.items():
+            with source_of(root, budget, version) as source:
+                assert source.road is Road(name)
+                found = file_rows(source)
+                for kind in ("add", "remove"):
+                    problems = differences(expected[kind], found[kind], ("path", "dvId"))
+                    assert problems == [], (seed, version, name, kind)
+                assert meta_rows(source.meta) == expected_meta(state), (seed, version, name)
+                assert file_rows(source) == found  # asked again, it says the same
+
+
+def meta_rows(meta: pl.DataFrame) -> list[tuple[str, Any]]:
+    assert [k for k, _ in _runs(meta["actionType"].to_list())] == sorted(
+        set(meta["actionType"]),
+        key=["protocol", "metaData", "domainMetadata", "txn", "mergeskip"].index,
+    )
+    return sorted(_meta_key(row) for row in rows_of(meta))
+
+
+def _runs(values: list[str]) -> list[tuple[str, int]]:
+    runs: list[tuple[str, int]] = []
+    for value in values:
+        if not runs or runs[-1][0] != value:
+            runs.append((value, 0))
+    return runs
+
+
+def _meta_key(row: Row) -> tuple[str, str]:
+    names = {
+        "protocol": ("minReaderVersion", "readerFeatures", "writerFeatures"),
+        "metaData": ("metadataId", "schemaString", "configuration", "partitionColumns"),
+        "txn": ("appId", "txnVersion", "lastUpdated"),
+        "domainMetadata": ("domain", "domainConfiguration"),
+    }[row["actionType"]]
+    return row["actionType"], json.dumps({n: row.get(n) for n in names}, sort_keys=True)
+
+
+def expected_meta(state: replay.State) -> list[tuple[str, Any]]:
+    assert state.protocol is not None
+    assert state.metadata is not None
+    rows = [state.protocol, state.metadata, *state.domains.values(), *state.transactions.values()]
+    return sorted(_meta_key(row) for row in rows)
+
+
+# --- what a checkpoint leaves out ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", ROADS.values(), ids=ROADS)
+def test_a_tombstone_as_old_as_the_retention_is_left_out(
+    budget: Budget | None, tmp_path: Path
+) -> None:
+    log = Handmade(tmp_path / "t")
+    retention = {"delta.deletedFileRetentionDuration": "interval 1 hour"}
+    log.commit(0, handmade.protocol(), handmade.metadata(properties=retention))
+    bound = NOW_MS - 3_600_000
+    ages = {"old": bound, "young": bound + 1, "timeless": None}
+    log.commit(1, *(handmade.remove(path, deletionTimestamp=at) for path, at in ages.items()))
+    assert [row["path"] for row in file_rows(source_of(tmp_path / "t", budget))["remove"]] == [
+        "young"
+    ]
+
+
+@pytest.mark.parametrize("budget", ROADS.values(), ids=ROADS)
+def test_a_transaction_that_no_longer_counts_is_left_out(
+    budget: Budget | None, tmp_path: Path
+) -> None:
+    log = Handmade(tmp_path / "t")
+    retention = {"delta.setTransactionRetentionDuration": "interval 1 hour"}
+    log.commit(0, handmade.protocol(), handmade.metadata(properties=retention))
+    bound = NOW_MS - 3_600_000
+    ages = {"old": bound, "young": bound + 1, "timeless": None}
+    log.commit(1, *({"txn": {"appId": a, "version": 1, "lastUpdated": t}} for a, t in ages.items()))
+    meta = source_of(tmp_path / "t", budget).meta
+    assert meta.filter(pl.col("actionType") == "txn")["appId"].to_list() == ["young"]
+
+
+# --- which road --------------------------------------------------------------------------------
+
+
+def test_without_a_limit_the_quickest_road_is_taken() -> None:
+    assert choose_road(None, 1 << 40, repeats=True) is Road.FREE
+
+
+def test_commits_go_over_the_disk_when_they_do_not_fit() -> None:
+    budget = replace(SPILL, tail=1000)
+    assert choose_road(budget, 1000, repeats=False) is Road.LAYERS
+    assert choose_road(budget, 1001, repeats=False) is Road.SPILL
+    assert choose_road(budget, 0, repeats=True) is Road.SPILL
+
+
+def test_partitions_are_as_many_as_the_rows_need() -> None:
+    assert count_partitions(0, 100) == 1
+    assert count_partitions(50, 100) == 1
+    assert count_partitions(51, 100) == 2
+
+
+def test_a_limit_below_the_floor_is_refused_and_the_floor_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError) as raised:
+        Budget.of(LEAST_WORK_BYTES + 99, 100)
+    assert raised.value.expected == f"memory_limit >= {LEAST_WORK_BYTES + 100}"
+    assert Budget.of(LEAST_WORK_BYTES + 100, 100).filter.bit_count() == 1
+    state = open_state(lakelog.open(generate(tmp_path / "t", 1)).log)
+    with pytest.raises(InvalidInputError, match="memory limit"):
+        Source(state, memory_limit=1 << 20, now_ms=NOW_MS)
+
+
+def test_a_process_knows_what_it_takes() -> None:
+    assert 50 << 20 < resident_bytes() < 50 << 30
+
+
+# --- what goes wrong ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", ROADS.values(), ids=ROADS)
+def test_a_checkpoint_that_repeats_a_file_is_refused(budget: Budget | None, tmp_path: Path) -> None:
+    log = Handmade(tmp_path / "t")
+    log.checkpoint(1, handmade.add("a"), handmade.add("b"), suffix=".0000000001.0000000003")
+    log.checkpoint(1, handmade.add("b"), handmade.add("c"), suffix=".0000000002.0000000003")
+    log.checkpoint(1, handmade.protocol(), handmade.metadata(), suffix=".0000000003.0000000003")
+    log.commit(2, handmade.remove("b"))
+    with pytest.raises(CheckpointCorruptionError, match="twice") as raised:
+        file_rows(source_of(tmp_path / "t", budget))
+    assert raised.value.found == "b"
+
+
+@pytest.mark.parametrize("budget", ROADS.values(), ids=ROADS)
+def test_one_path_may_stand_in_a_checkpoint_with_several_deletion_vectors(
+    budget: Budget | None, tmp_path: Path
+) -> None:
+    log = Handmade(tmp_path / "t")
+    log.checkpoint(
+        1,
+        handmade.protocol(),
+        handmade.metadata(),
+        handmade.remove("a", deletionTimestamp=NOW_MS),
+        handmade.remove("a", deletionTimestamp=NOW_MS, **handmade.vector("x")),
+        handmade.add("a", **handmade.vector("y")),
+        handmade.add("b"),
+    )
+    log.commit(2, handmade.remove("b", deletionTimestamp=NOW_MS), handmade.add("c"))
+    found = file_rows(source_of(tmp_path / "t", budget))
+    keys = {k: sorted((r["path"], r.get("dvId", "")) for r in rows) for k, rows in found.items()}
+    assert keys == {
+        "add": [("a", "uy@1"), ("c", "")],
+        "remove": [("a", ""), ("a", "ux@1"), ("b", "")],
+    }
+
+
+def test_a_full_disk_is_named_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = generate(tmp_path / "t", 5, Options(layouts=()))
+
+    class Full:
+        def seek(self, *_: int) -> int:
+            return 0
+
+        def tell(self) -> int:
+            return 0
+
+        def write(self, _: object) -> int:
+            raise OSError(28, "No space left on device")
+
+        def close(self) -> None:
+            return None
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Full())
+    with pytest.raises(CheckpointWriteError, match="No space left"):
+        file_rows(source_of(root, SPILL))
+
+
+def test_nothing_is_left_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spare = tmp_path / "spare"
+    spare.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(spare))
+    root = generate(tmp_path / "t", 7, Options(layouts=()))
+    source = source_of(root, SPILL)
+    rows = source.files(["size"])
+    next(rows)
+    assert list(spare.iterdir()) == []  # even while it is being read
+    rows.close()
+    del rows, source  # forgotten and never closed
+    gc.collect()
+    assert list(spare.iterdir()) == []
+
+
+def test_a_manifest_that_cannot_be_read_in_batches_is_refused_within_a_limit(
+    tmp_path: Path,
+) -> None:
+    root = generate(
+        tmp_path / "t", 2, Options(commits=4, layouts=("v2-json",), forced=(2,), checkpoints=0)
+    )
+    with pytest.raises(InvalidInputError, match="read whole"):
+        file_rows(source_of(root, replace(SPILL, whole=10)))
