@@ -66,14 +66,14 @@ def encode_columnar(info: bytes, meta: pl.DataFrame, files: pl.DataFrame) -> byt
     first = actions.concat([*head, meta])
     there = {*first.columns, *files.columns}
     columns = [name for name in actions.schema() if name in there]
-    schema = pa.schema([_arrow_field(name) for name in columns])
+    schema = pa.schema([arrow_field(name) for name in columns])
     sink = BytesIO()
     # Without Arrow's own schema, every reader sees the same plain Parquet types.
     with pq.ParquetWriter(
         sink,
         schema,
         compression="zstd",
-        use_dictionary=_dictionaries(schema),
+        use_dictionary=dictionary_columns(schema),
         store_schema=False,
         write_page_checksum=True,
     ) as writer:
@@ -85,13 +85,14 @@ def encode_columnar(info: bytes, meta: pl.DataFrame, files: pl.DataFrame) -> byt
     return _sealed(sink.getvalue())
 
 
-def _arrow_field(name: str) -> pa.Field:
+def arrow_field(name: str) -> pa.Field:
+    """The Arrow field of a flattened column."""
     known = contract.load("actions").field(name)
     assert known is not None, name
     return pa.field(name, contract.to_arrow(known.type), known.nullable)
 
 
-def _dictionaries(schema: pa.Schema) -> list[str]:
+def dictionary_columns(schema: pa.Schema) -> list[str]:
     """Leaf columns, as Parquet names them, that repeat their values."""
     found = []
     for name, type_ in zip(schema.names, schema.types, strict=True):

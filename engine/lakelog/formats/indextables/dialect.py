@@ -11,7 +11,9 @@ from lakelog.errors import InternalError
 from lakelog.formats.base import (
     Actions,
     Checkpoint,
+    CheckpointPlan,
     CheckpointReader,
+    CheckpointWriter,
     CommitContent,
     CommitFile,
     CommitInfo,
@@ -22,6 +24,7 @@ from lakelog.formats.commit_info import flatten_commit_infos
 from lakelog.formats.commits import group_commits
 from lakelog.formats.indextables import listing
 from lakelog.formats.indextables.avro_state import AvroStateReader
+from lakelog.formats.indextables.checkpoint_writer import checkpoint_writer
 from lakelog.formats.indextables.commits import commit_path, decode_commits, encode_commit, wire
 from lakelog.formats.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.formats.indextables.flattened import FlattenedReader
@@ -103,6 +106,12 @@ class IndexTablesDialect:
         if checkpoint.layout == "flattened":
             return FlattenedReader(store, checkpoint)
         return JsonCheckpointReader(store, checkpoint)
+
+    def checkpoint_writer(self, store: LogStore, plan: CheckpointPlan) -> CheckpointWriter:
+        """A writer of ``json``, ``json-multipart`` or ``flattened``; see
+        `Dialect.checkpoint_writer`.
+        """
+        return checkpoint_writer(store, plan)
 
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
         """When an Avro state was made; None for other checkpoints, whose commits have times."""

@@ -94,3 +94,21 @@ def resolve_references(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.D
     if _TEXT in files.columns:
         resolved = pl.coalesce(pl.col(_TEXT), resolved)
     return files.with_columns(resolved.alias(_TEXT))
+
+
+def without_registered(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.DataFrame:
+    """Take ``docMappingJson`` out of the rows whose ``docMappingRef`` gives it back: what
+    `resolve_references` undoes.
+
+    Args:
+        files: File rows.
+        registry: Hash to mapping text.
+    """
+    if _REF not in files.columns or _TEXT not in files.columns or not registry:
+        return files
+    known = pl.col(_REF).replace_strict(
+        list(registry), list(registry.values()), default=None, return_dtype=pl.String
+    )
+    return files.with_columns(
+        pl.when(known == pl.col(_TEXT)).then(None).otherwise(_TEXT).alias(_TEXT)
+    )

@@ -26,12 +26,13 @@ _GZIP = b"\x1f\x8b"
 _CODEC_MAGIC = 0x01
 _CODEC_GZIP = 0x01
 _GZIP_WINDOW_BITS = 31
-
+_HEADER = bytes((_CODEC_MAGIC, _CODEC_GZIP))
 
 _COMPRESSION = "spark.indextables.transaction.compression."
 _ENABLED = _COMPRESSION + "enabled"
 _CODEC = _COMPRESSION + "codec"
 _LEVEL = _COMPRESSION + "gzip.level"
+_CHECKPOINT_ENABLED = "spark.indextables.checkpoint.compression.enabled"
 
 
 def frame_as(data: bytes, configuration: Mapping[str, str | None]) -> bytes:
@@ -48,6 +49,42 @@ def frame_as(data: bytes, configuration: Mapping[str, str | None]) -> bytes:
     Raises:
         InvalidPropertyError: A codec other than ``gzip`` and ``none``, or a level outside 0 to 9.
     """
+    level = commit_level(configuration)
+    if level is None or len(data) > MAX_DECOMPRESSED_BYTES:
+        return data
+    return _HEADER + gzip.compress(data, level, mtime=0)
+
+
+def commit_level(configuration: Mapping[str, str | None]) -> int | None:
+    """The gzip level that a table's properties ask of its commits; None for plain bytes.
+
+    Raises:
+        InvalidPropertyError: See `frame_as`.
+    """
+    level = _level(configuration)
+    return level if _is_on(configuration, _ENABLED) else None
+
+
+def checkpoint_level(configuration: Mapping[str, str | None]) -> int | None:
+    """The gzip level that a table's properties ask of its JSON checkpoints; None for plain bytes.
+
+    ``spark.indextables.checkpoint.compression.enabled`` decides where it is there, else what holds
+    of the commits.
+
+    Raises:
+        InvalidPropertyError: See `frame_as`.
+    """
+    if configuration.get(_CHECKPOINT_ENABLED) is None:
+        return commit_level(configuration)
+    level = _level(configuration)
+    return level if _is_on(configuration, _CHECKPOINT_ENABLED) else None
+
+
+def _is_on(configuration: Mapping[str, str | None], key: str) -> bool:
+    return (configuration.get(key) or "false").lower() == "true"
+
+
+def _level(configuration: Mapping[str, str | None]) -> int | None:
     codec = (configuration.get(_CODEC) or "gzip").lower()
     level = configuration.get(_LEVEL) or "6"
     if codec not in {"gzip", "none"}:
@@ -56,12 +93,44 @@ def frame_as(data: bytes, configuration: Mapping[str, str | None]) -> bytes:
         )
     if level not in set("0123456789"):
         raise InvalidPropertyError(f"{_LEVEL} is no level", expected="0 to 9", found=level)
-    if (configuration.get(_ENABLED) or "false").lower() != "true" or codec == "none":
-        return data
-    if len(data) > MAX_DECOMPRESSED_BYTES:
-        return data
-    header = bytes((_CODEC_MAGIC, _CODEC_GZIP))
-    return header + gzip.compress(data, int(level), mtime=0)
+    return None if codec == "none" else int(level)
+
+
+class Framer:
+    """Frames a file that is written piece by piece.
+
+    Args:
+        level: The gzip level; None for plain bytes.
+    """
+
+    def __init__(self, level: int | None) -> None:
+        self._deflater = (
+            None if level is None else zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW_BITS)
+        )
+        self._begun = level is None
+        self.plain_bytes = 0
+        """Bytes taken so far, before compression."""
+
+    @property
+    def most_bytes(self) -> int | None:
+        """How many bytes it may take, for `unframe` to take them back; None where any number."""
+        return None if self._deflater is None else MAX_DECOMPRESSED_BYTES
+
+    def add(self, data: bytes) -> bytes:
+        """The next bytes of the file; maybe none yet."""
+        self.plain_bytes += len(data)
+        if self._deflater is None:
+            return data
+        return self._head() + self._deflater.compress(data)
+
+    def end(self) -> bytes:
+        """The last bytes of the file."""
+        return b"" if self._deflater is None else self._head() + self._deflater.flush()
+
+    def _head(self) -> bytes:
+        head = b"" if self._begun else _HEADER
+        self._begun = True
+        return head
 
 
 def unframe(data: bytes, path: str, version: int | None = None) -> bytes:

@@ -37,7 +37,8 @@ LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 
 # Among checkpoints of one version: flattened Parquet is read by column and loses nothing; JSON
 # carries the protocol and metadata; an Avro state may carry neither and is decoded row by row.
-_RANK = {"avro-state": 0, "json": 1, "json-multipart": 1, "flattened": 2}
+RANK = {"avro-state": 0, "json": 1, "json-multipart": 1, "flattened": 2}
+"""Of several checkpoints of one version, the one with the highest rank is read."""
 
 _COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
 _JSON_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.json", re.ASCII)
@@ -110,7 +111,7 @@ class _Found:
     notes: list[str] = field(default_factory=list)
 
     def add(self, version: int, layout: str, paths: Iterable[str]) -> None:
-        self.checkpoints.append(Checkpoint(version, layout, _RANK[layout], tuple(paths)))
+        self.checkpoints.append(Checkpoint(version, layout, RANK[layout], tuple(paths)))
 
 
 def _version(pattern: re.Pattern[str], name: str) -> int | None:
