@@ -8,11 +8,12 @@ before it repeats a request, so its pauses are shortened for everything else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lakelog.storage.base import FileEntry
-from lakelog.storage.cloud import Names
+from lakelog.storage.cloud import Names, Page, delete_one
 from lakelog.storage.conditional import (
     BUSY,
     LOST,
@@ -27,6 +28,8 @@ from lakelog.storage.conditional import (
 
 _TIMEOUTS: Mapping[str, Any] = {"connection_timeout": 10, "read_timeout": 20}
 _ONE_REQUEST_BYTES = 64 << 20  # the SDK sends what is longer in blocks, and commits them at the end
+_LOOKS_AT_COPY_S = 0.5
+_FILE_MARK: Mapping[str, str] = {"is_directory": "false"}  # adlfs tells files from folders by it
 _FIRST_PAUSE_S, _PAUSE_BASE, _JITTER_S = 0.2, 1.6, 0.1
 
 # It never connected, or got no token to send.
@@ -78,16 +81,45 @@ class Azure:
         self, filesystem: Any, bucket: str, key: str, data: bytes, *, exclusive: bool
     ) -> None:
         """One Put Blob; above 64 MB, blocks, of which nothing shows before they are committed."""
-        options = dict(getattr(filesystem, "_timeout_kwargs", None) or _TIMEOUTS)
+        options = _timeouts(filesystem)
         if len(data) <= _ONE_REQUEST_BYTES:
             options["retry_total"] = 0
         async with filesystem.service_client.get_blob_client(container=bucket, blob=key) as blob:
             await blob.upload_blob(
                 data=bytes(data),
                 overwrite=not exclusive,
-                metadata={"is_directory": "false"},  # adlfs tells files from folders by it
+                metadata=dict(_FILE_MARK),
                 **options,
             )
+
+    def parts(self, filesystem: Any, bucket: str, key: str) -> _Blocks:
+        """Blocks, which become the blob when their list is committed."""
+        return _Blocks(filesystem, bucket, key)
+
+    async def copy(
+        self,
+        filesystem: Any,
+        bucket: str,
+        source: str,
+        target: str,
+        size_bytes: int,  # noqa: ARG002 - any
+    ) -> None:
+        """One Copy Blob, done when it is answered, as within one account it mostly is.
+
+        Where Azure does it later, the target is there empty meanwhile, and it is waited for.
+        """
+        client, options = filesystem.service_client, _timeouts(filesystem)
+        async with (
+            client.get_blob_client(container=bucket, blob=source) as old,
+            client.get_blob_client(container=bucket, blob=target) as new,
+        ):
+            answer = await new.start_copy_from_url(old.url, retry_total=0, **options)
+            status = answer.get("copy_status")
+            while status == "pending":
+                await asyncio.sleep(_LOOKS_AT_COPY_S)
+                status = (await new.get_blob_properties(**options)).copy.status
+            if status != "success":
+                raise OSError(f"the copy ended as {status}")
 
     def judge(self, error: BaseException) -> Verdict:
         """By the error code, else the status; without an answer, by whether it connected."""
@@ -104,11 +136,39 @@ class Azure:
             return LOST
         return UNKNOWN
 
+    @property
+    def deleted_at_once(self) -> int:
+        """1: a batch would spare requests, but not every endpoint knows it."""
+        return 1
+
+    async def delete_many(
+        self, filesystem: Any, bucket: str, keys: Sequence[str]
+    ) -> Mapping[str, str]:
+        """Delete Blob."""
+        for key in keys:
+            await delete_one(filesystem, bucket, key)
+        return {}
+
+    async def list_page(self, filesystem: Any, bucket: str, prefix: str, token: str | None) -> Page:
+        """List Blobs without a delimiter."""
+        options = _timeouts(filesystem)
+        options.pop("timeout", None)
+        names = Names([], [])
+        async with filesystem.service_client.get_container_client(container=bucket) as container:
+            listed = container.list_blobs(name_starts_with=prefix, include=["metadata"], **options)
+            pages = listed.by_page(continuation_token=token)
+            page = await _next_page(pages, bucket)
+            if page is None:
+                return Page([], None)
+            async for item in page:
+                _sort_in(item, prefix, names)
+            return Page(names.files, pages.continuation_token or None)
+
     async def list_names(
         self, filesystem: Any, bucket: str, prefix: str, start: str, limit: int | None
     ) -> Names:
         """List Blobs with ``startFrom``, which Azurite and older SDKs ignore, page by page."""
-        options: dict[str, Any] = dict(getattr(filesystem, "_timeout_kwargs", None) or _TIMEOUTS)
+        options = _timeouts(filesystem)
         options.pop("timeout", None)
         if start:
             options["start_from"] = prefix + start
@@ -131,18 +191,69 @@ class Azure:
             else:
                 pages = container.list_blobs(results_per_page=limit, **options).by_page()
             while True:
-                try:
-                    page = await asyncio.wait_for(anext(pages), deadline_s(0))
-                except StopAsyncIteration:
+                page = await _next_page(pages, bucket)
+                if page is None:
                     return names
-                except Exception as cause:
-                    if "ResourceNotFoundError" in class_names(cause):
-                        raise FileNotFoundError(bucket) from cause
-                    raise
                 async for item in page:
                     _sort_in(item, prefix, names)
                 if limit is not None and len(names.files) + len(names.folders) >= limit:
                     return names
+
+
+class _Blocks:
+    """Blocks of one blob; see `lakelog.storage.parts.Parts`."""
+
+    in_flight = 2
+
+    def __init__(self, filesystem: Any, bucket: str, key: str) -> None:
+        self._filesystem = filesystem
+        self._bucket, self._key = bucket, key
+        # Blocks of all who write a blob at once share one space of names, all of one length.
+        self._mark = uuid.uuid4().hex
+        self._count = 0
+
+    async def begin(self) -> None:
+        """Nothing need be announced."""
+
+    async def send(self, number: int, data: bytes, *, last: bool) -> None:  # noqa: ARG002 - as any other
+        self._count = max(self._count, number + 1)
+        async with self._blob() as blob:
+            await blob.stage_block(
+                self._name(number), data, length=len(data), **_timeouts(self._filesystem)
+            )
+
+    async def finish(self) -> None:
+        names = [self._name(number) for number in range(self._count)]
+        options = _timeouts(self._filesystem)
+        async with self._blob() as blob:
+            await blob.commit_block_list(names, metadata=dict(_FILE_MARK), retry_total=0, **options)
+
+    async def abort(self) -> None:
+        """Nothing can be: Azure drops the blocks in a week, or when the blob is written."""
+
+    def _name(self, number: int) -> str:
+        return f"{self._mark}{number:06d}"
+
+    def _blob(self) -> Any:
+        return self._filesystem.service_client.get_blob_client(
+            container=self._bucket, blob=self._key
+        )
+
+
+def _timeouts(filesystem: Any) -> dict[str, Any]:
+    return dict(getattr(filesystem, "_timeout_kwargs", None) or _TIMEOUTS)
+
+
+async def _next_page(pages: Any, bucket: str) -> Any:
+    """A page of a listing, or None after the last."""
+    try:
+        return await asyncio.wait_for(anext(pages), deadline_s(0))
+    except StopAsyncIteration:
+        return None
+    except Exception as cause:
+        if "ResourceNotFoundError" in class_names(cause):
+            raise FileNotFoundError(bucket) from cause
+        raise
 
 
 def _sort_in(item: Any, prefix: str, names: Names) -> None:

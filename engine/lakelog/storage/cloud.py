@@ -8,15 +8,28 @@ nothing is cached here, and the driver's own caches are passed by.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from lakelog.errors import UnavailableError
-from lakelog.storage.base import FileEntry, require_content
-from lakelog.storage.conditional import Verdict, deadline_s, write_until_certain
+from lakelog.errors import (
+    LakelogError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from lakelog.storage.base import IN_FLIGHT, FileEntry, Upload, require_content
+from lakelog.storage.conditional import (
+    Verdict,
+    deadline_s,
+    replace_until_certain,
+    write_until_certain,
+)
+from lakelog.storage.parts import PartedUpload, Parts
 from lakelog.storage.remote import FsspecStore, unavailable
 
 T = TypeVar("T")
+
+_LARGE_DELETIONS = 4  # requests at the same time, of many files each
 
 
 class Names(NamedTuple):
@@ -29,6 +42,18 @@ class Names(NamedTuple):
 
     files: list[FileEntry]
     folders: list[str]
+
+
+class Page(NamedTuple):
+    """One answer of a listing of all that begins with a prefix, however deep.
+
+    Attributes:
+        files: As in `Names`; those that end in ``/`` only mark a folder.
+        token: What the next page is asked for with; None on the last.
+    """
+
+    files: list[FileEntry]
+    token: str | None
 
 
 class Cloud(Protocol):
@@ -49,8 +74,44 @@ class Cloud(Protocol):
         """Write one object, in one conditional request if `exclusive`."""
         ...
 
+    def parts(self, filesystem: Any, bucket: str, key: str) -> Parts:
+        """Where an object is uploaded to in parts, replacing what has its name."""
+        ...
+
+    async def copy(
+        self, filesystem: Any, bucket: str, source: str, target: str, size_bytes: int
+    ) -> None:
+        """Copy one object inside the store, over what has the name."""
+        ...
+
     def judge(self, error: BaseException) -> Verdict:
-        """What an error of `write` tells."""
+        """What an error of `write`, of `copy`, or of the end of an upload tells."""
+        ...
+
+    @property
+    def deleted_at_once(self) -> int:
+        """How many objects one request deletes."""
+        ...
+
+    async def delete_many(
+        self, filesystem: Any, bucket: str, keys: Sequence[str]
+    ) -> Mapping[str, str]:
+        """Delete `deleted_at_once` objects, or fewer; those that are not there are no error.
+
+        Returns:
+            Why, for each key that was not deleted.
+
+        Raises:
+            Exception: Any of the driver's; perhaps none was deleted.
+        """
+        ...
+
+    async def list_page(self, filesystem: Any, bucket: str, prefix: str, token: str | None) -> Page:
+        """One page of what begins with `prefix`: the first, or the one that a token stands for.
+
+        Raises:
+            FileNotFoundError: There is no such bucket.
+        """
         ...
 
     async def list_names(
@@ -141,37 +202,132 @@ class CloudStore(FsspecStore):
         A request that failed in a way that may pass is repeated, at most four times.
         """
         require_content(path, data)
-        return self._write(path, data, exclusive=True)
+        bucket, key = self._split_writable(path)
+        cloud, filesystem = self._cloud, self._filesystem
+        return self._wait(
+            write_until_certain(
+                lambda: cloud.write(filesystem, bucket, key, data, exclusive=True),
+                cloud.judge,
+                path,
+                len(data),
+            )
+        )
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace a file, by one request, which is repeated as in `put_if_absent`."""
-        self._write(path, data, exclusive=False)
-
-    def _write(self, path: str, data: bytes, *, exclusive: bool) -> bool:
-        if self.refusal is not None:
-            raise self._refused(path)
-        bucket, key = self._split(path)
+        bucket, key = self._split_writable(path)
         cloud, filesystem = self._cloud, self._filesystem
-        coroutine = write_until_certain(
-            lambda: cloud.write(filesystem, bucket, key, data, exclusive=exclusive),
-            cloud.judge,
-            path,
-            len(data),
+        self._wait(
+            replace_until_certain(
+                lambda: cloud.write(filesystem, bucket, key, data, exclusive=False),
+                cloud.judge,
+                path,
+                len(data),
+            )
         )
-        return self._wait(coroutine)
+
+    def upload(self, path: str) -> Upload:
+        """Create or replace a file in parts, or as in `put` if it is small; see `PartedUpload`.
+
+        A process that dies leaves parts that are never seen, but on S3 are stored, and paid for,
+        until a lifecycle rule of the bucket ends incomplete uploads. Azure and GCS drop them in a
+        week.
+        """
+        bucket, key = self._split_writable(path)
+        parts = self._cloud.parts(self._filesystem, bucket, key)
+        return PartedUpload(path, self._filesystem.loop, parts, self._cloud.judge, self.put)
+
+    def move(self, source: str, target: str) -> None:
+        """Copy a file inside the store, and delete it; one request to look, one each to copy and
+        to delete, and more to copy what is larger than the store copies at once.
+        """
+        bucket, old = self._split_writable(source)
+        new = self._split(target)[1]
+        found = self.stat(source)
+        if found is None:
+            raise NotFoundError("the file is not there", path=source)
+        if old == new:
+            return
+        cloud, filesystem, size = self._cloud, self._filesystem, found.size_bytes
+        self._wait(
+            replace_until_certain(
+                lambda: cloud.copy(filesystem, bucket, old, new, size), cloud.judge, source, size
+            )
+        )
+        try:
+            self.delete(source)
+        except UnavailableError as cause:
+            raise OutcomeUnknownError(
+                "the file was copied, and may still have its old name too",
+                path=source,
+                hint=f"it stands as {target}: delete the old one if it is there",
+            ) from cause
 
     def delete(self, path: str) -> None:
         """Delete a file."""
-        if self.refusal is not None:
-            raise self._refused(path)
+        for error in self.delete_many([path]):
+            raise error
 
-        async def remove() -> None:
+    def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
+        """Delete files, 64 at the same time; on S3 in requests of a thousand, 4 at the same
+        time.
+        """
+        if self.refusal is not None:
+            raise self._refused(", ".join(paths[:3]))
+        most = self._cloud.deleted_at_once
+        permits = asyncio.Semaphore(IN_FLIGHT if most == 1 else _LARGE_DELETIONS)
+
+        async def delete(share: Sequence[str]) -> list[LakelogError]:
+            async with permits:
+                return await self._delete_share(share)
+
+        async def delete_all() -> list[LakelogError]:
+            shares = (paths[i : i + most] for i in range(0, len(paths), most))
+            found = await asyncio.gather(*(delete(share) for share in shares))
+            return [error for errors in found for error in errors]
+
+        return self._wait(delete_all())
+
+    async def _delete_share(self, paths: Sequence[str]) -> list[LakelogError]:
+        keys = {self._split(path)[1]: path for path in paths}
+        bucket = self._split("")[0]
+        request = self._cloud.delete_many(self._filesystem, bucket, list(keys))
+        try:
+            failed = await asyncio.wait_for(request, deadline_s(0) * 10)
+        except Exception as cause:  # noqa: BLE001 - any driver's
+            return [unavailable(path, cause) for path in paths]
+        return [
+            UnavailableError(
+                f"the store did not delete it: {why}",
+                path=keys[key],
+                hint="check permissions, and locks on the file",
+            )
+            for key, why in failed.items()
+        ]
+
+    def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
+        """Every file below `folder`; a batch is a page of the store's listing."""
+        bucket, key = self._split(folder)
+        prefix = f"{key}/" if key else ""
+        token: str | None = None
+        while True:
             try:
-                await self._filesystem._rm_file(self._absolute(path))  # noqa: SLF001 - fsspec's async name
-            except FileNotFoundError:
+                page = self._run(
+                    self._cloud.list_page(self._filesystem, bucket, prefix, token), folder
+                )
+            except NotFoundError:
+                return
+            files = [entry for entry in page.files if entry.name and entry.name[-1] != "/"]
+            if files:
+                yield files
+            token = page.token
+            if not token:
                 return
 
-        self._run(remove(), path)
+    def _split_writable(self, path: str) -> tuple[str, str]:
+        if self.refusal is not None:
+            raise self._refused(path)
+        return self._split(path)
 
     def _split(self, path: str) -> tuple[str, str]:
         bucket, _, key = self._absolute(path).lstrip("/").partition("/")
@@ -185,5 +341,15 @@ class CloudStore(FsspecStore):
             return self._wait(bounded())
         except UnavailableError:
             raise
+        except FileNotFoundError as cause:
+            raise NotFoundError("the store knows no such place", path=path) from cause
         except Exception as cause:
             raise unavailable(path, cause) from cause
+
+
+async def delete_one(filesystem: Any, bucket: str, key: str) -> None:
+    """Delete an object through a driver; one that is not there is no error."""
+    try:
+        await filesystem._rm_file(f"{bucket}/{key}")  # noqa: SLF001 - fsspec's async name
+    except FileNotFoundError:
+        return

@@ -128,6 +128,26 @@ async def write_until_certain(
     ) from error
 
 
+async def replace_until_certain(
+    attempt: Callable[[], Awaitable[object]],
+    judge: Callable[[BaseException], Verdict],
+    path: str,
+    size_bytes: int = 0,
+) -> None:
+    """As `write_until_certain`, of a write that no other file should hinder.
+
+    Raises:
+        OutcomeUnknownError: An attempt may have been carried out, and none said more.
+        UnavailableError: No attempt was; so where the store lets nobody replace what is there.
+    """
+    if not await write_until_certain(attempt, judge, path, size_bytes):
+        raise UnavailableError(
+            "nothing was written: the store does not let the file be replaced",
+            path=path,
+            hint="look for a policy, a lease or a lock that holds it",
+        )
+
+
 def class_names(error: BaseException | None) -> frozenset[str]:
     """Names of an error's class and of those above it, by which drivers' errors are known: their
     client libraries are not lakelog's own dependencies.

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import io
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from lakelog.storage.base import FileEntry
-from lakelog.storage.cloud import Names
+from lakelog.storage.cloud import Names, Page, delete_one
 from lakelog.storage.conditional import (
     BUSY,
     LOST,
@@ -27,10 +28,12 @@ from lakelog.storage.conditional import (
     class_names,
     deadline_s,
     judge_status,
+    replace_until_certain,
 )
 
 _CONNECT_S, _READ_S = 10, 20
 _MANY = 1000
+_INCOMPLETE = 308  # of an upload that wants more
 
 
 def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,19 +64,46 @@ class Gcs:
         self, filesystem: Any, bucket: str, key: str, data: bytes, *, exclusive: bool
     ) -> None:
         """One simple upload, whatever the size."""
-        once = type(filesystem)._request.__wrapped__  # noqa: SLF001 - see the module
-        url = f"{filesystem._location}/upload/storage/v1/b/{quote(bucket, safe='')}/o"  # noqa: SLF001 - as gcsfs spells it
         condition = {"ifGenerationMatch": "0"} if exclusive else {}
-        await once(
+        await _request_once(
             filesystem,
             "POST",
-            url,
+            _upload_url(filesystem, bucket),
             headers={"Content-Type": "application/octet-stream"},
             data=io.BytesIO(data),  # aiohttp sends large bytes in one blocking go
             uploadType="media",
             name=key,
             **condition,
         )
+
+    def parts(self, filesystem: Any, bucket: str, key: str) -> _Session:
+        """A resumable upload."""
+        return _Session(filesystem, bucket, key, self.judge)
+
+    async def copy(
+        self,
+        filesystem: Any,
+        bucket: str,
+        source: str,
+        target: str,
+        size_bytes: int,  # noqa: ARG002 - any
+    ) -> None:
+        """Objects: rewrite, as often as it wants to be asked; the target appears with the last."""
+        names = (bucket, source, bucket, target)
+        token: dict[str, str] = {}
+        while True:
+            _, _, _, content = await _request_once(
+                filesystem,
+                "POST",
+                "b/{}/o/{}/rewriteTo/b/{}/o/{}",
+                *names,
+                headers={"Content-Type": "application/json"},
+                **token,
+            )
+            answer = json.loads(content)
+            if answer["done"]:
+                return
+            token = {"rewriteToken": answer["rewriteToken"]}
 
     def judge(self, error: BaseException) -> Verdict:
         """By what gcsfs makes of the answer; without one, by whether it connected."""
@@ -93,6 +123,28 @@ class Gcs:
             return REFUSED  # 403
         return UNKNOWN
 
+    @property
+    def deleted_at_once(self) -> int:
+        """1: a batch spares connections, but counts as so many requests."""
+        return 1
+
+    async def delete_many(
+        self, filesystem: Any, bucket: str, keys: Sequence[str]
+    ) -> Mapping[str, str]:
+        """Objects: delete."""
+        for key in keys:
+            await delete_one(filesystem, bucket, key)
+        return {}
+
+    async def list_page(self, filesystem: Any, bucket: str, prefix: str, token: str | None) -> Page:
+        """Objects: list without a delimiter."""
+        page: dict[str, Any] = {"prefix": prefix, "maxResults": _MANY}
+        if token is not None:
+            page["pageToken"] = token
+        answer = await filesystem._call("GET", "b/{}/o", bucket, json_out=True, **page)  # noqa: SLF001 - the async name of `call`
+        files = [_entry(item, prefix) for item in answer.get("items", ())]
+        return Page(files, answer.get("nextPageToken") or None)
+
     async def list_names(
         self, filesystem: Any, bucket: str, prefix: str, start: str, limit: int | None
     ) -> Names:
@@ -106,18 +158,106 @@ class Gcs:
         while True:
             request = filesystem._call("GET", "b/{}/o", bucket, json_out=True, **page)  # noqa: SLF001 - the async name of `call`
             answer = await asyncio.wait_for(request, deadline_s(0) * 2)
-            for item in answer.get("items", ()):
-                at = dt.datetime.fromisoformat(item.get("updated") or item["timeCreated"])
-                names.files.append(
-                    FileEntry(
-                        item["name"].removeprefix(prefix),
-                        int(item.get("size", 0)),
-                        int(at.timestamp() * 1000),
-                    )
-                )
+            names.files.extend(_entry(item, prefix) for item in answer.get("items", ()))
             for folder in answer.get("prefixes", ()):
                 names.folders.append(folder.removeprefix(prefix).rstrip("/"))
             token = answer.get("nextPageToken")
             if not token or (limit is not None and len(names.files) >= limit):
                 return names
             page["pageToken"] = token
+
+
+class _Session:
+    """A resumable upload; see `lakelog.storage.parts.Parts`.
+
+    After an attempt that failed the session is asked how far it is, as Google wants it: bytes may
+    have been kept, or the object may be there.
+    """
+
+    in_flight = 1  # bytes go in order
+
+    def __init__(
+        self,
+        filesystem: Any,
+        bucket: str,
+        key: str,
+        judge: Callable[[BaseException], Verdict],
+    ) -> None:
+        self._filesystem = filesystem
+        self._bucket, self._key = bucket, key
+        self._judge = judge
+        self._url = ""
+        self._sent_bytes = 0
+        self._in_doubt = False
+        self._rest = b""
+
+    async def begin(self) -> None:
+        headers, _ = await self._filesystem._call(  # noqa: SLF001 - the async name of `call`
+            "POST",
+            _upload_url(self._filesystem, self._bucket),
+            headers={"X-Upload-Content-Type": "application/octet-stream"},
+            uploadType="resumable",
+            name=self._key,
+        )
+        self._url = headers["Location"]
+
+    async def send(self, number: int, data: bytes, *, last: bool) -> None:
+        if last:
+            self._rest = data
+            return
+        name = f"part {number}"
+        await replace_until_certain(lambda: self._push(data, "*"), self._judge, name, len(data))
+        self._sent_bytes += len(data)
+
+    async def finish(self) -> None:
+        await self._push(self._rest, str(self._sent_bytes + len(self._rest)))
+
+    async def abort(self) -> None:
+        if self._url:
+            await _request_once(self._filesystem, "DELETE", self._url)
+
+    async def _push(self, data: bytes, total: str) -> None:
+        """Bring the session to the end of `data`, or the object to be, if its length is known."""
+        start, end = self._sent_bytes, self._sent_bytes + len(data)
+        at: int | None = start
+        if self._in_doubt:
+            at = await self._put(b"", f"bytes */{total}")
+        self._in_doubt = True
+        while at is not None and (at < end or total != "*"):
+            if not start <= at < end:
+                raise OSError(f"the upload is at byte {at}, not from {start} to {end}")
+            before = at
+            at = await self._put(data[at - start :], f"bytes {at}-{end - 1}/{total}")
+            if at is not None and at <= before:
+                raise OSError(f"the upload stays at byte {at}")
+        self._in_doubt = False
+
+    async def _put(self, data: bytes, content_range: str) -> int | None:
+        """How many bytes the session has now; None if the object is there."""
+        status, headers, _, _ = await _request_once(
+            self._filesystem,
+            "PUT",
+            self._url,
+            headers={"Content-Range": content_range, "Content-Type": "application/octet-stream"},
+            data=io.BytesIO(data),
+        )
+        if status != _INCOMPLETE:
+            return None
+        held = headers.get("Range")  # of bytes, from 0, both ends included
+        return int(held.rpartition("-")[2]) + 1 if held else 0
+
+
+async def _request_once(filesystem: Any, method: str, url: str, *names: str, **rest: Any) -> Any:
+    """One request, under gcsfs's repeating: status, headers, request, content."""
+    once = type(filesystem)._request.__wrapped__  # noqa: SLF001 - see the module
+    return await once(filesystem, method, url, *names, **rest)
+
+
+def _upload_url(filesystem: Any, bucket: str) -> str:
+    return f"{filesystem._location}/upload/storage/v1/b/{quote(bucket, safe='')}/o"  # noqa: SLF001 - as gcsfs spells it
+
+
+def _entry(item: Mapping[str, Any], prefix: str) -> FileEntry:
+    at = dt.datetime.fromisoformat(item.get("updated") or item["timeCreated"])
+    name, size = item["name"].removeprefix(prefix), int(item.get("size", 0))
+    return FileEntry(name, size, int(at.timestamp() * 1000))

@@ -1,8 +1,8 @@
 """Amazon S3 and what speaks like it, through s3fs: ``If-None-Match: *`` on PutObject.
 
 s3fs retries on its own, and so does botocore under it, and the last error says nothing of the
-attempts before. So botocore's own events before and after each attempt are recorded, and a write
-counts as not carried out only if every one of them was refused, or never connected.
+attempts before. So botocore's own events before and after each attempt are recorded, and a call
+that writes counts as not carried out only if every one of them was refused, or never connected.
 
 A server that ignores the condition cannot be told from one that honours it. Amazon S3, MinIO,
 Cloudflare R2 and Ceph (since Squid) document that they honour it.
@@ -11,14 +11,15 @@ Cloudflare R2 and Ceph (since Squid) document that they honour it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from importlib import metadata
 from typing import Any
 
 from lakelog.storage.base import FileEntry
-from lakelog.storage.cloud import Names
+from lakelog.storage.cloud import Names, Page, delete_one
 from lakelog.storage.conditional import (
     BUSY,
     LOST,
@@ -39,11 +40,14 @@ _CONFIG: Mapping[str, Any] = {
 }
 _BOTOCORE = (1, 35, 20)
 _NEVER_SENT = {"ConnectTimeoutError", "EndpointConnectionError", "ProxyConnectionError"}
-_BEFORE = "before-send.s3.PutObject"
-_AFTER = "needs-retry.s3.PutObject"
+_BEFORE = "before-send.s3"
+_AFTER = "needs-retry.s3"  # which botocore hears too: on the call's own name ours comes first
 _HOOK = "lakelog-attempts"
+_MOST_DELETED = 1000
+_COPIED_AT_ONCE_BYTES = 4 << 30  # S3 copies up to 5 GB in one request
+_COPIED_PART_BYTES = 512 << 20
 
-# Outcome of each attempt of the write that the current task carries out.
+# Outcome of each attempt of the call that the current task carries out.
 _ATTEMPTS: ContextVar[list[Verdict] | None] = ContextVar("lakelog_s3_attempts", default=None)
 
 
@@ -78,30 +82,70 @@ class S3:
     ) -> None:
         """One PutObject, whatever the size: up to 5 GB."""
         condition = {"IfNoneMatch": "*"} if exclusive else {}
-        await filesystem.set_session()
-        client = await filesystem.get_s3(bucket)
-        client.meta.events.register(_BEFORE, _begin_attempt, unique_id=f"{_HOOK}-begin")
-        client.meta.events.register(_AFTER, _end_attempt, unique_id=f"{_HOOK}-end")
-        attempts: list[Verdict] = []
-        token = _ATTEMPTS.set(attempts)
+        await _call(filesystem, bucket, "put_object", Key=key, Body=data, **condition)
+
+    def parts(self, filesystem: Any, bucket: str, key: str) -> _Parts:
+        """A multipart upload."""
+        return _Parts(filesystem, bucket, key)
+
+    async def copy(
+        self, filesystem: Any, bucket: str, source: str, target: str, size_bytes: int
+    ) -> None:
+        """One CopyObject; above 4 GB, a multipart upload of which each part is copied."""
+        copied = {"Bucket": bucket, "Key": source}
+        if size_bytes <= _COPIED_AT_ONCE_BYTES:
+            await _call(filesystem, bucket, "copy_object", Key=target, CopySource=copied)
+            return
+        parts = _Parts(filesystem, bucket, target)
+        await parts.begin()
         try:
-            await filesystem._call_s3(  # noqa: SLF001 - the documented way to other calls, as coroutine
-                "put_object", Bucket=bucket, Key=key, Body=data, **condition
-            )
-        except Exception as error:
-            raise _PutFailed(tuple(attempts)) from error
-        finally:
-            _ATTEMPTS.reset(token)
+            for number, first in enumerate(range(0, size_bytes, _COPIED_PART_BYTES)):
+                last = min(first + _COPIED_PART_BYTES, size_bytes) - 1
+                await parts.copy(number, copied, f"bytes={first}-{last}")
+            await parts.finish()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await parts.abort()
+            raise
 
     def judge(self, error: BaseException) -> Verdict:
         """By the attempts that were made; without one, the request was never sent."""
-        if not isinstance(error, _PutFailed):
+        if not isinstance(error, _CallFailed):
             return UNKNOWN
         if TAKEN in error.attempts:
             return TAKEN
         if any(not attempt.certain for attempt in error.attempts):
             return UNKNOWN  # s3fs has tried often enough
         return BUSY if BUSY in error.attempts[-1:] else REFUSED
+
+    @property
+    def deleted_at_once(self) -> int:
+        """What DeleteObjects takes."""
+        return _MOST_DELETED
+
+    async def delete_many(
+        self, filesystem: Any, bucket: str, keys: Sequence[str]
+    ) -> Mapping[str, str]:
+        """One DeleteObjects; for one object DeleteObject, which every server knows."""
+        if len(keys) == 1:
+            await delete_one(filesystem, bucket, keys[0])
+            return {}
+        wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        answer = await filesystem._call_s3("delete_objects", Bucket=bucket, Delete=wanted)  # noqa: SLF001 - as above
+        return {
+            error["Key"]: f"{error.get('Code')}: {error.get('Message')}"
+            for error in answer.get("Errors", ())
+            if error.get("Code") != "NoSuchKey"
+        }
+
+    async def list_page(self, filesystem: Any, bucket: str, prefix: str, token: str | None) -> Page:
+        """ListObjectsV2 without a delimiter."""
+        page = {"Bucket": bucket, "Prefix": prefix}
+        if token is not None:
+            page["ContinuationToken"] = token
+        answer = await filesystem._call_s3("list_objects_v2", **page)  # noqa: SLF001 - as above
+        files = [_entry(item, prefix) for item in answer.get("Contents", ())]
+        return Page(files, answer.get("NextContinuationToken") or None)
 
     async def list_names(
         self, filesystem: Any, bucket: str, prefix: str, start: str, limit: int | None
@@ -119,11 +163,7 @@ class S3:
         while True:
             request = filesystem._call_s3("list_objects_v2", **page)  # noqa: SLF001 - as above
             answer = await asyncio.wait_for(request, deadline_s(0))
-            for item in answer.get("Contents", ()):
-                modified = int(item["LastModified"].timestamp() * 1000)
-                names.files.append(
-                    FileEntry(item["Key"].removeprefix(prefix), int(item["Size"]), modified)
-                )
+            names.files.extend(_entry(item, prefix) for item in answer.get("Contents", ()))
             for item in answer.get("CommonPrefixes", ()):
                 names.folders.append(item["Prefix"].removeprefix(prefix).rstrip("/"))
             token = answer.get("NextContinuationToken")
@@ -132,8 +172,85 @@ class S3:
             page["ContinuationToken"] = token
 
 
-class _PutFailed(Exception):  # noqa: N818 - it carries the cause, and goes no further than `judge`
-    """A PutObject failed, with the verdicts on its attempts."""
+def _entry(item: Mapping[str, Any], prefix: str) -> FileEntry:
+    modified = int(item["LastModified"].timestamp() * 1000)
+    return FileEntry(item["Key"].removeprefix(prefix), int(item["Size"]), modified)
+
+
+class _Parts:
+    """A multipart upload; see `lakelog.storage.parts.Parts`."""
+
+    in_flight = 2
+
+    def __init__(self, filesystem: Any, bucket: str, key: str) -> None:
+        self._filesystem = filesystem
+        self._address = {"Bucket": bucket, "Key": key}
+        self._done: dict[int, dict[str, Any]] = {}
+
+    async def begin(self) -> None:
+        answer = await self._ask("create_multipart_upload")
+        self._address["UploadId"] = answer["UploadId"]
+
+    async def send(self, number: int, data: bytes, *, last: bool) -> None:  # noqa: ARG002 - as any other
+        self._note(number, await self._ask("upload_part", PartNumber=number + 1, Body=data))
+
+    async def copy(self, number: int, source: Mapping[str, str], byte_range: str) -> None:
+        answer = await self._ask(
+            "upload_part_copy",
+            PartNumber=number + 1,
+            CopySource=source,
+            CopySourceRange=byte_range,
+        )
+        self._note(number, answer["CopyPartResult"])
+
+    def _note(self, number: int, answer: Mapping[str, Any]) -> None:
+        # Only a checksum that the caller's own options ask for has to be told again.
+        kept = {name: answer[name] for name in ("ETag", "ChecksumSHA256") if name in answer}
+        self._done[number] = {"PartNumber": number + 1, **kept}
+
+    async def finish(self) -> None:
+        parts = [self._done[number] for number in sorted(self._done)]
+        rest = {name: value for name, value in self._address.items() if name != "Bucket"}
+        await _call(
+            self._filesystem,
+            self._address["Bucket"],
+            "complete_multipart_upload",
+            MultipartUpload={"Parts": parts},
+            **rest,
+        )
+
+    async def abort(self) -> None:
+        if "UploadId" in self._address:
+            await self._ask("abort_multipart_upload")
+
+    async def _ask(self, method: str, **arguments: Any) -> Any:
+        return await self._filesystem._call_s3(method, **self._address, **arguments)  # noqa: SLF001 - as above
+
+
+async def _call(filesystem: Any, bucket: str, method: str, **arguments: Any) -> None:
+    """One call that writes.
+
+    Raises:
+        _CallFailed: It failed; with what each of its attempts came to.
+    """
+    await filesystem.set_session()
+    client = await filesystem.get_s3(bucket)
+    call = "".join(word.capitalize() for word in method.split("_"))
+    for event, hook in ((_BEFORE, _begin_attempt), (_AFTER, _end_attempt)):
+        name = f"{event}.{call}"
+        client.meta.events.register(name, hook, unique_id=f"{_HOOK}-{name}")
+    attempts: list[Verdict] = []
+    token = _ATTEMPTS.set(attempts)
+    try:
+        await filesystem._call_s3(method, Bucket=bucket, **arguments)  # noqa: SLF001 - the documented way to other calls, as coroutine
+    except Exception as error:
+        raise _CallFailed(tuple(attempts)) from error
+    finally:
+        _ATTEMPTS.reset(token)
+
+
+class _CallFailed(Exception):  # noqa: N818 - it carries the cause, and goes no further than `judge`
+    """A call that writes failed, with the verdicts on its attempts."""
 
     def __init__(self, attempts: tuple[Verdict, ...]) -> None:
         super().__init__(attempts)
