@@ -6,6 +6,7 @@ the store is remote.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import threading
@@ -13,9 +14,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, ClassVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from lakelog.errors import InvalidInputError, NotFoundError
+from lakelog.errors import InvalidInputError, NotFoundError, UnavailableError
 from lakelog.storage import LogStore
 from tests.stores.backends import Backend
 from tests.stores.conftest import BackendOf
@@ -57,6 +60,10 @@ ODD_NAMES = (
     "Z",
 )
 LARGE_BYTES = (8 << 20) + 3
+UPLOAD_STEP = 700_001
+LARGE_UPLOAD = (16 << 20) + 5  # more than two parts of an object store's upload
+UPLOAD_SIZES = (0, 1, 1 << 20, (1 << 20) + 1, 8 << 20, (8 << 20) + 1, 16 << 20, LARGE_UPLOAD)
+MOST_OF_A_BATCH = 5000
 PAGE = 1000  # names in one answer of S3 and GCS
 THREADS = 16
 
@@ -160,6 +167,165 @@ class StoreContract:
         assert [e.name for e in store.list_from("log")] == ["2"]
         with pytest.raises(NotFoundError):
             store.read("log/1")
+
+    # --- in pieces -----------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("size_bytes", UPLOAD_SIZES)
+    def test_an_upload_is_seen_when_it_is_closed_and_not_before(
+        self, store: LogStore, size_bytes: int
+    ) -> None:
+        content = os.urandom(size_bytes)
+        upload = store.upload("new/part")
+        for at in range(0, size_bytes, UPLOAD_STEP):
+            step = memoryview(content)[at : at + UPLOAD_STEP]
+            assert upload.write(step) == len(step)
+            assert upload.tell() == at + len(step)
+        assert store.stat("new/part") is None
+        assert [e for e in store.list_from("new") if not e.name.startswith(".")] == []
+        states = [upload.closed]
+        upload.close()
+        assert [*states, upload.closed] == [False, True]
+        upload.close()
+        upload.abandon()
+        assert store.read("new/part") == content
+        assert [(e.name, e.size_bytes) for e in store.list_from("new")] == [("part", size_bytes)]
+        with pytest.raises(InvalidInputError):
+            upload.write(b"more")
+        assert below(store) == ["new/part"]
+
+    @pytest.mark.parametrize("size_bytes", [1, LARGE_UPLOAD])
+    def test_an_upload_replaces_what_has_its_name(self, store: LogStore, size_bytes: int) -> None:
+        store.put("log/part", b"before")
+        with store.upload("log/part") as upload:
+            upload.write(bytes(size_bytes))
+            assert store.read("log/part") == b"before"
+        assert store.read("log/part") == bytes(size_bytes)
+
+    @pytest.mark.parametrize("size_bytes", [0, 1, LARGE_UPLOAD])
+    def test_an_abandoned_upload_leaves_nothing(self, store: LogStore, size_bytes: int) -> None:
+        store.put("log/other", b"x")
+        upload = store.upload("log/part")
+
+        def write_and_fail() -> None:
+            with upload:
+                upload.write(bytes(size_bytes))
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            write_and_fail()
+        assert upload.closed
+        upload.close()  # does nothing
+        assert below(store) == ["log/other"]
+
+    def test_uploads_of_one_name_at_the_same_time_do_not_mix(self, store: LogStore) -> None:
+        one, other = store.upload("log/part"), store.upload("log/part")
+        for upload, letter in ((one, b"a"), (other, b"b"), (one, b"a"), (other, b"b")):
+            upload.write(letter * (LARGE_UPLOAD // 2))
+        closed = []
+        for upload in (one, other):
+            with contextlib.suppress(UnavailableError):  # Azure keeps the blocks of one only
+                upload.close()
+                closed.append(b"a" if upload is one else b"b")
+        assert store.read("log/part") == closed[-1] * (LARGE_UPLOAD // 2 * 2)
+        assert below(store) == ["log/part"]
+
+    def test_arrow_writes_a_parquet_file_into_an_upload(self, store: LogStore) -> None:
+        table = pa.table({"a": pa.array(range(50_000))})
+        with store.upload("log/x.parquet") as upload, pq.ParquetWriter(upload, table.schema) as w:
+            for batch in table.to_batches(10_000):
+                w.write_batch(batch)
+        with store.open("log/x.parquet") as file:
+            assert pq.ParquetFile(file).read().equals(table)
+
+    # --- moving --------------------------------------------------------------------------------
+
+    def test_a_moved_file_has_the_other_name_only(self, store: LogStore) -> None:
+        store.put("log/a", b"content")
+        store.move("log/a", "aside/2020/a")
+        assert below(store) == ["aside/2020/a"]
+        assert store.read("aside/2020/a") == b"content"
+        with pytest.raises(NotFoundError):
+            store.read("log/a")
+
+    def test_a_move_replaces_what_has_the_name(self, store: LogStore) -> None:
+        store.put("log/a", b"new")
+        store.put("log/b", b"old and longer")
+        store.move("log/a", "log/b")
+        assert below(store) == ["log/b"]
+        assert store.read("log/b") == b"new"
+
+    def test_a_file_moved_to_its_own_name_stays(self, store: LogStore) -> None:
+        store.put("log/a", b"content")
+        store.move("log/a", "log/a")
+        assert store.read("log/a") == b"content"
+
+    @pytest.mark.parametrize("source", ["log/b", "log", "nowhere/a"])
+    def test_what_is_not_there_cannot_be_moved(self, store: LogStore, source: str) -> None:
+        store.put("log/a", b"content")
+        store.put("target", b"old")
+        for target in ("target", source, "new/target"):
+            with pytest.raises(NotFoundError) as caught:
+                store.move(source, target)
+            assert caught.value.path == source
+        assert below(store) == ["log/a", "target"]
+        assert store.read("target") == b"old"
+
+    def test_a_large_file_is_moved_whole(self, store: LogStore) -> None:
+        content = os.urandom(LARGE_BYTES)
+        store.put("log/a", content)
+        store.move("log/a", "log/b")
+        assert store.read("log/b") == content
+
+    # --- deleting many -------------------------------------------------------------------------
+
+    def test_many_are_deleted_at_once_and_the_missing_are_no_error(
+        self, backend: Backend, store: LogStore, location: str
+    ) -> None:
+        count = self.many_names
+        backend.seed(location, {f"log/{i}": b"x" for i in range(count)})
+        gone = [f"log/{i}" for i in range(count) if i % 100]
+        assert store.delete_many([*gone, "log/nothing", "nowhere/1", gone[0]]) == []
+        assert below(store) == sorted(f"log/{i}" for i in range(0, count, 100))
+        assert store.delete_many([]) == []
+
+    # --- walking -------------------------------------------------------------------------------
+
+    def test_a_walk_finds_every_file_however_deep(self, store: LogStore) -> None:
+        written = ["a", "b/c", "b/d/e/f", "b2/g", "part=x y/é/h.parquet", "b/.hidden"]
+        for name in written:
+            store.put(name, name.encode())
+        assert below(store) == sorted(written)
+        assert below(store, "b") == [".hidden", "c", "d/e/f"]
+        assert below(store, "b/d") == ["e/f"]
+        assert below(store, "nowhere") == []
+        found = {e.name: e for batch in store.walk() for e in batch}
+        assert found["b/d/e/f"].size_bytes == 7
+        assert abs(found["a"].modified_ms - time.time() * 1000) < 60_000
+
+    def test_a_walk_of_several_pages_is_whole_and_no_batch_is_large(
+        self, backend: Backend, store: LogStore, location: str
+    ) -> None:
+        wanted = [f"log/{i % 7}/{i:05d}" for i in range(self.many_names)]
+        backend.seed(location, dict.fromkeys(wanted, b"x"))
+        batches = list(store.walk())
+        assert max(map(len, batches)) <= MOST_OF_A_BATCH
+        assert sorted(e.name for batch in batches for e in batch) == sorted(wanted)
+        first = next(iter(store.walk()))  # and nobody asks for the rest
+        assert first
+
+    @pytest.mark.parametrize("name", ODD_NAMES)
+    def test_a_name_is_uploaded_moved_walked_and_deleted_as_it_is_spelled(
+        self, store: LogStore, name: str
+    ) -> None:
+        with store.upload(f"log/{name}") as upload:
+            upload.write(name.encode())
+        assert below(store, "log") == [name]
+        store.move(f"log/{name}", f"{name}/x")
+        assert below(store) == [f"{name}/x"]
+        store.move(f"{name}/x", f"log/{name}")
+        assert store.read(f"log/{name}") == name.encode()
+        assert store.delete_many([f"log/{name}", f"{name}/x"]) == []
+        assert below(store) == []
 
     # --- listing -------------------------------------------------------------------------------
 
@@ -356,6 +522,11 @@ class StoreContract:
 def names(store: LogStore, start: str = "") -> list[str]:
     """The names of `log` from `start` on."""
     return [entry.name for entry in store.list_from("log", start)]
+
+
+def below(store: LogStore, folder: str = "") -> list[str]:
+    """Every file below a folder, sorted."""
+    return sorted(entry.name for batch in store.walk(folder) for entry in batch)
 
 
 def whole(file: BinaryIO, size: int) -> bytes:

@@ -5,8 +5,8 @@ write stand together without an ``await`` between, so one of two creations wins.
 lakelog and gcsfs ask and how they take the answers; it proves nothing of what Google does.
 
 Objects: insert (media, multipart, resumable), get, media with ranges, list (prefix, delimiter,
-startOffset, endOffset, maxResults, pageToken), delete, and delete in a batch. Preconditions:
-ifGenerationMatch and ifGenerationNotMatch.
+startOffset, endOffset, maxResults, pageToken), rewrite, delete, and delete in a batch.
+Preconditions: ifGenerationMatch and ifGenerationNotMatch.
 """
 
 from __future__ import annotations
@@ -74,13 +74,14 @@ class Blob:
 
 @dataclass
 class _Upload:
-    """A resumable upload that is not yet whole."""
+    """A resumable upload; once it is whole, it answers with its object."""
 
     bucket: str
     name: str
     content_type: str
     query: Mapping[str, str]
     data: bytearray = field(default_factory=bytearray)
+    resource: dict[str, Any] | None = None
 
 
 class _RefusedError(Exception):
@@ -104,6 +105,9 @@ class GcsDouble:
         self.url = ""
         self._buckets: dict[str, dict[str, Blob]] = {}
         self._uploads: dict[str, _Upload] = {}
+        self._rewrites: dict[str, tuple[str, ...]] = {}
+        self.rewrite_calls = 1  # how often a rewrite wants to be asked until it is done
+        self.held_back_bytes = 0  # of each chunk of an upload but the last, as Google may
         self._generations = itertools.count(_FIRST_GENERATION)
         self._upload_ids = itertools.count(1)
 
@@ -117,6 +121,7 @@ class GcsDouble:
         route("GET", "/storage/v1/b/{bucket}/o", self._list)
         route("GET", "/storage/v1/b/{bucket}/o/{name:.*}", self._get)
         route("DELETE", "/storage/v1/b/{bucket}/o/{name:.*}", self._delete)
+        route("POST", "/storage/v1/b/{bucket}/o/{name:.*}", self._rewrite)
         route("GET", "/download/storage/v1/b/{bucket}/o/{name:.*}", self._download)
         route("POST", "/upload/storage/v1/b/{bucket}/o", self._upload)
         route("PUT", "/upload/storage/v1/b/{bucket}/o", self._upload)
@@ -223,6 +228,31 @@ class GcsDouble:
         del self._buckets[bucket][name]
         return web.Response(status=204)
 
+    async def _rewrite(self, request: web.Request) -> web.Response:
+        raw = request.raw_path.partition("?")[0].partition("/storage/v1/b/")[2]
+        found = re.fullmatch("([^/]+)/o/([^/]+)/rewriteTo/b/([^/]+)/o/([^/]+)", raw)
+        if found is None:
+            raise _RefusedError(404, "notFound", "Not Found")
+        names = tuple(unquote(group) for group in found.groups())
+        source_bucket, source, bucket, target = names
+        blob = self._blob(source_bucket, source)
+        token = request.query.get("rewriteToken")
+        if token is not None and self._rewrites.pop(token, None) != names:
+            raise _RefusedError(400, "invalid", "No such rewrite.")
+        calls = int(token.rpartition("-")[2]) if token else 1
+        if calls < self.rewrite_calls:
+            token = f"{next(self._upload_ids)}-{calls + 1}"
+            self._rewrites[token] = names
+            return web.json_response({"done": False, "rewriteToken": token})
+        self._check(bucket, target, request.query)
+        copied = self._put(bucket, target, blob.data, blob.content_type)
+        return web.json_response({"done": True, "resource": copied.resource()})
+
+    @property
+    def unfinished_uploads(self) -> int:
+        """How many resumable uploads are neither whole nor cancelled."""
+        return sum(upload.resource is None for upload in self._uploads.values())
+
     async def _batch(self, request: web.Request) -> web.Response:
         """Deletions, each a small HTTP request in one part of the body."""
         parts = (await request.read()).split(b"--" + _boundary(request))[1:-1]
@@ -285,16 +315,23 @@ class GcsDouble:
         upload = self._uploads.get(upload_id)
         if upload is None:
             raise _RefusedError(404, "notFound", "No such upload.")
-        upload.data += body
-        total = request.headers.get("Content-Range", "").rpartition("/")[2]
+        if upload.resource is not None:
+            return web.json_response(upload.resource)
+        span, _, total = request.headers.get("Content-Range", "").partition(" ")[2].partition("/")
+        first = 0 if not span else len(upload.data) if span == "*" else int(span.split("-")[0])
+        if first > len(upload.data):
+            raise _RefusedError(400, "invalid", "Bytes are missing before these.")
+        new = body[len(upload.data) - first :]  # what is there already is ignored
+        if total == "*" and len(new) > self.held_back_bytes:
+            new = new[: len(new) - self.held_back_bytes]
+        upload.data += new
         if total == "*" or (total and int(total) > len(upload.data)):
             held = {"Range": f"bytes=0-{len(upload.data) - 1}"} if upload.data else {}
             return web.Response(status=308, headers=held)
-        answer = self._insert(
-            upload.bucket, upload.name, bytes(upload.data), upload.content_type, upload.query
-        )
-        del self._uploads[upload_id]
-        return answer
+        self._check(upload.bucket, upload.name, upload.query)
+        blob = self._put(upload.bucket, upload.name, bytes(upload.data), upload.content_type)
+        upload.resource = blob.resource()
+        return web.json_response(upload.resource)
 
     async def _cancel_upload(self, request: web.Request) -> web.Response:
         self._uploads.pop(request.query.get("upload_id", ""), None)
