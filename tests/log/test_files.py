@@ -17,7 +17,7 @@ from lakelog.formats.base import STRUCT_STATISTICS
 from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
 from lakelog.log import files as module
 from lakelog.log.files import file_columns
-from lakelog.log.statistics.typed import stats_from_json
+from lakelog.statistics.typed import stats_from_json
 from tests.handmade import Handmade, add, field, metadata, protocol, remove, vector
 
 COLUMNS = (field("id"), field("name", "string"), field("day", "date"))

@@ -9,7 +9,7 @@ from polars.io.plugins import register_io_source
 
 from lakelog import contract
 from lakelog.errors import InvalidInputError
-from lakelog.log.statistics.prune import referenced_columns
+from lakelog.statistics.prune import referenced_columns
 
 _HINT = "write a SQL condition over the table's columns, such as \"day >= '2026-01-05'\""
 

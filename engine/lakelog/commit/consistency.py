@@ -36,7 +36,7 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.log.metadata import Metadata, Protocol
-from lakelog.log.statistics.values import physical_name
+from lakelog.statistics.values import physical_name
 
 __all__ = ["check_files", "check_metadata"]
 

@@ -26,8 +26,8 @@ from lakelog.errors import (
 )
 from lakelog.formats.delta.paths import with_dv_id
 from lakelog.log.metadata import Metadata, Protocol
-from lakelog.log.statistics.partitions import PREFIX, typed_partitions
-from lakelog.log.statistics.values import physical_name
+from lakelog.statistics.partitions import PREFIX, typed_partitions
+from lakelog.statistics.values import physical_name
 
 LOG_FOLDERS = ("_delta_log", "_transaction_log")
 """Folders of logs, of either format: no file of data stands in one."""

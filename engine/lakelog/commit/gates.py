@@ -33,7 +33,7 @@ from lakelog.formats.indextables.protocol import check_readable as check_indexta
 from lakelog.formats.spelling import columns_of
 from lakelog.formats.wire import Wire
 from lakelog.log.metadata import Metadata, Protocol
-from lakelog.log.statistics.json_texts import decode
+from lakelog.statistics.json_texts import decode
 
 SYSTEM_DOMAIN = "delta."
 """Prefix of metadata domains that no user may write."""

@@ -20,7 +20,7 @@ from lakelog.commit.features import is_on, mapping_mode, supports
 from lakelog.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
 from lakelog.errors import CorruptionError, SchemaEvolutionError
 from lakelog.log.metadata import Metadata, Protocol
-from lakelog.log.statistics.values import physical_name
+from lakelog.statistics.values import physical_name
 
 TYPE_CHANGES = "delta.typeChanges"
 """Field metadata that records how a column's type was widened."""

@@ -16,10 +16,10 @@ from lakelog import actions, contract
 from lakelog.formats.base import STRUCT_STATISTICS
 from lakelog.log.metadata import Metadata
 from lakelog.log.source import lazy_frame
-from lakelog.log.statistics.partitions import PREFIX, typed_partitions
-from lakelog.log.statistics.prune import keep_mask, referenced_columns
-from lakelog.log.statistics.text import stats_text_from_struct
-from lakelog.log.statistics.typed import stats_from_json, stats_from_maps, stats_from_struct
+from lakelog.statistics.partitions import PREFIX, typed_partitions
+from lakelog.statistics.prune import keep_mask, referenced_columns
+from lakelog.statistics.text import stats_text_from_struct
+from lakelog.statistics.typed import stats_from_json, stats_from_maps, stats_from_struct
 
 STATISTICS = ("numRecords", "min", "max", "nullCount")
 """Columns that ``stats=True`` gives in place of the statistics' text."""

@@ -18,7 +18,7 @@ from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.log.context import Log, commit_times, state_times
 from lakelog.log.segment import latest_version, validate_contiguous
 from lakelog.log.source import lazy_frame
-from lakelog.log.statistics.maps import map_stats
+from lakelog.statistics.maps import map_stats
 
 HISTORY_COLUMNS = (
     "operation",

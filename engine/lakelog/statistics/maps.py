@@ -14,7 +14,7 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.log.statistics.json_texts import CHUNK_ROWS, read_lines
+from lakelog.statistics.json_texts import CHUNK_ROWS, read_lines
 
 _MAPS = ("minValues", "maxValues", "nullCount")
 _MAP_TYPE = pa.map_(pa.string(), pa.string())

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from lakelog import contract
-from lakelog.log.statistics import values
+from lakelog.statistics import values
 
 TIMESTAMP = contract.Primitive("timestamp")
 USUAL = "2024-01-31T10:20:30.456Z"

@@ -17,10 +17,10 @@ import polars as pl
 
 from lakelog import contract
 from lakelog.errors import InvalidInputError
-from lakelog.log.statistics import intervals
-from lakelog.log.statistics.intervals import ANYTHING, FALSE, TRUE, Truth, Values
-from lakelog.log.statistics.partitions import PREFIX, TypedPartitions
-from lakelog.log.statistics.typed import has_bounds
+from lakelog.statistics import intervals
+from lakelog.statistics.intervals import ANYTHING, FALSE, TRUE, Truth, Values
+from lakelog.statistics.partitions import PREFIX, TypedPartitions
+from lakelog.statistics.typed import has_bounds
 
 _IN_LIST_LIMIT = 64
 _ORDERED = {"Lt": (False, True), "LtEq": (False, False), "Gt": (True, True), "GtEq": (True, False)}

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakelog.log.statistics import alike, json_texts
-from lakelog.log.statistics.alike import decode_alike
+from lakelog.statistics import alike, json_texts
+from lakelog.statistics.alike import decode_alike
 
 BOUNDS = pa.struct(
     {

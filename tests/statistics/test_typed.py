@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelog import contract
-from lakelog.log.statistics.json_texts import CHUNK_ROWS
-from lakelog.log.statistics.text import map_stats, stats_text_from_struct
-from lakelog.log.statistics.typed import (
+from lakelog.statistics.json_texts import CHUNK_ROWS
+from lakelog.statistics.text import map_stats, stats_text_from_struct
+from lakelog.statistics.typed import (
     num_records,
     stats_from_json,
     stats_from_maps,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from lakelog.log.statistics.maps import map_stats
+from lakelog.statistics.maps import map_stats
 
 __all__ = ["map_stats", "stats_text_from_struct"]
 

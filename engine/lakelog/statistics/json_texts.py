@@ -1,6 +1,6 @@
 """Many small JSON texts into columns, in one parse, without one bad text spoiling the others.
 
-Texts that are spelled alike, as one writer's are, `lakelog.log.statistics.alike` reads by their
+Texts that are spelled alike, as one writer's are, `lakelog.statistics.alike` reads by their
 shape. The others of 64 Ki rows are joined by newlines and read as one NDJSON buffer with an
 explicit schema: pyarrow's reader is the fastest at this and keeps decimal digits exact (Polars'
 reader passes them through floats). It refuses the whole buffer for one bad value, so a refused
@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from lakelog import contract
-from lakelog.log.statistics.alike import decode_alike
-from lakelog.log.statistics.values import fit_decimal
+from lakelog.statistics.alike import decode_alike
+from lakelog.statistics.values import fit_decimal
 
 CHUNK_ROWS = 65_536
 """Texts that are joined and parsed at a time."""

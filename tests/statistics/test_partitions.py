@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from lakelog import contract
-from lakelog.log.statistics.partitions import typed_partitions
-from lakelog.log.statistics.values import parse_text
+from lakelog.statistics.partitions import typed_partitions
+from lakelog.statistics.values import parse_text
 
 MAP = pl.Map(pl.String, pl.String)
 

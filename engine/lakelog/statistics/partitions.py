@@ -13,7 +13,7 @@ from typing import NamedTuple
 import polars as pl
 
 from lakelog import contract
-from lakelog.log.statistics.values import parse_text, physical_name
+from lakelog.statistics.values import parse_text, physical_name
 
 PREFIX = "partition."
 """Typed partition columns are called ``partition.<logical name>``."""

@@ -7,7 +7,7 @@ All three sources give one frame, one row a file, in the given order::
 with structs keyed by logical column names, nested as the schema is, in the current schema's
 dtypes. Null means unknown, and every reader must take it so: a text that is missing, truncated or
 not JSON gives a row of nulls, a value that does not convert exactly gives one null. Nothing here
-decides what a statistic means for a predicate; that is `lakelog.log.statistics.prune`.
+decides what a statistic means for a predicate; that is `lakelog.statistics.prune`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog import contract
-from lakelog.log.statistics.json_texts import decode
-from lakelog.log.statistics.values import parse_text, physical_name
+from lakelog.statistics.json_texts import decode
+from lakelog.statistics.values import parse_text, physical_name
 
 _BOUNDED = frozenset(
     "string long integer short byte float double boolean date timestamp timestamp_ntz".split()

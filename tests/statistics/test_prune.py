@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from lakelog import contract
 from lakelog.errors import InvalidInputError
-from lakelog.log.statistics.partitions import TypedPartitions, typed_partitions
-from lakelog.log.statistics.prune import keep_mask, referenced_columns
-from lakelog.log.statistics.typed import stats_from_json
+from lakelog.statistics.partitions import TypedPartitions, typed_partitions
+from lakelog.statistics.prune import keep_mask, referenced_columns
+from lakelog.statistics.typed import stats_from_json
 
 MAP = pl.Map(pl.String, pl.String)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
