@@ -280,6 +280,7 @@ class DeltaCheckpointReader:
                 source,
                 metadata=footer,
                 buffer_size=0 if self._batch_bytes is None else _BUFFER_BYTES,
+                pre_buffer=self._batch_bytes is None,  # or whole columns are read, buffer or not
                 page_checksum_verification=True,
             )
         except pa.ArrowException:
