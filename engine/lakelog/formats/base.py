@@ -420,6 +420,10 @@ class Dialect(Protocol):
         """
         ...
 
+    def pointed_version(self, pointer: bytes) -> int | None:
+        """The version that a pointer's content names; None where no sense can be made of it."""
+        ...
+
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
         """Commit time, in milliseconds, of a version that exists only as this checkpoint; None
         where checkpoints carry no commit time.

@@ -24,7 +24,11 @@ from lakelog.formats.delta import features
 from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
 from lakelog.formats.delta.checkpoint_writer import DeltaCheckpointWriter
 from lakelog.formats.delta.commits import commit_path, encode_commit
-from lakelog.formats.delta.hints import read_last_checkpoint, read_version_checksum
+from lakelog.formats.delta.hints import (
+    parse_last_checkpoint,
+    read_last_checkpoint,
+    read_version_checksum,
+)
 from lakelog.formats.delta.names import LAST_CHECKPOINT, LOG_FOLDER, parse_listing
 from lakelog.formats.delta.paths import decode_paths, with_dv_id
 from lakelog.formats.ndjson import Blob, decode_lines
@@ -113,6 +117,10 @@ class DeltaDialect:
             InvalidInputError: The layout is none of Delta's.
         """
         return DeltaCheckpointWriter(store, plan)
+
+    def pointed_version(self, pointer: bytes) -> int | None:
+        """The version that ``_last_checkpoint`` names."""
+        return parse_last_checkpoint(pointer).version
 
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:  # noqa: ARG002 - as the protocol gives them
         """None: a Delta checkpoint does not say when its version was committed."""

@@ -46,6 +46,11 @@ def read_last_checkpoint(store: LogStore) -> LastCheckpoint:
         return LastCheckpoint(None)
     except LakelogError as error:
         return LastCheckpoint(None, f"{LAST_CHECKPOINT} cannot be read: {error.message}")
+    return parse_last_checkpoint(data)
+
+
+def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
+    """What the pointer's content says; never raises."""
     try:
         pointer = json.loads(data, parse_int=_Number, parse_float=_Number, object_pairs_hook=_once)
         version = int(pointer["version"])

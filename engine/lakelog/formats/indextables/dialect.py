@@ -113,6 +113,10 @@ class IndexTablesDialect:
         """
         return checkpoint_writer(store, plan)
 
+    def pointed_version(self, pointer: bytes) -> int | None:
+        """The version that ``_last_checkpoint`` names."""
+        return listing.parse_pointer(pointer)
+
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
         """When an Avro state was made; None for other checkpoints, whose commits have times."""
         reader = self.open_checkpoint(store, checkpoint)

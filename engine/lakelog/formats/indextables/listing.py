@@ -83,8 +83,15 @@ def list_log(store: LogStore, *, hint: bool = True, start: int = 0) -> LogListin
 
 def _read_pointer(store: LogStore) -> int | None:
     try:
-        pointer = orjson.loads(unframe(store.read(LAST_CHECKPOINT), LAST_CHECKPOINT))
-        version = pointer["version"]
+        return parse_pointer(store.read(LAST_CHECKPOINT))
+    except LakelogError:
+        return None
+
+
+def parse_pointer(data: bytes) -> int | None:
+    """The version that a pointer's content names; None where no sense can be made of it."""
+    try:
+        version = orjson.loads(unframe(data, LAST_CHECKPOINT))["version"]
     except (LakelogError, orjson.JSONDecodeError, KeyError, TypeError):
         return None
     return version if type(version) is int and 0 <= version <= _MAX_VERSION else None

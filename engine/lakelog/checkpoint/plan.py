@@ -1,0 +1,250 @@
+"""What a checkpoint is to look like: decided from the table, before the first byte. Pure.
+
+=====================  ==========================================  ===============================
+layout                 ``auto`` takes it                           refused
+=====================  ==========================================  ===============================
+``classic``            Delta
+``multipart``          never                                       where ``v2Checkpoint`` is
+                                                                   supported
+``v2-json``            Delta with ``delta.checkpointPolicy`` v2    where ``v2Checkpoint`` is not
+                                                                   supported
+``v2-parquet``         the same, with many rows that are no file   the same
+                       actions
+``json``               IndexTables, small
+``json-multipart``     never                                       below protocol 3, whose readers
+                                                                   would take the manifest for a
+                                                                   whole checkpoint
+``flattened``          IndexTables from 100,000 actions
+=====================  ==========================================  ===============================
+
+``v2`` asks for either V2 layout, ``flattened`` for one file or for several.
+
+Source: Delta protocol, Checkpoint Specs; V2 Spec; specification 004; facts on IndexTables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakelog import contract
+from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.commit.features import features_of, mapping_mode, supported, supports
+from lakelog.errors import (
+    CorruptionError,
+    InvalidInputError,
+    UnsupportedFeatureError,
+)
+from lakelog.formats.base import CheckpointPlan
+from lakelog.log.metadata import Metadata, Protocol
+
+AUTO = "auto"
+LAYOUTS = {
+    "delta": ("classic", "multipart", "v2-json", "v2-parquet"),
+    "indextables": ("json", "json-multipart", "flattened"),
+}
+"""Layouts that are written, by format."""
+
+FLATTENED_ACTIONS = 100_000
+"""Actions from which an IndexTables checkpoint is Parquet unless it is told otherwise."""
+
+SIDECAR_ACTIONS = 50_000
+"""Actions of a sidecar, about; Spark's own number."""
+
+_MANIFEST_ROWS = 10_000  # no file actions: more of them are smaller, and quicker read, as Parquet
+_ACTION_BYTES = 256  # of a file action in compressed Parquet, generously
+_ROW_BYTES = 2_048  # of one that waits for its row group: its columns, and what is made from them
+_ROW_GROUP_ROWS = 50_000
+_LEAST_ROW_GROUP_ROWS = 2_000
+_MOST_PARTS = 10_000
+_MULTI_PART_PROTOCOL = 3
+
+
+@dataclass(frozen=True)
+class Table:
+    """What of a table decides how its checkpoint looks.
+
+    Attributes:
+        format: ``delta`` or ``indextables``.
+        path: Its location, for errors.
+        protocol: Its protocol at the version.
+        metadata: Its metadata at the version.
+    """
+
+    format: str
+    path: str
+    protocol: Protocol
+    metadata: Metadata
+
+
+def plan_checkpoint(
+    table: Table,
+    version: int,
+    options: CheckpointOptions,
+    *,
+    num_files: int,
+    num_others: int = 0,
+    layout: str = AUTO,
+    memory_limit: int | None = None,
+    now_ms: int = 0,
+) -> CheckpointPlan:
+    """Decide what a checkpoint is to look like.
+
+    Args:
+        table: The table at the version.
+        version: The version.
+        options: What the table's properties say.
+        num_files: File actions that it will hold; an estimate will do.
+        num_others: Rows that are no file actions.
+        layout: One of `LAYOUTS`, ``v2`` for either of V2's, or ``auto``.
+        memory_limit: Bytes that the process may take; makes row groups smaller. None for no bound.
+        now_ms: The present, in milliseconds since the Unix epoch.
+
+    Raises:
+        InvalidInputError: There is no such layout, or the protocol forbids it; ``hint`` says what
+            would allow it.
+        UnsupportedFeatureError: The protocol asks of its writers what lakelog does not know.
+    """
+    _check_writers(table)
+    chosen = choose_layout(table, options, num_files, num_others, layout)
+    parts = count_parts(chosen, options, num_files)
+    schema = _schema(table.metadata)
+    rows = _ROW_GROUP_ROWS
+    if memory_limit is not None:
+        # Parts that are dealt by hash are all open at once, each with a row group that waits.
+        waiting = parts if chosen in {"multipart", "flattened"} else 1
+        rows = memory_limit // 8 // _ROW_BYTES // max(1, waiting)
+        rows = max(_LEAST_ROW_GROUP_ROWS, min(_ROW_GROUP_ROWS, rows))
+    delta = table.format == "delta"
+    return CheckpointPlan(
+        version=version,
+        layout=chosen,
+        parts=parts,
+        schema=schema if schema is not None else contract.Struct(()),
+        partition_columns=table.metadata.partition_columns,
+        mapping=mapping_mode(table.protocol, table.metadata) if delta else "none",
+        deletion_vectors=delta and supports(table.protocol, "deletionVectors"),
+        stats_as_json=options.stats_as_json,
+        stats_as_struct=delta and options.stats_as_struct and schema is not None,
+        compression=options.compression,
+        row_group_rows=rows,
+        created_ms=now_ms,
+        part_actions=options.part_actions or FLATTENED_ACTIONS,
+    )
+
+
+def choose_layout(
+    table: Table,
+    options: CheckpointOptions,
+    num_files: int,
+    num_others: int = 0,
+    layout: str = AUTO,
+) -> str:
+    """The layout that is asked for, if the table allows it, or the one that suits the table.
+
+    Raises:
+        InvalidInputError: There is no such layout, or the protocol forbids it.
+    """
+    known = LAYOUTS[table.format]
+    if table.format == "delta":
+        v2 = supports(table.protocol, "v2Checkpoint")
+        either = "v2-json" if num_others <= _MANIFEST_ROWS else "v2-parquet"
+        if layout == AUTO:
+            return either if v2 and options.policy == "v2" else "classic"
+        found = either if layout == "v2" else layout
+        if found == "multipart" and v2:
+            raise _refused(
+                table,
+                layout,
+                "the table supports v2Checkpoint, which forbids checkpoints in parts",
+                "classic, v2-json, v2-parquet",
+                "leave the layout out, or take v2-json, whose sidecars are its parts",
+            )
+        if found.startswith("v2-") and not v2:
+            raise _refused(
+                table,
+                layout,
+                "the table's protocol lacks the feature v2Checkpoint",
+                "classic, multipart",
+                "set delta.checkpointPolicy to v2, which brings the feature",
+            )
+    else:
+        parts = (table.protocol.min_reader_version or 1) >= _MULTI_PART_PROTOCOL
+        if layout == AUTO:
+            return "flattened" if num_files + num_others >= FLATTENED_ACTIONS else "json"
+        found = layout
+        if found == "json-multipart" and not parts:
+            raise _refused(
+                table,
+                layout,
+                "readers of this protocol would take the manifest of the parts for all there is",
+                "json, flattened",
+                f"raise the protocol to {_MULTI_PART_PROTOCOL}, or take flattened",
+            )
+    if found not in known:
+        raise InvalidInputError(
+            "there is no such checkpoint layout",
+            path=table.path,
+            expected=", ".join((AUTO, *known)),
+            found=layout,
+        )
+    return found
+
+
+def count_parts(layout: str, options: CheckpointOptions, num_files: int) -> int:
+    """How many files the file actions are spread over.
+
+    Args:
+        layout: The layout.
+        options: What the table's properties say: the length that no file should pass, and the
+            actions that one should hold at most.
+        num_files: File actions, about.
+    """
+    by_bytes = max(1, options.max_file_bytes // _ACTION_BYTES)
+    match layout:
+        case "v2-json" | "v2-parquet":
+            most = min(options.part_actions or SIDECAR_ACTIONS, by_bytes)
+            least = 1
+        case "multipart":
+            most, least = min(options.part_actions or by_bytes, by_bytes), 2
+        case "flattened":
+            # Actions of a part are for parts of JSON; a Parquet file may hold many more.
+            most, least = by_bytes, 1
+        case _:
+            return 1
+    return min(_MOST_PARTS, max(least, -(-num_files // most)))
+
+
+def _check_writers(table: Table) -> None:
+    """Refuse a table whose checkpoints may have to hold what nobody here knows of.
+
+    Features that lakelog knows and does not commit under concern the rows of data files, or
+    commits: a checkpoint says of them what the log says.
+    """
+    if table.protocol.min_writer_version is None:
+        return
+    unknown = supported(table.protocol, table.format) - set(features_of(table.format))
+    if unknown:
+        raise UnsupportedFeatureError(
+            "lakelog does not know what a feature asks of writers, checkpoints included",
+            path=table.path,
+            expected="features that lakelog knows",
+            found=", ".join(sorted(unknown)),
+            hint="upgrade lakelog",
+        )
+
+
+def _schema(metadata: Metadata) -> contract.Struct | None:
+    try:
+        return metadata.schema
+    except CorruptionError:
+        return None  # logs exist without one; their files can be listed all the same
+
+
+def _refused(table: Table, layout: str, reason: str, expected: str, hint: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the layout {layout} is not allowed here: {reason}",
+        path=table.path,
+        expected=expected,
+        found=layout,
+        hint=hint,
+    )
