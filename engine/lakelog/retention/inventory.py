@@ -1,0 +1,212 @@
+"""Every file of a log folder as one frame, by kind; and stores that show a log as it was listed, or
+as it would be without some of its files.
+
+Names are matched exactly. What is not known is called so, and nobody above touches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import BinaryIO
+
+import polars as pl
+
+from lakelog.errors import NotFoundError
+from lakelog.log.context import Log
+from lakelog.storage.base import FileEntry, LogStore
+from lakelog.storage.durable import TEMPORARY
+from lakelog.storage.wrapper import StoreWrapper
+
+QUARANTINE = ".lakelog-quarantine"
+"""Folder in the log folder that files are moved to; it begins with a dot, so no reader looks."""
+
+_UUID = "[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
+_VERSION = "([0-9]{20})"
+_PART = "[0-9]{10}[.][0-9]{10}[.]parquet"
+_JSON_PART = "[^./]+[.][0-9]{5,}[.]json"
+
+# Kind, and a pattern of names relative to the log folder; the first group is the version.
+_COMMON = (
+    ("quarantine", rf"^{QUARANTINE.replace('.', '[.]')}/()"),
+    ("temporary", rf"(?:^|/){TEMPORARY.pattern}()$"),
+    ("pointer", "^_last_checkpoint()$"),
+    ("commit", rf"^{_VERSION}[.]json$"),
+)
+PATTERNS = {
+    "delta": (
+        *_COMMON,
+        ("checksum", rf"^{_VERSION}[.]crc$"),
+        ("compaction", rf"^{_VERSION}[.][0-9]{{20}}[.]compacted[.]json$"),
+        (
+            "checkpoint",
+            rf"^{_VERSION}[.]checkpoint[.](?:{_PART}|parquet|{_UUID}[.](?:json|parquet))$",
+        ),
+        ("sidecar", r"^_sidecars/()[^/]+[.]parquet$"),
+        ("staged-commit", rf"^_staged_commits/{_VERSION}[.]{_UUID}[.]json$"),
+    ),
+    "indextables": (
+        *_COMMON,
+        (
+            "checkpoint",
+            rf"^(?:_checkpoints/)?{_VERSION}[.]checkpoint[.](?:json|parquet|{_PART}|{_JSON_PART})$",
+        ),
+        ("state", rf"^state-v{_VERSION}/"),
+        ("state", r"^manifests/()"),
+    ),
+}
+"""Kinds of files by dialect. ``checkpoint`` is every file of one, parts and manifests alike."""
+
+SCHEMA = pl.Schema(
+    {
+        "path": pl.String,
+        "kind": pl.String,
+        "version": pl.Int64,
+        "end": pl.Int64,
+        "size_bytes": pl.Int64,
+        "modified_ms": pl.Int64,
+    }
+)
+"""Columns of `inventory`: ``path`` is relative to the table root; ``end`` is the last version of a
+compaction; ``version`` is null where a name has none."""
+
+
+def walk_log(log: Log) -> list[FileEntry]:
+    """Every file below the log folder, sorted by name; names are relative to the folder."""
+    entries = [entry for batch in log.store.walk(log.dialect.log_folder) for entry in batch]
+    entries.sort()
+    return entries
+
+
+def inventory(entries: Sequence[FileEntry], dialect: str, folder: str) -> pl.DataFrame:
+    """One row a file, in `SCHEMA`, in the order given.
+
+    Args:
+        entries: Files, named relative to the log folder.
+        dialect: ``delta`` or ``indextables``.
+        folder: The log folder, relative to the table root.
+    """
+    names, sizes, times = zip(*entries, strict=True) if entries else ((), (), ())
+    name = pl.Series("name", names, dtype=pl.String)
+    frame = pl.DataFrame(
+        {
+            "name": name,
+            "size_bytes": pl.Series(sizes, dtype=pl.Int64),
+            "modified_ms": pl.Series(times, dtype=pl.Int64),
+        }
+    )
+    column = pl.col("name")
+    patterns = PATTERNS[dialect]
+    found = frame.with_columns(
+        pl.coalesce(
+            *(
+                pl.when(column.str.contains(pattern)).then(pl.lit(kind))
+                for kind, pattern in patterns
+            )
+        ).alias("kind"),
+        # Twenty digits may be more than a version can be; such a name is none of ours.
+        pl.coalesce(*(column.str.extract(pattern) for _, pattern in patterns)).alias("digits"),
+        column.str.extract(rf"^{_VERSION[1:-1]}[.]{_VERSION}[.]compacted[.]json$").alias("last"),
+    ).with_columns(
+        pl.col("digits").cast(pl.Int64, strict=False).alias("version"),
+        pl.col("last").cast(pl.Int64, strict=False).alias("end"),
+    )
+    is_version = pl.col("digits").str.len_chars() > 0
+    impossible = (is_version & pl.col("version").is_null()) | (
+        (pl.col("kind") == "compaction")
+        & ((pl.col("end") <= pl.col("version")) | pl.col("end").is_null())
+    )
+    return found.select(
+        pl.format(f"{folder}/{{}}", "name").alias("path"),
+        pl.when(impossible.fill_null(value=False))
+        .then(pl.lit("unknown"))
+        .otherwise(pl.col("kind").fill_null("unknown"))
+        .alias("kind"),
+        "version",
+        "end",
+        "size_bytes",
+        "modified_ms",
+    )
+
+
+class ListedStore(StoreWrapper):
+    """A store whose log folder is as one walk found it, so that all who look see the same.
+
+    Args:
+        store: The store below.
+        folder: The log folder.
+        entries: What the walk found, names relative to `folder`, sorted.
+    """
+
+    def __init__(self, store: LogStore, folder: str, entries: Iterable[FileEntry]) -> None:
+        super().__init__(store)
+        self._folders: dict[str, list[FileEntry]] = {}
+        for entry in entries:
+            within, _, name = entry.name.rpartition("/")
+            key = f"{folder}/{within}" if within else folder
+            if not (name[:1] == "." and TEMPORARY.fullmatch(name)):
+                bare = entry if not within else entry._replace(name=name)
+                self._folders.setdefault(key, []).append(bare)
+
+    def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
+        """Files directly in `folder`, as the walk found them."""
+        entries = self._folders.get(folder, [])
+        return [entry for entry in entries if entry.name >= start] if start else entries
+
+    def list_folders(self, folder: str) -> list[str]:
+        """Folders directly in `folder` that hold a file, at any depth."""
+        below = f"{folder}/"
+        return sorted(
+            {key[len(below) :].split("/", 1)[0] for key in self._folders if key.startswith(below)}
+        )
+
+
+class HidingStore(StoreWrapper):
+    """A store without some of its files: what a table will be once they are gone.
+
+    Args:
+        store: The store below.
+        hidden: Paths that are not there.
+    """
+
+    def __init__(self, store: LogStore, hidden: Collection[str]) -> None:
+        super().__init__(store)
+        self._hidden = frozenset(hidden)
+
+    def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
+        """As the store below, less the hidden files."""
+        hidden = self._hidden
+        return [
+            entry
+            for entry in self._store.list_from(folder, start)
+            if f"{folder}/{entry.name}" not in hidden
+        ]
+
+    def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
+        """As the store below, less the hidden files."""
+        prefix = f"{folder}/" if folder else ""
+        for batch in self._store.walk(folder):
+            yield [entry for entry in batch if prefix + entry.name not in self._hidden]
+
+    def read(self, path: str) -> bytes:
+        """As the store below; a hidden file is not there."""
+        self._look(path)
+        return self._store.read(path)
+
+    def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
+        """As the store below; a hidden file is not there."""
+        for path in paths:
+            self._look(path)
+        return self._store.read_many(paths)
+
+    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
+        """As the store below; a hidden file is not there."""
+        self._look(path)
+        return self._store.open(path, size_bytes)
+
+    def stat(self, path: str) -> FileEntry | None:
+        """As the store below; a hidden file is not there."""
+        return None if path in self._hidden else self._store.stat(path)
+
+    def _look(self, path: str) -> None:
+        if path in self._hidden:
+            raise NotFoundError("the file is not there", path=path)

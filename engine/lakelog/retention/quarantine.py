@@ -1,0 +1,294 @@
+"""Quarantine: files of a log that were moved aside instead of deleted, and can be moved back.
+
+A quarantine is a folder ``<log folder>/.lakelog-quarantine/<time>-<id>/`` that holds the files
+under the names that they had below the log folder, and a record, ``quarantine.json``. The record is
+written before the first file is moved, so an interrupted cleanup can be undone as well. Names that
+begin with a dot are no reader's business.
+
+Moving a file back gives it its name again, never over a file that has it. On local disk it keeps
+its time; an object store copies, so a commit moved back is as new as that: without in-commit
+timestamps the times of later versions move with it, and cleanup only keeps more.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import orjson
+import polars as pl
+
+from lakelog import telemetry
+from lakelog.errors import (
+    CorruptionError,
+    InvalidInputError,
+    LakelogError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from lakelog.log.context import Log
+from lakelog.retention.inventory import QUARANTINE
+from lakelog.storage.base import IN_FLIGHT
+
+RECORD = "quarantine.json"
+_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
+_LOCAL_MOVES = 4
+_FIRST_BACK = ("sidecar", "checkpoint", "commit", "checksum")
+
+UNDONE_SCHEMA = pl.Schema(
+    {"path": pl.String, "kind": pl.String, "size_bytes": pl.Int64, "outcome": pl.String}
+)
+"""Columns of what `undo` gives: ``outcome`` is ``back``, ``kept`` (another file has the name; the
+quarantine keeps its own), ``there`` (it had never been moved) or ``missing`` (it is in neither
+place)."""
+
+QUARANTINES_SCHEMA = pl.Schema(
+    {
+        "id": pl.String(),
+        "created": pl.Datetime("ms", "UTC"),
+        "files": pl.Int64(),
+        "size_bytes": pl.Int64(),
+        "oldest_version": pl.Int64(),
+        "newest_version": pl.Int64(),
+    }
+)
+"""Columns of `quarantines`: ``files`` and ``size_bytes`` are of what still lies there; the versions
+are those of the commits among them."""
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """One quarantine that is being filled.
+
+    Attributes:
+        log: The log.
+        id: Its name.
+    """
+
+    log: Log
+    id: str
+
+    @staticmethod
+    def begin(log: Log, files: pl.DataFrame) -> Quarantine:
+        """Write the record of a new quarantine.
+
+        Args:
+            log: The log.
+            files: What is to be moved: ``path``, ``kind``, ``version``, ``size_bytes``, ``leads``.
+
+        Raises:
+            UnavailableError: The record could not be written; nothing was moved.
+        """
+        now_ms = log.clock()
+        at = dt.datetime.fromtimestamp(now_ms / 1000, dt.UTC)
+        begun = Quarantine(log, f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}")
+        columns = ("path", "kind", "version", "size_bytes", "leads")
+        record = {"id": begun.id, "createdMs": now_ms, "files": files.select(columns).to_dicts()}
+        try:
+            log.store.put(f"{begun.folder}/{RECORD}", orjson.dumps(record))
+        except OutcomeUnknownError as error:
+            raise UnavailableError(
+                "the record of the quarantine could not be written; nothing was moved",
+                path=begun.folder,
+            ) from error
+        return begun
+
+    @property
+    def folder(self) -> str:
+        """Its folder, relative to the table root."""
+        return f"{self.log.dialect.log_folder}/{QUARANTINE}/{self.id}"
+
+    def place_of(self, path: str) -> str:
+        """Where a file of the log lies in it."""
+        return f"{self.folder}/{path.removeprefix(self.log.dialect.log_folder + '/')}"
+
+    def take(self, paths: Sequence[str]) -> list[LakelogError]:
+        """Move files in; one that is gone already is no error.
+
+        Returns:
+            The errors of those that could not be moved, each with its ``path``.
+        """
+
+        def move(path: str) -> LakelogError | None:
+            return _moved(self.log, path, self.place_of(path))
+
+        return [error for error in _all(self.log, move, paths) if error is not None]
+
+
+def _all(
+    log: Log, move: Callable[[str], LakelogError | None], paths: Sequence[str]
+) -> list[LakelogError | None]:
+    workers = _LOCAL_MOVES if "://" not in log.table else IN_FLIGHT
+    with ThreadPoolExecutor(workers, thread_name_prefix="lakelog-move") as pool:
+        return list(pool.map(move, paths))
+
+
+def _moved(log: Log, source: str, target: str) -> LakelogError | None:
+    try:
+        log.store.move(source, target)
+    except NotFoundError:
+        return None
+    except OutcomeUnknownError as error:
+        # Only copied, the file stands in both places, and one of them is enough to undo from.
+        return None if log.store.stat(source) is None else _with_path(error, source)
+    except LakelogError as error:
+        return _with_path(error, source)
+    return None
+
+
+def _with_path(error: LakelogError, path: str) -> LakelogError:
+    error.path = path
+    return error
+
+
+def undo(log: Log, quarantine: str) -> pl.DataFrame:
+    """Move the files of a quarantine back, never over a file that is there.
+
+    They go back in the reverse order: sidecars, then checkpoints, each complete only with its last
+    file, then commits from the newest, so that no state in between shows what is not whole. Begun
+    again after an interruption, it goes on.
+
+    Args:
+        log: The log.
+        quarantine: Its id.
+
+    Returns:
+        One row a file, in `UNDONE_SCHEMA`.
+
+    Raises:
+        InvalidInputError: There is no such quarantine.
+        CorruptionError: Its record cannot be read.
+        UnavailableError: The store failed; what was moved so far is back.
+    """
+    record = _record(log, quarantine)
+    held = Quarantine(log, quarantine)
+    folder = log.dialect.log_folder
+    names = {f"{folder}/{e.name}" for batch in log.store.walk(folder) for e in batch}
+    outcomes: dict[str, str] = {}
+    files = pl.DataFrame(
+        record["files"],
+        schema={
+            "path": pl.String,
+            "kind": pl.String,
+            "version": pl.Int64,
+            "size_bytes": pl.Int64,
+            "leads": pl.Boolean,
+        },
+    )
+    for phase in _back(files):
+        waiting = []
+        for path in phase:
+            lies = held.place_of(path) in names
+            if path in names:
+                outcomes[path] = "kept" if lies else "there"
+            elif lies:
+                waiting.append(path)
+            else:
+                outcomes[path] = "missing"
+        errors = _all(log, lambda path: _moved(log, held.place_of(path), path), waiting)
+        for error in errors:
+            if error is not None:
+                raise error
+        outcomes |= dict.fromkeys(waiting, "back")
+    if "kept" not in outcomes.values():
+        log.store.delete(f"{held.folder}/{RECORD}")
+    telemetry.event("cleanup.undone", quarantine=quarantine, files=len(outcomes))
+    told = pl.Series([outcomes[path] for path in files["path"]], dtype=pl.String)
+    return files.select("path", "kind", "size_bytes").with_columns(told.alias("outcome"))
+
+
+def _back(files: pl.DataFrame) -> list[list[str]]:
+    """Paths in the order in which they go back; within a phase the order is free."""
+    kind = pl.col("kind")
+    is_checkpoint = kind == "checkpoint"
+    parts = (
+        kind == "sidecar",
+        is_checkpoint & ~pl.col("leads"),
+        is_checkpoint & pl.col("leads"),
+        kind.is_in(["commit", "checksum"]),
+        ~kind.is_in(list(_FIRST_BACK)),
+    )
+    ordered = files.sort("version", descending=True, nulls_last=True)
+    return [ordered.filter(part)["path"].to_list() for part in parts]
+
+
+def quarantines(log: Log) -> pl.DataFrame:
+    """The quarantines of a table, oldest first, in `QUARANTINES_SCHEMA`, without empty ones."""
+    rows = []
+    for id_, entries in _lying(log).items():
+        created = dt.datetime.strptime(id_[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC)
+        commits = [int(m[1]) for e in entries if (m := re.fullmatch(r"(\d{20})\.json", e[0]))]
+        sizes = [size for _, size in entries]
+        first, last = (min(commits), max(commits)) if commits else (None, None)
+        rows.append((id_, created, len(entries), sum(sizes), first, last))
+    return pl.DataFrame(sorted(rows), schema=QUARANTINES_SCHEMA, orient="row")
+
+
+def _lying(log: Log) -> dict[str, list[tuple[str, int]]]:
+    """Names and sizes of the files that lie in each quarantine, without its record."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    for batch in log.store.walk(f"{log.dialect.log_folder}/{QUARANTINE}"):
+        for entry in batch:
+            id_, _, name = entry.name.partition("/")
+            if _ID.fullmatch(id_) and name:
+                files = found.setdefault(id_, [])
+                if name != RECORD:
+                    files.append((name, entry.size_bytes))
+    return {id_: files for id_, files in found.items() if files}
+
+
+def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
+    """Delete what has lain in quarantine for a time, for good.
+
+    Args:
+        log: The log.
+        older_than_ms: Quarantines begun at least so many milliseconds ago go.
+
+    Returns:
+        Those that went, in `QUARANTINES_SCHEMA`.
+
+    Raises:
+        InvalidInputError: The age is negative.
+        UnavailableError: A file could not be deleted; purging again goes on from there.
+    """
+    if older_than_ms < 0:
+        raise InvalidInputError("an age is a time from 0", expected=">= 0", found=older_than_ms)
+    before = dt.datetime.fromtimestamp((log.clock() - older_than_ms) / 1000, dt.UTC)
+    old = quarantines(log).filter(pl.col("created") <= before)
+    lying = _lying(log)
+    for id_ in old["id"]:
+        folder = Quarantine(log, id_).folder
+        errors = log.store.delete_many([f"{folder}/{name}" for name, _ in lying[id_]])
+        if errors:
+            raise errors[0]
+        log.store.delete(f"{folder}/{RECORD}")  # last: as long as a file lies there, it is told
+    telemetry.event("cleanup.purged", quarantines=old.height, files=int(old["files"].sum()))
+    return old
+
+
+def _record(log: Log, quarantine: str) -> dict[str, list[dict[str, object]]]:
+    path = f"{Quarantine(log, quarantine).folder}/{RECORD}"
+    if not _ID.fullmatch(quarantine):
+        raise InvalidInputError("this is no id of a quarantine", found=quarantine)
+    try:
+        record = orjson.loads(log.store.read(path))
+        files = [dict(file) for file in record["files"]]
+    except NotFoundError as cause:
+        raise InvalidInputError(
+            "there is no such quarantine",
+            path=path,
+            expected=", ".join(quarantines(log)["id"]) or "one that t.quarantines() lists",
+            found=quarantine,
+        ) from cause
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as cause:
+        raise CorruptionError(
+            "the record of the quarantine cannot be read",
+            path=path,
+            hint="move its files back by hand: they lie there under their own names",
+        ) from cause
+    return {"files": files}
