@@ -16,7 +16,8 @@ from lakelog.errors import InvalidInputError, TableNotFoundError
 from lakelog.formats import delta, indextables
 from lakelog.formats.base import Dialect
 from lakelog.log import blame, diff, history
-from lakelog.log.context import Log, version_at
+from lakelog.log.cache import CacheStats, SnapshotCache
+from lakelog.log.context import Log
 from lakelog.log.display import table_html
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
@@ -44,7 +45,8 @@ class Table:
     def __init__(self, log: Log, runtime: Runtime | None = None) -> None:
         self._log = log
         self._runtime = runtime or Runtime()
-        self._heads = Heads(log, self._runtime)
+        self._cache = SnapshotCache(log)
+        self._heads = Heads(log, self._runtime, self._cache.committed)
 
     @property
     def log(self) -> Log:
@@ -84,33 +86,58 @@ class Table:
         """The versions that can be rebuilt, as inclusive ranges, ascending."""
         return rebuildable(self._log.list_all())
 
-    def snapshot(self, version: int | None = None, timestamp: Timestamp | None = None) -> Snapshot:
+    def snapshot(
+        self,
+        version: int | None = None,
+        timestamp: Timestamp | None = None,
+        *,
+        max_staleness: float | dt.timedelta = 0.0,
+    ) -> Snapshot:
         """A version of the table.
+
+        The handle remembers what it has read, within a bound (see `lakelog.log.cache`), so that
+        asking again costs a look at the log, and the commits that are new. What others did to the
+        log in between is noticed, whatever it was.
 
         Args:
             version: The version; None is the latest.
             timestamp: In place of `version`: the latest one committed at or before this time, as
                 milliseconds since the Unix epoch, ISO 8601 text, a date (its first moment), or a
                 datetime. Without a zone it is UTC.
+            max_staleness: Do without a look at the log if one began no longer than this ago, in
+                seconds. Commits of this handle are never missed.
 
         Raises:
-            InvalidInputError: Both are given, or `version` is negative, or `timestamp` is no time.
+            InvalidInputError: Both are given, or `version` is negative, or `timestamp` is no time,
+                or `max_staleness` is negative.
             VersionNotFoundError: The version cannot be rebuilt; ``expected`` gives what can.
             UnsupportedFeatureError: The table needs what lakelog does not honour, by name.
             CorruptionError: The log is damaged, and nothing sound stands behind the damage.
+
+        Source: specification 001, 3.4 and 3.5.2 (``maxStalenessSeconds``).
         """
+        if isinstance(max_staleness, dt.timedelta):
+            max_staleness = max_staleness.total_seconds()
         if timestamp is not None:
             if version is not None:
                 raise InvalidInputError(
                     "give a version or a timestamp, not both",
                     found=f"version={version}, timestamp={timestamp}",
                 )
-            version = version_at(self._log, to_ms(timestamp))
+            return self._cache.snapshot_at(to_ms(timestamp), max_staleness)
         if version is not None and (type(version) is not int or version < 0):
             raise InvalidInputError(
                 "a version is a whole number from 0", expected="int >= 0", found=version
             )
-        return Snapshot.open(self._log, version)
+        return self._cache.snapshot(version, max_staleness)
+
+    def cache_stats(self) -> CacheStats:
+        """How often what this handle remembers has helped, and how much it holds."""
+        return self._cache.stats()
+
+    def clear_cache(self) -> None:
+        """Let go of what this handle remembers; the next snapshot opens the table anew."""
+        self._cache.clear()
 
     def history(self, limit: int | None = None) -> pl.DataFrame:
         """The commits that are still on disk, newest first; see `lakelog.log.history`."""

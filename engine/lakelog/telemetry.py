@@ -11,7 +11,7 @@ version or a path); spans and log lines name those.
 
 | metric | kind, unit | attributes |
 |---|---|---|
-| ``load.duration`` | histogram, s | ``source``: ``checkpoint`` or ``json``; ``format`` |
+| ``load.duration`` | histogram, s | ``source``, ``stage``, ``format`` |
 | ``cache.lookups`` | counter | ``cache``, ``hit`` |
 | ``checkpoint.created`` | counter | ``layout``, ``format`` |
 | ``checkpoint.duration`` | histogram, s | ``layout``, ``format`` |
@@ -19,6 +19,9 @@ version or a path); spans and log lines name those.
 | ``checkpoint.compression_ratio`` | histogram, 1 | ``layout``, ``format`` |
 | ``cleanup.files`` | counter | ``kind`` |
 | ``cleanup.bytes`` | counter, By | ``kind`` |
+
+The ``source`` of what is loaded is ``checkpoint`` or ``json``; the ``stage`` is ``open`` (protocol
+and metadata) or ``files``.
 
 Source: specification 004, Monitoring and Observability.
 """

@@ -25,7 +25,7 @@ whether clean-up has been there; then the table is opened anew.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import polars as pl
@@ -212,11 +212,15 @@ class Heads:
     Args:
         log: The log.
         runtime: Gives the passing of time.
+        on_commit: Told when a commit of our own has become the end of the log.
     """
 
-    def __init__(self, log: Log, runtime: Runtime) -> None:
+    def __init__(
+        self, log: Log, runtime: Runtime, on_commit: Callable[[], object] = lambda: None
+    ) -> None:
         self._log = log
         self._runtime = runtime
+        self._on_commit = on_commit
         self._lock = threading.Lock()
         self._head: Head | None = None
         self._confirmed_s = 0.0
@@ -297,9 +301,15 @@ class Heads:
         return head
 
     def offer(self, head: Head, confirmed_s: float | None = None) -> None:
-        """Keep a head that is now known to be the end of the log, unless a later one is kept."""
+        """Keep a head that is now known to be the end of the log, unless a later one is kept.
+
+        Args:
+            head: The head.
+            confirmed_s: When it was known to be the end; None is now, by a commit of our own.
+        """
         if confirmed_s is None:
             confirmed_s = self._runtime.monotonic()
+            self._on_commit()
         with self._lock:
             if self._head is None or head.version >= self._head.version:
                 self._head, self._confirmed_s = head, confirmed_s

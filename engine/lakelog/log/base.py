@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import polars as pl
 
 from lakelog.errors import CheckpointCorruptionError, CorruptionError, MissingActionError
 from lakelog.formats.base import Checkpoint, CheckpointReader
+from lakelog.log.projections import Projections
 from lakelog.log.tally import Tally
 
 
 class Base:
-    """The checkpoint under a state: its reader, and what was read from it, shared by updates."""
+    """The checkpoint under a state: its reader, and what was read from it, shared by updates.
+
+    Attributes:
+        projections: Keeps file columns that are asked for again; None keeps none.
+    """
 
     def __init__(self, reader: CheckpointReader) -> None:
         self.reader = reader
         self.checkpoint = reader.checkpoint
+        self.projections: Projections | None = None
+
+    def iter_files(self, columns: Sequence[str], kinds: tuple[str, ...]) -> Iterable[pl.DataFrame]:
+        """File actions in batches, as `CheckpointReader.iter_files`, or as they were kept."""
+        if self.projections is None:
+            return self.reader.iter_files(columns, kinds)
+        return self.projections.iter_files(
+            self, columns, kinds, lambda: self.reader.iter_files(columns, kinds)
+        )
 
     @cached_property
     def pair(self) -> pl.DataFrame:

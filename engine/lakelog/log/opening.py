@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 import polars as pl
 
-from lakelog import actions
+from lakelog import actions, telemetry
 from lakelog.errors import (
     CheckpointCorruptionError,
     LakelogWarning,
@@ -34,25 +35,68 @@ def open_state(log: Log, version: int | None = None) -> State:
         UnsupportedFeatureError: The table needs what lakelog does not honour.
         CorruptionError: The log is damaged and nothing sound stands behind the damage.
     """
-    listing = log.list_latest() if version is None else log.list_all()
-    segment = _choose(log, listing, version)
-    state = State.of(log, segment, listing.notes)
-    try:
-        if state.is_cheap:
-            state.ensure_readable()
-    except CheckpointCorruptionError as error:
-        return fall_back(state, error)
-    return state
+    listing, segment = choose(log, version, hint=version is None)
+    return open_segment(log, segment, listing.notes)
 
 
-def _choose(log: Log, listing: LogListing, version: int | None) -> LogSegment:
+def choose(log: Log, version: int | None, *, hint: bool) -> tuple[LogListing, LogSegment]:
+    """List the log, and choose the files for a version (None: the latest).
+
+    Args:
+        log: The log.
+        version: The version.
+        hint: Whether the listing may begin at the checkpoint that the pointer names.
+
+    Returns:
+        The listing that decided, and the files.
+
+    Raises:
+        TableNotFoundError: The log is empty.
+        VersionNotFoundError: The version cannot be rebuilt.
+        LogGapError: A commit is missing above the checkpoint, for the latest version.
+    """
+    listing = log.list_latest() if hint else log.list_all()
     try:
-        return choose_segment(listing, version, table=log.table)
+        return listing, choose_segment(listing, version, table=log.table)
     except LogGapError:
-        if version is not None:
+        if not hint:
             raise
-        # The pointer may have led to a listing that begins too late: the whole one decides.
-        return choose_segment(log.list_all(), None, table=log.table)
+    # The pointer may have led to a listing that begins too late: the whole one decides.
+    whole = log.list_all()
+    return replace(whole, notes=listing.notes), choose_segment(whole, version, table=log.table)
+
+
+def open_segment(
+    log: Log, segment: LogSegment, notes: tuple[str, ...] = (), base: Base | None = None
+) -> State:
+    """The state that files give; it is checked now if that is cheap.
+
+    Args:
+        log: The log.
+        segment: The files.
+        notes: What the listing says besides.
+        base: The segment's checkpoint, where it has been read from before.
+
+    Raises:
+        UnsupportedFeatureError: The table needs what lakelog does not honour.
+        CorruptionError: The log is damaged and nothing sound stands behind the damage.
+    """
+    source = "json" if segment.checkpoint is None else "checkpoint"
+    facts = {"source": source, "format": log.dialect.name, "stage": "open"}
+    commits = len(segment.commits)
+    with telemetry.span("load", version=segment.version, commits=commits, **facts) as work:
+        if base is None:
+            state = State.of(log, segment, notes)
+        else:
+            state = State(log, segment, base, None, segment.commits, notes)
+        try:
+            if state.is_cheap:
+                state.ensure_readable()
+        except CheckpointCorruptionError as error:
+            state = fall_back(state, error)
+            work.set(passed_over=error.path)
+    telemetry.record("load.duration", work.seconds, "s", **facts)
+    return state
 
 
 def fall_back(state: State, error: CheckpointCorruptionError) -> State:

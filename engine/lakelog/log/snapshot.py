@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
-from lakelog import actions, contract
+from lakelog import actions, contract, telemetry
 from lakelog.errors import (
     CheckpointCorruptionError,
     InvalidInputError,
@@ -174,7 +174,12 @@ class Snapshot:
         """
 
         def live(columns: Sequence[str], transform: Transform) -> list[pl.DataFrame]:
-            return self.read_state(lambda state: state.live("add", columns, transform))
+            source = "json" if self._state.base is None else "checkpoint"
+            facts = {"source": source, "format": self.format, "stage": "files"}
+            with telemetry.span("load.files", version=self.version, **facts) as work:
+                frames = self.read_state(lambda state: state.live("add", columns, transform))
+            telemetry.record("load.duration", work.seconds, "s", **facts)
+            return frames
 
         return lazy_files(
             self.format,

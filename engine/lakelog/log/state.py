@@ -339,7 +339,7 @@ class State:
 
         if self.base is not None:
             with broken_checkpoint(self.base.checkpoint):
-                for frame in _map_ahead(finish, self.base.reader.iter_files(wanted, (kind,))):
+                for frame in _map_ahead(finish, self.base.iter_files(wanted, (kind,))):
                     if frame.height:
                         yield frame
         live = self._layered(kind, columns)

@@ -288,14 +288,14 @@ class DeltaCheckpointReader:
             if size is None:
                 raise
             # Written anew since it was listed, perhaps: a hint never decides.
-            del self._sizes[path]
+            self._sizes.pop(path, None)  # another thread may have met it too
             self._sources.pop(path, None)
             return self._open(path, footer)
         except BaseException:
             source.close()
             raise
         if isinstance(source, RangedFile) and self._batch_bytes is None:
-            held = sum(other.size_bytes for other in self._sources.values())
+            held = sum(other.size_bytes for other in tuple(self._sources.values()))
             if held + source.size_bytes <= _KEPT_BYTES:
                 self._sources.setdefault(path, source)
         return source, file

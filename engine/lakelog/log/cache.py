@@ -1,0 +1,485 @@
+"""`SnapshotCache`: what one table handle remembers of its log, so that asking again costs a look.
+
+A look is a listing, the very one that opening anew begins with, and it chooses the files of the
+version as opening anew would. What is held is used as far as those files are the ones that it was
+read from: same names, lengths and times. The same files give the same state; further commits are
+decoded on top of it; another checkpoint is opened. So an answer never differs from a fresh
+handle's, whatever others did in between: a table that was dropped and made again, a commit written
+over, a clean-up. A `max_staleness` allows to do without the look for that long.
+
+A file's time tells two contents apart only if some time lies between them. So a state is used
+again only if its files were older, when it was read, than the store's clock ticks: 0.1 seconds, or
+3 where times are in whole seconds. Of a log that has just been written to, the last commits are
+therefore decoded once more; their predecessors are not.
+
+Specification 001 keeps five caches. Here protocol, metadata and versions (decoded commits) live in
+states, which share their checkpoint and their layers; the versions list is the last look; files are
+the columns of a checkpoint that were asked for twice (`lakelog.log.projections`).
+
+Source: specification 001, 3.4 and 3.5.2.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from lakelog import telemetry
+from lakelog.errors import InvalidInputError
+from lakelog.formats.base import Checkpoint, CommitFile, LogListing
+from lakelog.log.context import Log, now_ms, version_at
+from lakelog.log.opening import choose, extend_state, open_segment
+from lakelog.log.projections import Projections
+from lakelog.log.replay import last_of
+from lakelog.log.segment import LogSegment
+from lakelog.log.snapshot import Snapshot
+from lakelog.log.state import State
+from lakelog.storage import LogStore, StoreWrapper
+from lakelog.storage.base import FileEntry
+
+TTL_S = 300.0
+"""How long a state is built upon before it is read anew, in seconds."""
+
+MAX_BYTES = 256 << 20
+"""Most bytes that a handle holds on to."""
+
+_MOST_VERSIONS = 64
+_TICK_MS = 100
+_COARSE_TICK_MS = 3_000
+_INFO_BYTES = 1 << 10  # of a parsed commitInfo, about
+_COMMIT_BYTES = 1 << 8  # of a commit's name, length and time, about
+_READER_BYTES = 64 << 20  # of a remote checkpoint's files, which its reader keeps
+_RESTS_ON_COMMITS = ("json", "json-multipart", "avro-state")
+"""Layouts that may lack protocol and metadata: then the commits that they cover are read."""
+
+CACHES = ("protocol", "metadata", "versions", "files", "versions_list")
+"""Caches that are counted, as specification 001, 3.4.3 names them."""
+
+
+@dataclass(frozen=True)
+class Lookups:
+    """How often something was at hand.
+
+    Attributes:
+        hits: Times that it was.
+        misses: Times that it had to be read.
+    """
+
+    hits: int = 0
+    misses: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        """Share of hits, 0 to 1; None before the first lookup."""
+        lookups = self.hits + self.misses
+        return self.hits / lookups if lookups else None
+
+    def __str__(self) -> str:
+        rate = "" if self.rate is None else f" ({self.rate:.0%})"
+        return f"{self.hits:,} of {self.hits + self.misses:,}{rate}"
+
+
+@dataclass(frozen=True)
+class CacheStats:
+    """What a handle's cache holds, and how often it helped.
+
+    Attributes:
+        protocol: Protocols known without reading one.
+        metadata: Metadata known without reading any.
+        versions: Commits whose actions were at hand, against those that were decoded.
+        files: Reads of a checkpoint's file columns that were at hand.
+        versions_list: Snapshots given without a look, because `max_staleness` allowed it.
+        states: States held.
+        size_bytes: Bytes held, about.
+    """
+
+    protocol: Lookups
+    metadata: Lookups
+    versions: Lookups
+    files: Lookups
+    versions_list: Lookups
+    states: int
+    size_bytes: int
+
+    def to_polars(self) -> pl.DataFrame:
+        """One row a cache: ``cache`` (String), ``hits``, ``misses`` (Int64), ``rate`` (Float64)."""
+        found: list[Lookups] = [getattr(self, name) for name in CACHES]
+        return pl.DataFrame(
+            {
+                "cache": list(CACHES),
+                "hits": [each.hits for each in found],
+                "misses": [each.misses for each in found],
+                "rate": [each.rate for each in found],
+            },
+            schema_overrides={"hits": pl.Int64, "misses": pl.Int64, "rate": pl.Float64},
+        )
+
+    def _repr_html_(self) -> str:
+        return self.to_polars()._repr_html_()
+
+
+@dataclass(frozen=True)
+class _Look:
+    """The files of a version as a listing shows them.
+
+    Attributes:
+        segment: What opening anew would read.
+        notes: What the listing says besides.
+        marks: Length and time of the checkpoint's files and of compactions; None for one that is
+            not there.
+        below: Commits that the checkpoint may rest on; None where they were not listed.
+        now_ms: When it was made, by the clock.
+    """
+
+    segment: LogSegment
+    notes: tuple[str, ...]
+    marks: Mapping[str, FileEntry | None]
+    below: tuple[CommitFile, ...] | None
+    now_ms: int
+
+    def is_settled(self, times_ms: Iterable[int]) -> bool:
+        """Whether files of these times, if they were written over since, have another time now."""
+        return all(
+            at + (_TICK_MS if at % 1_000 else _COARSE_TICK_MS) < self.now_ms for at in times_ms
+        )
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A state, and the look that it was read after."""
+
+    look: _Look
+    state: weakref.ref[State]
+    born_s: float
+
+
+class SnapshotCache:
+    """The states that one table handle holds. Safe under threads.
+
+    Args:
+        log: The log.
+        ttl_s: How long a state is built upon before it is read anew, in seconds.
+        max_bytes: Most bytes to hold on to; 0 holds nothing. Enforced with every call.
+        monotonic: Gives the passing of time, in seconds.
+        clock: Gives the present, in milliseconds, to compare file times with.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        *,
+        ttl_s: float = TTL_S,
+        max_bytes: int = MAX_BYTES,
+        monotonic: Callable[[], float] = time.monotonic,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self._log = log
+        self._ttl_s = ttl_s
+        self._max_bytes = max_bytes
+        self._monotonic = monotonic
+        self._clock = clock
+        self._lock = threading.Lock()  # of what stands below
+        self._looking = threading.Lock()  # of asking the store for the latest version
+        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._strong: dict[int, State] = {}
+        self._looked: dict[int | None, tuple[float, weakref.ref[State]]] = {}
+        self._committed_s = float("-inf")
+        self._needs_whole = False
+        self._counts = {name: [0, 0] for name in CACHES}
+        self._projections = Projections(max_bytes // 2, lambda hit: self._count("files", hit=hit))
+
+    def snapshot(self, version: int | None = None, max_staleness_s: float = 0.0) -> Snapshot:
+        """A version (None: the latest); errors as `Table.snapshot`.
+
+        Args:
+            version: The version.
+            max_staleness_s: How long ago the look may have begun that the answer rests on, in
+                seconds. Our own commits are never missed.
+        """
+        if not max_staleness_s >= 0:
+            raise InvalidInputError(
+                "a snapshot cannot be newer than the table",
+                expected="max_staleness of 0 seconds or more",
+                found=max_staleness_s,
+            )
+        asked_s = self._monotonic()
+        held = self._recent(version, asked_s, max_staleness_s)
+        if max_staleness_s:
+            self._count("versions_list", hit=held is not None)
+        if held is None and version is None:
+            with self._looking:
+                # Another thread's look that began after we were asked is as good as our own.
+                held = self._recent(version, asked_s, max_staleness_s) or self._look(version)
+        return Snapshot(held or self._look(version))
+
+    def snapshot_at(self, timestamp_ms: int, max_staleness_s: float = 0.0) -> Snapshot:
+        """The latest version committed at or before a time; see `lakelog.log.context.version_at`.
+
+        Times are always looked up; `max_staleness_s` is for the version then found.
+        """
+        return self.snapshot(version_at(self._log, timestamp_ms), max_staleness_s)
+
+    def committed(self) -> None:
+        """Forget that we know the latest version: we have just written a later one."""
+        with self._lock:
+            self._committed_s = self._monotonic()
+
+    def clear(self) -> None:
+        """Let go of everything; counts stay."""
+        with self._lock:
+            self._held.clear()
+            self._strong.clear()
+            self._looked.clear()
+            self._projections.clear()
+
+    def stats(self) -> CacheStats:
+        """What is held, and how often it helped."""
+        with self._lock:
+            states = list(self._strong.values())
+            counts = {name: Lookups(*both) for name, both in self._counts.items()}
+        weigher = _Weigher(self._projections.size_bytes)
+        for state in states:
+            weigher.add(state)
+        return CacheStats(**counts, states=len(states), size_bytes=weigher.size_bytes)
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def _recent(self, version: int | None, asked_s: float, max_staleness_s: float) -> State | None:
+        """The state of a look that is recent enough, if it is still held."""
+        with self._lock:
+            looked = self._looked.get(version)
+            if looked is None or looked[0] < asked_s - max_staleness_s:
+                return None
+            if version is None and looked[0] <= self._committed_s:
+                return None
+            state = looked[1]()
+        if state is not None:
+            self._count_state(state, len(state.segment.commits), read=0)
+        return state
+
+    def _look(self, version: int | None) -> State:
+        began_s, now = self._monotonic(), self._clock()
+        seen = _Seen(self._log.store)
+        looking = Log(seen, self._log.dialect, self._log.clock)
+        hint = version is None and not self._needs_whole
+        listing, segment = choose(looking, version, hint=hint)
+        look = self._describe(listing, segment, seen, now, hint=hint)
+        with self._lock:
+            known = [(held, state) for held in self._held.values() if (state := held.state())]
+        known = [pair for pair in known if began_s - pair[0].born_s < self._ttl_s]
+        known.sort(key=lambda pair: -pair[1].version)
+        state = self._resolve(look, known, began_s)
+        with self._lock:
+            if began_s >= self._looked.get(version, (began_s,))[0]:
+                self._looked[version] = (began_s, weakref.ref(state))
+            # Nothing of it is left to believe in but what this look has shown.
+            self._looked = {k: v for k, v in self._looked.items() if v[1]() is not None}
+        return state
+
+    def _describe(
+        self, listing: LogListing, segment: LogSegment, seen: _Seen, now: int, *, hint: bool
+    ) -> _Look:
+        checkpoint = segment.checkpoint
+        paths = [c.path for c in listing.compactions]
+        below: tuple[CommitFile, ...] | None = ()
+        if checkpoint is not None:
+            paths += checkpoint.paths
+            if checkpoint.layout in _RESTS_ON_COMMITS:
+                # Asked once, a table is read as ever; from the second time on, all is listed.
+                self._needs_whole = True
+                below = tuple(c for c in listing.commits if c.version <= checkpoint.version)
+                below = None if hint else below
+        marks = {path: seen.entry(path) for path in paths}
+        return _Look(segment, listing.notes, marks, below, now)
+
+    def _resolve(self, look: _Look, known: Iterable[tuple[_Held, State]], began_s: float) -> State:
+        """The state of a look, from what is held as far as that is still there.
+
+        Args:
+            look: The look.
+            known: What is held, latest version first.
+            began_s: When the look began.
+        """
+        alike = [pair for pair in known if _same_checkpoint(pair[0].look, look)]
+        best = next((pair for pair in alike if _is_below(*pair, look)), None)
+        commits = look.segment.commits
+        if best is None:
+            sharing = min(alike, key=lambda pair: pair[0].born_s, default=None)
+            shared = sharing[1].base if sharing is not None else None
+            born_s = sharing[0].born_s if sharing is not None and shared is not None else began_s
+            state = open_segment(self._log, look.segment, look.notes, shared)
+            for cache, times in (("protocol", 1), ("metadata", 1), ("versions", len(commits))):
+                self._count(cache, hit=False, times=times)
+            if state.base is not None:
+                state.base.projections = self._projections
+            self._keep(look, state, born_s, began_s)
+            return state
+        held, state = best
+        kept = len(held.look.segment.commits)
+        if kept == len(commits):
+            with self._lock:
+                if state.version in self._held:
+                    self._held.move_to_end(state.version)
+        else:
+            state = extend_state(state, commits[kept:])
+            if state.is_cheap:
+                state.ensure_readable()
+            self._keep(look, state, held.born_s, began_s)
+        self._count_state(state, kept, read=len(commits) - kept)
+        return state
+
+    # --- holding -----------------------------------------------------------------------------
+
+    def _keep(self, look: _Look, state: State, born_s: float, began_s: float) -> None:
+        if state.excluded:
+            return  # a checkpoint was passed over, and what the state rests on was not listed
+        held = _Held(look, weakref.ref(state), born_s)
+        with self._lock:
+            self._held.pop(state.version, None)
+            self._held[state.version] = held
+            self._strong.pop(state.version, None)
+            self._evict(began_s)
+
+    def _evict(self, present_s: float) -> None:
+        """Let go of what is too old, then of what was used least recently.
+
+        A state that decodes many megabytes later on shows its size only then: until it has, it is
+        held weakly, that is, for as long as somebody has a snapshot of it.
+        """
+        weigher = _Weigher(self._projections.size_bytes)
+        strong: dict[int, State] = {}
+        for version, held in reversed(list(self._held.items())):
+            state = held.state()
+            if state is None or present_s - held.born_s >= self._ttl_s:
+                del self._held[version]
+            elif (
+                len(strong) < _MOST_VERSIONS
+                and (state.is_cheap or "tail" in vars(state))
+                and weigher.add(state) <= self._max_bytes
+            ):
+                strong[version] = state
+        self._strong = strong
+
+    # --- counting ----------------------------------------------------------------------------
+
+    def _count_state(self, state: State, kept: int, *, read: int) -> None:
+        changed = {"protocol": False, "metaData": False}
+        if read and ("tail" in vars(state) or state.is_cheap):
+            metas = [part.meta for part in state.meta_parts]
+            changed = {kind: any(last_of(m, kind).height for m in metas) for kind in changed}
+        self._count("protocol", hit=not changed["protocol"])
+        self._count("metadata", hit=not changed["metaData"])
+        self._count("versions", hit=True, times=kept)
+        self._count("versions", hit=False, times=read)
+
+    def _count(self, cache: str, *, hit: bool, times: int = 1) -> None:
+        if not times:
+            return
+        with _COUNTING:
+            self._counts[cache][not hit] += times
+        telemetry.count("cache.lookups", times, cache=cache, hit=hit)
+
+
+_COUNTING = threading.Lock()
+
+
+class _Seen(StoreWrapper):
+    """A store that remembers what was listed."""
+
+    def __init__(self, store: LogStore) -> None:
+        super().__init__(store)
+        self._lists: dict[str, list[FileEntry]] = {}
+
+    def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
+        entries = self._store.list_from(folder, start)
+        self._lists[folder] = entries
+        return entries
+
+    def entry(self, path: str) -> FileEntry | None:
+        """A file as it was listed; one that was not is asked for."""
+        folder, _, name = path.rpartition("/")
+        entries = self._lists.get(folder, [])
+        at = bisect_left(entries, name, key=lambda e: e.name)
+        if at < len(entries) and entries[at].name == name:
+            return entries[at]
+        return self._store.stat(path)
+
+
+def _same_checkpoint(one: _Look, other: _Look) -> bool:
+    """Whether what was read of a checkpoint after one look is what another look shows."""
+    checkpoint = one.segment.checkpoint
+    if checkpoint != other.segment.checkpoint or one.below is None or one.below != other.below:
+        return False
+    marks = [one.marks[path] for path in _paths(checkpoint)]
+    times = [mark.modified_ms for mark in marks if mark is not None]
+    return (
+        len(times) == len(marks)
+        and marks == [other.marks[path] for path in _paths(checkpoint)]
+        and one.is_settled((*times, *(c.modified_ms for c in one.below)))
+    )
+
+
+def _paths(checkpoint: Checkpoint | None) -> tuple[str, ...]:
+    return checkpoint.paths if checkpoint is not None else ()
+
+
+def _is_below(held: _Held, state: State, look: _Look) -> bool:
+    """Whether the commits that a state rests on are all there, and no others up to its version."""
+    own = held.look.segment.commits
+    past = state.past.compactions if state.past is not None else ()
+    marks = [(held.look.marks.get(c.path), c) for c in (*state.segment.compactions, *past)]
+    return (
+        held.look.notes == look.notes
+        and own == look.segment.commits[: len(own)]
+        and all(mark is not None and mark == look.marks.get(c.path) for mark, c in marks)
+        and held.look.is_settled(
+            (*(c.modified_ms for c in own), *(m.modified_ms for m, _ in marks if m is not None))
+        )
+    )
+
+
+class _Weigher:
+    """Bytes that states hold, about; what they share is counted once.
+
+    Args:
+        size_bytes: What else is held.
+    """
+
+    def __init__(self, size_bytes: int = 0) -> None:
+        self.size_bytes = size_bytes
+        self._counted: set[int] = set()
+
+    def add(self, state: State) -> int:
+        """Count another state; the sum so far."""
+        own = vars(state)
+        frames: list[pl.DataFrame] = [own[k] for k in ("tail_meta", "meta") if k in own]
+        if "layers" in own:
+            frames += state.layers.frames
+        for part in own["tail"].parts if "tail" in own else own.get("meta_parts", ()):
+            frames += [part.files, part.meta, part.other]
+            self.size_bytes += len(part.commit_infos) * _INFO_BYTES
+        if state.past is not None:
+            frames += [*state.past.layers.frames, state.past.meta]
+        if state.base is not None and self._is_new(state.base):
+            base = vars(state.base)
+            frames += [base[k] for k in ("pair", "rest") if k in base]
+            if "tally" in base:
+                frames.append(state.base.tally.hashes)
+            self.size_bytes += min(_READER_BYTES, sum(state.base.checkpoint.sizes_bytes))
+        for frame in frames:
+            if self._is_new(frame):
+                self.size_bytes += int(frame.estimated_size())
+        self.size_bytes += _COMMIT_BYTES * len(state.segment.commits)
+        return self.size_bytes
+
+    def _is_new(self, thing: object) -> bool:
+        new = id(thing) not in self._counted
+        self._counted.add(id(thing))
+        return new
