@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from lakelog import telemetry
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A commit that has just been written.
+
+    Attributes:
+        version: The version that it made.
+        size_bytes: Length of its file.
+        configuration: The table's properties as of it.
+    """
+
+    version: int
+    size_bytes: int
+    configuration: Mapping[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -18,12 +36,26 @@ class Runtime:
         rng: Gives jitter and the bits of identifiers. The default asks the operating system, for
             a generator that a forked process inherits would give two writers one identifier.
         monotonic: Seconds on a clock that is never set.
+        on_commit: Called after each commit of a transaction, in its thread, so it has to be quick.
+            Its errors are logged and go no further: the commit stands.
     """
 
     sleep: Callable[[float], None] = time.sleep
     rng: random.Random = field(default_factory=random.SystemRandom)
     monotonic: Callable[[], float] = time.monotonic
+    on_commit: Callable[[Committed], None] | None = None
 
     def new_id(self) -> str:
         """A random UUID (version 4), as text."""
         return str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
+
+    def tell(self, committed: Committed) -> None:
+        """Call `on_commit`, whatever it does."""
+        if self.on_commit is None:
+            return
+        try:
+            self.on_commit(committed)
+        except Exception as error:  # noqa: BLE001 - what follows a commit must not undo it
+            telemetry.event(
+                "commit.follow_up_failed", logging.ERROR, version=committed.version, error=error
+            )

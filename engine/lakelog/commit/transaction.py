@@ -17,7 +17,7 @@ from lakelog.commit.finalise import Description, after
 from lakelog.commit.head import Heads
 from lakelog.commit.intent import ISOLATION_LEVELS, Intent, Reads
 from lakelog.commit.rows import fill_row, metadata_row, protocol_row, with_file_defaults
-from lakelog.commit.runtime import Runtime
+from lakelog.commit.runtime import Committed, Runtime
 from lakelog.commit.schemas import SchemaLike
 from lakelog.commit.staging import rows_frame, stage_one, stage_table
 from lakelog.commit.upgrade import features_needed, upgrade
@@ -450,6 +450,10 @@ class Transaction:
                 self._duplicate = True
             elif outcome is not None:
                 self._version = outcome.version
+        if self._runtime.on_commit is not None and outcome is not None and not outcome.duplicate:
+            self._runtime.tell(
+                Committed(outcome.version, outcome.size_bytes, writing.configuration)
+            )
         return self._version
 
     def _plan(self) -> Plan | None:

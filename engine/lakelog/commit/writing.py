@@ -132,10 +132,12 @@ class Outcome:
         version: The version that was written; of a duplicate, the one at which it was found.
         duplicate: Whether the application's version was there already, so that nothing was
             written.
+        size_bytes: Length of what was written.
     """
 
     version: int
     duplicate: bool = False
+    size_bytes: int = 0
 
 
 class Writing:
@@ -193,6 +195,11 @@ class Writing:
         )
 
     @property
+    def configuration(self) -> Mapping[str, str | None]:
+        """The table's properties as of what is written, behind all that came first."""
+        return finalising.after(self._intent)[1].configuration
+
+    @property
     def _version(self) -> int:
         """The version that is tried next."""
         return 0 if self._head is None else self._head.version + 1
@@ -230,7 +237,7 @@ class Writing:
         data = self._dialect.encode(
             content,
             columnar_above=self._plan.columnar_above,
-            configuration=finalising.after(self._intent)[1].configuration,
+            configuration=self.configuration,
         )
         if not finalising.depends_on_ground(self._intent, self._dialect.name):
             # The same bytes will do wherever the commit lands.
@@ -252,7 +259,7 @@ class Writing:
         return Ground(head.version, head.protocol, head.metadata, meta, at, modified_ms)
 
     def _won(self, commit: CommitFile, content: CommitContent) -> None:
-        self.outcome = Outcome(commit.version)
+        self.outcome = Outcome(commit.version, size_bytes=commit.size_bytes)
         if self._head is None:
             return
         meta = content.meta
