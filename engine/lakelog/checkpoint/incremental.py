@@ -1,0 +1,475 @@
+"""Incremental V2 checkpoints: sidecars whose actions did not change are kept, so that the cost
+follows the change.
+
+What is kept and what is written
+    The commits above an earlier V2 checkpoint speak of some logical files. A sidecar that holds
+    one of them is written again without it; for a reader takes every add of every sidecar for
+    live. The others are kept as they are. What the commits leave of their files goes, in the order
+    of the log, into new sidecars, so a table that is only appended to never rewrites an old one.
+    Small sidecars are merged as they pile up: each is more than twice as large as the next smaller
+    one, so there are few, and a row is written a logarithmic number of times before it rests
+    (`plan_reuse`).
+
+How a sidecar is known without reading it
+    By its fingerprint (`lakelog.formats.delta.fingerprints`), which the manifest records: counts,
+    digest, shape, and a checksum of its path filters. A filter's hit is confirmed by reading the
+    sidecar's paths, so a false one only costs. A sidecar of which nothing is known, or of another
+    shape, or digests of another algorithm, make the plan `Unfit`, and the whole checkpoint is
+    written once.
+
+Tombstones
+    Those that have expired are dropped where a sidecar is written anyway, or when they are at
+    least half of one by its footer. Others may stay in a kept sidecar: a tombstone serves vacuum
+    alone, and vacuum looks at its time (Delta protocol, Action Reconciliation). So two checkpoints
+    of one state may differ in expired tombstones, and whoever compares them leaves those out.
+
+What is proved when
+    When a sidecar is written, it is read back, and its rows have the digest that is recorded.
+    When it is kept, it has the length, the counts by its footer, and the filters' checksum that
+    are recorded, and all records together have the digest that the manifest records as their
+    total: so none was lost, added, cut short or replaced by one with other paths. That its other
+    columns are as they were, bit for bit, is not looked at again: Parquet's page checksums show
+    that to whoever reads them, and `Table.verify` reads them all.
+    The new total is the old one, less the rows that were read and left out, plus those that the
+    commits brought; the new sidecars are read back and have to make up exactly that, and each of
+    those that are written again has to be, before, what its record says.
+    Digests are of no use against what both sides were told wrong: that no kept sidecar holds a
+    file that the commits speak of rests on the filters, whose checksum is proved, or on its paths.
+
+Source: Delta protocol, V2 Spec; Sidecar Files; Action Reconciliation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog import actions
+from lakelog.checkpoint.reuse import TARGET_ROWS, Reuse, Sidecar, plan_reuse
+from lakelog.errors import CheckpointValidationError, MalformedLogError
+from lakelog.formats.base import (
+    STRUCT_STATISTICS,
+    Checkpoint,
+    CheckpointPlan,
+    SidecarFile,
+    StagedCheckpoint,
+)
+from lakelog.formats.delta.fingerprints import (
+    Fingerprint,
+    Inspection,
+    check_inspection,
+    counted_columns,
+    inspect_sidecar,
+    shape_of,
+    total_of_tags,
+)
+from lakelog.formats.delta.names import SIDECAR_FOLDER
+from lakelog.formats.delta.path_filters import Hashes, hash_paths
+from lakelog.formats.delta.paths import decode_path
+from lakelog.formats.digest import Digest, digest
+from lakelog.log import properties
+from lakelog.log.base import broken_checkpoint
+from lakelog.log.context import Log
+from lakelog.log.replay import exclude, retained_tombstones
+from lakelog.log.state import State
+
+_MOST_PROBES = (
+    1 << 16
+)  # more keys than that hit nearly every sidecar, and are looked up in its paths
+_READERS = 8
+_BATCH_ROWS = 1 << 16
+_NOT_IN_REMOVES = frozenset(("stats", "tags", STRUCT_STATISTICS))
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """An earlier checkpoint from which nothing can be kept.
+
+    Attributes:
+        reason: Why, in one sentence.
+    """
+
+    reason: str
+
+
+def plan_incremental(
+    log: Log,
+    state: State,
+    previous: Checkpoint,
+    plan: CheckpointPlan,
+    *,
+    now_ms: int,
+    target_rows: int = TARGET_ROWS,
+) -> Incremental | Unfit:
+    """Plan a V2 checkpoint that keeps sidecars of an earlier one.
+
+    Args:
+        log: The table's log.
+        state: The state to write; it rests on `previous`.
+        previous: An earlier checkpoint.
+        plan: What the new one is to look like; ``parts`` and ``kept`` are decided here.
+        now_ms: The present, in milliseconds since the Unix epoch, for tombstones' retention.
+        target_rows: Actions of a sidecar that needs no merging.
+
+    Returns:
+        The plan, or why every file action has to be written.
+
+    Raises:
+        CheckpointCorruptionError: `previous` is damaged: a sidecar of it is gone, or is not what
+            its manifest records. Nothing that rests on it should be written.
+        UnavailableError: The store failed.
+
+    Memory: the layers above `previous`, and the paths of a few sidecars at a time.
+    """
+    if log.dialect.name != "delta" or not plan.layout.startswith("v2-"):
+        return Unfit("only V2 checkpoints share sidecars")
+    if not previous.layout.startswith("v2-"):
+        return Unfit("the checkpoint below is not of V2")
+    if state.base is None or state.base.checkpoint != previous:
+        return Unfit("the version does not rest on that checkpoint")
+    keys = state.layers.keys().unique()
+    minimum = now_ms - properties.deleted_file_retention_ms(state.metadata.configuration)
+    with broken_checkpoint(previous):
+        manifest = _read_manifest(log, previous)
+        known = _known_sidecars(manifest, previous, shape_of(plan))
+        if isinstance(known, Unfit):
+            return known
+        seen = _look_into(log, known, keys, minimum)
+    adds = state.layers.live("add")
+    removes = retained_tombstones(state.layers.live("remove"), minimum)
+    incoming = {"add": adds, "remove": removes}
+    reuse = plan_reuse([s for s, _ in seen], adds.height + removes.height, target_rows)
+    if not reuse.kept:
+        return Unfit("every sidecar has changed, or is small enough to be merged")
+    kept = tuple(sidecar.file for sidecar in reuse.kept)
+    decided = replace(plan, parts=reuse.parts, kept=kept)
+    schema = next(found.schema for sidecar, found in seen if sidecar.file == kept[0])
+    return Incremental(log, previous, decided, reuse, keys, incoming, minimum, schema)
+
+
+class Incremental:
+    """A V2 checkpoint that keeps sidecars, planned: give `files` to a writer of `plan`, then
+    `verify` what it staged.
+
+    Attributes:
+        previous: The checkpoint whose sidecars are kept.
+        plan: What the new one is to look like; names the kept sidecars.
+        reuse: Which sidecars stay.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        previous: Checkpoint,
+        plan: CheckpointPlan,
+        reuse: Reuse,
+        keys: pl.DataFrame,
+        incoming: dict[str, pl.DataFrame],
+        minimum_ms: int,
+        schema: pa.Schema,
+    ) -> None:
+        self.previous = previous
+        self.plan = plan
+        self.reuse = reuse
+        self._log = log
+        self._keys = keys
+        self._incoming = incoming
+        self._minimum_ms = minimum_ms
+        self._schema = schema
+        self._counted = counted_columns(plan)
+        self._expected = Digest()
+
+    @property
+    def expected(self) -> Digest:
+        """Digest of what the whole checkpoint is to hold: known when `files` is at its end."""
+        return sum((s.digest for s in self.reuse.kept), self._expected)
+
+    def files(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """File actions for the new sidecars: adds, then tombstones; those of sidecars that are
+        written again before those of the commits above, each in order.
+
+        Args:
+            columns: Columns wanted, beside the key.
+
+        Yields:
+            Narrow rows of one kind, 65,536 at most; ``dataChange`` is false. Expired tombstones
+            are left out.
+
+        Raises:
+            CheckpointCorruptionError: A sidecar that is written again is not what its manifest
+                records; after its rows were handed out, at the end.
+
+        Memory: a batch of the columns asked for.
+        """
+        self._expected = Digest()
+        found = dict.fromkeys((s.file.path for s in self.reuse.rewritten), Digest())
+        wanted = list(dict.fromkeys((*actions.KEY, "actionType", *columns)))
+        for kind in actions.FILE_ACTIONS:
+            own = [c for c in wanted if kind == "add" or c not in _NOT_IN_REMOVES]
+            if kind == "remove" and "deletionTimestamp" not in own:
+                own.append("deletionTimestamp")
+            for sidecar in self.reuse.rewritten:
+                if not (sidecar.adds if kind == "add" else sidecar.removes):
+                    continue
+                path = sidecar.file.path
+                with broken_checkpoint(self.previous):
+                    for frame in _read_sidecar(self._log, sidecar.file, own, (kind,)):
+                        read = digest(frame, self._counted)
+                        found[path] += read
+                        rows = self._remaining(frame, kind)
+                        yield from self._counted_in(rows, own, read if rows is frame else None)
+            yield from self._counted_in(self._incoming[kind], own)
+        with broken_checkpoint(self.previous):
+            for sidecar in self.reuse.rewritten:
+                self._check_rewritten(sidecar, found[sidecar.file.path])
+
+    def _remaining(self, frame: pl.DataFrame, kind: str) -> pl.DataFrame:
+        rows = exclude(frame, self._keys)
+        return retained_tombstones(rows, self._minimum_ms) if kind == "remove" else rows
+
+    def _counted_in(
+        self, rows: pl.DataFrame, columns: Sequence[str], known: Digest | None = None
+    ) -> Iterator[pl.DataFrame]:
+        if not rows.height:
+            return
+        kept = rows.select(c for c in rows.columns if c in columns)
+        self._expected += digest(kept, self._counted) if known is None else known
+        if "dataChange" in columns:
+            kept = kept.with_columns(dataChange=pl.lit(value=False))
+        yield from kept.iter_slices(_BATCH_ROWS)
+
+    def _check_rewritten(self, sidecar: Sidecar, found: Digest) -> None:
+        """Refuse to write on from a sidecar whose rows are not those that were recorded."""
+        if found != sidecar.digest:
+            raise MalformedLogError(
+                "a sidecar does not hold the rows that its manifest records",
+                path=sidecar.file.path,
+                version=self.previous.version,
+                expected=_counts(sidecar.digest),
+                found=_counts(found),
+                hint="restore the file, or remove the checkpoint's files if its commits are there",
+            )
+
+    def verify(self, staged: StagedCheckpoint) -> Digest:
+        """Prove what was written, before it is published.
+
+        The new manifest names the kept sidecars and the new ones, each once. The new ones are read
+        back: each holds what its fingerprint records, none holds a logical file twice or one that
+        another new one holds, and together they are what `files` gave. The kept ones are still
+        there, in their length. The recorded total is `expected`.
+
+        Returns:
+            The digest of all file actions of the checkpoint.
+
+        Raises:
+            CheckpointValidationError: It is not so; ``expected`` and ``found`` say what differs.
+            CorruptionError: What was written cannot be read.
+            UnavailableError: The store failed.
+
+        Memory: the keys of the new sidecars' rows.
+        """
+        manifest = _read_manifest(self._log, staged.checkpoint)
+        written = {f.target: f for f in staged.files if f.target.startswith(f"{SIDECAR_FOLDER}/")}
+        kept = {file.path: file for file in self.plan.kept}
+        self._same(
+            "sidecars of the manifest",
+            sorted([*kept, *written]),
+            sorted(f.path for f in manifest.files),
+        )
+        new = Digest()
+        keys: list[pl.DataFrame] = []
+        for file in manifest.files:
+            if file.path in kept:
+                self._same(f"the action of {file.path}", kept[file.path].tags, file.tags)
+                continue
+            fingerprint = self._inspected(file)
+            found = Digest()
+            for frame in self._read_back(file):
+                found += digest(frame, self._counted)
+                keys.append(actions.conform(frame, actions.KEY))
+            self._same_digest(file.path, fingerprint.digest, found)
+            new += found
+        every = pl.concat(keys) if keys else actions.empty(actions.KEY)
+        repeated = every.filter(every.is_duplicated())
+        if repeated.height:
+            raise self._wrong(
+                "the new sidecars hold a file twice", "each once", repeated["path"][0]
+            )
+        self._same_digest("the new sidecars", self._expected, new)
+        self._same_digest("the recorded total", self.expected, manifest.total or Digest())
+        self._still_there(self.plan.kept)
+        return self.expected
+
+    def _inspected(self, file: SidecarFile) -> Fingerprint:
+        fingerprint = Fingerprint.of_tags(file.tags)
+        if fingerprint is None:
+            raise self._wrong(f"{file.path} has no fingerprint", "one", dict(file.tags))
+        found = inspect_sidecar(self._log.store, file.path)
+        check_inspection(found, file, fingerprint)
+        if not found.schema.equals(self._schema):
+            raise self._wrong("sidecars differ in their columns", self._schema, found.schema)
+        return fingerprint
+
+    def _read_back(self, file: SidecarFile) -> Iterator[pl.DataFrame]:
+        columns = {column for counted in self._counted.values() for column in counted}
+        return _read_sidecar(self._log, file, sorted(columns))
+
+    def _still_there(self, files: Sequence[SidecarFile]) -> None:
+        entries = _at_once(lambda file: self._log.store.stat(file.path), files)
+        for file, entry in zip(files, entries, strict=True):
+            size = entry.size_bytes if entry is not None else None
+            self._same(f"bytes of {file.path}", file.size_bytes, size)
+
+    def _same(self, what: str, expected: object, found: object) -> None:
+        if expected != found:
+            raise self._wrong(f"{what} differ", expected, found)
+
+    def _same_digest(self, what: str, expected: Digest, found: Digest) -> None:
+        if expected != found:
+            raise self._wrong(
+                f"{what} does not hold what it should", _counts(expected), _counts(found)
+            )
+
+    def _wrong(self, what: str, expected: object, found: object) -> CheckpointValidationError:
+        return CheckpointValidationError(
+            f"the incremental checkpoint is not what replay gives: {what}",
+            path=self.plan.layout,
+            version=self.plan.version,
+            expected=expected,
+            found=found,
+        )
+
+
+def _counts(held: Digest) -> str:
+    """What a digest says, short enough for a message."""
+    parts = [f"{held.counts[kind]} {kind} of {held.sums[kind]:032x}" for kind in held.counts]
+    return ", ".join(sorted(parts)) or "nothing"
+
+
+# --- what stands below -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """A V2 manifest's sidecars.
+
+    Attributes:
+        files: Them, in order.
+        total: Digest of all of their rows, as it is recorded; None where it is not.
+    """
+
+    files: tuple[SidecarFile, ...]
+    total: Digest | None
+
+
+def _read_manifest(log: Log, checkpoint: Checkpoint) -> _Manifest:
+    meta = log.dialect.open_checkpoint(log.store, checkpoint).read_meta(
+        ("sidecar", "checkpointMetadata")
+    )
+    meta = actions.conform(meta, ("actionType", "path", "size", "modificationTime", "tags"))
+    files: list[SidecarFile] = []
+    total: Digest | None = None
+    for kind, path, size, modified, tags in meta.iter_rows():
+        if kind == "checkpointMetadata":
+            total = total_of_tags(tags)
+        elif path is not None:
+            name = decode_path(path).rsplit("/", 1)[-1]
+            files.append(
+                SidecarFile(f"{SIDECAR_FOLDER}/{name}", size or 0, modified or 0, tags or {})
+            )
+    return _Manifest(tuple(files), total)
+
+
+def _known_sidecars(
+    manifest: _Manifest, checkpoint: Checkpoint, shape: str
+) -> list[tuple[SidecarFile, Fingerprint]] | Unfit:
+    """The sidecars with their fingerprints, if they can be kept at all.
+
+    Raises:
+        MalformedLogError: They are not those that the manifest was written with.
+    """
+    if not manifest.files:
+        return Unfit("the checkpoint below has no sidecars")
+    known: list[tuple[SidecarFile, Fingerprint]] = []
+    for file in manifest.files:
+        fingerprint = Fingerprint.of_tags(file.tags)
+        if fingerprint is None:
+            return Unfit(f"nothing is recorded of {file.path}")
+        if fingerprint.shape != shape:
+            return Unfit("the table's schema, or the form of its statistics, is another now")
+        known.append((file, fingerprint))
+    if manifest.total is None:
+        return Unfit("the checkpoint below does not record what it holds")
+    total = sum((fingerprint.digest for _, fingerprint in known), Digest())
+    if total != manifest.total:
+        raise MalformedLogError(
+            "the sidecars of the manifest are not those that it was written with",
+            path=checkpoint.paths[0],
+            version=checkpoint.version,
+            expected=_counts(manifest.total),
+            found=_counts(total),
+            hint="restore the file, or remove the checkpoint's files if its commits are there",
+        )
+    return known
+
+
+def _look_into(
+    log: Log,
+    known: Sequence[tuple[SidecarFile, Fingerprint]],
+    keys: pl.DataFrame,
+    minimum_ms: int,
+) -> list[tuple[Sidecar, Inspection]]:
+    """What the changes do to each sidecar, which is checked against its fingerprint."""
+    few = 0 < keys.height <= _MOST_PROBES
+    hashes = hash_paths(keys["path"]) if few else None
+
+    def look(pair: tuple[SidecarFile, Fingerprint]) -> tuple[Sidecar, Inspection]:
+        file, recorded = pair
+        found = inspect_sidecar(log.store, file.path)
+        check_inspection(found, file, recorded)
+        suspects = _suspects(found, keys, hashes)
+        superseded = 0
+        if suspects.height:
+            for frame in _read_sidecar(log, file, actions.KEY):
+                superseded += frame.height - exclude(frame, suspects).height
+        last = found.last_deletion_ms
+        expired = recorded.removes if last is not None and last <= minimum_ms else 0
+        counts = (recorded.adds, recorded.removes, recorded.digest)
+        return Sidecar(file, *counts, superseded, expired), found
+
+    return _at_once(look, known)
+
+
+def _suspects(found: Inspection, keys: pl.DataFrame, hashes: Hashes | None) -> pl.DataFrame:
+    """Those of `keys` that a sidecar may hold."""
+    if hashes is None or found.filter is None:
+        return keys
+    return keys.filter(pl.Series(found.filter.may_hold(hashes)))
+
+
+def _read_sidecar(
+    log: Log,
+    file: SidecarFile,
+    columns: Sequence[str],
+    kinds: Sequence[str] = actions.FILE_ACTIONS,
+) -> Iterator[pl.DataFrame]:
+    """The rows of one sidecar alone, which is read as a checkpoint of one part."""
+    alone = Checkpoint(0, "multipart", 1, (file.path,), (file.size_bytes,))
+    return log.dialect.open_checkpoint(log.store, alone).iter_files(columns, kinds)
+
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+def _at_once(function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+    """Apply `function` to each item, several at a time, in order."""
+    if len(items) < 2:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelog-sidecar") as pool:
+        return list(pool.map(function, items))
