@@ -24,6 +24,7 @@ from lakelog.formats.delta.fingerprints import (
     TOTAL_TAG,
     Fingerprint,
     SidecarRecord,
+    check_inspection,
     counted_columns,
     inspect_sidecar,
     shape_of,
@@ -177,6 +178,14 @@ def test_a_sidecar_that_lost_a_row_on_the_way_is_not_recorded(store: LogStore) -
     file = write_sidecar(store, ["a"], ["c"])
     with pytest.raises(MalformedLogError, match="rows differ"):
         take_fingerprint(store, file, HELD, "")
+
+
+def test_a_sidecar_with_other_paths_is_not_the_one_recorded(store: LogStore) -> None:
+    file = write_sidecar(store, ["a", "b"], ["c"])
+    recorded = take_fingerprint(store, file, HELD, "")
+    other = write_sidecar(store, ["a", "b"], ["d"])
+    with pytest.raises(MalformedLogError, match="path filters"):
+        check_inspection(inspect_sidecar(store, SIDECAR), other, recorded)
 
 
 def test_statistics_count_where_their_text_is_kept() -> None:
