@@ -5,10 +5,12 @@ Pure, but for `resident_bytes` and `release`.
 
 from __future__ import annotations
 
-import gc
+import ctypes
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import pyarrow as pa
 
@@ -69,10 +71,10 @@ class Budget:
         share = (memory_limit - resident) // 3
         return Budget(
             batch=share // 16,
-            chunk=min(share // 24, 8 << 20),
+            chunk=min(share // 32, 8 << 20),
             tail=share // 8,
-            flush=share // 6,
-            partition=share // 10,
+            flush=share // 10,
+            partition=share // 14,
             filter=1 << (share // 8).bit_length() - 1,
             hashes=share // 8,
             whole=share // 6,
@@ -98,6 +100,19 @@ def _peak_bytes() -> int:
 
 
 def release() -> None:
-    """Give memory that Arrow's pool keeps for later back to the system."""
-    gc.collect(0)
+    """Give memory that Arrow's pool and the C library keep for later back to the system."""
     pa.default_memory_pool().release_unused()
+    if (trim := _malloc_trim()) is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """glibc's own way to give memory back; other C libraries have none, or need none."""
+    if sys.platform != "linux":
+        return None
+    try:
+        trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return None
+    return trim

@@ -45,7 +45,7 @@ _META_ORDER = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 _BATCH_ROWS = 1 << 16
 _NOT_IN_REMOVES = ("stats", "tags", STRUCT_STATISTICS)
 _READ_WHOLE = ("v2-json", "json", "json-multipart", "avro-state")
-_DECODED_PER_BYTE = 2  # rows in memory or on disk, for each byte of a commit's text
+_DECODED_PER_BYTE = 1  # bytes of rows for each byte of a commit's text, about
 _COMPRESSED = 8  # text in a byte of a framed commit, at worst
 _ROW_BYTES = 512  # of a row that has to be looked at twice, about
 

@@ -102,26 +102,25 @@ class Spill:
         rows = pl.concat(self._waiting, how="diagonal_relaxed")
         self._waiting, self._waiting_bytes = [], 0
         if self.partitions == 1:
-            self._write(0, rows)
+            self._write(0, _as_arrow(rows))
             return
         partition = partition_of(rows["path"], self.partitions).to_numpy().astype(np.uint16)
         # Stable, so that rows of one partition stay in order.
-        dealt = rows[np.argsort(partition, kind="stable")]
+        dealt = _as_arrow(rows[np.argsort(partition, kind="stable")])
         start = 0
         for number, count in enumerate(np.bincount(partition, minlength=self.partitions).tolist()):
             if count:
                 self._write(number, dealt.slice(start, count))
             start += count
 
-    def _write(self, partition: int, rows: pl.DataFrame) -> None:
-        table = rows.to_arrow(compat_level=pl.CompatLevel.oldest())
+    def _write(self, partition: int, rows: pa.Table) -> None:
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         try:
             file = self._file.end()
             start = file.tell()
             sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-                writer.write_table(table)
+            with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
+                writer.write_table(rows)
             written = memoryview(sink.getvalue())
             while written:
                 written = written[file.write(written) :]
@@ -160,6 +159,10 @@ class Spill:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _as_arrow(rows: pl.DataFrame) -> pa.Table:
+    return rows.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 class PathMask:

@@ -34,7 +34,7 @@ from lakelog.formats.exact import MAX_DEPTH, Blob, decode_exact
 from lakelog.formats.unproven import NotProvenError
 from lakelog.formats.wire import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire
 
-__all__ = ["Blob", "decode_lines", "merge"]
+__all__ = ["Blob", "decode_lines", "decode_pieces", "merge"]
 
 _WORKERS = min(8, os.cpu_count() or 1)
 
@@ -58,7 +58,36 @@ def decode_lines(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Ac
     Memory: the frames, and about ten chunks of 8 MB.
     """
     with _garbage_uncollected():
-        return merge(_decode_chunks(chunked(blobs), wire, files=files))
+        return merge(_decode_chunks(chunked(blobs), wire, {}, files=files))
+
+
+def decode_pieces(
+    pieces: Iterable[Sequence[Blob]], wire: Wire, *, files: bool = True
+) -> Iterator[Actions]:
+    """As `decode_lines`, piece by piece, each decoded while the one before is used.
+
+    Args:
+        pieces: Blobs by version, ascending, in pieces small enough to be decoded at once.
+        wire: Spelling of the dialect.
+        files: As `decode_lines`.
+
+    Memory: two pieces, decoded.
+    """
+    keys: Keys = {}  # learnt once: a piece whose keys are not known is parsed twice
+
+    def decode(blobs: Sequence[Blob]) -> Actions:
+        with _garbage_uncollected():
+            return merge(_decode_chunks(chunked(blobs), wire, keys, files=files))
+
+    with ThreadPoolExecutor(1, thread_name_prefix="lakelog-pieces") as pool:
+        ahead: Future[Actions] | None = None
+        for blobs in pieces:
+            following = pool.submit(decode, blobs)
+            if ahead is not None:
+                yield ahead.result()
+            ahead = following
+        if ahead is not None:
+            yield ahead.result()
 
 
 @contextmanager
@@ -76,8 +105,9 @@ def _garbage_uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def _decode_chunks(chunks: Iterator[list[Blob]], wire: Wire, *, files: bool) -> list[Actions]:
-    keys: Keys = {}
+def _decode_chunks(
+    chunks: Iterator[list[Blob]], wire: Wire, keys: Keys, *, files: bool
+) -> list[Actions]:
     first = next(chunks, None)
     if first is None:
         return [Actions()]

@@ -31,7 +31,7 @@ from lakelog.formats.delta.hints import (
 )
 from lakelog.formats.delta.names import LAST_CHECKPOINT, LOG_FOLDER, parse_listing
 from lakelog.formats.delta.paths import decode_paths, with_dv_id
-from lakelog.formats.ndjson import Blob, decode_lines
+from lakelog.formats.ndjson import Blob, decode_lines, decode_pieces
 from lakelog.formats.wire import Wire
 from lakelog.storage import LogStore
 
@@ -82,8 +82,8 @@ class DeltaDialect:
         files: bool = True,
     ) -> Iterator[Actions]:
         """Read and decode commits piece by piece; see `Dialect.decode_pieces`."""
-        for blobs in read_pieces(store, commits, piece_bytes):
-            yield _finish(decode_lines(blobs, _WIRE, files=files))
+        for piece in decode_pieces(read_pieces(store, commits, piece_bytes), _WIRE, files=files):
+            yield _finish(piece)
 
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
         """Read and decode a log compaction file."""
