@@ -21,6 +21,9 @@ from lakelog.log.context import Log
 from lakelog.log.display import table_html
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
+from lakelog.retention.cleanup import CleanupPlan, CleanupReport, Request, plan_cleanup
+from lakelog.retention.quarantine import purge, quarantines, undo
+from lakelog.retention.simulate import Proposal, Proposed, proposals, simulate
 from lakelog.retention.vacuum import Progress, Vacuum, VacuumPlan, VacuumReport
 from lakelog.storage import LogStore, open_store
 
@@ -248,6 +251,108 @@ class Table:
         )
         found = asked.plan(inventory, progress)
         return found if plan else found.apply(progress)
+
+    def cleanup(
+        self,
+        plan: bool = True,
+        quarantine: bool = False,
+        *,
+        retention_ms: int | None = None,
+        checkpoint_retention_ms: int | None = None,
+        force: bool = False,
+        keep: bool = False,
+        failure_policy: str | None = None,
+        progress: Progress | None = None,
+    ) -> CleanupPlan | CleanupReport:
+        """Find, or delete, files of the log that no promised version needs; see
+        `lakelog.retention.cleanup`.
+
+        Args:
+            plan: Only say what may go; ``apply()`` of the plan proves it and deletes. False does
+                both.
+            quarantine: Move the files aside in place of deleting them: ``undo()`` of the report,
+                or `undo_cleanup`, moves them back, and `purge_quarantines` deletes them for good.
+            retention_ms: How long versions can be read after they were replaced, milliseconds;
+                None is what the table says (``delta.logRetentionDuration``, 30 days if it does
+                not).
+            checkpoint_retention_ms: How long replaced checkpoints stay, milliseconds; None is what
+                the table says.
+            force: Accept retentions shorter than the table's, and clean up though its properties
+                say not to (``delta.enableExpiredLogCleanup``). No other gate is forced.
+            keep: Give a row for each file that stays, too.
+            failure_policy: ``continue`` goes on past a file that cannot be deleted, as far as the
+                order allows, ``fail`` raises; None is what the table says
+                (``spark.indextables.cleanup.failurePolicy``), else ``continue``.
+            progress: Is told ``(step, done, total)``; steps are ``prove``, ``reopen``, ``delete``.
+
+        Raises:
+            UnsafeRetentionError: A retention is shorter than the table's, without `force`; or the
+                log or its cut-off checkpoint is not sound, when files are to be deleted.
+            UnsupportedFeatureError: The table needs what lakelog does not honour.
+            UnsupportedStoreError: Files are to be deleted, and the store is read only.
+            UnavailableError: The store failed.
+            CorruptionError: The latest version cannot be read.
+
+        Memory: the listing of the log folder, some 300 bytes a file; applying proves a checkpoint.
+
+        Source: Delta protocol, Metadata Cleanup; specification 001, 3.3.
+        """
+        request = Request(
+            quarantine, retention_ms, checkpoint_retention_ms, force, keep, failure_policy
+        )
+        found = plan_cleanup(self._log, request)
+        return found if plan else found.apply(progress)
+
+    def undo_cleanup(self, quarantine: str) -> pl.DataFrame:
+        """Move the files of a quarantine back; see `lakelog.retention.quarantine.undo`."""
+        return undo(self._log, quarantine)
+
+    def quarantines(self) -> pl.DataFrame:
+        """The quarantines that hold files; see `lakelog.retention.quarantine.quarantines`."""
+        return quarantines(self._log)
+
+    def purge_quarantines(self, older_than: dt.timedelta) -> pl.DataFrame:
+        """Delete for good what was moved to quarantine so long ago; gives the quarantines that
+        went. See `lakelog.retention.quarantine.purge`.
+        """
+        return purge(self._log, older_than // dt.timedelta(milliseconds=1))
+
+    def simulate_retention(
+        self,
+        log_retention: Proposed = None,
+        deleted_file_retention: Proposed = None,
+        checkpoint_retention: Proposed = None,
+        *,
+        consumers: Mapping[str, int] | None = None,
+    ) -> pl.DataFrame:
+        """What other retentions would leave and free; nothing is deleted.
+
+        Args:
+            log_retention: How long versions can be read after they were replaced: a timedelta,
+                milliseconds, or a text such as ``30 days``; or several of these, one a proposal.
+                None is what the table says.
+            deleted_file_retention: How long removed data files stay; likewise.
+            checkpoint_retention: How long replaced checkpoints stay; likewise.
+            consumers: Readers of the table's changes, by name: the version that each reads next.
+
+        Returns:
+            One row a proposal, after one for the table as it is (``current``): the retentions;
+            ``gate``, why cleanup would keep everything; ``oldest_version`` (and ``oldest_time``),
+            from which on every version could be rebuilt; ``versions_lost``, ``log_files`` and
+            ``log_bytes``, against now; ``data_files`` and ``data_bytes`` of removed files that
+            vacuum could delete, as far as the log remembers them; ``oldest_whole_version``, from
+            which on no version needs a file so deleted; ``stream_from`` and ``change_feed_from``,
+            the least versions from which the table's additions, and its change feed, could be
+            read without a gap (null where the table has no feed); ``broken_consumers``, by name.
+
+        Raises:
+            InvalidInputError: A duration is none, or there are several of two lengths.
+            CorruptionError: The latest version cannot be read.
+
+        Memory: the listing of the log folder, the tombstones, and the paths of the live files.
+        """
+        tried = proposals(log_retention, deleted_file_retention, checkpoint_retention)
+        return simulate(self._log, tried if tried != [Proposal()] else [], consumers)
 
     def __repr__(self) -> str:
         only = ", read only" if self.refusal is not None else ""

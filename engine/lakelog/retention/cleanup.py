@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -51,7 +51,7 @@ from lakelog.retention.inventory import ListedStore, inventory, walk_log
 from lakelog.retention.pointers import pointed_version
 from lakelog.retention.proof import check_reopens, check_times, prove_checkpoint, whole_problem
 from lakelog.retention.quarantine import Quarantine, undo
-from lakelog.storage.base import LogStore
+from lakelog.storage.base import FileEntry, LogStore
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -312,20 +312,26 @@ def plan_cleanup(log: Log, request: Request) -> CleanupPlan:
     )
 
 
-def survey(log: Log, request: Request, options: CheckpointOptions | None = None) -> Survey:
+def survey(
+    log: Log,
+    request: Request,
+    options: CheckpointOptions | None = None,
+    entries: Sequence[FileEntry] | None = None,
+) -> Survey:
     """Look at every file of a log once, and judge it.
 
     Args:
         log: The log.
         request: What is asked.
         options: What to go by in place of the table's own properties.
+        entries: What `walk_log` gave, where somebody has walked already.
 
     Raises:
         UnsafeRetentionError: `request` asks for less than the table promises, and does not force.
         CorruptionError: The latest version cannot be read.
     """
     now_ms = log.clock()
-    entries = walk_log(log)
+    entries = walk_log(log) if entries is None else entries
     folder = log.dialect.log_folder
     seen = Log(ListedStore(log.store, folder, entries), log.dialect, log.clock)
     listing = seen.list_all()
