@@ -25,7 +25,6 @@ from lakelog.formats.delta.fingerprints import (
     Fingerprint,
     SidecarRecord,
     check_inspection,
-    counted_columns,
     inspect_sidecar,
     shape_of,
     take_fingerprint,
@@ -161,7 +160,7 @@ def test_a_fingerprint_comes_back_from_its_tags(store: LogStore) -> None:
 
 def test_a_record_digests_what_is_written(store: LogStore) -> None:
     file = write_sidecar(store, ["a", "b"], ["c"])
-    record = SidecarRecord(PLAN)
+    record = SidecarRecord(PLAN, digest)
     for kind, paths in (("add", ["a"]), ("remove", ["c"]), ("add", ["b"])):
         record.add(pl.DataFrame({"actionType": [kind], "path": paths}))
     tags = record.tags(store, file)
@@ -186,12 +185,6 @@ def test_a_sidecar_with_other_paths_is_not_the_one_recorded(store: LogStore) -> 
     other = write_sidecar(store, ["a", "b"], ["d"])
     with pytest.raises(MalformedLogError, match="path filters"):
         check_inspection(inspect_sidecar(store, SIDECAR), other, recorded)
-
-
-def test_statistics_count_where_their_text_is_kept() -> None:
-    assert "stats" in counted_columns(PLAN)["add"]
-    typed = replace(PLAN, stats_as_json=False, stats_as_struct=True)
-    assert "stats" not in counted_columns(typed)["add"]
 
 
 @pytest.mark.parametrize(

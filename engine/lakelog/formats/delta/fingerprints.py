@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +32,7 @@ from lakelog.actions import FILE_ACTIONS
 from lakelog.errors import InvalidInputError, LakelogError, MalformedLogError, NotFoundError
 from lakelog.formats.base import CheckpointPlan, SidecarFile
 from lakelog.formats.delta.path_filters import PathFilter, find_column, read_filter
-from lakelog.formats.digest import Digest, digest, kept_columns
+from lakelog.formats.digest import Digest
 from lakelog.storage import LogStore
 
 FINGERPRINT_TAG = "lakelog.fingerprint"
@@ -52,7 +52,7 @@ class Fingerprint:
     Attributes:
         adds: Live files in it.
         removes: Tombstones in it.
-        digest: Digest of its rows, over `counted_columns`.
+        digest: Digest of its rows, over what counts in a checkpoint of that shape.
         shape: `shape_of` the plan that it was written under.
         filters: Checksum of its path filters; empty where it has none.
     """
@@ -100,33 +100,22 @@ def shape_of(plan: CheckpointPlan) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def counted_columns(plan: CheckpointPlan) -> dict[str, tuple[str, ...]]:
-    """Columns that the digests of a plan's sidecars are over, by action type.
-
-    Statistics count where their text is written; where they are only typed, they do not, for a
-    number that went from text to double and back need not be the same text.
-    """
-    counted = {kind: kept_columns(kind) for kind in FILE_ACTIONS}
-    if not plan.stats_as_json:
-        counted["add"] -= {"stats"}
-    return {kind: tuple(sorted(columns)) for kind, columns in counted.items()}
-
-
 class SidecarRecord:
     """Takes the fingerprint of one sidecar while it is written.
 
     Args:
         plan: What the checkpoint is to look like.
+        digest_of: Digest of rows of one kind, over what counts in a checkpoint of that plan.
     """
 
-    def __init__(self, plan: CheckpointPlan) -> None:
-        self._columns = counted_columns(plan)
+    def __init__(self, plan: CheckpointPlan, digest_of: Callable[[pl.DataFrame], Digest]) -> None:
+        self._digest_of = digest_of
         self._shape = shape_of(plan)
         self.digest = Digest()
 
     def add(self, files: pl.DataFrame) -> None:
-        """Count file actions that go into the sidecar; paths decoded."""
-        self.digest += digest(files, self._columns)
+        """Count file actions of one kind that go into the sidecar; paths decoded."""
+        self.digest += self._digest_of(files)
 
     def tags(self, store: LogStore, file: SidecarFile) -> dict[str, str]:
         """The tags for the sidecar's action, once it is written; errors as `take_fingerprint`."""
