@@ -1,0 +1,402 @@
+"""`Scheduler`: checkpoints that follow commits, in the background, one at a time for each table.
+
+What it promises:
+
+- A commit neither waits nor fails. What goes wrong is logged, warned of (`LakelogWarning`), and
+  kept as `Scheduler.last_error`.
+- At most one checkpoint runs for a table handle. Commits that ask while one runs are remembered
+  as one: the newest.
+- A program that ends waits for the checkpoint that runs, for a bounded time, then asks it to stop,
+  and then leaves it. That is harmless: a checkpoint has no name before it is proved, so what is
+  left behind is a file that no reader looks at and that cleanup removes.
+
+Whether a checkpoint is due is told by a pure function, `is_due`. Where that needs to know what is
+in the log, the log is listed in the background, and again before a checkpoint is written: another
+writer may have written one.
+
+Source: Delta Lake, Checkpoints (every ``delta.checkpointInterval`` commits, never at 0);
+IndexTables4Spark, TransactionLogCheckpoint (so many versions after the last one).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures.thread  # noqa: F401 - before what is registered below
+import contextlib
+import logging
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from lakelog import telemetry
+from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.commit.runtime import Committed
+from lakelog.errors import InvalidInputError, InvalidPropertyError, LakelogWarning
+from lakelog.log.context import Log
+
+EXIT_WAIT_S = 30.0
+"""Seconds that a program which ends waits for its checkpoints before it asks them to stop."""
+
+_STOP_WAIT_S = 5.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
+
+
+class Progress(NamedTuple):
+    """How far a log has come since its last checkpoint.
+
+    Attributes:
+        last_version: Version of the last complete checkpoint; None if there is none.
+        bytes_since: Length of the commits above it.
+    """
+
+    last_version: int | None = None
+    bytes_since: int = 0
+
+
+class Stopped(Exception):  # noqa: N818 - no error: it was asked to
+    """Raised inside a checkpoint that is asked to stop, for it to unwind."""
+
+
+Run = Callable[[int, Callable[[], None]], object]
+"""Writes the checkpoint of a version. The second argument is to be called between pieces of work:
+it raises `Stopped` when the checkpoint is no longer wanted."""
+
+
+def is_due(
+    version: int,
+    options: CheckpointOptions,
+    format: str,  # noqa: A002 - the API's word
+    progress: Progress,
+) -> bool:
+    """Whether a checkpoint of `version`, which was just committed, is due.
+
+    Args:
+        version: The version.
+        options: The table's options.
+        format: ``delta``: at multiples of the interval; ``indextables``: so many versions after
+            the last checkpoint, or after the first version.
+        progress: Since the last checkpoint, as far as known.
+
+    >>> options = CheckpointOptions(interval=10)
+    >>> is_due(20, options, "delta", Progress()), is_due(21, options, "delta", Progress(9))
+    (True, False)
+    >>> is_due(21, options, "indextables", Progress(9))
+    True
+    """
+    last = progress.last_version
+    if not options.enabled or version <= 0 or (last is not None and last >= version):
+        return False
+    most_bytes = options.bytes_interval
+    if most_bytes is not None and progress.bytes_since >= most_bytes:
+        return True
+    if format == "delta":
+        return version % options.interval == 0
+    return version - (last or 0) >= options.interval
+
+
+def log_progress(log: Log) -> Progress:
+    """What a listing tells of a log.
+
+    Raises:
+        UnavailableError: The store failed.
+    """
+    listing = log.list_latest()
+    last = max((checkpoint.version for checkpoint in listing.checkpoints), default=None)
+    above = (c.size_bytes for c in listing.commits if last is None or c.version > last)
+    return Progress(last, sum(above))
+
+
+def start_daemon(work: Callable[[], None]) -> None:
+    """Run `work` in a daemon thread: it never keeps a program from ending."""
+    threading.Thread(target=work, name="lakelog-checkpoint", daemon=True).start()
+
+
+class Scheduler:
+    """Decides after each commit, and runs what is due. Safe in several threads.
+
+    Args:
+        log: The table's log.
+        run: Writes a checkpoint.
+        cleanup: Cleans the log up after a checkpoint of a version, where the table's options say
+            so (`CheckpointOptions.cleanup_enabled`); None never does.
+        look: Tells how far the log has come.
+        monotonic: Seconds on a clock that is never set.
+        start: Runs work in the background.
+        exit_wait_s: Seconds that the end of the program waits before it asks to stop.
+
+    Attributes:
+        last_error: What went wrong last; None once a checkpoint is written again.
+        last_report: What `run` returned last.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        run: Run,
+        *,
+        cleanup: Callable[[int], object] | None = None,
+        look: Callable[[Log], Progress] = log_progress,
+        monotonic: Callable[[], float] = time.monotonic,
+        start: Callable[[Callable[[], None]], None] = start_daemon,
+        exit_wait_s: float = EXIT_WAIT_S,
+    ) -> None:
+        self._log, self._run, self._cleanup, self._look = log, run, cleanup, look
+        self._monotonic, self._start = monotonic, start
+        self.exit_wait_s = exit_wait_s
+        self.last_error: Exception | None = None
+        self.last_report: object = None
+        self._options: tuple[Mapping[str, str | None], CheckpointOptions] | None = None
+        self._refused: str | None = None
+        self._progress: Progress | None = None
+        self._pauses = 0
+        self._not_before_s = float("-inf")
+        self._begin()
+        with _GUARD:
+            _ALL.add(self)
+
+    def _begin(self) -> None:
+        """What belongs to threads, and is new in a forked process."""
+        self._lock = threading.RLock()
+        self._idle = threading.Condition(self._lock)
+        self._turn = threading.Lock()
+        self._stop = threading.Event()
+        self._wanted: tuple[int, CheckpointOptions] | None = None
+        self._running = False
+        self._closed = False
+        self._recent: deque[tuple[int, int]] = deque(maxlen=1 << 16)
+
+    # --- asking ------------------------------------------------------------------------------
+
+    def after_commit(self, committed: Committed) -> None:
+        """Take note of a commit, and start a checkpoint if one is due; fits `Runtime.on_commit`.
+
+        Costs a few comparisons, and the start of a thread where there may be something to do.
+        """
+        options = self._options_of(committed.configuration)
+        if options is None:
+            return
+        with self._lock:
+            if self._closed or _ENDING.is_set():
+                return
+            self._note(committed, options)
+            if not self._may_be_due(committed.version, options):
+                return
+            if self._monotonic() < self._not_before_s:
+                return
+            newest = committed.version
+            if self._wanted is not None:
+                newest = max(newest, self._wanted[0])
+            self._wanted = newest, options
+            self._wake()
+
+    def _options_of(self, configuration: Mapping[str, str | None]) -> CheckpointOptions | None:
+        """The options; None, and one warning, where a property is unknown or malformed."""
+        known = self._options
+        if known is not None and known[0] == configuration:
+            return known[1]
+        try:
+            options = CheckpointOptions.of(configuration, self._log.dialect.name)
+        except InvalidPropertyError as error:
+            if self._refused != str(error):
+                self._refused = str(error)
+                self._failed("checkpoint.misconfigured", None, error)
+            return None
+        self._options = dict(configuration), options
+        return options
+
+    def _note(self, committed: Committed, options: CheckpointOptions) -> None:
+        if options.bytes_interval is None:
+            return
+        self._recent.append((committed.version, committed.size_bytes))
+        if self._progress is not None:
+            last, since = self._progress
+            self._progress = Progress(last, since + committed.size_bytes)
+
+    def _may_be_due(self, version: int, options: CheckpointOptions) -> bool:
+        """Whether it is worth looking: what others have done since is seen only then."""
+        if self._progress is not None:
+            return is_due(version, options, self._log.dialect.name, self._progress)
+        if not options.enabled or version <= 0:
+            return False
+        if options.bytes_interval is not None:
+            return True
+        # Without knowing of any checkpoint, one is due no sooner than with one at 0.
+        return is_due(version, options, self._log.dialect.name, Progress())
+
+    def _wake(self) -> None:
+        if self._running:
+            return
+        self._running = True
+        try:
+            self._start(self._work)
+        except RuntimeError as error:  # no thread is to be had
+            self._running = False
+            self._wanted = None
+            self._failed("checkpoint.not_started", None, error)
+
+    # --- doing -------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                wanted, self._wanted = self._wanted, None
+                if wanted is None or self._stop.is_set():
+                    self._running = False
+                    self._idle.notify_all()
+                    return
+            try:
+                self._serve(*wanted)
+            except BaseException:
+                with self._lock:
+                    self._running = False
+                    self._idle.notify_all()
+                raise
+
+    def _serve(self, version: int, options: CheckpointOptions) -> None:
+        try:
+            if not self._still_due(version, options):
+                return
+            with self._turn:
+                self.last_report = self._run(version, self._check)
+        except Stopped:
+            telemetry.event("checkpoint.stopped", version=version, table=self._log.table)
+            return
+        except Exception as error:  # noqa: BLE001 - nothing of it may reach the committer
+            self._pause()
+            self._failed("checkpoint.failed", version, error)
+            return
+        self.checkpointed(version)
+        if self._cleanup is not None and options.cleanup_enabled and not self._stop.is_set():
+            try:
+                self._cleanup(version)
+            except Stopped:
+                return
+            except Exception as error:  # noqa: BLE001 - the same
+                self._failed("cleanup.failed", version, error)
+
+    def _still_due(self, version: int, options: CheckpointOptions) -> bool:
+        """As of the log itself, unless Delta's rule alone decides, which asks for nothing."""
+        form = self._log.dialect.name
+        by_rule = form == "delta" and version % options.interval == 0
+        if by_rule and is_due(version, options, form, self._progress or Progress()):
+            return True
+        seen = self._look(self._log)
+        with self._lock:
+            self._progress = seen
+        return is_due(version, options, form, seen)
+
+    def checkpointed(self, version: int) -> None:
+        """Take note of a checkpoint that was written otherwise."""
+        with self._lock:
+            self.last_error = None
+            self._pauses = 0
+            self._not_before_s = float("-inf")
+            while self._recent and self._recent[0][0] <= version:
+                self._recent.popleft()
+            known = self._progress.last_version if self._progress is not None else None
+            last = version if known is None else max(known, version)
+            self._progress = Progress(last, sum(size for _, size in self._recent))
+
+    def _pause(self) -> None:
+        """After a failure commits do not ask again at once, but after ever longer times."""
+        with self._lock:
+            pause_s = min(_FIRST_PAUSE_S * 2**self._pauses, _LONGEST_PAUSE_S)
+            self._pauses += 1
+            self._not_before_s = self._monotonic() + pause_s
+
+    def _failed(self, event: str, version: int | None, error: Exception) -> None:
+        self.last_error = error
+        telemetry.event(event, logging.WARNING, version=version, table=self._log.table, error=error)
+        what = "no checkpoint was written in the background"
+        if event.startswith("cleanup"):
+            what = "the log was not cleaned up in the background"
+        # Where warnings are errors, this one is: but not in the way of a commit.
+        with contextlib.suppress(LakelogWarning):
+            warnings.warn(f"{what}: {error}", LakelogWarning, stacklevel=2)
+
+    def _check(self) -> None:
+        if self._stop.is_set():
+            raise Stopped
+
+    # --- waiting -----------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Whether a checkpoint runs or is about to."""
+        with self._lock:
+            return self._running
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Have the table's checkpoints to oneself: waits for the one that runs, and holds back the
+        next. For those that are asked for.
+        """
+        with self._turn:
+            yield
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until nothing runs.
+
+        Args:
+            timeout: Seconds; None for as long as it takes.
+
+        Returns:
+            Whether nothing runs.
+        """
+        if timeout is not None and timeout < 0:
+            raise InvalidInputError("a time-out is not negative", found=timeout, expected=">= 0")
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._running, timeout)
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Take no more commits; wait for what runs, then ask it to stop. A second call waits again.
+
+        Args:
+            timeout: Seconds before it is asked to stop; None waits for as long as it takes.
+
+        Returns:
+            Whether nothing runs any more.
+        """
+        with self._lock:
+            self._closed = True
+        if self.wait(timeout):
+            return True
+        self._stop.set()
+        return self.wait(_STOP_WAIT_S)
+
+
+_ALL: weakref.WeakSet[Scheduler] = weakref.WeakSet()
+_GUARD = threading.Lock()
+_ENDING = threading.Event()
+
+
+def _close_all() -> None:
+    """At the end of the program: one time for all."""
+    _ENDING.set()
+    with _GUARD:
+        schedulers = list(_ALL)
+    started_s = time.monotonic()
+    for scheduler in schedulers:
+        left_s = scheduler.exit_wait_s - (time.monotonic() - started_s)
+        if not scheduler.close(max(0.0, left_s)):
+            telemetry.event("checkpoint.abandoned", logging.WARNING)
+
+
+def _after_fork() -> None:
+    """A forked process has none of its parent's threads, and may have their locks, held."""
+    global _GUARD  # noqa: PLW0603 - the lock is the process's
+    _GUARD = threading.Lock()
+    for scheduler in list(_ALL):
+        scheduler._begin()  # noqa: SLF001 - of this module
+
+
+# Not atexit: that comes after the pools of concurrent.futures are closed, which a checkpoint needs.
+# What is registered here last runs first, and theirs was registered when they were imported.
+with contextlib.suppress(RuntimeError):  # the program is ending already
+    getattr(threading, "_register_atexit")(_close_all)  # noqa: B009 - the type hints lack it
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,499 @@
+"""Scheduled checkpoints: when they are due, one at a time, and never in a commit's way."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakelog import Table
+from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.schedule import (
+    Progress,
+    Scheduler,
+    Stopped,
+    is_due,
+    log_progress,
+    start_daemon,
+)
+from lakelog.commit.runtime import Committed, Runtime
+from lakelog.errors import InvalidInputError, InvalidPropertyError, LakelogWarning, UnavailableError
+from lakelog.formats import delta, indextables
+from lakelog.formats.base import Dialect
+from lakelog.log.context import Log
+from lakelog.storage import open_store
+from tests.commit.tables import location, new_table
+
+DIALECTS: dict[str, Dialect] = {"delta": delta.DIALECT, "indextables": indextables.DIALECT}
+NOTHING = Progress()
+
+
+def options(**settings_: Any) -> CheckpointOptions:
+    return CheckpointOptions(**settings_)
+
+
+@pytest.mark.parametrize(
+    ("version", "due"), [(0, False), (1, False), (9, False), (10, True), (11, False), (20, True)]
+)
+def test_on_delta_a_checkpoint_is_due_at_multiples_and_never_at_0(version: int, due: bool) -> None:
+    assert is_due(version, options(), "delta", NOTHING) == due
+    assert is_due(version, options(), "delta", Progress(3)) == due
+
+
+@pytest.mark.parametrize(
+    ("version", "last", "due"),
+    [(0, None, False), (9, None, False), (10, None, True), (25, None, True),
+     (19, 10, False), (20, 10, True), (23, 12, True), (12, 12, False)],
+)  # fmt: skip
+def test_on_indextables_one_is_due_so_many_versions_after_the_last(
+    version: int, last: int | None, due: bool
+) -> None:
+    assert is_due(version, options(), "indextables", Progress(last)) == due
+
+
+@pytest.mark.parametrize("form", DIALECTS)
+def test_one_is_due_after_so_many_bytes(form: str) -> None:
+    by_bytes = options(bytes_interval=100)
+    assert not is_due(3, by_bytes, form, Progress(None, 99))
+    assert is_due(3, by_bytes, form, Progress(None, 100))
+    assert not is_due(3, by_bytes, form, Progress(3, 100))
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 60), st.integers(0, 12), st.none() | st.integers(0, 60), st.booleans())
+def test_none_is_due_where_they_are_off_or_one_is_there(
+    version: int, interval: int, last: int | None, enabled: bool
+) -> None:
+    off = options(interval=interval, enabled=False)
+    on = options(interval=interval or 1, enabled=enabled, bytes_interval=1)
+    for form in DIALECTS:
+        assert not is_due(version, off, form, Progress(last, 10))
+        if last is not None and last >= version:
+            assert not is_due(version, on, form, Progress(last, 10))
+
+
+class Recorder:
+    """A run that notes what it was asked for, and may fail."""
+
+    def __init__(self) -> None:
+        self.versions: list[int] = []
+        self.failing = False
+
+    def __call__(self, version: int, check: Callable[[], None]) -> str:
+        check()
+        self.versions.append(version)
+        if self.failing:
+            raise UnavailableError("the disk is full")
+        return f"checkpoint {version}"
+
+
+class Bench:
+    """A scheduler over an empty log, whose clock and threads stand still until told."""
+
+    def __init__(self, tmp_path: Path, form: str = "delta", **more: Any) -> None:
+        self.run = Recorder()
+        self.now_s = 0.0
+        self.seen: Progress | Exception = NOTHING
+        self.looks = 0
+        self.waiting: list[Callable[[], None]] = []
+        self.inline = True
+        given_: dict[str, Any] = {"run": self.run, "start": self.start, "look": self.look} | more
+        log = Log(open_store(str(tmp_path)), DIALECTS[form])
+        self.scheduler = Scheduler(log, monotonic=lambda: self.now_s, **given_)
+
+    def start(self, work: Callable[[], None]) -> None:
+        if self.inline:
+            work()
+        else:
+            self.waiting.append(work)
+
+    def look(self, _: Log) -> Progress:
+        self.looks += 1
+        if isinstance(self.seen, Exception):
+            raise self.seen
+        return self.seen
+
+    def commit(self, version: int, size_bytes: int = 1, **properties: str) -> None:
+        configuration = {key.replace("__", "."): value for key, value in properties.items()}
+        self.scheduler.after_commit(Committed(version, size_bytes, configuration))
+
+
+def test_on_delta_commits_by_rule_need_no_look_at_the_log(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for version in range(31):
+        bench.commit(version)
+    assert bench.run.versions == [10, 20, 30]
+    assert bench.looks == 0
+    assert bench.scheduler.last_report == "checkpoint 30"
+
+
+def test_on_indextables_the_log_is_looked_at_first(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "indextables")
+    bench.seen = Progress(7)
+    for version in range(9, 30):
+        bench.commit(version)
+    assert bench.run.versions == [17, 27]
+    # At 10 to learn of the one at 7, and before each that seemed due: others may have come first.
+    assert bench.looks == 3
+
+
+def test_a_checkpoint_of_another_writer_counts(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "indextables")
+    bench.seen = Progress(7)
+    bench.commit(10)
+    bench.seen = Progress(16)
+    bench.commit(17)
+    assert bench.run.versions == []
+    bench.commit(25)
+    bench.commit(26)
+    assert bench.run.versions == [26]
+
+
+def test_the_table_s_interval_counts_and_may_change(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.commit(4, delta__checkpointInterval="2")
+    bench.commit(5, delta__checkpointInterval="5")
+    bench.commit(6, delta__checkpointInterval="5")
+    bench.commit(7, spark__indextables__checkpoint__enabled="false")
+    assert bench.run.versions == [4, 5]
+
+
+def test_bytes_of_commits_are_counted_from_the_last_checkpoint(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.seen = Progress(None, 40)
+    asked = {"lakelog__checkpoint__intervalBytes": "100"}
+    bench.commit(1, 40, **asked)
+    assert bench.looks == 1
+    bench.commit(2, 30, **asked)
+    assert bench.run.versions == []
+    bench.seen = Progress(None, 110)
+    bench.commit(3, 40, **asked)
+    assert bench.run.versions == [3]
+    bench.commit(4, 60, **asked)
+    assert bench.run.versions == [3]
+    bench.seen = Progress(3, 120)
+    bench.commit(5, 60, **asked)
+    assert bench.run.versions == [3, 5]
+    bench.scheduler.checkpointed(6)
+    bench.commit(7, 99, **asked)
+    assert bench.run.versions == [3, 5]
+
+
+def test_requests_while_one_runs_are_remembered_as_the_newest(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.inline = False
+    bench.commit(10)
+    assert bench.scheduler.running
+    bench.commit(30)
+    bench.commit(20)
+    assert len(bench.waiting) == 1
+    bench.waiting.pop()()
+    assert bench.run.versions == [30]
+    assert not bench.scheduler.running
+
+
+def test_at_most_one_runs_at_a_time(tmp_path: Path) -> None:
+    inside, most = 0, 0
+    lock = threading.Lock()
+    seen: list[int] = []
+
+    def run(version: int, check: Callable[[], None]) -> None:
+        nonlocal inside, most
+        check()
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        time.sleep(0.01)
+        with lock:
+            inside -= 1
+            seen.append(version)
+
+    bench = Bench(tmp_path, run=run, start=start_daemon)
+
+    def commit_some(first: int) -> None:
+        for version in range(first, first + 50):
+            bench.commit(version * 10)
+
+    threads = [threading.Thread(target=commit_some, args=(1 + 50 * n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    with bench.scheduler.turn():
+        inside += 1
+        time.sleep(0.02)
+        inside -= 1
+    for thread in threads:
+        thread.join()
+    assert bench.scheduler.wait(20)
+    assert most == 1
+    assert seen == sorted(set(seen))
+    assert seen[-1] == 2000
+
+
+def test_a_failure_is_kept_told_and_forgotten_with_the_next_success(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(tmp_path)
+    bench.run.failing = True
+    with caplog.at_level(logging.WARNING, "lakelog"), pytest.warns(LakelogWarning, match="full"):
+        bench.commit(10)
+    assert [type(bench.scheduler.last_error)] == [UnavailableError]
+    assert "checkpoint.failed version=10" in caplog.text
+    bench.run.failing = False
+    bench.now_s = 1.0
+    bench.commit(20)
+    assert bench.scheduler.last_error is None
+    assert bench.run.versions == [10, 20]
+
+
+def test_a_warning_that_is_an_error_does_not_reach_the_commit(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.run.failing = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bench.commit(10)
+    assert bench.run.versions == [10]
+    assert bench.scheduler.last_error is not None
+    assert not bench.scheduler.running
+
+
+@pytest.mark.filterwarnings("ignore::lakelog.errors.LakelogWarning")
+def test_after_failures_it_is_tried_less_and_less_often(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "indextables")
+    bench.run.failing = True
+    tried: list[float] = []
+    for version in range(10, 2000):
+        before = len(bench.run.versions)
+        bench.commit(version)
+        if len(bench.run.versions) > before:
+            tried.append(bench.now_s)
+        bench.now_s += 1.0
+    gaps = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert gaps[:5] == [1, 2, 4, 8, 16]
+    assert max(gaps) == 600
+    bench.run.failing = False
+    bench.now_s += 600
+    bench.commit(2000)
+    assert bench.scheduler.last_error is None
+
+
+@pytest.mark.filterwarnings("ignore::lakelog.errors.LakelogWarning")
+def test_a_store_that_cannot_be_listed_is_a_failure_too(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "indextables")
+    bench.seen = UnavailableError("no answer")
+    bench.commit(10)
+    assert isinstance(bench.scheduler.last_error, UnavailableError)
+    assert bench.run.versions == []
+
+
+def test_a_misspelt_property_is_told_once_and_fails_no_commit(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with pytest.warns(LakelogWarning, match=r"checkpoint\.intervall"):
+        bench.commit(10, spark__indextables__checkpoint__intervall="1")
+    with warnings.catch_warnings(record=True) as told:
+        bench.commit(20, spark__indextables__checkpoint__intervall="1")
+    assert told == []
+    assert isinstance(bench.scheduler.last_error, InvalidPropertyError)
+    assert bench.run.versions == []
+    bench.commit(40)
+    assert bench.run.versions == [40]
+
+
+def test_cleanup_follows_a_checkpoint_only_where_the_options_say_so(tmp_path: Path) -> None:
+    cleaned: list[int] = []
+    bench = Bench(tmp_path, cleanup=cleaned.append)
+    bench.commit(10, delta__enableExpiredLogCleanup="false")
+    assert cleaned == []
+    bench.commit(20, delta__enableExpiredLogCleanup="true")
+    assert cleaned == [20]
+    bench.run.failing = True
+    with pytest.warns(LakelogWarning):
+        bench.commit(30, delta__enableExpiredLogCleanup="true")
+    assert cleaned == [20]
+
+
+def test_a_cleanup_that_fails_is_told_and_the_checkpoint_stands(tmp_path: Path) -> None:
+    def cleanup(_: int) -> None:
+        raise UnavailableError("cannot delete")
+
+    bench = Bench(tmp_path, cleanup=cleanup)
+    with pytest.warns(LakelogWarning, match="not cleaned up"):
+        bench.commit(10)
+    assert bench.scheduler.last_report == "checkpoint 10"
+    assert isinstance(bench.scheduler.last_error, UnavailableError)
+
+
+def test_where_no_thread_is_to_be_had_the_commit_stands(tmp_path: Path) -> None:
+    def start(_: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    bench = Bench(tmp_path, start=start)
+    with pytest.warns(LakelogWarning, match="new thread"):
+        bench.commit(10)
+    assert not bench.scheduler.running
+    assert bench.scheduler.wait(0)
+
+
+def test_a_closed_scheduler_takes_no_more(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    assert bench.scheduler.close()
+    bench.commit(10)
+    assert bench.run.versions == []
+    assert bench.scheduler.close(0)
+
+
+def test_waiting_and_closing_are_bounded_and_a_running_one_is_asked_to_stop(
+    tmp_path: Path,
+) -> None:
+    begun, unwound = threading.Event(), threading.Event()
+
+    def run(_: int, check: Callable[[], None]) -> None:
+        begun.set()
+        try:
+            while True:
+                check()
+                time.sleep(0.001)
+        except Stopped:
+            unwound.set()
+            raise
+
+    bench = Bench(tmp_path, run=run, start=start_daemon)
+    bench.commit(10)
+    assert begun.wait(10)
+    assert not bench.scheduler.wait(0.01)
+    with pytest.raises(InvalidInputError, match="negative"):
+        bench.scheduler.wait(-1)
+    assert bench.scheduler.close(0.01)
+    assert unwound.is_set()
+    assert bench.scheduler.last_error is None
+
+
+@pytest.mark.parametrize("form", DIALECTS)
+def test_it_hangs_on_the_commits_of_a_table(tmp_path: Path, form: str) -> None:
+    table = new_table(location("local", tmp_path), form)
+    seen: list[int] = []
+
+    def run(version: int, _: Callable[[], None]) -> None:
+        seen.append(version)
+
+    scheduler = Scheduler(table.log, run)
+    table = Table(table.log, Runtime(on_commit=scheduler.after_commit))
+    for number in range(12):
+        with table.transaction() as tx:
+            tx.add(path=f"f{number}", size=1, modificationTime=1)
+    assert scheduler.wait(20)
+    # On IndexTables commits 11 and 12 may have come before the first was listed.
+    assert seen == [10] if form == "delta" else seen[0] >= 10
+    assert log_progress(table.log).last_version is None
+    sizes = [commit.size_bytes for commit in table.log.list_all().commits]
+    assert log_progress(table.log).bytes_since == sum(sizes)
+
+
+SCRIPT = """
+import sys, time
+from concurrent.futures import ThreadPoolExecutor
+from lakelog.checkpoint.schedule import Scheduler
+from lakelog.commit.runtime import Committed
+from lakelog.formats.delta import DIALECT
+from lakelog.log.context import Log
+from lakelog.storage import open_store
+
+def run(version, check):
+{body}
+
+scheduler = Scheduler(Log(open_store(sys.argv[1]), DIALECT), run, exit_wait_s={wait})
+scheduler.after_commit(Committed(10, 1, {{}}))
+print("the script is done", flush=True)
+"""
+
+
+def end_of_program(tmp_path: Path, body: str, wait: float) -> tuple[str, float]:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(body=textwrap.indent(textwrap.dedent(body), "    "), wait=wait))
+    started_s = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout, time.monotonic() - started_s
+
+
+def test_a_program_that_ends_waits_for_its_checkpoint(tmp_path: Path) -> None:
+    body = """
+        time.sleep(0.5)
+        with ThreadPoolExecutor(2) as pool:
+            print("checkpoint", sum(pool.map(int, "1234")), flush=True)
+    """
+    said, _ = end_of_program(tmp_path, body, 30)
+    assert said.splitlines() == ["the script is done", "checkpoint 10"]
+
+
+def test_a_program_that_ends_asks_a_long_checkpoint_to_stop(tmp_path: Path) -> None:
+    body = """
+        try:
+            while True:
+                check()
+                time.sleep(0.01)
+        finally:
+            print("unwound", flush=True)
+    """
+    said, _ = end_of_program(tmp_path, body, 0.2)
+    assert said.splitlines() == ["the script is done", "unwound"]
+
+
+def test_a_program_that_ends_leaves_a_checkpoint_that_does_not_listen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = """
+        import lakelog.checkpoint.schedule as schedule
+        schedule._STOP_WAIT_S = 0.2
+        time.sleep(3600)
+    """
+    said, seconds = end_of_program(tmp_path, body, 0.2)
+    assert said.splitlines() == ["the script is done"]
+    assert seconds < 30
+
+
+def _in_child(scheduler: Scheduler, report: Any) -> None:
+    scheduler.after_commit(Committed(20, 1, {}))
+    report.put(scheduler.wait(20))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_starts_afresh(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    report: Any = context.Queue()
+    release = threading.Event()
+
+    def run(version: int, _: Callable[[], None]) -> None:
+        if version == 10:
+            release.wait(20)
+
+    scheduler = Scheduler(Log(open_store(str(tmp_path)), delta.DIALECT), run)
+    scheduler.after_commit(Committed(10, 1, {}))
+    assert scheduler.running
+    child = context.Process(target=_in_child, args=(scheduler, report))
+    child.start()
+    assert report.get(timeout=30) is True
+    child.join(30)
+    release.set()
+    assert scheduler.wait(20)
+    assert child.exitcode == 0
