@@ -104,7 +104,7 @@ def plan_checkpoint(
             would allow it.
         UnsupportedFeatureError: The protocol asks of its writers what lakelog does not know.
     """
-    _check_writers(table)
+    check_writers(table)
     chosen = choose_layout(table, options, num_files, num_others, layout)
     parts = count_parts(chosen, options, num_files)
     schema = _schema(table.metadata)
@@ -214,7 +214,7 @@ def count_parts(layout: str, options: CheckpointOptions, num_files: int) -> int:
     return min(_MOST_PARTS, max(least, -(-num_files // most)))
 
 
-def _check_writers(table: Table) -> None:
+def check_writers(table: Table) -> None:
     """Refuse a table whose checkpoints may have to hold what nobody here knows of.
 
     Features that lakelog knows and does not commit under concern the rows of data files, or
