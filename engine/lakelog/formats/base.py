@@ -440,6 +440,16 @@ class Dialect(Protocol):
         """The body of a version's checksum file; None where there is none that can be read."""
         ...
 
+    def checksum_path(self, version: int) -> str | None:
+        """File of a version's checksum, relative to the table root; None where there are none."""
+        ...
+
+    def compaction_path(self, start: int, end: int) -> str | None:
+        """File of the log compaction of commits `start` to `end`, relative to the table root; None
+        where there are none.
+        """
+        ...
+
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
         """Flatten commitInfo bodies to rows (``actionType`` = ``commitInfo``), in order;
         fields that the contract does not name go to ``extra``.

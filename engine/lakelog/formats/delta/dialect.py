@@ -29,7 +29,13 @@ from lakelog.formats.delta.hints import (
     read_last_checkpoint,
     read_version_checksum,
 )
-from lakelog.formats.delta.names import LAST_CHECKPOINT, LOG_FOLDER, parse_listing
+from lakelog.formats.delta.names import (
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    checksum_name,
+    compaction_name,
+    parse_listing,
+)
 from lakelog.formats.delta.paths import decode_paths, with_dv_id
 from lakelog.formats.ndjson import Blob, decode_lines, decode_pieces
 from lakelog.formats.wire import Wire
@@ -137,6 +143,14 @@ class DeltaDialect:
     def version_checksum(self, store: LogStore, version: int) -> dict[str, Any] | None:
         """The body of ``<version>.crc``; None where there is none that can be read."""
         return read_version_checksum(store, version)
+
+    def checksum_path(self, version: int) -> str:
+        """File of a version's checksum."""
+        return f"{LOG_FOLDER}/{checksum_name(version)}"
+
+    def compaction_path(self, start: int, end: int) -> str:
+        """File of a log compaction."""
+        return f"{LOG_FOLDER}/{compaction_name(start, end)}"
 
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
         """Flatten commitInfo bodies, in order."""

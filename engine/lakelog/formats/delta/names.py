@@ -59,6 +59,24 @@ def manifest_name(version: int, unique: UUID, extension: str) -> str:
     return f"{version:020d}.checkpoint.{unique}.{extension}"
 
 
+def checksum_name(version: int) -> str:
+    """Name of the version checksum of `version`.
+
+    >>> checksum_name(7)
+    '00000000000000000007.crc'
+    """
+    return f"{version:020d}.crc"
+
+
+def compaction_name(start: int, end: int) -> str:
+    """Name of the log compaction file of commits `start` to `end`.
+
+    >>> compaction_name(7, 9)
+    '00000000000000000007.00000000000000000009.compacted.json'
+    """
+    return f"{start:020d}.{end:020d}.compacted.json"
+
+
 def rank_of(layout: str, parts: int = 1) -> int:
     """`Checkpoint.rank` of a layout: V2 before more parts before fewer before classic."""
     if layout.startswith("v2-"):

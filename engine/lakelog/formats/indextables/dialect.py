@@ -126,6 +126,14 @@ class IndexTablesDialect:
         """None: IndexTables keeps no version checksums."""
         return None
 
+    def checksum_path(self, version: int) -> str | None:  # noqa: ARG002 - as the protocol gives it
+        """None: IndexTables keeps no version checksums."""
+        return None
+
+    def compaction_path(self, start: int, end: int) -> str | None:  # noqa: ARG002 - as the protocol gives them
+        """None: IndexTables has no log compaction files."""
+        return None
+
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
         """Flatten commitInfo bodies, in order; the reference writes none, lakelog does."""
         return flatten_commit_infos(infos, wire())
