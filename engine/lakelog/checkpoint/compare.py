@@ -1,0 +1,238 @@
+"""What of two collections of actions is compared, and where they differ.
+
+Two checkpoints of one state are the same if their actions agree in every column that both keep:
+
+- A file action counts with all that its layout writes. A ``remove`` of Delta has neither
+  statistics nor tags. Of ``extra``, Delta's layouts keep ``deletionVector.maxRowIndex`` alone.
+- Statistics count as text where text is kept, for it is what was committed; where they are only
+  typed, as the typed values under the table's schema; where neither is kept, not at all.
+- ``dataChange`` is false in every one, and where an action came from counts only where the layout
+  says so (flattened Parquet keeps ``version`` and ``position``).
+
+Source: Delta protocol, Checkpoints; Action Reconciliation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from lakelog import actions, contract
+from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, CheckpointPlan
+from lakelog.formats.digest import Digest, digest, kept_columns, row_hashes
+from lakelog.log.files import statistics_text
+from lakelog.log.replay import last_of
+from lakelog.statistics.typed import stats_from_json, stats_from_struct
+
+TYPED = ("numRecords", "tightBounds", "min", "max", "nullCount")
+"""Columns under which typed statistics are compared."""
+
+_TYPED_PREFIX = "typed "
+_MAX_ROW_INDEX = "deletionVector.maxRowIndex"
+_NOT_IN_REMOVES = frozenset(("stats", "tags", STRUCT_STATISTICS))
+_SAMPLE_ROWS = 2_048
+
+Frames = Callable[[], Iterable[pl.DataFrame]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Which columns count, and how they are brought into a form that can be compared.
+
+    Attributes:
+        format: ``delta`` or ``indextables``.
+        columns: Flattened columns of file actions that count, `STRUCT_STATISTICS` included where
+            they are to be read.
+        schema: The table's schema.
+        mapping: Its column mapping mode.
+        typed: Whether statistics count as typed values, in place of text.
+        tombstone: Columns by which a tombstone counts; None for all that it has.
+    """
+
+    format: str
+    columns: tuple[str, ...]
+    schema: contract.Struct
+    mapping: str = "none"
+    typed: bool = False
+    tombstone: tuple[str, ...] | None = None
+
+    @staticmethod
+    def of(plan: CheckpointPlan, format: str, columns: Sequence[str]) -> Comparison:  # noqa: A002
+        """The comparison of what a plan's writer was given with what it wrote.
+
+        Args:
+            plan: The plan.
+            format: ``delta`` or ``indextables``.
+            columns: `CheckpointWriter.columns`.
+        """
+        wanted = dict.fromkeys(columns)
+        typed = False
+        if format == "delta":
+            statistics = plan.stats_as_json or plan.stats_as_struct
+            typed = plan.stats_as_struct and not plan.stats_as_json
+            for column in ("stats", STRUCT_STATISTICS):
+                wanted.pop(column, None)
+                if statistics:
+                    wanted[column] = None
+        return Comparison(format, tuple(wanted), plan.schema, plan.mapping, typed)
+
+    @cached_property
+    def counted(self) -> Mapping[str, tuple[str, ...]]:
+        """Columns that count, by action type, as `digest` takes them."""
+        found: dict[str, tuple[str, ...]] = {}
+        delta = self.format == "delta"
+        for kind in actions.FILE_ACTIONS:
+            names = dict.fromkeys(c for c in self.columns if c != STRUCT_STATISTICS)
+            if delta and kind == "remove":
+                names = {c: None for c in names if c not in _NOT_IN_REMOVES}
+            elif self.typed:
+                names.pop("stats", None)
+                names |= dict.fromkeys(_TYPED_PREFIX + column for column in TYPED)
+            if delta:
+                names.pop("extra", None)
+                names[_MAX_ROW_INDEX] = None
+            found[kind] = tuple(names)
+        if self.tombstone is not None:
+            found["remove"] = self.tombstone
+        for kind in CHECKPOINT_META:
+            kept = kept_columns(kind)
+            found[kind] = tuple(sorted(kept if delta else kept | {"extra"}))
+        return found
+
+    def digest(self, frame: pl.DataFrame) -> Digest:
+        """The digest of rows of one kind, or of rows that are no file actions."""
+        return digest(self.prepared(frame), self.counted)
+
+    def prepared(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Rows with the columns that are made from others; file actions are of one kind."""
+        if self.format != "delta" or not frame.height:
+            return frame
+        kind = frame["actionType"][0]
+        made = _max_row_index(frame) if kind in actions.FILE_ACTIONS else []
+        if kind == "add" and self.typed:
+            made += self._typed(frame)
+        elif kind == "add" and STRUCT_STATISTICS in frame.columns:
+            made.append(statistics_text(frame))
+        return frame.with_columns(made) if made else frame
+
+    def _typed(self, frame: pl.DataFrame) -> list[pl.Series]:
+        """Statistics under the table's schema: from the struct, else from the text."""
+        texts = actions.conform(frame, ("stats",)).to_series()
+        if STRUCT_STATISTICS not in frame.columns:
+            found = stats_from_json(texts, self.schema, mapping=self.mapping)
+        else:
+            structs = frame[STRUCT_STATISTICS]
+            found = stats_from_struct(structs, self.schema, mapping=self.mapping)
+            if (structs.is_null() & texts.is_not_null()).any():
+                parsed = stats_from_json(texts, self.schema, mapping=self.mapping)
+                found = pl.DataFrame(
+                    [found[c].zip_with(structs.is_not_null(), parsed[c]) for c in found.columns]
+                )
+        return [found[column].alias(_TYPED_PREFIX + column) for column in TYPED]
+
+    def typed_copies_differ(self, frame: pl.DataFrame) -> bool:
+        """Whether typed statistics say something else than the text beside them, in a sample: the
+        first 2,048 rows of a batch. The copies are derived, and parsing all texts again would cost
+        more than everything else.
+        """
+        if self.typed or not {"stats", STRUCT_STATISTICS} <= set(frame.columns):
+            return False
+        sample = frame.head(_SAMPLE_ROWS)
+        sample = sample.filter(sample[STRUCT_STATISTICS].is_not_null())
+        counted = [_TYPED_PREFIX + column for column in TYPED]
+        both = [
+            pl.DataFrame([sample["actionType"], *self._typed(sample.drop(column))])
+            for column in ("stats", STRUCT_STATISTICS)
+        ]
+        return digest(both[0], counted) != digest(both[1], counted)
+
+
+def with_protocol(meta: pl.DataFrame, default: tuple[int, int] | None) -> pl.DataFrame:
+    """Rows that are no file actions, with the protocol that the dialect takes for granted where
+    the log names none: a checkpoint says it.
+    """
+    if default is None or last_of(meta, "protocol").height:
+        return meta
+    names = ("actionType", "minReaderVersion", "minWriterVersion")
+    schema = actions.schema()
+    values: tuple[Any, ...] = ("protocol", *default)
+    row = pl.DataFrame(
+        [pl.Series(n, [v], dtype=schema[n]) for n, v in zip(names, values, strict=True)]
+    )
+    return actions.concat([row, meta])
+
+
+def _max_row_index(frame: pl.DataFrame) -> list[pl.Series]:
+    """The one field of ``extra`` that Delta's checkpoints keep; none where no row has it."""
+    if "extra" not in frame.columns:
+        return []
+    texts = frame["extra"]
+    named = texts.str.contains('"maxRowIndex"', literal=True).fill_null(value=False)
+    if not named.any():
+        return []
+    found = texts.set(~named, None).str.json_path_match(f"$.{_MAX_ROW_INDEX}")
+    return [found.cast(pl.Int64, strict=False).alias(_MAX_ROW_INDEX)]
+
+
+def find_differences(
+    comparison: Comparison, expected: Frames, found: Frames, most: int = 100
+) -> pl.DataFrame:
+    """Which file actions stand on one side alone.
+
+    Args:
+        comparison: What counts.
+        expected: Gives the batches that should be there, each of one kind.
+        found: Gives those that are.
+        most: Rows wanted, at most.
+
+    Returns:
+        ``side`` (``missing``: not found; ``unexpected``: found alone), ``actionType``, ``path``,
+        ``dvId``, at most `most` rows. A row whose content differs stands on both sides.
+
+    Memory: eight bytes a row, of both.
+    """
+    sides = {"missing": (expected, found), "unexpected": (found, expected)}
+    hashes = {id(frames): _all_hashes(comparison, frames) for frames in (expected, found)}
+    rows: list[pl.DataFrame] = []
+    left = most
+    for side, (own, other) in sides.items():
+        for kind, frame in _by_kind(own()):
+            if left <= 0:
+                break
+            theirs = hashes[id(other)].get(kind, pl.Series(dtype=pl.UInt64))
+            alone = frame.filter(~_hashed(comparison, frame, kind).is_in(theirs.implode()))
+            alone = actions.conform(alone.head(left), ("actionType", "path", "dvId"))
+            rows.append(alone.select(pl.lit(side).alias("side"), pl.all()))
+            left -= alone.height
+    return pl.concat([_NO_DIFFERENCES, *rows])
+
+
+_NO_DIFFERENCES = pl.DataFrame(
+    schema={"side": pl.String, "actionType": pl.String, "path": pl.String, "dvId": pl.String}
+)
+
+
+def no_differences() -> pl.DataFrame:
+    """What `find_differences` gives where there are none."""
+    return _NO_DIFFERENCES.clone()
+
+
+def _all_hashes(comparison: Comparison, frames: Frames) -> Mapping[str, pl.Series]:
+    found: dict[str, list[pl.Series]] = {}
+    for kind, frame in _by_kind(frames()):
+        found.setdefault(kind, []).append(_hashed(comparison, frame, kind))
+    return {kind: pl.concat(parts) for kind, parts in found.items()}
+
+
+def _hashed(comparison: Comparison, frame: pl.DataFrame, kind: str) -> pl.Series:
+    return row_hashes(comparison.prepared(frame), kind, comparison.counted[kind])["high"]
+
+
+def _by_kind(frames: Iterable[pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
+    for frame in frames:
+        if frame.height:
+            yield frame["actionType"][0], frame
