@@ -191,6 +191,7 @@ class SnapshotCache:
         self._strong: dict[int, State] = {}
         self._looked: dict[int | None, tuple[float, weakref.ref[State]]] = {}
         self._committed_s = float("-inf")
+        self._begun = self._ended = 0  # looks for the latest version
         self._needs_whole = False
         self._counts = {name: [0, 0] for name in CACHES}
         self._projections = Projections(max_bytes // 2, lambda hit: self._count("files", hit=hit))
@@ -209,15 +210,21 @@ class SnapshotCache:
                 expected="max_staleness of 0 seconds or more",
                 found=max_staleness_s,
             )
-        asked_s = self._monotonic()
-        held = self._recent(version, asked_s, max_staleness_s)
+        state: State | None = None
         if max_staleness_s:
-            self._count("versions_list", hit=held is not None)
-        if held is None and version is None:
+            state = self._recent(version, self._monotonic() - max_staleness_s)
+            self._count("versions_list", hit=state is not None)
+        if state is None and version is None:
+            begun = self._begun
             with self._looking:
                 # Another thread's look that began after we were asked is as good as our own.
-                held = self._recent(version, asked_s, max_staleness_s) or self._look(version)
-        return Snapshot(held or self._look(version))
+                if self._ended > begun:
+                    state = self._recent(version, float("-inf"))
+                if state is None:
+                    self._begun = turn = self._begun + 1
+                    state = self._look(version)
+                    self._ended = turn
+        return Snapshot(state or self._look(version))
 
     def snapshot_at(self, timestamp_ms: int, max_staleness_s: float = 0.0) -> Snapshot:
         """The latest version committed at or before a time; see `lakelog.log.context.version_at`.
@@ -251,11 +258,11 @@ class SnapshotCache:
 
     # --- looking -----------------------------------------------------------------------------
 
-    def _recent(self, version: int | None, asked_s: float, max_staleness_s: float) -> State | None:
-        """The state of a look that is recent enough, if it is still held."""
+    def _recent(self, version: int | None, least_s: float) -> State | None:
+        """The state of the last look, if that began at `least_s` or later and it is still held."""
         with self._lock:
             looked = self._looked.get(version)
-            if looked is None or looked[0] < asked_s - max_staleness_s:
+            if looked is None or looked[0] < least_s:
                 return None
             if version is None and looked[0] <= self._committed_s:
                 return None

@@ -1,0 +1,550 @@
+"""A handle that remembers answers as one that has just been opened, and reads less for it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import shutil
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import lakelog
+from lakelog import Table
+from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning
+from lakelog.formats.indextables import DIALECT as INDEXTABLES
+from lakelog.log.cache import SnapshotCache
+from lakelog.log.context import Log
+from lakelog.log.projections import Projections
+from lakelog.log.snapshot import Snapshot
+from lakelog.storage import open_store
+from lakelog.storage.inject import InjectingStore
+from tests.handmade import FIRST_MS, Action, Handmade, add, metadata, protocol, remove
+
+LATER_MS = FIRST_MS * 2
+HOUR_S = 3600.0
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Handmade:
+    log = Handmade(tmp_path / "t").start()
+    for version in range(1, 5):
+        log.commit(version, add(f"f{version}"))
+    return log
+
+
+class Watched:
+    """A cache over a store that tells what it was asked for."""
+
+    def __init__(self, made: Handmade, **more: Any) -> None:
+        self.present_s = 0.0
+        self.store = InjectingStore(open_store(made.root))
+        self.cache = SnapshotCache(
+            replace(made.context(), store=self.store),
+            monotonic=lambda: self.present_s,
+            clock=lambda: LATER_MS,
+            **more,
+        )
+
+    def read(self, work: Callable[[], object]) -> list[str]:
+        """Names of the files that were read for `work`."""
+        before = len(self.store.operations)
+        work()
+        made = self.store.operations[before:]
+        return [path.rsplit("/", 1)[-1] for kind, path in made if kind in {"read", "open"}]
+
+    def asked(self, work: Callable[[], object]) -> int:
+        """Number of operations for `work`."""
+        before = len(self.store.operations)
+        work()
+        return len(self.store.operations) - before
+
+
+def commit(version: int) -> str:
+    return f"{version:020d}.json"
+
+
+def paths(snapshot: Snapshot) -> list[str]:
+    return sorted(snapshot.files().select("path").collect()["path"])
+
+
+# --- what is read ---------------------------------------------------------------------------------
+
+
+def test_asking_again_reads_no_commit(made: Handmade) -> None:
+    watched = Watched(made)
+    assert watched.read(lambda: paths(watched.cache.snapshot()))[-4:] == list(
+        map(commit, range(1, 5))
+    )
+    again = watched.read(lambda: paths(watched.cache.snapshot()))
+    assert again == ["_last_checkpoint"]
+
+
+def test_a_further_commit_is_all_that_is_read(made: Handmade) -> None:
+    watched = Watched(made)
+    first = watched.cache.snapshot()
+    made.commit(5, add("f5"), remove("f1"))
+    second = watched.cache.snapshot()
+    made.commit(6, add("f6"))
+    assert watched.read(lambda: paths(watched.cache.snapshot())) == ["_last_checkpoint", commit(6)]
+    assert paths(first) == ["f1", "f2", "f3", "f4"]
+    assert paths(second) == ["f2", "f3", "f4", "f5"]
+    assert paths(watched.cache.snapshot()) == ["f2", "f3", "f4", "f5", "f6"]
+
+
+def test_time_travel_builds_on_the_version_below(made: Handmade) -> None:
+    watched = Watched(made)
+    assert paths(watched.cache.snapshot(2)) == ["f1", "f2"]
+    assert watched.read(lambda: watched.cache.snapshot(4)) == [commit(3), commit(4)]
+    assert watched.read(lambda: watched.cache.snapshot(2)) == []
+    assert watched.read(lambda: watched.cache.snapshot(3)) == [commit(3)]
+    at = FIRST_MS + 2 * 60_000
+    assert watched.cache.snapshot_at(at).version == 2
+
+
+def test_versions_that_rest_on_one_checkpoint_read_it_once(made: Handmade) -> None:
+    made.checkpoint(2, protocol(), metadata(), add("f1"), add("f2"))
+    os.utime(made.log / f"{2:020d}.checkpoint.parquet", (1, 1))
+    watched = Watched(made)
+    assert f"{2:020d}.checkpoint.parquet" in watched.read(lambda: watched.cache.snapshot(4))
+    assert watched.read(lambda: watched.cache.snapshot(3)) == [commit(3)]
+    assert paths(watched.cache.snapshot(3)) == ["f1", "f2", "f3"]
+
+
+def test_a_later_checkpoint_is_started_from_as_a_fresh_handle_would(made: Handmade) -> None:
+    watched = Watched(made)
+    assert paths(watched.cache.snapshot()) == ["f1", "f2", "f3", "f4"]
+    made.checkpoint(4, protocol(), metadata(), add("f1"), add("other"))
+    assert paths(watched.cache.snapshot()) == ["f1", "other"]
+
+
+def test_what_was_just_written_is_read_again(made: Handmade) -> None:
+    made.commit(5, add("f5"), at_ms=LATER_MS - 50)
+    watched = Watched(made)
+    paths(watched.cache.snapshot(4))
+    paths(watched.cache.snapshot())
+    made.commit(5, add("g5"), at_ms=LATER_MS - 50)  # as long, and within one tick of the clock
+    assert watched.read(watched.cache.snapshot) == ["_last_checkpoint", commit(5)]
+    assert paths(watched.cache.snapshot()) == ["f1", "f2", "f3", "f4", "g5"]
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "age_ms", "again"),
+    [(0, 150, True), (0, 3_000, True), (0, 3_001, False), (1, 100, True), (1, 101, False)],
+)
+def test_times_in_whole_seconds_are_believed_later(
+    made: Handmade, at_ms: int, age_ms: int, again: bool
+) -> None:
+    made.commit(5, add("f5"), at_ms=LATER_MS + at_ms)
+    watched = Watched(made)
+    watched.cache._clock = lambda: LATER_MS + at_ms + age_ms
+    watched.cache.snapshot()
+    assert (commit(5) in watched.read(watched.cache.snapshot)) == again
+
+
+def test_a_broken_checkpoint_is_told_of_each_time(made: Handmade) -> None:
+    made.write(f"{3:020d}.checkpoint.parquet", b"PAR1 not really PAR1")
+    table = Table(made.context())
+    for _ in range(2):
+        with pytest.warns(LakelogWarning, match="passed over"):
+            assert paths(table.snapshot()) == ["f1", "f2", "f3", "f4"]
+
+
+def test_a_note_of_the_listing_is_that_of_now(made: Handmade) -> None:
+    table = Table(made.context())
+    assert table.snapshot().provenance.warnings == ()
+    made.write("_last_checkpoint", b'{"version": 2}')
+    (note,) = table.snapshot().provenance.warnings
+    assert "_last_checkpoint is wrong" in note
+    (made.log / "_last_checkpoint").unlink()
+    assert table.snapshot().provenance.warnings == ()
+
+
+def test_compactions_are_as_good_as_what_they_stand_for(made: Handmade) -> None:
+    made.compaction(1, 3, add("f1"), add("f2"), add("f3"))
+    table = Table(made.context())
+    assert len(table.snapshot().provenance.compactions) == 1
+    made.commit(5, add("f5"))
+    assert paths(table.snapshot()) == ["f1", "f2", "f3", "f4", "f5"]
+    made.compaction(1, 3, add("f1"), add("f2"), add("f3"), add("wrong"))
+    assert paths(table.snapshot()) == paths(Table(made.context()).snapshot())
+
+
+# --- staleness ------------------------------------------------------------------------------------
+
+
+def test_max_staleness_spares_the_look_for_as_long_as_it_says(made: Handmade) -> None:
+    watched = Watched(made)
+    watched.cache.snapshot()
+    made.commit(5, add("f5"))
+    watched.present_s = 5.0
+    assert watched.asked(lambda: watched.cache.snapshot(max_staleness_s=5.0)) == 0
+    assert watched.cache.snapshot(max_staleness_s=5.0).version == 4
+    assert watched.cache.snapshot(max_staleness_s=4.9).version == 5
+    assert watched.cache.snapshot(3, max_staleness_s=HOUR_S).version == 3
+    assert watched.asked(lambda: watched.cache.snapshot(3, max_staleness_s=HOUR_S)) == 0
+
+
+def test_commits_of_the_handle_are_never_missed(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", pl.Schema({"id": pl.Int64()}))
+    for version in range(1, 4):
+        assert table.snapshot(max_staleness=HOUR_S).version == version - 1
+        with table.transaction() as tx:
+            tx.add(path=f"f{version}", size=1, modificationTime=1)
+        assert table.snapshot(max_staleness=dt.timedelta(hours=1)).version == version
+    assert len(paths(table.snapshot(max_staleness=HOUR_S))) == 3
+
+
+@pytest.mark.parametrize("staleness", [-1.0, float("nan")])
+def test_a_staleness_that_is_none_is_refused(made: Handmade, staleness: float) -> None:
+    with pytest.raises(InvalidInputError, match="newer than the table"):
+        made.table.snapshot(max_staleness=staleness)
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+
+def test_after_its_time_to_live_a_state_is_read_anew(made: Handmade) -> None:
+    watched = Watched(made, ttl_s=10.0)
+    snapshot = watched.cache.snapshot()
+    watched.present_s = 9.0
+    made.commit(5, add("f5"))
+    assert commit(1) not in watched.read(watched.cache.snapshot)
+    watched.present_s = 10.0  # what was built upon counts, not what came on top
+    assert commit(1) in watched.read(watched.cache.snapshot)
+    assert snapshot.version == 4
+
+
+def test_no_room_holds_nothing_and_answers_all_the_same(made: Handmade) -> None:
+    watched = Watched(made, max_bytes=0)
+    for _ in range(3):
+        assert paths(watched.cache.snapshot()) == ["f1", "f2", "f3", "f4"]
+    stats = watched.cache.stats()
+    assert (stats.states, stats.size_bytes) == (0, 0)
+    assert stats.versions.hits == 0
+
+
+def test_what_was_used_least_recently_goes_first(made: Handmade) -> None:
+    watched = Watched(made)
+    watched.cache.snapshot(1)
+    one = watched.cache.stats().size_bytes
+    watched = Watched(made, max_bytes=int(one * 2.1))
+    for version in (1, 2, 1, 4):
+        watched.cache.snapshot(version)
+    stats = watched.cache.stats()
+    assert stats.size_bytes <= one * 2.1
+    assert 0 < stats.states < 3
+    assert watched.read(lambda: watched.cache.snapshot(4)) == []
+    assert watched.read(lambda: watched.cache.snapshot(2)) != []
+
+
+def test_clearing_lets_go_of_everything(made: Handmade) -> None:
+    watched = Watched(made)
+    watched.cache.snapshot()
+    watched.cache.clear()
+    assert watched.cache.stats().states == 0
+    assert commit(1) in watched.read(lambda: watched.cache.snapshot(max_staleness_s=HOUR_S))
+
+
+def test_statistics_tell_what_helped(made: Handmade) -> None:
+    table = Table(made.context())
+    table.snapshot()
+    made.commit(5, metadata(table_id="id-0", name="renamed"), add("f5"))
+    table.snapshot()
+    table.snapshot()
+    table.snapshot(max_staleness=HOUR_S)
+    stats = table.cache_stats()
+    assert (stats.protocol.hits, stats.protocol.misses) == (3, 1)
+    assert (stats.metadata.hits, stats.metadata.misses) == (2, 2)
+    assert (stats.versions.hits, stats.versions.misses) == (5 + 6 + 6, 5 + 1)
+    assert (stats.versions_list.hits, stats.versions_list.misses) == (1, 0)
+    assert stats.files.rate is None
+    assert stats.protocol.rate == 0.75
+    assert str(stats.protocol) == "3 of 4 (75%)"
+    frame = stats.to_polars()
+    assert frame["cache"].to_list() == [
+        "protocol",
+        "metadata",
+        "versions",
+        "files",
+        "versions_list",
+    ]
+    assert "versions_list" in stats._repr_html_()
+    table.clear_cache()
+    assert table.cache_stats().states == 0
+
+
+# --- columns of a checkpoint ----------------------------------------------------------------------
+
+
+def test_columns_asked_for_twice_are_kept_for_the_third_time(made: Handmade) -> None:
+    made.checkpoint(3, protocol(), metadata(), add("f1"), add("f2"), add("f3"))
+    os.utime(made.log / f"{3:020d}.checkpoint.parquet", (1, 1))
+    table = Table(made.context())
+    for hits in (0, 0, 1, 2):
+        assert paths(table.snapshot()) == ["f1", "f2", "f3", "f4"]
+        assert table.cache_stats().files.hits == hits
+    made.commit(5, remove("f1"), add("f5"))
+    assert paths(table.snapshot()) == ["f2", "f3", "f4", "f5"]
+    assert paths(table.snapshot(4)) == ["f1", "f2", "f3", "f4"]
+    stats = table.cache_stats()
+    assert (stats.files.hits, stats.files.misses) == (4, 2)
+
+
+def frames(count: int) -> Iterator[pl.DataFrame]:
+    for index in range(count):
+        yield pl.DataFrame({"path": [f"{index}" * 100]})
+
+
+def test_columns_larger_than_the_bound_are_not_kept() -> None:
+    owner = Handmade.__new__(Handmade)
+    hits: list[bool] = []
+    kept = Projections(1_000, hits.append)
+    for _ in range(3):
+        assert len(list(kept.iter_files(owner, ["path"], ("add",), lambda: frames(20)))) == 20
+    assert hits == [False] * 3
+    assert kept.size_bytes == 0
+    for _ in range(3):
+        assert len(list(kept.iter_files(owner, ["path"], ("add",), lambda: frames(5)))) == 5
+    assert hits[3:] == [False, True, True]
+
+
+def test_columns_go_with_their_checkpoint_and_the_oldest_first() -> None:
+    first, second = Handmade.__new__(Handmade), Handmade.__new__(Handmade)
+    kept = Projections(1_500, lambda _: None)
+    for owner in (first, second, first, second):
+        list(kept.iter_files(owner, ["path"], ("add",), lambda: frames(8)))
+    assert 0 < kept.size_bytes <= 1_500
+    del first, second, owner
+    assert kept.size_bytes == 0
+
+
+# --- IndexTables ----------------------------------------------------------------------------------
+
+
+def test_commits_below_a_checkpoint_that_needs_them_are_watched(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    log = root / "_transaction_log"
+    log.mkdir(parents=True)
+
+    def write(name: str, *actions: Action) -> None:
+        (log / name).write_text("".join(json.dumps(each) + "\n" for each in actions))
+        os.utime(log / name, ns=(FIRST_MS * 1_000_000 + len(name), FIRST_MS * 1_000_000))
+
+    write(commit(0), protocol(), metadata(table_id="id-0"))
+    write(commit(1), add("a"))
+    write(f"{1:020d}.checkpoint.json", add("a"))  # an early writer's: files, and nothing else
+    write(commit(2), add("b"))
+    write("_last_checkpoint", {"version": 1})
+    cache = SnapshotCache(Log(open_store(root), INDEXTABLES))
+    for _ in range(3):
+        assert cache.snapshot().metadata.id == "id-0"
+    assert cache.stats().versions.hits > 0
+    write(commit(0), protocol(), metadata(table_id="id-00"))
+    assert cache.snapshot().metadata.id == "id-00"
+
+
+# --- against a fresh handle -----------------------------------------------------------------------
+
+
+def observed(snapshot_of: Callable[[], Snapshot]) -> dict[str, Any]:
+    """All that a snapshot tells, or the error that there is instead."""
+    try:
+        snapshot = snapshot_of()
+        provenance = snapshot.provenance
+        return {
+            "version": snapshot.version,
+            "id": snapshot.metadata.id,
+            "protocol": snapshot.protocol,
+            "timestamp": snapshot.timestamp_ms,
+            "files": sorted(snapshot.files().select("path", "size", "version").collect().rows()),
+            "counts": (snapshot.num_files(), snapshot.total_size()),
+            "tombstones": sorted(snapshot.tombstones().select("path").collect()["path"]),
+            "transactions": sorted(
+                snapshot.transactions().select("appId", "txnVersion").collect().rows()
+            ),
+            "provenance": provenance,
+        }
+    except LakelogError as error:
+        return {"error": error.kind, "message": error.message}
+
+
+class Remembering(RuleBasedStateMachine):
+    """One handle that remembers, while everything happens to its log that may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(mkdtemp()) / "t"
+        self.now_ms = FIRST_MS + 1
+        self.generation = 0
+        self.store = open_store(self.root)
+
+    @initialize()
+    def begin(self) -> None:
+        self.made = Handmade(self.root)
+        log = replace(self.made.context(), store=self.store)
+        self.cache = SnapshotCache(log, clock=lambda: self.now_ms)
+        self.create()
+
+    def create(self) -> None:
+        self.commits: list[list[Action]] = []
+        self.floor = 0
+        self.generation += 1
+        self.write(0, [protocol(), metadata(table_id=f"id-{self.generation % 10}")])
+
+    def write(self, version: int, actions: list[Action]) -> None:
+        self.commits[version:] = [actions]
+        self.made.commit(version, *actions, at_ms=self.now_ms)
+
+    @property
+    def latest(self) -> int:
+        return len(self.commits) - 1
+
+    @rule(wait_ms=st.sampled_from([7, 60, 150, 4_000]))
+    def time_passes(self, wait_ms: int) -> None:
+        self.now_ms += wait_ms
+
+    @rule(name=st.integers(0, 5), kind=st.sampled_from([add, remove]), count=st.integers(1, 3))
+    def others_commit(self, name: int, kind: Any, count: int) -> None:
+        for _ in range(count):
+            txn = {"txn": {"appId": f"a{name}", "version": self.latest}}
+            more = {"deletionTimestamp": 5} if kind is remove else {}
+            self.write(self.latest + 1, [kind(f"f{name}", **more), txn])
+
+    @precondition(lambda self: self.latest > 0)
+    @rule(name=st.integers(0, 5))
+    def the_last_commit_is_written_over(self, name: int) -> None:
+        self.write(self.latest, [add(f"f{name}")])
+
+    @precondition(lambda self: self.latest > self.floor)
+    @rule()
+    def the_last_commit_is_lost(self) -> None:
+        (self.made.log / commit(self.latest)).unlink()
+        self.commits.pop()
+
+    @rule(pointed=st.booleans(), back=st.integers(0, 2))
+    def a_checkpoint_is_written(self, pointed: bool, back: int) -> None:
+        version = max(self.floor, self.latest - back)
+        last: dict[tuple[str, str], Action] = {}
+        for action in (a for actions in self.commits[: version + 1] for a in actions):
+            ((kind, body),) = action.items()
+            key = "file" if kind in {"add", "remove"} else kind
+            last[key, str(body.get("path") or body.get("appId"))] = action
+        path = self.made.checkpoint(version, *last.values())
+        os.utime(path, ns=(self.now_ms * 1_000_000, self.now_ms * 1_000_000))
+        self.floor = version
+        if pointed:
+            self.made.write("_last_checkpoint", json.dumps({"version": version}).encode())
+
+    @rule(keep=st.booleans())
+    def old_commits_are_cleaned_up(self, keep: bool) -> None:
+        for path in self.made.log.glob("*.json"):
+            if int(path.stem) < self.floor + (not keep):
+                path.unlink()
+
+    @rule()
+    def the_table_is_made_anew(self) -> None:
+        shutil.rmtree(self.made.log)
+        self.made = Handmade.__new__(Handmade)
+        self.made.root, self.made.log = self.root, self.root / "_delta_log"
+        self.made.log.mkdir()
+        self.create()
+
+    @rule()
+    def everything_is_forgotten(self) -> None:
+        self.cache.clear()
+
+    @rule(back=st.integers(0, 3))
+    def a_version_is_asked_for(self, back: int) -> None:
+        version = max(0, self.latest - back)
+        context = self.made.context()
+        expected = observed(lambda: Snapshot.open(context, version))
+        assert observed(lambda: self.cache.snapshot(version)) == expected
+
+    @invariant()
+    def the_latest_is_that_of_a_fresh_handle(self) -> None:
+        context = self.made.context()
+        expected = observed(lambda: Snapshot.open(context))
+        assert observed(self.cache.snapshot) == expected
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.root.parent)
+
+
+TestRemembering = Remembering.TestCase
+TestRemembering.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+def test_threads_share_a_handle_while_others_commit(made: Handmade) -> None:
+    table = Table(made.context())
+    written = [4]
+    stop = threading.Event()
+
+    def read(_: int) -> int:
+        rounds = 0
+        while not stop.is_set() or not rounds:
+            least = written[0]
+            snapshot = table.snapshot(max_staleness=0.0 if rounds % 2 else 0.001)
+            assert rounds % 2 == 0 or snapshot.version >= least
+            assert snapshot.num_files() == snapshot.version
+            past = table.snapshot(rounds % 5)
+            assert paths(past) == [f"f{n}" for n in range(1, past.version + 1)]
+            if rounds % 7 == 6:
+                table.clear_cache()
+            rounds += 1
+        return rounds
+
+    with ThreadPoolExecutor(6) as pool:
+        readers = [pool.submit(read, n) for n in range(6)]
+        try:
+            for version in range(5, 40):
+                data = json.dumps(add(f"f{version}")).encode()
+                # As a writer does: nothing is there until all of it is.
+                made.write(".staged", data, FIRST_MS + version)
+                (made.log / ".staged").rename(made.log / commit(version))
+                written[0] = version
+        finally:
+            stop.set()
+        assert all(reader.result() for reader in readers)
+    assert table.snapshot().num_files() == 39
+
+
+def test_a_look_that_began_later_serves_all_who_waited(made: Handmade) -> None:
+    slow = InjectingStore(open_store(made.root), latency_s=0.05)
+    table = Table(replace(made.context(), store=slow))
+    table.snapshot()
+    before = len(slow.operations)
+    with ThreadPoolExecutor(12) as pool:
+        versions = {s.version for s in pool.map(lambda _: table.snapshot(), range(12))}
+    assert versions == {4}
+    assert len(slow.operations) - before <= 2 * 3  # the first look, and one for all the others
+
+
+def test_a_state_that_decodes_later_is_held_only_while_somebody_has_it(
+    made: Handmade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakelog.log.state._SMALL_TAIL_BYTES", 0)
+    watched = Watched(made)
+    snapshot = watched.cache.snapshot()
+    assert watched.cache.stats().states == 0
+    assert paths(snapshot) == paths(watched.cache.snapshot())
+    assert watched.read(lambda: paths(watched.cache.snapshot())) == ["_last_checkpoint"]
+    del snapshot
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert paths(watched.cache.snapshot()) == ["f1", "f2", "f3", "f4"]
