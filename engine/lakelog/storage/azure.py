@@ -217,9 +217,10 @@ class _Blocks:
 
     async def send(self, number: int, data: bytes, *, last: bool) -> None:  # noqa: ARG002 - as any other
         self._count = max(self._count, number + 1)
+        options = _timeouts(self._filesystem)
         async with self._blob() as blob:
             await blob.stage_block(
-                self._name(number), data, length=len(data), **_timeouts(self._filesystem)
+                self._name(number), data, length=len(data), retry_total=0, **options
             )
 
     async def finish(self) -> None:

@@ -293,7 +293,7 @@ class CloudStore(FsspecStore):
         bucket = self._split("")[0]
         request = self._cloud.delete_many(self._filesystem, bucket, list(keys))
         try:
-            failed = await asyncio.wait_for(request, deadline_s(0) * 10)
+            failed = await asyncio.wait_for(request, deadline_s(0))
         except Exception as cause:  # noqa: BLE001 - any driver's
             return [unavailable(path, cause) for path in paths]
         return [
@@ -312,9 +312,8 @@ class CloudStore(FsspecStore):
         token: str | None = None
         while True:
             try:
-                page = self._run(
-                    self._cloud.list_page(self._filesystem, bucket, prefix, token), folder
-                )
+                request = self._cloud.list_page(self._filesystem, bucket, prefix, token)
+                page = self._run(asyncio.wait_for(request, deadline_s(0) * 2), folder)
             except NotFoundError:
                 return
             files = [entry for entry in page.files if entry.name and entry.name[-1] != "/"]

@@ -12,7 +12,7 @@ import asyncio
 import datetime as dt
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -28,7 +28,6 @@ from lakelog.storage.conditional import (
     class_names,
     deadline_s,
     judge_status,
-    replace_until_certain,
 )
 
 _CONNECT_S, _READ_S = 10, 20
@@ -78,7 +77,7 @@ class Gcs:
 
     def parts(self, filesystem: Any, bucket: str, key: str) -> _Session:
         """A resumable upload."""
-        return _Session(filesystem, bucket, key, self.judge)
+        return _Session(filesystem, bucket, key)
 
     async def copy(
         self,
@@ -176,16 +175,9 @@ class _Session:
 
     in_flight = 1  # bytes go in order
 
-    def __init__(
-        self,
-        filesystem: Any,
-        bucket: str,
-        key: str,
-        judge: Callable[[BaseException], Verdict],
-    ) -> None:
+    def __init__(self, filesystem: Any, bucket: str, key: str) -> None:
         self._filesystem = filesystem
         self._bucket, self._key = bucket, key
-        self._judge = judge
         self._url = ""
         self._sent_bytes = 0
         self._in_doubt = False
@@ -201,12 +193,11 @@ class _Session:
         )
         self._url = headers["Location"]
 
-    async def send(self, number: int, data: bytes, *, last: bool) -> None:
+    async def send(self, number: int, data: bytes, *, last: bool) -> None:  # noqa: ARG002 - in order
         if last:
             self._rest = data
             return
-        name = f"part {number}"
-        await replace_until_certain(lambda: self._push(data, "*"), self._judge, name, len(data))
+        await self._push(data, "*")
         self._sent_bytes += len(data)
 
     async def finish(self) -> None:

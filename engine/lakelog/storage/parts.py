@@ -33,7 +33,7 @@ class Parts(Protocol):
         ...
 
     async def send(self, number: int, data: bytes, *, last: bool) -> None:
-        """Send a part; the driver, or this, tries again what may pass.
+        """Send a part; again, where that failed in a way that may pass.
 
         Args:
             number: 0 and on.
@@ -60,7 +60,7 @@ class PartedUpload(BufferedUpload):
         path: The file, for messages.
         loop: The driver's event loop.
         parts: Where parts go.
-        judge: Reads an error of `Parts.finish`.
+        judge: Reads an error of `Parts.send` or `Parts.finish`.
         put: Writes a file of one part.
     """
 
@@ -91,9 +91,12 @@ class PartedUpload(BufferedUpload):
             self._wait(self._surely(self._parts.begin()))
         while len(self._sent) >= self._parts.in_flight:
             self._sent.popleft().result()
-        step = self._surely(self._parts.send(self._count, piece, last=last))
-        self._sent.append(asyncio.run_coroutine_threadsafe(step, self._loop))
-        self._count += 1
+        number, self._count = self._count, self._count + 1
+        sending = replace_until_certain(
+            lambda: self._parts.send(number, piece, last=last), self._judge, self._path, len(piece)
+        )
+        step = asyncio.run_coroutine_threadsafe(self._surely(sending), self._loop)
+        self._sent.append(step)
 
     def _finish(self, rest: bytes) -> None:
         if not self._count:
