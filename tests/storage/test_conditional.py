@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import types
+import zipfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -383,10 +384,25 @@ def test_what_cannot_create_exclusively_refuses_by_name(url: str, protocol: str)
         lambda: store.put_if_absent("log/1", b"x"),
         lambda: store.put("log/1", b"x"),
         lambda: store.delete("log/1"),
+        lambda: store.upload("log/1"),
+        lambda: store.move("log/1", "log/2"),
+        lambda: store.delete_many(["log/1"]),
     ]
     for write in writes:
         with pytest.raises(UnsupportedStoreError, match="cannot create"):
             write()
+
+
+def test_a_store_that_only_reads_is_walked(tmp_path: Any) -> None:
+    names = ["t/a", "t/log/1", "t/log/deep/2", "other/3"]
+    with zipfile.ZipFile(tmp_path / "tables.zip", "w") as archive:
+        for name in names:
+            archive.writestr(name, name)
+    store = open_store(f"zip://t::{tmp_path}/tables.zip")
+    found = {e.name: e.size_bytes for batch in store.walk() for e in batch}
+    assert found == {"a": 3, "log/1": 7, "log/deep/2": 12}
+    assert [e.name for batch in store.walk("log/deep") for e in batch] == ["2"]
+    assert list(store.walk("nowhere")) == []
 
 
 def test_a_driver_that_only_calls_itself_s3_is_refused() -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakelog.errors import OutcomeUnknownError, UnavailableError, UnsupportedStoreError
+from lakelog.errors import (
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+    UnsupportedStoreError,
+)
 from lakelog.storage import durable
 from lakelog.storage.local import LocalStore
 
@@ -331,3 +338,280 @@ def test_a_created_file_has_the_rights_that_the_umask_leaves(store: LocalStore) 
         os.umask(before)
     modes = {os.stat(f"{store.root}/log/{n}").st_mode & 0o777 for n in (1, 2)}
     assert modes == {0o640}
+
+
+# --- uploads -------------------------------------------------------------------------------------
+
+LARGE = bytes(range(256)) * 10_000  # more than two pieces
+
+
+def upload(store: LocalStore, path: str = "log/1", data: bytes = LARGE) -> None:
+    with store.upload(path) as each:
+        each.write(data)
+
+
+def temporaries(store: LocalStore) -> list[str]:
+    return [name for name in names(store) if durable.TEMPORARY.fullmatch(name)]
+
+
+def test_an_upload_grows_under_a_hidden_name_and_is_durable_when_it_is_closed(
+    store: LocalStore, monkeypatch: Patch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append("folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
+        real(descriptor)
+
+    monkeypatch.setattr(f"{OS}.fsync", fsync)
+    each = store.upload("log/1")
+    each.write(LARGE)
+    (temporary,) = temporaries(store)
+    assert 0 < os.path.getsize(f"{store.root}/log/{temporary}") < len(LARGE)
+    assert [e.name for e in store.list_from("log")] == ["0"]
+    assert synced == []
+    each.close()
+    assert synced == ["file", "folder"]
+    assert names(store) == ["0", "1"]
+    assert store.read("log/1") == LARGE
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize("call", ["write", "fsync", "close"])
+def test_an_upload_onto_a_full_disk_writes_nothing_and_leaves_nothing(
+    store: LocalStore, monkeypatch: Patch, number: int, call: str
+) -> None:
+    store.put("log/1", b"before")
+    each = store.upload("log/1")
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{OS}.{call}", failing(number))
+
+        def write_and_close() -> None:
+            each.write(LARGE)
+            each.close()
+
+        with pytest.raises(UnavailableError, match="nothing was written"):
+            write_and_close()
+    assert each.closed
+    assert names(store) == ["0", "1"]
+    assert store.read("log/1") == b"before"
+    each.abandon()
+
+
+def test_an_upload_whose_write_failed_does_not_appear_when_it_is_closed_all_the_same(
+    store: LocalStore, monkeypatch: Patch
+) -> None:
+    each = store.upload("log/1")
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{OS}.write", failing(errno.ENOSPC))
+        with pytest.raises(UnavailableError):
+            each.write(LARGE)
+    with pytest.raises(UnavailableError, match="earlier"):
+        each.write(b"more")
+    with pytest.raises(UnavailableError, match="earlier"):
+        each.close()
+    each.close()
+    assert names(store) == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(errno.ENOSPC, UnavailableError), (errno.EIO, OutcomeUnknownError)],
+)
+def test_an_upload_that_cannot_be_named_is_certain_only_where_nothing_can_have_happened(
+    store: LocalStore, monkeypatch: Patch, number: int, error: type[Exception]
+) -> None:
+    monkeypatch.setattr(f"{OS}.replace", failing(number))
+    with pytest.raises(error):
+        upload(store)
+    assert names(store) == ["0"]
+
+
+def test_an_upload_whose_folder_cannot_be_synced_is_of_unknown_outcome(
+    store: LocalStore, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(durable, "_sync_descriptor", failing(errno.EIO))
+    with pytest.raises(OutcomeUnknownError, match="crash"):
+        upload(store)
+    assert store.read("log/1") == LARGE
+    assert names(store) == ["0", "1"]
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+def test_an_interrupted_upload_leaves_no_temporary_file(
+    store: LocalStore, monkeypatch: Patch, call: str
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"{OS}.{call}", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        upload(store)
+    assert names(store) == ["0"]
+
+
+def test_an_upload_that_cannot_begin_leaves_no_open_file(
+    store: LocalStore, monkeypatch: Patch
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    real = os.open
+
+    def opened(path: str, flags: int, *rest: Any, **more: Any) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(path, flags, *rest, **more)
+
+    monkeypatch.setattr(f"{OS}.open", opened)
+    with pytest.raises(UnavailableError):
+        store.upload("log/1")
+    upload_of_another = LocalStore(str(store.root))
+    with pytest.raises(UnavailableError):
+        upload_of_another.upload("log/1")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def _upload_until_killed(root: str) -> None:
+    each = LocalStore(root).upload("log/1")
+    each.write(LARGE)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_upload_leaves_a_temporary_file_that_a_walk_finds(store: LocalStore) -> None:
+    process = multiprocessing.get_context("spawn").Process(
+        target=_upload_until_killed, args=(store.root,)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert [e.name for e in store.list_from("log")] == ["0"]
+    (left,) = temporaries(store)
+    (batch,) = store.walk("log")
+    assert sorted(e.name for e in batch) == [left, "0"]
+    assert store.delete_many([f"log/{left}"]) == []
+    assert names(store) == ["0"]
+
+
+# --- moves ---------------------------------------------------------------------------------------
+
+
+def test_a_move_makes_the_new_name_durable_before_the_old_one_is_gone(
+    store: LocalStore, monkeypatch: Patch
+) -> None:
+    store.put("aside/x", b"x")
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.path.basename(os.path.realpath(f"/proc/self/fd/{descriptor}")))
+        real(descriptor)
+
+    monkeypatch.setattr(f"{OS}.fsync", fsync)
+    store.move("log/0", "aside/0")
+    assert synced == ["aside", "log"]
+    store.move("aside/0", "aside/1")
+    assert synced == ["aside", "log", "aside"]
+    assert store.read("aside/1") == b"first"
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [
+        (errno.ENOSPC, UnavailableError),
+        (errno.EACCES, UnavailableError),
+        (errno.EXDEV, UnavailableError),
+        (errno.EIO, OutcomeUnknownError),
+        (errno.ESTALE, OutcomeUnknownError),
+    ],
+)
+def test_a_move_that_fails_is_certain_only_where_nothing_can_have_happened(
+    store: LocalStore, monkeypatch: Patch, number: int, error: type[Exception]
+) -> None:
+    monkeypatch.setattr(f"{OS}.replace", failing(number))
+    with pytest.raises(error):
+        store.move("log/0", "log/1")
+    assert names(store) == ["0"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EIO])
+def test_a_move_that_was_made_although_it_failed_is_recognised(
+    store: LocalStore, monkeypatch: Patch, number: int
+) -> None:
+    """As over NFS, where a request whose answer was lost is repeated."""
+    real = os.replace
+
+    def replace(*arguments: Any) -> None:
+        real(*arguments)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(f"{OS}.replace", replace)
+    store.move("log/0", "log/1")
+    assert names(store) == ["1"]
+
+
+def test_a_move_whose_file_goes_away_meanwhile_finds_none(
+    store: LocalStore, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(f"{OS}.replace", failing(errno.ENOENT))
+    with pytest.raises(NotFoundError):
+        store.move("log/0", "log/1")
+
+
+def test_a_move_whose_folder_cannot_be_synced_is_of_unknown_outcome(
+    store: LocalStore, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(durable, "_sync_descriptor", failing(errno.EIO))
+    with pytest.raises(OutcomeUnknownError, match="crash"):
+        store.move("log/0", "log/1")
+    assert names(store) == ["1"]
+
+
+def test_a_file_is_not_moved_over_a_folder(store: LocalStore) -> None:
+    store.put("log/deep/1", b"x")
+    with pytest.raises(UnavailableError):
+        store.move("log/0", "log/deep")
+    assert store.read("log/0") == b"first"
+    assert store.read("log/deep/1") == b"x"
+
+
+# --- deleting many, walking ----------------------------------------------------------------------
+
+
+def test_files_that_cannot_be_deleted_are_named_and_the_others_are_gone(
+    store: LocalStore, monkeypatch: Patch
+) -> None:
+    for n in range(1, 5):
+        store.put(f"log/{n}", DATA)
+    real = os.unlink
+
+    def unlink(name: str) -> None:
+        if name.endswith(("1", "3")):
+            raise OSError(errno.EACCES, "Permission denied")
+        real(name)
+
+    monkeypatch.setattr("lakelog.storage.local.os.unlink", unlink)
+    errors = store.delete_many([f"log/{n}" for n in range(7)])
+    assert [(type(e), e.path) for e in errors] == [
+        (UnavailableError, "log/1"),
+        (UnavailableError, "log/3"),
+    ]
+    assert names(store) == ["1", "3"]
+
+
+def test_a_walk_does_not_enter_linked_folders_and_skips_links_to_nothing(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "x").write_bytes(b"x")
+    os.symlink(tmp_path / "outside", f"{store.root}/log/out")
+    os.symlink(store.root, f"{store.root}/log/round")
+    os.symlink(f"{store.root}/nothing", f"{store.root}/log/gone")
+    os.symlink(tmp_path / "outside" / "x", f"{store.root}/log/file")
+    (batch,) = store.walk()
+    assert sorted(e.name for e in batch) == ["log/0", "log/file"]
+
+
+def test_a_walk_that_cannot_look_is_unavailable(store: LocalStore, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("lakelog.storage.local.os.scandir", failing(errno.EACCES))
+    with pytest.raises(UnavailableError):
+        list(store.walk())

@@ -160,6 +160,94 @@ def test_a_file_among_many_fails_at_its_turn(below: LogStore) -> None:
     assert [next(contents), next(contents)] == [b"0", b"0"]
 
 
+def upload(store: LogStore) -> None:
+    with store.upload("log/1") as each:
+        each.write(b"x")
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "written", "at_last"),
+    [
+        ("fail", UnavailableError, False, False),
+        ("unknown", OutcomeUnknownError, False, False),
+        ("lost", OutcomeUnknownError, True, True),
+        ("late", OutcomeUnknownError, False, True),
+    ],
+)
+def test_an_upload_fails_when_it_is_opened_or_before_or_after_it_is_closed(
+    tmp_path: Path, fault: Fault, error: type[Exception], written: bool, at_last: bool
+) -> None:
+    below = open_store(tmp_path)
+    with pytest.raises(UnavailableError):
+        upload(InjectingStore(below, [Rule(fault, "upload", nth=1)]))
+    assert list(below.walk()) == []
+    store = InjectingStore(below, [Rule(fault, "upload", nth=2)])
+    with pytest.raises(error):
+        upload(store)
+    assert (below.stat("log/1") is not None) is written
+    store.arrive()
+    found = [e.name for batch in below.walk() for e in batch]
+    assert found == (["log/1"] if at_last else [])
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "moved"),
+    [
+        ("fail", UnavailableError, False),
+        ("unknown", OutcomeUnknownError, False),
+        ("lost", OutcomeUnknownError, True),
+        ("late", OutcomeUnknownError, False),
+    ],
+)
+def test_a_move_fails_before_or_after_its_effect(
+    below: LogStore, fault: Fault, error: type[Exception], moved: bool
+) -> None:
+    below.put("log/1", b"x")
+    store = InjectingStore(below, [Rule(fault, "move", path="log/*")])
+    with pytest.raises(error):
+        store.move("log/1", "aside/1")
+    assert (below.stat("log/1") is None) is moved
+    assert (below.stat("aside/1") is not None) is moved
+
+
+def test_a_late_move_that_finds_nothing_disturbs_nobody(below: LogStore) -> None:
+    below.put("log/1", b"x")
+    store = InjectingStore(below, [Rule("late", "move")])
+    with pytest.raises(OutcomeUnknownError):
+        store.move("log/1", "aside/1")
+    below.delete("log/1")
+    store.put("log/2", b"x")
+    assert [e.name for batch in below.walk() for e in batch] == ["log/2"]
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("fault", ["fail", "lost", "unknown", "late"])
+def test_one_of_many_deletions_fails_and_the_others_are_done(
+    below: LogStore, nth: int, fault: Fault
+) -> None:
+    paths = [f"log/{n}" for n in (1, 2, 3)]
+    for path in paths:
+        below.put(path, b"x")
+    store = InjectingStore(below, [Rule(fault, "delete", nth=nth)])
+    (error,) = store.delete_many(paths)
+    assert isinstance(error, UnavailableError)
+    assert error.path == f"log/{nth}"
+    store.arrive()
+    left = [f"log/{e.name}" for e in below.list_from("log")]
+    assert left == ([error.path] if fault in {"fail", "unknown"} else [])
+
+
+def test_a_walk_fails_before_its_first_batch_or_after_its_last(below: LogStore) -> None:
+    below.put("log/1", b"x")
+    walk = InjectingStore(below, [Rule("fail", "walk")]).walk()
+    with pytest.raises(UnavailableError):
+        next(walk)
+    walk = InjectingStore(below, [Rule("lost", "walk")]).walk()
+    assert [e.name for e in next(walk)] == ["log/1"]
+    with pytest.raises(UnavailableError):
+        next(walk)
+
+
 def trips(store: LogStore, operation: Callable[[LogStore], object]) -> int:
     slept: list[float] = []
     operation(InjectingStore(store, latency_s=0.03, sleep=slept.append))
@@ -174,6 +262,8 @@ def test_requests_at_the_same_time_share_a_round_trip(below: LogStore) -> None:
     assert trips(below, lambda s: list(s.read_many(["log/1"] * 65))) == 2
     assert trips(below, lambda s: [s.read("log/0"), s.read("log/1")]) == 2
     assert trips(below, lambda s: s.put_if_absent("log/9", b"x")) == 1
+    assert trips(below, lambda s: s.delete_many([f"log/{n}" for n in range(65)])) == 2
+    assert trips(below, upload) == 2
 
 
 def test_a_small_file_is_opened_in_one_trip_if_its_size_is_known(below: LogStore) -> None:
@@ -202,6 +292,9 @@ def _write_until_killed(root: str, fault: Fault, kind: Kind) -> None:
     store.put("log/pointer", b"1")
     store.put_if_absent("log/2", b"x")
     store.put("log/pointer", b"2")
+    store.delete_many(["log/1", "log/2"])
+    with store.upload("log/uploaded") as each:
+        each.write(b"x")
     os._exit(0)
 
 
@@ -211,6 +304,9 @@ def _write_until_killed(root: str, fault: Fault, kind: Kind) -> None:
         ("kill_before", "put_if_absent", ["1", "pointer"]),
         ("kill_after", "put_if_absent", ["1", "2", "pointer"]),
         ("kill_before", "put", ["1", "2", "pointer"]),
+        ("kill_before", "delete", ["2", "pointer"]),
+        ("kill_after", "delete", ["pointer"]),
+        ("kill_after", "upload", ["pointer", "uploaded"]),
     ],
 )
 def test_a_process_dies_before_or_after_the_effect(

@@ -64,7 +64,13 @@ def test_nothing_is_written_below_a_file(store: LogStore) -> None:
     for write in (store.put_if_absent, store.put):
         with pytest.raises(UnavailableError):
             write("file/1", b"y")
+    with pytest.raises(UnavailableError), store.upload("file/1") as upload:
+        upload.write(b"y")
+    store.put("other", b"y")
+    with pytest.raises(UnavailableError):
+        store.move("other", "file/1")
     assert store.read("file") == b"x"
+    assert store.read("other") == b"y"
 
 
 def test_the_name_of_a_folder_is_taken(store: LogStore) -> None:

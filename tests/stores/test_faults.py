@@ -16,7 +16,9 @@ import pytest
 
 from lakelog.errors import LakelogError, NotFoundError, OutcomeUnknownError, UnavailableError
 from lakelog.storage import LogStore, conditional, remote
-from tests.stores.backends import Backend
+from lakelog.storage.base import Upload
+from lakelog.storage.parts import PART_BYTES
+from tests.stores.backends import BUCKET, Backend
 from tests.stores.chaos_proxy import ChaosProxy, Fault, Rule, Seen
 from tests.stores.conftest import CLOUDS, BackendOf, ProxyOf
 
@@ -308,3 +310,235 @@ def test_a_server_that_is_gone_is_unavailable_and_nothing_was_written(
     store = gone.open(direct.fresh())
     with pytest.raises(UnavailableError):
         store.put_if_absent(PATH, OWN)
+
+
+# --- uploads -------------------------------------------------------------------------------------
+
+PARTED = bytes(range(256)) * ((PART_BYTES >> 8) + 1)  # two parts
+PARTS = {
+    "moto": ("PUT", "partNumber="),
+    "ministack": ("PUT", "partNumber="),
+    "azurite": ("PUT", "comp=block&"),
+    "gcs": ("PUT", "upload_id="),
+}
+ENDS = {
+    "moto": ("POST", "uploadId="),
+    "ministack": ("POST", "uploadId="),
+    "azurite": ("PUT", "comp=blocklist"),
+    "gcs": ("PUT", "upload_id="),  # once the first part is there
+}
+
+
+def upload_but_the_end(proxy: ChaosProxy, store: LogStore, name: str) -> Upload:
+    """An upload whose first part has arrived, so that what comes is its last part and its end."""
+    method, target = PARTS[name]
+    with proxy.doing() as requests:
+        upload = store.upload(PATH)
+        upload.write(PARTED)
+        wanted = lambda r: r.method == method and target in r.target and r.status is not None
+        until = time.monotonic() + 20
+        while not any(map(wanted, requests)):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        time.sleep(0.05)  # for the answer to be read
+    return upload
+
+
+def closing(upload: Upload) -> Callable[[], bool]:
+    def close() -> bool:
+        upload.close()
+        return True
+
+    return close
+
+
+@pytest.mark.parametrize("fault", AFTER, ids=lambda f: f.value)
+def test_an_upload_whose_last_answer_is_lost_is_not_said_to_have_failed(
+    proxy: ChaosProxy,
+    store: LogStore,
+    direct: Backend,
+    location: str,
+    backend_name: str,
+    fault: Fault,
+) -> None:
+    upload = upload_but_the_end(proxy, store, backend_name)
+    with proxy.doing(Rule(fault, *ENDS[backend_name])) as requests:
+        said = outcome(closing(upload))
+    assert any(r.fault is fault for r in requests)
+    assert content(direct, location) == PARTED
+    # Only S3 cannot be asked what became of an upload that it no longer knows.
+    assert said is True or (said is OutcomeUnknownError and backend_name in {"moto", "ministack"})
+
+
+@pytest.mark.parametrize("fault", BEFORE, ids=lambda f: f.value)
+def test_an_upload_survives_one_fault_at_its_end(
+    proxy: ChaosProxy,
+    store: LogStore,
+    direct: Backend,
+    location: str,
+    backend_name: str,
+    fault: Fault,
+) -> None:
+    upload = upload_but_the_end(proxy, store, backend_name)
+    with proxy.doing(Rule(fault, *ENDS[backend_name])):
+        assert outcome(closing(upload)) is True
+    assert content(direct, location) == PARTED
+
+
+@pytest.mark.parametrize("fault", [Fault.BUSY, Fault.RESET], ids=lambda f: f.value)
+def test_an_upload_that_cannot_be_ended_claims_nothing_and_leaves_nothing(
+    proxy: ChaosProxy,
+    store: LogStore,
+    direct: Backend,
+    location: str,
+    backend_name: str,
+    fault: Fault,
+    soon_over: None,
+) -> None:
+    direct.open(location).put(PATH, OTHER)
+    upload = upload_but_the_end(proxy, store, backend_name)
+    with proxy.doing(Rule(fault, *ENDS[backend_name], times=ALWAYS)):
+        said = outcome(closing(upload))
+    assert said in {OutcomeUnknownError, UnavailableError}
+    assert content(direct, location) == OTHER
+    assert unfinished(direct, location) == 0
+
+
+@pytest.mark.parametrize("fault", [*BEFORE, *AFTER], ids=lambda f: f.value)
+def test_an_upload_survives_one_fault_of_a_part(
+    proxy: ChaosProxy,
+    store: LogStore,
+    direct: Backend,
+    location: str,
+    backend_name: str,
+    fault: Fault,
+) -> None:
+    with (
+        proxy.doing(Rule(fault, *PARTS[backend_name])) as requests,
+        store.upload(PATH) as upload,
+    ):
+        upload.write(PARTED)
+    assert any(r.fault is fault for r in requests)
+    assert content(direct, location) == PARTED
+
+
+@pytest.mark.parametrize("fault", [Fault.BUSY, Fault.RESET_AFTER], ids=lambda f: f.value)
+def test_an_upload_whose_parts_fail_has_certainly_written_nothing(
+    proxy: ChaosProxy,
+    store: LogStore,
+    direct: Backend,
+    location: str,
+    backend_name: str,
+    fault: Fault,
+    soon_over: None,
+) -> None:
+    upload = store.upload(PATH)
+    with proxy.doing(Rule(fault, *PARTS[backend_name], times=ALWAYS)):
+
+        def write_all() -> None:
+            with upload:
+                for _ in range(5):
+                    upload.write(PARTED)
+
+        with pytest.raises(UnavailableError):
+            write_all()
+    assert upload.closed
+    assert content(direct, location) is None
+    assert unfinished(direct, location) == 0
+
+
+def unfinished(direct: Backend, location: str) -> int:
+    """How many uploads the server still holds parts of, where it can be asked."""
+    filesystem: Any = getattr(direct.open(location), "_filesystem", None)
+    if hasattr(filesystem, "call_s3"):
+        answer = filesystem.call_s3("list_multipart_uploads", Bucket=BUCKET)
+        key = location.removeprefix(f"s3://{BUCKET}/")
+        return sum(each["Key"].startswith(key) for each in answer.get("Uploads", ()))
+    return 0
+
+
+# --- moving, deleting, walking -------------------------------------------------------------------
+
+ASIDE = "aside/00000000000000000007.json"
+COPIES = r"(aside(/|%2F)00000000000000000007\.json)"
+
+
+@pytest.mark.parametrize("fault", [*BEFORE, *AFTER], ids=lambda f: f.value)
+def test_a_move_survives_one_fault_of_its_copy(
+    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, fault: Fault
+) -> None:
+    store.put(PATH, OWN)
+    with proxy.doing(Rule(fault, WRITES, COPIES)) as requests:
+        store.move(PATH, ASIDE)
+    assert any(r.fault is fault for r in requests)
+    assert content(direct, location) is None
+    assert direct.open(location).read(ASIDE) == OWN
+
+
+@pytest.mark.parametrize("fault", BEFORE, ids=lambda f: f.value)
+def test_a_move_that_cannot_copy_leaves_the_file_where_it_is(
+    proxy: ChaosProxy,
+    store: LogStore,
+    direct: Backend,
+    location: str,
+    fault: Fault,
+    soon_over: None,
+) -> None:
+    store.put(PATH, OWN)
+    with (
+        proxy.doing(Rule(fault, WRITES, COPIES, times=ALWAYS)),
+        pytest.raises((OutcomeUnknownError, UnavailableError)),
+    ):
+        store.move(PATH, ASIDE)
+    assert content(direct, location) == OWN
+    assert direct.open(location).stat(ASIDE) is None
+
+
+def test_a_move_that_cannot_delete_is_of_unknown_outcome_and_both_stand(
+    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, soon_over: None
+) -> None:
+    store.put(PATH, OWN)
+    with (
+        proxy.doing(Rule(Fault.BUSY, "DELETE", ON_PATH, times=ALWAYS)),
+        pytest.raises(OutcomeUnknownError, match=ASIDE),
+    ):
+        store.move(PATH, ASIDE)
+    assert content(direct, location) == OWN
+    assert direct.open(location).read(ASIDE) == OWN
+
+
+def test_deletions_that_fail_are_named_and_the_others_are_done(
+    proxy: ChaosProxy,
+    store: LogStore,
+    direct: Backend,
+    location: str,
+    backend_name: str,
+    soon_over: None,
+) -> None:
+    paths = [PATH, *(f"log/{i}" for i in range(20))]
+    for path in paths:
+        store.put(path, OWN)
+    in_bulk = backend_name in {"moto", "ministack"}
+    rule = (
+        Rule(Fault.BUSY, "POST", r"\?delete", times=ALWAYS)
+        if in_bulk
+        else Rule(Fault.BUSY, "DELETE", ON_PATH, times=ALWAYS)
+    )
+    with proxy.doing(rule):
+        errors = store.delete_many(paths)
+    assert all(isinstance(error, UnavailableError) for error in errors)
+    assert [error.path for error in errors] == (paths if in_bulk else [PATH])
+    left = [f"log/{e.name}" for e in direct.open(location).list_from("log")]
+    assert sorted(left) == sorted(str(error.path) for error in errors)
+    assert store.delete_many(paths) == []
+    assert direct.open(location).list_from("log") == []
+
+
+def test_a_walk_survives_a_fault_and_fails_rather_than_miss_files_in_a_storm(
+    proxy: ChaosProxy, store: LogStore, soon_over: None
+) -> None:
+    store.put(PATH, OWN)
+    with proxy.doing(Rule(Fault.BUSY, "GET")):
+        assert [e.name for batch in store.walk("log") for e in batch] == [PATH.split("/")[1]]
+    with proxy.doing(Rule(Fault.BUSY, times=ALWAYS)), pytest.raises(UnavailableError):
+        list(store.walk("log"))

@@ -1,0 +1,218 @@
+"""Uploads in parts: how much is held, how many go at once, and what each store does of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import tracemalloc
+from typing import Any
+
+import pytest
+from fsspec.asyn import get_loop
+
+from lakelog.errors import UnavailableError
+from lakelog.storage import LogStore, open_store, s3
+from lakelog.storage.conditional import UNKNOWN, Verdict
+from lakelog.storage.parts import PART_BYTES, PartedUpload
+from tests.stores.backends import Backend
+from tests.stores.conftest import BackendOf
+from tests.stores.gcs_double import gcs_double
+from tests.stores.test_faults import unfinished
+
+MIB = 1 << 20
+
+
+class CountingParts:
+    """Parts that go nowhere, slowly."""
+
+    in_flight = 2
+
+    def __init__(self, fail_at: int | None = None) -> None:
+        self.fail_at = fail_at
+        self.sizes: dict[int, int] = {}
+        self.most_in_flight = 0
+        self.flying = 0
+        self.begun = self.finished = self.aborted = 0
+
+    async def begin(self) -> None:
+        self.begun += 1
+
+    async def send(self, number: int, data: bytes, *, last: bool) -> None:
+        self.flying += 1
+        self.most_in_flight = max(self.most_in_flight, self.flying)
+        await asyncio.sleep(0.01)
+        self.flying -= 1
+        if number == self.fail_at:
+            raise OSError("no")
+        self.sizes[number] = len(data)
+
+    async def finish(self) -> None:
+        self.finished += 1
+
+    async def abort(self) -> None:
+        self.aborted += 1
+
+
+def upload_to(parts: CountingParts) -> tuple[PartedUpload, dict[str, bytes]]:
+    put: dict[str, bytes] = {}
+
+    def judge(_: BaseException) -> Verdict:
+        return UNKNOWN
+
+    return PartedUpload("log/1", get_loop(), parts, judge, put.__setitem__), put
+
+
+def test_parts_are_all_of_one_size_but_the_last_and_few_at_a_time() -> None:
+    parts = CountingParts()
+    upload, put = upload_to(parts)
+    with upload:
+        for _ in range(5 * PART_BYTES // MIB):
+            upload.write(bytes(MIB))
+        upload.write(b"x")
+    assert parts.sizes == {**dict.fromkeys(range(5), PART_BYTES), 5: 1}
+    assert parts.most_in_flight == parts.in_flight
+    assert (parts.begun, parts.finished, parts.aborted) == (1, 1, 0)
+    assert put == {}
+
+
+def test_what_fits_in_a_part_is_one_request() -> None:
+    parts = CountingParts()
+    upload, put = upload_to(parts)
+    with upload:
+        upload.write(bytes(PART_BYTES))
+    assert put == {"log/1": bytes(PART_BYTES)}
+    assert (parts.begun, parts.finished, parts.aborted) == (0, 0, 0)
+
+
+def test_an_upload_holds_few_parts_however_long_it_is() -> None:
+    upload, _ = upload_to(CountingParts())
+    step = bytes(MIB)
+    tracemalloc.start()
+    try:
+        with upload:
+            for _ in range(160):
+                upload.write(step)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # A part being filled, one being handed on, two in flight.
+    assert peak < 6 * PART_BYTES
+
+
+@pytest.mark.parametrize("fail_at", [0, 1, 4])
+def test_a_part_that_fails_ends_the_upload_and_what_was_sent_is_thrown_away(fail_at: int) -> None:
+    parts = CountingParts(fail_at)
+    upload, _ = upload_to(parts)
+
+    def write_all() -> None:
+        with upload:
+            for _ in range(4 * PART_BYTES // MIB + 1):
+                upload.write(bytes(MIB))
+
+    with pytest.raises(UnavailableError, match="nothing was written"):
+        write_all()
+    assert (parts.begun, parts.finished, parts.aborted) == (1, 0, 1)
+
+
+@pytest.fixture(params=["moto", "ministack"])
+def s3_backend(backend_of: BackendOf, request: pytest.FixtureRequest) -> Backend:
+    return backend_of(request.param)
+
+
+def test_s3_an_abandoned_upload_leaves_no_parts(s3_backend: Backend) -> None:
+    location = s3_backend.fresh()
+    upload = s3_backend.open(location).upload("log/1")
+    upload.write(bytes(2 * PART_BYTES + 1))
+    upload.abandon()
+    assert unfinished(s3_backend, location) == 0
+
+
+def test_s3_what_is_too_large_for_one_copy_is_copied_in_parts(
+    s3_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "_COPIED_AT_ONCE_BYTES", 6 * MIB)
+    monkeypatch.setattr(s3, "_COPIED_PART_BYTES", 5 * MIB)
+    location = s3_backend.fresh()
+    store = s3_backend.open(location)
+    for size in (6 * MIB + 1, 10 * MIB, 10 * MIB + 1):
+        content = os.urandom(size)
+        store.put("log/1", content)
+        store.move("log/1", "aside/1")
+        assert store.read("aside/1") == content
+        assert store.stat("log/1") is None
+    assert unfinished(s3_backend, location) == 0
+
+
+def test_s3_files_that_may_not_be_deleted_are_named(
+    s3_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = s3_backend.open(s3_backend.fresh())
+    filesystem = store._filesystem
+    real = type(filesystem)._call_s3
+
+    async def call(self: Any, method: str, *rest: Any, **more: Any) -> Any:
+        if method != "delete_objects":
+            return await real(self, method, *rest, **more)
+        denied, *allowed = more["Delete"]["Objects"]
+        await real(self, method, *rest, **{**more, "Delete": {"Objects": allowed}})
+        return {"Errors": [{**denied, "Code": "AccessDenied", "Message": "Access Denied"}]}
+
+    for name in ("a", "b", "c"):
+        store.put(f"log/{name}", b"x")
+    monkeypatch.setattr(type(filesystem), "_call_s3", call)
+    (error,) = store.delete_many(["log/a", "log/b", "log/c"])
+    assert error.path == "log/a"
+    assert "AccessDenied" in str(error)
+    assert [e.name for e in store.list_from("log")] == ["a"]
+
+
+def test_gcs_bytes_that_were_not_kept_are_sent_again_and_sessions_end() -> None:
+    with gcs_double() as double:
+        double.held_back_bytes = 256 << 10
+        store = gcs_store(double.url)
+        content = os.urandom(2 * PART_BYTES + 7)
+        with store.upload("log/1") as upload:
+            upload.write(content)
+        assert store.read("log/1") == content
+        upload = store.upload("log/2")
+        upload.write(content)
+        upload.abandon()
+        assert double.unfinished_uploads == 0
+
+
+def test_gcs_a_copy_is_asked_for_until_it_is_done() -> None:
+    with gcs_double() as double:
+        double.rewrite_calls = 4
+        store = gcs_store(double.url)
+        store.put("log/a b%2F#1", b"content")
+        store.move("log/a b%2F#1", "aside/é/1")
+        assert store.read("aside/é/1") == b"content"
+        assert [e.name for batch in store.walk() for e in batch] == ["aside/é/1"]
+
+
+def gcs_store(url: str) -> LogStore:
+    import urllib.request
+
+    request = urllib.request.Request(
+        f"{url}/storage/v1/b", b'{"name": "tables"}', {"Content-Type": "application/json"}
+    )
+    urllib.request.urlopen(request, timeout=10).close()
+    return open_store("gs://tables/t", {"endpoint_url": url, "token": "anon"})
+
+
+def test_uploads_of_several_threads_do_not_mix(s3_backend: Backend) -> None:
+    store = s3_backend.open(s3_backend.fresh())
+
+    def work(me: int) -> None:
+        with store.upload(f"log/{me}") as upload:
+            for _ in range(2 * PART_BYTES // MIB + 1):
+                upload.write(bytes([me]) * MIB)
+
+    threads = [threading.Thread(target=work, args=(me,)) for me in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for me in range(4):
+        assert store.read(f"log/{me}") == bytes([me]) * (2 * PART_BYTES + MIB)
