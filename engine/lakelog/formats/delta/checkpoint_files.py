@@ -1,13 +1,20 @@
-"""One Parquet file of a checkpoint, written in pieces of whole row groups."""
+"""The files that a checkpoint is made of, written in pieces, whole or not at all."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.formats.base import StagedFile
+from lakelog.formats.delta.checkpoint_rows import action_rows, encoded
+from lakelog.formats.delta.checkpoint_typed import TypedCopies, with_texts
+from lakelog.formats.delta.paths import encode_paths
+from lakelog.formats.encode import encode_rows
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
 
@@ -16,23 +23,57 @@ _DICTIONARY = ("partitionValues", "tags", "storageType", "clusteringProvider")
 """Fields of few different values; dictionaries of the others would be given up again."""
 _NO_BOUNDS = ("add.stats", "metaData", "protocol", "domainMetadata", "txn")
 """Columns whose least and greatest values would lengthen the footer and help nobody."""
+_NOT_IN_REMOVES = ("stats", "tags")
+
+
+class CheckpointFile(Protocol):
+    """A file that grows. `prepare` may run ahead, in any thread; the others one after another."""
+
+    path: str
+    target: str
+    num_actions: int
+
+    def prepare(self, rows: pl.DataFrame, kind: str) -> Any:
+        """The rows of one action type, flattened, as the file has them."""
+        ...
+
+    def append(self, prepared: Any) -> None:
+        """Take rows.
+
+        Raises:
+            UnavailableError: The store failed.
+            UnsupportedStoreError: The store has a `refusal`.
+        """
+        ...
+
+    def close(self) -> StagedFile:
+        """Make the file appear, whole.
+
+        Raises:
+            OutcomeUnknownError: It may have appeared.
+            UnavailableError: It certainly did not.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Leave nothing of an unfinished file behind."""
+        ...
 
 
 @dataclass(eq=False)
 class ParquetFile:
-    """A file that grows; nothing stands under its name before `close`.
+    """A file of Parquet.
 
     Attributes:
         store: Where it is written.
-        path: Where it stands for now.
+        path: Where it stands for now; nothing does before `close`.
         target: Where it is to stand.
         schema: Its columns.
         compression: Parquet codec, as pyarrow spells it.
         row_group_rows: Rows of a row group; the last has fewer.
-        num_actions: Rows given so far.
-        num_adds: Rows of live files among them.
-        pending: Rows not yet written.
-        metadata: Key-value metadata for the footer, set before `close`.
+        typed: The typed copies that live files get; None for none.
+        options: Further keyword arguments for `pyarrow.parquet.ParquetWriter`.
+        num_actions: Rows taken so far.
     """
 
     store: LogStore
@@ -41,40 +82,40 @@ class ParquetFile:
     schema: pa.Schema
     compression: str
     row_group_rows: int
+    typed: TypedCopies | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     num_actions: int = 0
-    num_adds: int = 0
-    pending: int = 0
-    metadata: dict[str, str] = field(default_factory=dict)
     _tables: list[pa.Table] = field(default_factory=list)
+    _waiting: int = 0
     _upload: Upload | None = None
     _writer: pq.ParquetWriter | None = None
     _sink: _Sink = field(init=False)
 
-    def append(self, rows: pa.Table) -> None:
-        """Take rows; whole row groups are written, the rest waits.
+    def prepare(self, rows: pl.DataFrame, kind: str) -> pa.Table:
+        """See `CheckpointFile`. Memory: the rows, once more."""
+        if kind not in {"add", "remove"}:
+            return action_rows(rows, kind, self.schema)
+        derived = {}
+        if kind == "add":
+            rows = with_texts(rows)
+            derived = self.typed.columns(rows) if self.typed is not None else {}
+        return action_rows(encoded(rows), kind, self.schema, derived)
 
-        Raises:
-            UnavailableError: The store failed.
-            UnsupportedStoreError: The store has a `refusal`.
-        """
-        self.num_actions += rows.num_rows
-        self.pending += rows.num_rows
-        self._tables.append(rows)
-        if self.pending >= self.row_group_rows:
-            self._flush(self.pending - self.pending % self.row_group_rows)
+    def append(self, prepared: pa.Table) -> None:
+        """See `CheckpointFile`; whole row groups are written, the rest waits."""
+        self.num_actions += prepared.num_rows
+        self._waiting += prepared.num_rows
+        self._tables.append(prepared)
+        if self._waiting >= self.row_group_rows:
+            self._write(self._waiting - self._waiting % self.row_group_rows)
 
-    def flush(self) -> None:
-        """Write what waits as a row group of its own."""
-        if self.pending:
-            self._flush(self.pending)
-
-    def _flush(self, rows: int) -> None:
+    def _write(self, rows: int) -> None:
         table = pa.concat_tables(self._tables)
         writer = self._writer if self._writer is not None else self._start()
         writer.write_table(table[:rows], row_group_size=self.row_group_rows)
         rest = table[rows:]
-        self.pending = rest.num_rows
-        self._tables = [rest] if self.pending else []
+        self._waiting = rest.num_rows
+        self._tables = [rest] if self._waiting else []
 
     def _start(self) -> pq.ParquetWriter:
         self._upload = self.store.upload(self.path)
@@ -90,20 +131,15 @@ class ParquetFile:
             write_page_checksum=True,
             store_decimal_as_integer=True,
             store_schema=False,
+            **self.options,
         )
         return self._writer
 
     def close(self) -> StagedFile:
-        """Write what waits and the footer, and make the file appear.
-
-        Raises:
-            OutcomeUnknownError: It may have appeared.
-            UnavailableError: It certainly did not.
-        """
-        self.flush()
+        """See `CheckpointFile`."""
+        if self._waiting:
+            self._write(self._waiting)
         writer = self._writer if self._writer is not None else self._start()
-        if self.metadata:
-            writer.add_key_value_metadata(self.metadata)
         writer.close()
         assert self._upload is not None
         size_bytes = self._upload.tell()
@@ -111,7 +147,7 @@ class ParquetFile:
         return StagedFile(self.path, self.target, size_bytes, self.num_actions)
 
     def abandon(self) -> None:
-        """Leave nothing of an unfinished file behind."""
+        """See `CheckpointFile`."""
         if self._upload is None:
             return
         if self._writer is not None and self._writer.is_open:
@@ -119,6 +155,53 @@ class ParquetFile:
             self._sink.is_void = True
             self._writer.close()
         self._upload.abandon()
+
+
+@dataclass(eq=False)
+class JsonFile:
+    """A manifest of NDJSON; attributes as `ParquetFile` has them.
+
+    Attributes:
+        stats_as_json: Whether statistics are written.
+    """
+
+    store: LogStore
+    path: str
+    target: str
+    stats_as_json: bool = True
+    num_actions: int = 0
+    _upload: Upload | None = None
+
+    def prepare(self, rows: pl.DataFrame, kind: str) -> tuple[bytes, int]:
+        """See `CheckpointFile`. Memory: the texts."""
+        if kind in {"add", "remove"}:
+            rows = with_texts(rows) if kind == "add" else rows.drop(_NOT_IN_REMOVES, strict=False)
+            rows = rows.with_columns(pl.lit(value=False).alias("dataChange"))
+            rows = rows.drop("extra", *(() if self.stats_as_json else ("stats",)), strict=False)
+        elif kind != "checkpointMetadata":
+            rows = rows.drop("extra", strict=False)
+        return b"".join(encode_rows(rows, "delta", encode_paths, ahead=False)), rows.height
+
+    def append(self, prepared: tuple[bytes, int]) -> None:
+        """See `CheckpointFile`."""
+        if self._upload is None:
+            self._upload = self.store.upload(self.path)
+        text, rows = prepared
+        self._upload.write(text)
+        self.num_actions += rows
+
+    def close(self) -> StagedFile:
+        """See `CheckpointFile`."""
+        if self._upload is None:
+            self._upload = self.store.upload(self.path)
+        size_bytes = self._upload.tell()
+        self._upload.close()
+        return StagedFile(self.path, self.target, size_bytes, self.num_actions)
+
+    def abandon(self) -> None:
+        """See `CheckpointFile`."""
+        if self._upload is not None:
+            self._upload.abandon()
 
 
 def _leaves(schema: pa.Schema) -> list[str]:

@@ -19,6 +19,7 @@ from lakelog.formats.wire import Leaf, Node, Wire
 _WIRE = Wire.of("delta")
 _OLDEST = pl.CompatLevel.oldest()
 _MAX_ROW_INDEX = "maxRowIndex"
+_VERSION = "version"
 _PRESENT = {"deletionVector": "dvStorageType"}
 """Structs that are null where this column is; others are there in every row."""
 
@@ -87,21 +88,23 @@ def _struct(
             children.append(_struct(rows, known, field.type, inner, {}))
         elif field.name == _MAX_ROW_INDEX:
             children.append(_max_row_index(rows, field.type))
+        elif field.name == _VERSION and known is None:
+            children.append(_version(rows, field.type))
         else:
             children.append(_leaf(rows, known, field.type))
     mask = None
     if present is not None and rows[present].null_count():
-        mask = _arrow(rows[present].is_null(), pa.bool_())
+        mask = to_arrow(rows[present].is_null(), pa.bool_())
     return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
 
 
 def _leaf(rows: pl.DataFrame, known: Leaf | None, type_: pa.DataType) -> pa.Array:
     if known is None or known.column not in rows.columns:
         return pa.nulls(rows.height, type_)
-    return _arrow(rows[known.column], type_)
+    return to_arrow(rows[known.column], type_)
 
 
-def _arrow(values: pl.Series, type_: pa.DataType) -> pa.Array:
+def to_arrow(values: pl.Series, type_: pa.DataType) -> pa.Array:
     """A column in `type_`; null as a whole where all of it is null, which Arrow writes faster."""
     if values.null_count() == values.len():
         return pa.nulls(values.len(), type_)
@@ -117,4 +120,10 @@ def _max_row_index(rows: pl.DataFrame, type_: pa.DataType) -> pa.Array:
     if not named.any():
         return pa.nulls(rows.height, type_)
     found = texts.set(~named, None).str.json_path_match(f"$.deletionVector.{_MAX_ROW_INDEX}")
-    return _arrow(found.cast(pl.Int64, strict=False), type_)
+    return to_arrow(found.cast(pl.Int64, strict=False), type_)
+
+
+def _version(rows: pl.DataFrame, type_: pa.DataType) -> pa.Array:
+    """The version that a checkpointMetadata action names: it has no column of its own."""
+    found = rows["extra"].str.json_path_match(f"$.{_VERSION}")
+    return to_arrow(found.cast(pl.Int64), type_)

@@ -2,39 +2,101 @@
 
 Files are written under names that no reader looks at; sidecars stand under their final names at
 once, for nobody looks at them before a manifest names them. Rows that are no file actions come
-first, where readers find them soonest.
+first, where readers find them soonest; in a multi-part checkpoint they are where Spark puts them,
+in the part of a null path.
 
-Source: Delta protocol, Checkpoints; Sidecar Files; Last Checkpoint File Schema.
+Source: Delta protocol, Checkpoints; Sidecar Files; V2 Spec; Last Checkpoint File Schema.
 """
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 import pyarrow as pa
 
 from lakelog import actions
 from lakelog.errors import InvalidInputError, LakelogError
-from lakelog.formats.base import Checkpoint, CheckpointPlan, StagedCheckpoint
-from lakelog.formats.delta.checkpoint_files import ParquetFile
-from lakelog.formats.delta.checkpoint_rows import action_rows, columns_of, encoded
-from lakelog.formats.delta.checkpoint_schema import classic_schema, file_columns, spark_schema
-from lakelog.formats.delta.hints import checksum
-from lakelog.formats.delta.names import LAST_CHECKPOINT, LOG_FOLDER, classic_name, rank_of
+from lakelog.formats.base import (
+    STRUCT_STATISTICS,
+    Checkpoint,
+    CheckpointPlan,
+    SidecarFile,
+    StagedCheckpoint,
+    StagedFile,
+)
+from lakelog.formats.delta.checkpoint_files import CheckpointFile, JsonFile, ParquetFile
+from lakelog.formats.delta.checkpoint_lanes import Lanes
+from lakelog.formats.delta.checkpoint_manifest import (
+    META_ORDER,
+    Held,
+    checkpoint_metadata,
+    count_actions,
+    manifest_tags,
+    pointer_bytes,
+    sidecar_rows,
+)
+from lakelog.formats.delta.checkpoint_rows import columns_of
+from lakelog.formats.delta.checkpoint_schema import (
+    classic_schema,
+    file_columns,
+    manifest_schema,
+    sidecar_schema,
+)
+from lakelog.formats.delta.checkpoint_typed import TypedCopies
+from lakelog.formats.delta.fingerprints import SidecarRecord
+from lakelog.formats.delta.murmur3 import part_of, part_of_others
+from lakelog.formats.delta.names import (
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    SIDECAR_FOLDER,
+    classic_name,
+    manifest_name,
+    part_name,
+    rank_of,
+)
+from lakelog.formats.delta.path_filters import filter_options
+from lakelog.formats.delta.paths import encode_paths
+from lakelog.formats.digest import Digest
 from lakelog.storage import LogStore
 
-LAYOUTS = ("classic",)
-_FIRST = ("protocol", "metaData", "domainMetadata", "txn")
-_LONGEST_SCHEMA = 20_000
-"""Characters of a schema that the pointer still repeats; as Spark decides it."""
+LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet", "classic-v2")
+"""``classic-v2`` is a manifest under the name of a classic checkpoint, which readers without V2
+find, and refuse for the protocol in it; it reads as ``classic``."""
+
+_WAITING_GROUPS = 4
+"""Row groups' worth of rows that may wait in all parts of a multi-part checkpoint together."""
+_LEAST_GROUP_ROWS = 1_000
+
+
+@dataclass(eq=False)
+class _Sidecar:
+    """A sidecar that is being written."""
+
+    file: ParquetFile
+    record: SidecarRecord | None
+    given: int = 0
+    action: SidecarFile | None = None
+    staged: StagedFile | None = None
+
+
+@dataclass
+class _Counts:
+    """Rows given to the writer."""
+
+    adds: int = 0
+    removes: int = 0
+    meta: list[pl.DataFrame] = field(default_factory=list)
 
 
 class DeltaCheckpointWriter:
     """Writes one checkpoint; see `lakelog.formats.base.CheckpointWriter`.
+
+    Rows are encoded in threads of their own while the caller makes the next. V2 sidecars are
+    closed after `CheckpointPlan.part_actions` file actions, in the order given; each carries
+    filters of its paths.
 
     Args:
         store: Store of the table.
@@ -42,8 +104,16 @@ class DeltaCheckpointWriter:
         unique: Gives UUIDs for the names.
 
     Raises:
-        InvalidInputError: The layout is none of Delta's.
+        InvalidInputError: The layout is none of Delta's, or cannot have so many parts, or cannot
+            keep sidecars.
+
+    Memory: three batches of rows and a row group; for a multi-part checkpoint, four row groups.
     """
+
+    digest_of: Callable[[pl.DataFrame], Digest] | None = None
+    """Digest of rows of one kind. Where it is set, before `write_meta`, the manifest records of
+    each sidecar what it holds (`lakelog.formats.delta.fingerprints`), so that a later checkpoint
+    may keep it."""
 
     def __init__(
         self,
@@ -51,121 +121,296 @@ class DeltaCheckpointWriter:
         plan: CheckpointPlan,
         unique: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> None:
-        if plan.layout not in LAYOUTS:
-            raise InvalidInputError(
-                "Delta has no such checkpoint layout",
-                found=plan.layout,
-                expected=", ".join(LAYOUTS),
-            )
+        _check(plan)
         self._store = store
         self._plan = plan
         self._unique = unique
-        self._schema = classic_schema(file_columns(stats_as_json=plan.stats_as_json))
-        wanted = {c for kind in actions.FILE_ACTIONS for c in columns_of(kind, self._schema)}
-        self.columns = tuple(name for name in actions.schema() if name in wanted)
-        self._file = self._new_file(classic_name(plan.version))
-        self._staged: list[str] = []
+        self._counts = _Counts()
+        self._lanes = Lanes()
+        self._tops: list[CheckpointFile] = []
+        self._sidecars: list[_Sidecar] = []
+        self._files: list[pa.Field] = []
+        self._typed: TypedCopies | None = None
+        self._closed: list[str] = []
+        wanted = {
+            column
+            for kind in actions.FILE_ACTIONS
+            for column in columns_of(kind, classic_schema(file_columns()))
+        }
+        if plan.stats_as_json or plan.stats_as_struct:
+            wanted.add(STRUCT_STATISTICS)
+        else:
+            wanted.discard("stats")
+        if plan.layout == "multipart" and plan.deletion_vectors:
+            wanted.add("dvId")
+        self.columns = tuple(c for c in (*actions.schema(), STRUCT_STATISTICS) if c in wanted)
 
-    def _new_file(self, name: str) -> ParquetFile:
-        staged = f"{LOG_FOLDER}/.lakelog-{self._unique().hex}.tmp"
-        return ParquetFile(
-            self._store,
-            staged,
-            f"{LOG_FOLDER}/{name}",
-            self._schema,
-            self._plan.compression,
-            self._plan.row_group_rows,
-        )
+    @property
+    def _is_v2(self) -> bool:
+        return "v2" in self._plan.layout
+
+    @property
+    def _has_sidecars(self) -> bool:
+        return self._is_v2 and bool(self._plan.parts or self._plan.kept)
 
     def write_meta(self, meta: pl.DataFrame) -> None:
         """All rows that are no file actions, once, before the files.
 
         Raises:
             InvalidInputError: A row is of a type that no checkpoint holds.
+            InvalidPropertyError: A table property that says which columns have statistics is
+                malformed.
             UnavailableError: The store failed.
         """
-        for rows in meta_tables(meta, self._schema):
-            self._file.append(rows)
+        kinds = meta["actionType"].unique().to_list() if meta.height else []
+        if unknown := sorted(set(kinds) - set(META_ORDER)):
+            raise InvalidInputError(
+                "no Delta checkpoint holds such an action",
+                found=unknown[0],
+                expected=", ".join(META_ORDER),
+            )
+        self._counts.meta = [
+            meta.filter(pl.col("actionType") == kind) for kind in META_ORDER if kind in kinds
+        ]
+        self._open(_configuration(meta))
+        if not self._has_sidecars:
+            if self._is_v2:
+                self._counts.meta.insert(0, checkpoint_metadata(self._plan.version, {}))
+            top = self._tops[part_of_others(len(self._tops))]
+            for rows in self._counts.meta:
+                self._put(top, rows)
+
+    def _open(self, configuration: Mapping[str, str | None]) -> None:
+        """Decide the schemas, now that the table's properties are known, and begin the files."""
+        plan = self._plan
+        if plan.stats_as_struct:
+            self._typed = TypedCopies.of(plan, configuration)
+        typed = self._typed
+        self._files = file_columns(
+            stats_as_json=plan.stats_as_json,
+            partitions=typed.partitions if typed is not None else None,
+            statistics=typed.statistics if typed is not None else None,
+        )
+        version = plan.version
+        match plan.layout:
+            case "classic":
+                self._tops = [self._parquet(classic_name(version), classic_schema(self._files))]
+            case "multipart":
+                names = (part_name(version, n + 1, plan.parts) for n in range(plan.parts))
+                schema = classic_schema(self._files)
+                self._tops = [self._parquet(name, schema) for name in names]
+            case "v2-json":
+                name = manifest_name(version, self._unique(), "json")
+                target = f"{LOG_FOLDER}/{name}"
+                self._tops = [JsonFile(self._store, self._hidden(), target, plan.stats_as_json)]
+            case _:
+                name = classic_name(version)
+                if plan.layout == "v2-parquet":
+                    name = manifest_name(version, self._unique(), "parquet")
+                self._tops = [self._parquet(name, manifest_schema(self._files))]
+
+    def _parquet(self, name: str, schema: pa.Schema) -> ParquetFile:
+        plan = self._plan
+        rows = plan.row_group_rows
+        if plan.layout == "multipart":
+            rows = min(rows, max(_LEAST_GROUP_ROWS, rows * _WAITING_GROUPS // plan.parts))
+        return ParquetFile(
+            self._store,
+            self._hidden(),
+            f"{LOG_FOLDER}/{name}",
+            schema,
+            plan.compression,
+            rows,
+            self._typed,
+        )
+
+    def _hidden(self) -> str:
+        return f"{LOG_FOLDER}/.lakelog-{self._unique().hex}.tmp"
+
+    def _put(self, file: CheckpointFile, rows: pl.DataFrame) -> None:
+        kind = rows["actionType"][0]
+        self._lanes.put(file, lambda: file.prepare(rows, kind), file.append)
 
     def write_files(self, files: pl.DataFrame) -> None:
-        """File actions of one kind, some 65,536 rows at a time.
+        """File actions of one kind, some 65,536 rows at a time, after `write_meta`.
 
         Raises:
-            UnavailableError: The store failed.
-
-        Memory: the rows of a row group, once more.
+            UnavailableError: The store failed, at these rows or at earlier ones.
         """
         if not files.height:
             return
-        kind = files["actionType"][0]
-        self._file.append(action_rows(encoded(files), kind, self._schema))
-        if kind == "add":
-            self._file.num_adds += files.height
+        if files["actionType"][0] == "add":
+            self._counts.adds += files.height
+        else:
+            self._counts.removes += files.height
+        if self._has_sidecars:
+            self._write_sidecars(files)
+        elif self._plan.layout == "multipart":
+            for number, rows in self._dealt(files):
+                self._put(self._tops[number], rows)
+        else:
+            self._put(self._tops[0], files)
+
+    def _dealt(self, files: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
+        """Rows by their part, in the order of the rows."""
+        keys = files.with_columns(encode_paths(files["path"]).alias("path"))
+        part = part_of(keys, self._plan.parts, self._plan.deletion_vectors)
+        order = part.arg_sort()
+        counts = part.value_counts().sort("part")
+        start = 0
+        for number, count in counts.iter_rows():
+            yield number, files[order[start : start + count]]
+            start += count
+
+    def _write_sidecars(self, files: pl.DataFrame) -> None:
+        most = max(1, self._plan.part_actions)
+        start = 0
+        while start < files.height:
+            if not self._sidecars or self._sidecars[-1].given >= most:
+                self._sidecars.append(self._new_sidecar())
+            sidecar = self._sidecars[-1]
+            rows = files[start : start + most - sidecar.given]
+            self._fill(sidecar, rows)
+            start += rows.height
+            if sidecar.given >= most:
+                self._close_sidecar(sidecar)
+
+    def _new_sidecar(self) -> _Sidecar:
+        path = f"{SIDECAR_FOLDER}/{self._unique()}.parquet"
+        plan = self._plan
+        file = ParquetFile(
+            self._store,
+            path,
+            path,
+            sidecar_schema(self._files),
+            plan.compression,
+            plan.row_group_rows,
+            self._typed,
+            filter_options(plan.row_group_rows),
+        )
+        record = SidecarRecord(plan, self.digest_of) if self.digest_of is not None else None
+        return _Sidecar(file, record)
+
+    def _fill(self, sidecar: _Sidecar, rows: pl.DataFrame) -> None:
+        kind = rows["actionType"][0]
+        sidecar.given += rows.height
+
+        def append(prepared: pa.Table) -> None:
+            if sidecar.record is not None:
+                sidecar.record.add(rows)
+            sidecar.file.append(prepared)
+
+        self._lanes.put(sidecar.file, lambda: sidecar.file.prepare(rows, kind), append)
+
+    def _close_sidecar(self, sidecar: _Sidecar) -> None:
+        def close(_: None) -> None:
+            # Told before, for a close whose answer is lost may have left the file.
+            self._closed.append(sidecar.file.path)
+            staged = sidecar.file.close()
+            file = SidecarFile(staged.path, staged.size_bytes, self._plan.created_ms)
+            if sidecar.record is not None:
+                file = replace(file, tags=sidecar.record.tags(self._store, file))
+            sidecar.action = file
+            sidecar.staged = staged
+
+        self._lanes.put(sidecar.file, lambda: None, close)
 
     def finish(self) -> StagedCheckpoint:
-        """Close the file.
+        """Close the files.
 
         Raises:
-            OutcomeUnknownError: The file may have been written.
-            UnavailableError: It certainly was not.
+            MalformedLogError: A sidecar does not read as it was written.
+            OutcomeUnknownError: A file may have been written.
+            UnavailableError: One certainly was not.
         """
-        staged = self._file.close()
-        self._staged.append(staged.path)
-        version = self._plan.version
+        if self._sidecars and self._sidecars[-1].given < self._plan.part_actions:
+            self._close_sidecar(self._sidecars[-1])
+        self._lanes.wait()
+        if self._has_sidecars:
+            self._write_manifest()
+        self._lanes.wait()
+        tops = []
+        for file in self._tops:
+            self._closed.append(file.path)
+            tops.append(file.close())
+        self._lanes.stop()
+        plan = self._plan
+        layout = "classic" if plan.layout == "classic-v2" else plan.layout
         checkpoint = Checkpoint(
-            version, "classic", rank_of("classic"), (staged.path,), (staged.size_bytes,)
+            plan.version,
+            layout,
+            rank_of(layout, len(tops)),
+            tuple(file.path for file in tops),
+            tuple(file.size_bytes for file in tops),
         )
-        pointer = {
-            "version": version,
-            "size": staged.num_actions,
-            "sizeInBytes": staged.size_bytes,
-            "numOfAddFiles": self._file.num_adds,
-        }
-        return StagedCheckpoint(
-            checkpoint, (staged,), (LAST_CHECKPOINT, pointer_bytes(pointer, self._schema))
+        own = [sidecar.staged for sidecar in self._sidecars if sidecar.staged is not None]
+        top = self._tops[0]
+        pointer = pointer_bytes(
+            plan,
+            tops,
+            self._held,
+            top.schema if isinstance(top, ParquetFile) else None,
+            self._named,
+            self._counts.meta,
         )
+        return StagedCheckpoint(checkpoint, (*own, *tops), (LAST_CHECKPOINT, pointer))
+
+    @property
+    def _held(self) -> Held:
+        return Held(self._counts.adds, self._counts.removes)
+
+    @property
+    def _named(self) -> list[SidecarFile]:
+        """Sidecars that the manifest names: those that are kept, then the new ones."""
+        new = [sidecar.action for sidecar in self._sidecars if sidecar.action is not None]
+        return [*self._plan.kept, *new]
+
+    def _write_manifest(self) -> None:
+        (top,) = self._tops
+        plan = self._plan
+        kept = count_actions(self._store, plan.kept)
+        self._counts.adds += kept.adds
+        self._counts.removes += kept.removes
+        tags = manifest_tags(self._named, self._held, sidecar_schema(self._files))
+        first = checkpoint_metadata(plan.version, tags)
+        sidecars = [sidecar_rows(self._named)] if self._named else []
+        for rows in (first, *sidecars, *self._counts.meta):
+            self._put(top, rows)
+        self._counts.meta.insert(0, first)
 
     def abandon(self) -> None:
         """Delete what was written, as far as the store lets us."""
+        self._lanes.stop()
+        for file in (*self._tops, *(sidecar.file for sidecar in self._sidecars)):
+            try:
+                file.abandon()
+            except LakelogError:
+                continue
         try:
-            self._file.abandon()
-            self._store.delete_many(self._staged)
+            self._store.delete_many(self._closed)
         except LakelogError:
             return
 
 
-def meta_tables(meta: pl.DataFrame, schema: pa.Schema) -> list[pa.Table]:
-    """The rows that are no file actions, a table for each type, protocol and metaData first.
-
-    Raises:
-        InvalidInputError: A row is of a type that no checkpoint holds.
-    """
-    if not meta.height:
-        return []
-    kinds = meta["actionType"].unique(maintain_order=True).to_list()
-    if unknown := [kind for kind in kinds if kind not in _FIRST]:
+def _check(plan: CheckpointPlan) -> None:
+    if plan.layout not in LAYOUTS:
         raise InvalidInputError(
-            "no Delta checkpoint holds such an action",
-            found=unknown[0],
-            expected=", ".join(_FIRST),
+            "Delta has no such checkpoint layout", found=plan.layout, expected=", ".join(LAYOUTS)
         )
-    return [
-        action_rows(meta.filter(pl.col("actionType") == kind), kind, schema)
-        for kind in _FIRST
-        if kind in kinds
-    ]
+    least = {"classic": 1, "multipart": 2}.get(plan.layout, 0)
+    if plan.parts < least:
+        raise InvalidInputError(
+            f"a checkpoint of this layout ({plan.layout}) has more parts",
+            found=plan.parts,
+            expected=f"{least} or more",
+        )
+    if plan.kept and plan.layout in {"classic", "multipart"}:
+        raise InvalidInputError("only V2 checkpoints keep sidecars", found=plan.layout)
 
 
-def pointer_bytes(pointer: Mapping[str, Any], schema: pa.Schema | None) -> bytes:
-    """The content of ``_last_checkpoint``, with its checksum.
-
-    Source: Delta protocol, Last Checkpoint File Schema; JSON checksum.
-    """
-    content = dict(pointer)
-    if schema is not None:
-        repeated = spark_schema(schema)
-        if len(json.dumps(repeated, separators=(",", ":"))) <= _LONGEST_SCHEMA:
-            content["checkpointSchema"] = repeated
-    return json.dumps(
-        content | {"checksum": checksum(content)}, separators=(",", ":"), ensure_ascii=False
-    ).encode()
+def _configuration(meta: pl.DataFrame) -> Mapping[str, str | None]:
+    """The table's properties, by the metaData row."""
+    if "configuration" not in meta.columns:
+        return {}
+    found = meta["configuration"].drop_nulls()
+    return dict(found[0]) if found.len() else {}

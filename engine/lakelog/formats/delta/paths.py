@@ -35,6 +35,7 @@ _QUOTED += "".join(map(chr, range(0x80, 0xA0))) + _SPACES
 _ESCAPES = {char: "".join(f"%{byte:02X}" for byte in char.encode()) for char in _QUOTED}
 _TRANSLATION = str.maketrans(_ESCAPES)
 _NEEDS_QUOTING = "[" + "".join(f"\\x{{{ord(char):x}}}" for char in _QUOTED) + "]"
+_PLAIN = "".join(_UNQUOTED).encode()
 # RFC 2396: a colon in the first segment of a relative path would make a scheme of what precedes it.
 _COLON_FIRST = re.compile(r"^[^/:]*:")
 _ABSOLUTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
@@ -90,6 +91,8 @@ def encode_path(path: str) -> str:
 
 def encode_paths(paths: pl.Series) -> pl.Series:
     """Percent-encode a column of paths; nulls stay null, and `decode_paths` gives them back."""
+    if _is_plain(paths):
+        return paths
     encoded = paths
     if paths.str.contains(_NEEDS_QUOTING).any():
         encoded = paths.str.replace_many(list(_ESCAPES), list(_ESCAPES.values()))
@@ -99,6 +102,15 @@ def encode_paths(paths: pl.Series) -> pl.Series:
         rows = (colon & ~encoded.str.contains(_ABSOLUTE.pattern).fill_null(False)).arg_true()
         encoded = encoded.scatter(rows, [encode_path(p) for p in paths.gather(rows)])
     return encoded
+
+
+def _is_plain(paths: pl.Series) -> bool:
+    """Whether no path can need quoting: a look at all bytes at once, cheaper than a pattern."""
+    array = paths.to_arrow(compat_level=pl.CompatLevel.oldest())
+    data = array.buffers()[2]
+    if data is not None and data.to_pybytes().translate(None, _PLAIN):
+        return False
+    return not paths.str.contains(":", literal=True).any()
 
 
 def with_dv_id(files: pl.DataFrame) -> pl.DataFrame:
