@@ -7,6 +7,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lakelog.checkpoint.plan import AUTO
+from lakelog.checkpoint.report import CheckpointReport
+from lakelog.checkpoint.verify import VerifyReport, verify_checkpoint
+from lakelog.checkpoint.write import write_checkpoint
 from lakelog.commit.create import create_table
 from lakelog.commit.head import Heads
 from lakelog.commit.runtime import Runtime
@@ -128,10 +132,7 @@ class Table:
                     found=f"version={version}, timestamp={timestamp}",
                 )
             return self._cache.snapshot_at(to_ms(timestamp), max_staleness)
-        if version is not None and (type(version) is not int or version < 0):
-            raise InvalidInputError(
-                "a version is a whole number from 0", expected="int >= 0", found=version
-            )
+        _check_version(version)
         return self._cache.snapshot(version, max_staleness)
 
     def cache_stats(self) -> CacheStats:
@@ -205,6 +206,81 @@ class Table:
             user_metadata=user_metadata,
             max_attempts=max_attempts,
         )
+
+    def checkpoint(
+        self,
+        version: int | None = None,
+        layout: str = AUTO,
+        memory_limit: int | None = None,
+        verify: bool = True,
+        *,
+        progress: Progress | None = None,
+    ) -> CheckpointReport:
+        """Write the checkpoint of a version, prove it against replay, and publish it; see
+        `lakelog.checkpoint.write`.
+
+        Nobody sees it before it was read back and compared, and ``_last_checkpoint`` moves last,
+        and only forward.
+
+        Args:
+            version: The version; None is the latest.
+            layout: ``auto`` chooses by protocol, properties and size. For Delta ``classic``,
+                ``multipart``, ``v2``, ``v2-json`` or ``v2-parquet``; for IndexTables ``json``,
+                ``json-multipart`` or ``flattened``.
+            memory_limit: Bytes that the process may take at its peak (resident set): what has no
+                room goes to a temporary file. None for no bound.
+            verify: False leaves out the reading back.
+            progress: Is told ``(step, done, total)``; steps are ``write`` and ``verify``, in
+                actions, and ``publish``, in files.
+
+        Raises:
+            InvalidInputError: The layout is not allowed here (``hint`` says what would allow it),
+                or `memory_limit` is below its floor, or `version` is no version.
+            InvalidPropertyError: A property of checkpoints is unknown or malformed.
+            TableNotFoundError: The log is empty.
+            VersionNotFoundError: The version cannot be rebuilt; ``expected`` gives what can.
+            UnsupportedFeatureError: The table needs what lakelog does not honour, by name.
+            UnsupportedStoreError: Nothing can be written safely at this place.
+            CorruptionError: The log is damaged, and nothing sound stands behind the damage.
+            CheckpointValidationError: What was written is not what replay gives. Nothing was
+                published.
+            CheckpointWriteError: The store failed; the checkpoint before it is as it was.
+
+        Memory: without a limit, the actions of the commits above the checkpoint below.
+        """
+        _check_version(version)
+        return write_checkpoint(
+            self._log,
+            version,
+            layout=layout,
+            memory_limit=memory_limit,
+            verify=verify,
+            progress=progress,
+        )
+
+    def verify(
+        self, version: int | None = None, *, memory_limit: int | None = None
+    ) -> VerifyReport:
+        """Prove a checkpoint that exists, by a replay that does without it; see
+        `lakelog.checkpoint.verify`.
+
+        Args:
+            version: Version of the checkpoint; None takes the newest.
+            memory_limit: Bytes that the process may take at its peak; None for no bound.
+
+        Returns:
+            A report with the verdict: ``proved``, ``unprovable`` where the commits that it could be
+            replayed from are gone, ``wrong`` with the files that differ, or ``broken``. It raises
+            for the last two with ``raise_for_verdict()``.
+
+        Raises:
+            NotFoundError: There is no complete checkpoint, or none of that version.
+            InvalidInputError: `version` is no version, or the memory limit is below its floor.
+            UnsupportedFeatureError: The table needs what lakelog does not honour.
+            UnavailableError: The store failed.
+        """
+        _check_version(version)
+        return verify_checkpoint(self._log, version, memory_limit=memory_limit)
 
     def vacuum(
         self,
@@ -472,6 +548,13 @@ def _without_log_folder(location: str) -> str:
         if trimmed.endswith("/" + dialect.log_folder):
             return trimmed[: -len(dialect.log_folder) - 1]
     return location
+
+
+def _check_version(version: object) -> None:
+    if version is not None and (type(version) is not int or version < 0):
+        raise InvalidInputError(
+            "a version is a whole number from 0", expected="int >= 0", found=version
+        )
 
 
 def to_ms(timestamp: Timestamp) -> int:

@@ -59,7 +59,7 @@ def publish(
     store: LogStore,
     dialect: Dialect,
     staged: StagedCheckpoint,
-    on_file: Callable[[int, int], object] = lambda done, total: None,
+    on_file: Callable[[int, int], object] | None = None,
 ) -> Published:
     """Give a checkpoint its names, in order, then move the pointer.
 
@@ -85,7 +85,8 @@ def publish(
                 version=staged.checkpoint.version,
                 hint="the checkpoint before it is as it was; try again",
             ) from cause
-        on_file(number, len(staged.files))
+        if on_file is not None:
+            on_file(number, len(staged.files))
     return move_pointer(store, dialect, staged)
 
 
@@ -160,15 +161,24 @@ def _give_name(store: LogStore, file: StagedFile) -> None:
         try:
             store.move(file.path, file.target)
         except (OutcomeUnknownError, NotFoundError) as error:
-            # Nobody else knows the hidden name: what is gone from there has been moved.
-            there = store.stat(file.target)
-            arrived = there is not None and there.size_bytes == file.size_bytes
-            if arrived and store.stat(file.path) is None:
+            if _has_arrived(store, file):
                 return
             if attempt == _ATTEMPTS or isinstance(error, NotFoundError):
                 raise
         else:
             return
+
+
+def _has_arrived(store: LogStore, file: StagedFile) -> bool:
+    """Whether a file has its name. Nobody else knows the hidden one: what is gone from there has
+    been moved.
+    """
+    try:
+        there = store.stat(file.target)
+        arrived = there is not None and there.size_bytes == file.size_bytes
+        return arrived and store.stat(file.path) is None
+    except LakelogError:
+        return False  # then nobody knows
 
 
 def _take_back(store: LogStore, files: Iterable[StagedFile]) -> None:

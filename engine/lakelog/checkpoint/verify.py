@@ -1,0 +1,435 @@
+"""Proving a checkpoint that exists: read whole, and compared with a replay that does without it.
+
+===============  ===================================================================================
+verdict          meaning
+===============  ===================================================================================
+``proved``       an older checkpoint and the commits above it, or all commits, give the same state
+``unprovable``   it can be read and is sound in itself, and nothing is left to replay it from
+``wrong``        replay gives another state; `VerifyReport.differences` names files
+``broken``       it cannot be read, or contradicts itself
+===============  ===================================================================================
+
+Both sides are seen as of now: tombstones and transaction identifiers that have expired since are
+left out of both, for a checkpoint may have been written before or after. Tombstones count by their
+key and time alone, which is what vacuum looks at. Statistics that were spelled anew are compared
+as typed values; where a checkpoint keeps none, as the table may ask, that is noted.
+
+A checkpoint older than the one in question may stand under the replay: what it was proved from
+itself is not asked again here.
+
+Source: Delta protocol, Action Reconciliation; Checkpoints.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import polars as pl
+
+from lakelog import actions, contract, telemetry
+from lakelog.checkpoint.compare import (
+    Comparison,
+    find_differences,
+    no_differences,
+    with_protocol,
+)
+from lakelog.checkpoint.pipeline import ahead
+from lakelog.checkpoint.source import Source
+from lakelog.errors import (
+    CheckpointCorruptionError,
+    CheckpointValidationError,
+    CorruptionError,
+    LakelogError,
+    LogGapError,
+    NotFoundError,
+    TableNotFoundError,
+    VersionNotFoundError,
+)
+from lakelog.formats.base import STRUCT_STATISTICS, Checkpoint
+from lakelog.formats.digest import Digest
+from lakelog.log.context import Log
+from lakelog.log.display import table_html, table_text
+from lakelog.log.files import file_columns, tombstone_columns
+from lakelog.log.opening import fall_back
+from lakelog.log.segment import LogSegment, choose_segment
+from lakelog.log.state import State
+
+_STATISTICS = ("stats", STRUCT_STATISTICS)
+_TOMBSTONE = ("path", "dvStorageType", "dvPathOrInline", "dvOffset", "deletionTimestamp")
+_ORIGIN = frozenset(("version", "position", "timestamp"))
+_MOST_DIFFERENCES = 100
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What became of proving a checkpoint.
+
+    Attributes:
+        checkpoint: The checkpoint.
+        verdict: ``proved``, ``unprovable``, ``wrong`` or ``broken``.
+        reason: Why it is not proved, or how it was where that is worth telling; None else.
+        files: Its files, relative to the table root.
+        replayed: Files that the replay rests on; empty where there was none.
+        expected: Digest of what replay gives.
+        found: Digest of what the checkpoint holds.
+        differences: File actions on one side alone: ``side`` (``missing``: not in the checkpoint;
+            ``unexpected``: in it alone), ``actionType``, ``path``, ``dvId``; the first 100.
+        error: What reading it raised, for ``broken``.
+        seconds: How long it took.
+    """
+
+    checkpoint: Checkpoint
+    verdict: str
+    reason: str | None = None
+    files: tuple[str, ...] = ()
+    replayed: tuple[str, ...] = field(default=(), repr=False)
+    expected: Digest = field(default_factory=Digest, repr=False)
+    found: Digest = field(default_factory=Digest, repr=False)
+    differences: pl.DataFrame = field(default_factory=no_differences, repr=False, compare=False)
+    error: LakelogError | None = field(default=None, repr=False, compare=False)
+    seconds: float = 0.0
+
+    @property
+    def version(self) -> int:
+        """Version whose state the checkpoint holds."""
+        return self.checkpoint.version
+
+    @property
+    def layout(self) -> str:
+        """Layout of the checkpoint."""
+        return self.checkpoint.layout
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether replay without it gives the same state."""
+        return self.verdict == "proved"
+
+    def raise_for_verdict(self, *, unprovable: bool = False) -> None:
+        """Raise what the verdict deserves.
+
+        Args:
+            unprovable: Whether that is an error too.
+
+        Raises:
+            CheckpointCorruptionError: It is broken.
+            CheckpointValidationError: It is wrong; or unprovable, where that is asked for.
+        """
+        path = self.checkpoint.paths[0]
+        if self.verdict == "broken":
+            raise CheckpointCorruptionError(
+                f"the checkpoint of version {self.version} is broken: {self.reason}",
+                path=path,
+                version=self.version,
+                hint="repair the table",
+            ) from self.error
+        if self.verdict == "wrong" or (unprovable and self.verdict == "unprovable"):
+            raise CheckpointValidationError(
+                f"the checkpoint of version {self.version} is {self.verdict}: {self.reason}",
+                path=path,
+                version=self.version,
+                expected=_counts(self.expected),
+                found=_counts(self.found),
+                hint="repair the table" if self.verdict == "wrong" else None,
+            )
+
+    def _facts(self) -> list[tuple[str, str]]:
+        facts = [
+            ("version", str(self.version)),
+            ("layout", self.layout),
+            ("verdict", self.verdict),
+            ("holds", _counts(self.found)),
+        ]
+        if self.verdict == "wrong":
+            facts.append(("replay gives", _counts(self.expected)))
+        if self.reason is not None:
+            facts.append(("reason", self.reason))
+        facts += [
+            (row["side"], f"{row['actionType']} {row['path']}")
+            for row in self.differences.head(5).iter_rows(named=True)
+        ]
+        if self.replayed:
+            facts.append(("replayed", f"{len(self.replayed)} files"))
+        return [*facts, ("took", f"{self.seconds:.2f} s")]
+
+    def __str__(self) -> str:
+        return table_text("Verification of a checkpoint", self._facts())
+
+    def _repr_html_(self) -> str:
+        return table_html("Verification of a checkpoint", self._facts())
+
+
+def _counts(held: Digest) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(held.counts.items())) or "nothing"
+
+
+def verify_checkpoint(
+    log: Log, version: int | None = None, *, memory_limit: int | None = None
+) -> VerifyReport:
+    """Prove the checkpoint that readers use for a version.
+
+    Args:
+        log: The table's log.
+        version: Version of the checkpoint; None takes the newest complete one.
+        memory_limit: Bytes that the process may take at its peak; None for no bound.
+
+    Raises:
+        NotFoundError: There is no complete checkpoint of that version; ``expected`` gives those
+            that there are.
+        UnsupportedFeatureError: The table needs what lakelog does not honour.
+        UnavailableError: The store failed.
+    """
+    listing = log.list_all()
+    there = [c for c in listing.checkpoints if version is None or c.version == version]
+    if not there:
+        raise NotFoundError(
+            "there is no complete checkpoint" + ("" if version is None else " of that version"),
+            path=log.table,
+            version=version,
+            expected=", ".join(str(v) for v in sorted({c.version for c in listing.checkpoints}))
+            or None,
+            hint="write one with checkpoint()",
+        )
+    return verify_one(log, there[-1], memory_limit)
+
+
+def verify_one(
+    log: Log,
+    checkpoint: Checkpoint,
+    memory_limit: int | None = None,
+    *,
+    most: int = _MOST_DIFFERENCES,
+) -> VerifyReport:
+    """Prove one checkpoint; errors as `verify_checkpoint`.
+
+    Args:
+        log: The table's log.
+        checkpoint: The checkpoint, from a listing.
+        memory_limit: Bytes that the process may take at its peak; None for no bound.
+        most: Rows of `VerifyReport.differences`, at most.
+    """
+    begin = time.perf_counter()
+    with telemetry.span("checkpoint.verify", path=log.table, version=checkpoint.version) as span:
+        report = _Proof(log, checkpoint, memory_limit, log.clock(), most).run()
+        span.set(verdict=report.verdict)
+    report = replace(report, seconds=time.perf_counter() - begin)
+    telemetry.event(
+        "checkpoint.verified",
+        path=log.table,
+        version=report.version,
+        layout=report.layout,
+        verdict=report.verdict,
+        reason=report.reason,
+        seconds=report.seconds,
+    )
+    return report
+
+
+def independent_state(log: Log, version: int) -> State | None:
+    """The state of a version from what is older than any checkpoint of it; None where commits are
+    missing for that.
+    """
+    listing = log.list_all()
+    barred = tuple(c for c in listing.checkpoints if c.version >= version)
+    try:
+        segment = choose_segment(listing, version, table=log.table, excluded=barred)
+    except (VersionNotFoundError, LogGapError, TableNotFoundError):
+        return None
+    return State.of(log, segment, listing.notes, barred)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """What one side holds.
+
+    Attributes:
+        whole: Digest of all that counts.
+        bare: Digest without statistics.
+        columns: Columns of adds that some row has.
+    """
+
+    whole: Digest
+    bare: Digest
+    columns: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Proof:
+    log: Log
+    checkpoint: Checkpoint
+    memory_limit: int | None
+    now_ms: int
+    most: int
+
+    def run(self) -> VerifyReport:
+        report = VerifyReport(self.checkpoint, "broken")
+        own = State.of(self.log, LogSegment(self.checkpoint.version, self.checkpoint, ()))
+        try:
+            comparison = self._comparison(own)
+            found = self._side(own, comparison)
+            assert own.base is not None
+            report = replace(report, files=own.base.files, found=found.whole)
+        except (CorruptionError, NotFoundError) as error:
+            return replace(report, reason=error.message, error=error)
+        other = independent_state(self.log, self.checkpoint.version)
+        if other is None:
+            return replace(
+                report,
+                verdict="unprovable",
+                reason="the commits that it could be replayed from are not all there",
+            )
+        while True:
+            try:
+                expected = self._side(other, comparison)
+                break
+            except CheckpointCorruptionError as error:
+                if other.base is None:
+                    return replace(report, verdict="unprovable", reason=error.message)
+                try:
+                    other = fall_back(other, error)
+                except LakelogError as unsound:
+                    return replace(report, verdict="unprovable", reason=unsound.message)
+            except (CorruptionError, NotFoundError) as error:
+                return replace(
+                    report,
+                    verdict="unprovable",
+                    reason=f"what it would be replayed from is damaged: {error.message}",
+                )
+        report = replace(report, expected=expected.whole, replayed=other.provenance.files)
+        return self._judged(report, comparison, (own, found), (other, expected))
+
+    def _judged(
+        self,
+        report: VerifyReport,
+        comparison: Comparison,
+        own: tuple[State, _Side],
+        other: tuple[State, _Side],
+    ) -> VerifyReport:
+        found, expected = own[1], other[1]
+        note = None
+        if self._keeps_no_tombstones(found.whole):
+            kinds = (set(expected.whole.counts) | set(found.whole.counts)) - {"remove"}
+            if "remove" in expected.whole.counts:
+                note = "it keeps no tombstones, as the reference's writer does not"
+            expected = _Side(
+                expected.whole.only(kinds), expected.bare.only(kinds), expected.columns
+            )
+        if found.whole == expected.whole:
+            return replace(report, verdict="proved", reason=note)
+        if found.bare == expected.bare:
+            if not found.columns & {*_STATISTICS}:
+                return replace(report, verdict="proved", reason="it keeps no statistics")
+            typed = replace(comparison, typed=True)
+            if self._digest(own[0], typed) == self._digest(other[0], typed):
+                reason = "statistics were spelled anew, and say the same"
+                return replace(report, verdict="proved", reason=reason)
+            reason, shown = "statistics differ", typed
+        else:
+            bare = _without_statistics(comparison)
+            reason, shown = self._reason(expected.bare, found.bare, own, other, bare), bare
+        rows = find_differences(
+            shown,
+            lambda: self._files(other[0], shown),
+            lambda: self._files(own[0], shown),
+            self.most,
+        )
+        return replace(report, verdict="wrong", reason=reason, differences=rows)
+
+    def _reason(
+        self,
+        expected: Digest,
+        found: Digest,
+        own: tuple[State, _Side],
+        other: tuple[State, _Side],
+        comparison: Comparison,
+    ) -> str:
+        """In words, by action type; and by column where as many adds have another content."""
+        differences = expected.differences(found)
+        told = [
+            f"{d.found} {d.action_type} where replay gives {d.expected}"
+            for d in differences
+            if d.expected != d.found
+        ]
+        changed = [d.action_type for d in differences if d.expected == d.found]
+        for kind in changed:
+            columns = ""
+            if kind == "add":
+                wrong = self._columns_that_differ(own[0], other[0], comparison)
+                columns = f" in {', '.join(wrong)}" if wrong else ""
+            told.append(f"{kind} differs{columns}")
+        return "; ".join(told)
+
+    def _columns_that_differ(self, own: State, other: State, comparison: Comparison) -> list[str]:
+        counted = [c for c in comparison.counted["add"] if c not in actions.KEY]
+        sums: list[dict[str, Digest]] = []
+        for state in (own, other):
+            total = dict.fromkeys(counted, Digest())
+            for frame in self._files(state, comparison):
+                if frame["actionType"][0] != "add":
+                    continue
+                for column in counted:
+                    alone = replace(comparison, columns=(*_TOMBSTONE[:4], column))
+                    total[column] += alone.digest(frame)
+            sums.append(total)
+        return [column for column in counted if sums[0][column] != sums[1][column]]
+
+    def _keeps_no_tombstones(self, found: Digest) -> bool:
+        return self.log.dialect.name == "indextables" and "remove" not in found.counts
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def _comparison(self, state: State) -> Comparison:
+        format_ = self.log.dialect.name
+        columns = dict.fromkeys((*file_columns(format_), *tombstone_columns(format_)))
+        if format_ == "delta":
+            columns |= dict.fromkeys(_STATISTICS)
+        schema = contract.Struct(())
+        try:
+            schema = state.metadata.schema
+        except CheckpointCorruptionError:
+            raise
+        except CorruptionError:
+            if state.metadata.schema_string is not None:
+                raise
+        kept = tuple(c for c in columns if c not in _ORIGIN)
+        mapping = state.metadata.column_mapping_mode if format_ == "delta" else "none"
+        return Comparison(format_, kept, schema, mapping, tombstone=_TOMBSTONE)
+
+    def _source(self, state: State) -> Source:
+        return Source(state, memory_limit=self.memory_limit, now_ms=self.now_ms)
+
+    def _side(self, state: State, comparison: Comparison) -> _Side:
+        bare = _without_statistics(comparison)
+        with self._source(state) as source:
+            meta = comparison.digest(with_protocol(source.meta, self.log.dialect.default_protocol))
+            whole, without = meta, meta
+            columns: set[str] = set()
+
+            def hashed() -> Iterable[tuple[frozenset[str], Digest, Digest]]:
+                for frame in source.files(comparison.columns):
+                    there = frozenset(
+                        s.name for s in frame.get_columns() if s.null_count() < s.len()
+                    )
+                    yield there, comparison.digest(frame), bare.digest(frame)
+
+            for there, each, each_bare in ahead(hashed()):
+                columns |= there
+                whole += each
+                without += each_bare
+        return _Side(whole, without, frozenset(columns))
+
+    def _digest(self, state: State, comparison: Comparison) -> Digest:
+        total = Digest()
+        for each in ahead(comparison.digest(f) for f in self._files(state, comparison)):
+            total += each
+        return total
+
+    def _files(self, state: State, comparison: Comparison) -> Iterable[pl.DataFrame]:
+        with self._source(state) as source:
+            yield from source.files(comparison.columns)
+
+
+def _without_statistics(comparison: Comparison) -> Comparison:
+    kept = tuple(c for c in comparison.columns if c not in _STATISTICS)
+    return replace(comparison, columns=kept)
