@@ -206,6 +206,22 @@ def test_requests_while_one_runs_are_remembered_as_the_newest(tmp_path: Path) ->
     assert not bench.scheduler.running
 
 
+def test_who_asks_late_for_an_earlier_version_gets_none(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.inline = False
+    bench.commit(30)
+    work = bench.waiting.pop()
+    inner = bench.run.__call__
+
+    def run(version: int, check: Callable[[], None]) -> str:
+        bench.commit(20)
+        return inner(version, check)
+
+    bench.scheduler._run = run
+    work()
+    assert bench.run.versions == [30]
+
+
 def test_at_most_one_runs_at_a_time(tmp_path: Path) -> None:
     inside, most = 0, 0
     lock = threading.Lock()

@@ -281,8 +281,11 @@ class Scheduler:
     def _still_due(self, version: int, options: CheckpointOptions) -> bool:
         """As of the log itself, unless Delta's rule alone decides, which asks for nothing."""
         form = self._log.dialect.name
+        known = self._progress or Progress()
+        if known.last_version is not None and known.last_version >= version:
+            return False  # a thread that committed before was late to ask
         by_rule = form == "delta" and version % options.interval == 0
-        if by_rule and is_due(version, options, form, self._progress or Progress()):
+        if by_rule and is_due(version, options, form, known):
             return True
         seen = self._look(self._log)
         with self._lock:
