@@ -59,7 +59,9 @@ def test_few_small_ones_are_left_and_new_ones_are_of_a_good_size(
     assert bool(reuse.parts) == bool(pool)
     if pool * 2 >= TARGET:
         assert pool / reuse.parts + 1 >= TARGET * 2 / 3 or reuse.parts == 1
-        assert pool / reuse.parts <= TARGET * 1.5
+        assert reuse.part_rows <= TARGET * 1.5
+    if pool:
+        assert (reuse.parts - 1) * reuse.part_rows < pool <= reuse.parts * reuse.part_rows
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=300))

@@ -128,8 +128,16 @@ def plan_checkpoint(
         compression=options.compression,
         row_group_rows=rows,
         created_ms=now_ms,
-        part_actions=options.part_actions or FLATTENED_ACTIONS,
+        part_actions=_part_actions(chosen, options),
     )
+
+
+def _part_actions(layout: str, options: CheckpointOptions) -> int:
+    """Actions after which a part is closed and the next begun."""
+    if layout.startswith("v2-"):
+        by_bytes = max(1, options.max_file_bytes // _ACTION_BYTES)
+        return min(options.part_actions or SIDECAR_ACTIONS, by_bytes)
+    return options.part_actions or FLATTENED_ACTIONS
 
 
 def choose_layout(
@@ -202,8 +210,7 @@ def count_parts(layout: str, options: CheckpointOptions, num_files: int) -> int:
     by_bytes = max(1, options.max_file_bytes // _ACTION_BYTES)
     match layout:
         case "v2-json" | "v2-parquet":
-            most = min(options.part_actions or SIDECAR_ACTIONS, by_bytes)
-            least = 1
+            most, least = _part_actions(layout, options), 1
         case "multipart":
             most, least = min(options.part_actions or by_bytes, by_bytes), 2
         case "flattened":

@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from lakelog.formats.base import SidecarFile
 from lakelog.formats.digest import Digest
 
-TARGET_ROWS = 50_000
-"""Actions of a sidecar that needs no merging; Spark's own default for V2 checkpoints."""
-
 MOST_SMALL = 16
 """How many sidecars of fewer than half of the target may be kept."""
 
@@ -55,16 +52,16 @@ class Reuse:
         kept: Those that the new manifest names too.
         rewritten: Those whose remaining rows are written again.
         parts: New sidecars to write: for those rows, and for what the commits brought.
+        part_rows: Rows of each but the last, which has at most as many.
     """
 
     kept: tuple[Sidecar, ...]
     rewritten: tuple[Sidecar, ...]
     parts: int
+    part_rows: int
 
 
-def plan_reuse(
-    sidecars: Sequence[Sidecar], incoming_rows: int, target_rows: int = TARGET_ROWS
-) -> Reuse:
+def plan_reuse(sidecars: Sequence[Sidecar], incoming_rows: int, target_rows: int) -> Reuse:
     """Decide which sidecars are kept and which are written again.
 
     A sidecar is written again if a row of it is superseded, if at least half of its rows are
@@ -103,8 +100,10 @@ def plan_reuse(
         index = small.pop(0)
         rewritten.add(index)
         pool += sidecars[index].rows
+    parts = max(1, round(pool / target_rows)) if pool else 0
     return Reuse(
         tuple(s for i, s in enumerate(sidecars) if i not in rewritten),
         tuple(s for i, s in enumerate(sidecars) if i in rewritten),
-        max(1, round(pool / target_rows)) if pool else 0,
+        parts,
+        -(-pool // parts) if parts else 1,
     )

@@ -31,7 +31,7 @@ from lakelog import contract
 from lakelog.actions import FILE_ACTIONS
 from lakelog.errors import InvalidInputError, LakelogError, MalformedLogError, NotFoundError
 from lakelog.formats.base import CheckpointPlan, SidecarFile
-from lakelog.formats.delta.path_filters import PathFilter, find_column, read_filter
+from lakelog.formats.delta.path_filters import PathFilter, find_columns, read_filter
 from lakelog.formats.digest import Digest
 from lakelog.storage import LogStore
 
@@ -186,16 +186,16 @@ def inspect_sidecar(store: LogStore, path: str, size_bytes: int | None = None) -
         MalformedLogError: It is gone, or no Parquet.
         UnavailableError: The store failed.
 
-    Memory: the footer, and some ten bits a path.
+    Memory: the footer, and some twenty bits a path.
     """
     with _opened(store, path, size_bytes) as (source, file):
-        footer = file.metadata
-        adds, _ = _statistics(footer, "add.path")
-        removes, _ = _statistics(footer, "remove.path")
-        _, last = _statistics(footer, "remove.deletionTimestamp")
-        paths = read_filter(source, footer)
-        size = source.seek(0, os.SEEK_END)
-        return Inspection(size, adds, removes, footer.num_rows, last, file.schema_arrow, paths)
+        groups = find_columns(file.metadata)
+        adds, _ = _statistics(groups, "add.path")
+        removes, _ = _statistics(groups, "remove.path")
+        _, last = _statistics(groups, "remove.deletionTimestamp")
+        paths = read_filter(source, groups)
+        rows, size = file.metadata.num_rows, source.seek(0, os.SEEK_END)
+        return Inspection(size, adds, removes, rows, last, file.schema_arrow, paths)
 
 
 def take_fingerprint(
@@ -266,25 +266,27 @@ def _opened(
         ) from cause
 
 
-def _statistics(footer: pq.FileMetaData, path: str) -> tuple[int | None, int | None]:
+def _statistics(
+    groups: Iterable[Mapping[str, pq.ColumnChunkMetaData]], path: str
+) -> tuple[int | None, int | None]:
     """How many values a column has that are not null, and their maximum, by the footer; 0 values
     where the column is not there.
     """
     values = 0
     greatest: int | None = None
     bounded = True
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        chunk = find_column(group, path) if group.num_rows else None
-        if chunk is None:
+    for columns in groups:
+        if path not in columns:
             continue
-        statistics = chunk.statistics
+        statistics = columns[path].statistics
         if statistics is None or not statistics.has_null_count:
             return None, None
-        present = chunk.num_values - statistics.null_count
+        present = columns[path].num_values - statistics.null_count
         values += present
-        if present and statistics.has_min_max and isinstance(statistics.max, int):
-            greatest = statistics.max if greatest is None else max(greatest, statistics.max)
-        elif present:
+        if not present or not path.endswith("Timestamp"):
+            continue
+        if not statistics.has_min_max:
             bounded = False
+            continue
+        greatest = max(statistics.max, statistics.max if greatest is None else greatest)
     return values, greatest if bounded else None

@@ -1,5 +1,5 @@
 """Which paths a sidecar may hold: Parquet's own split-block Bloom filters over ``add.path`` and
-``remove.path``, about ten bits a path, with at most one false hit in a hundred.
+``remove.path``, some twenty bits a path, with at most one false hit in a thousand.
 
 A hash is XXH64 with seed 0 over the UTF-8 bytes of the path as it is written, percent-encoded.
 Arrow writes the filters and any reader of Parquet may use them; they are read here, for Arrow does
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -24,7 +25,7 @@ import pyarrow.parquet as pq
 from lakelog.formats.delta.paths import encode_paths
 
 _FILTERED = ("add.path", "remove.path")
-_FALSE_HITS = 0.01
+_FALSE_HITS = 0.001
 _BLOCK_WORDS = 8
 _SALTS = np.array(
     [
@@ -88,16 +89,21 @@ class PathFilter:
         return found
 
 
-def read_filter(source: BinaryIO, footer: pq.FileMetaData) -> PathFilter | None:
+def read_filter(
+    source: BinaryIO, groups: Iterable[Mapping[str, pq.ColumnChunkMetaData]]
+) -> PathFilter | None:
     """The path filters of a sidecar that is open; None where a row group lacks one, or has one
     that is none of Parquet's.
+
+    Args:
+        source: The sidecar.
+        groups: Its row groups, as `find_columns` gives them.
     """
     blocks: list[npt.NDArray[np.uint32]] = []
     checksum = hashlib.blake2b(digest_size=16)
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
+    for columns in groups:
         for path in _FILTERED:
-            chunk = find_column(group, path)
+            chunk = columns.get(path)
             if chunk is None:
                 continue
             offset = getattr(chunk, "bloom_filter_offset", None)
@@ -132,13 +138,14 @@ def _parse_filter(data: bytes) -> npt.NDArray[np.uint32] | None:
     return np.frombuffer(data, "<u4", offset=start).reshape(-1, _BLOCK_WORDS)
 
 
-def find_column(group: pq.RowGroupMetaData, path: str) -> pq.ColumnChunkMetaData | None:
-    """The column of a dotted name in a row group, or None."""
-    for index in range(group.num_columns):
-        column = group.column(index)
-        if column.path_in_schema == path:
-            return column
-    return None
+def find_columns(footer: pq.FileMetaData) -> list[dict[str, pq.ColumnChunkMetaData]]:
+    """The columns of each row group that has rows, by dotted name."""
+    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+    return [
+        {column.path_in_schema: column for column in map(group.column, range(group.num_columns))}
+        for group in groups
+        if group.num_rows
+    ]
 
 
 _P1, _P2, _P3, _P4, _P5 = (
