@@ -128,16 +128,8 @@ def plan_checkpoint(
         compression=options.compression,
         row_group_rows=rows,
         created_ms=now_ms,
-        part_actions=_part_actions(chosen, options),
+        part_actions=part_actions(chosen, options),
     )
-
-
-def _part_actions(layout: str, options: CheckpointOptions) -> int:
-    """Actions after which a part is closed and the next begun."""
-    if layout.startswith("v2-"):
-        by_bytes = max(1, options.max_file_bytes // _ACTION_BYTES)
-        return min(options.part_actions or SIDECAR_ACTIONS, by_bytes)
-    return options.part_actions or FLATTENED_ACTIONS
 
 
 def choose_layout(
@@ -207,18 +199,26 @@ def count_parts(layout: str, options: CheckpointOptions, num_files: int) -> int:
             actions that one should hold at most.
         num_files: File actions, about.
     """
+    if layout in {"classic", "json", "json-multipart"}:
+        return 1
+    least = 2 if layout == "multipart" else 1
+    return min(_MOST_PARTS, max(least, -(-num_files // part_actions(layout, options))))
+
+
+def part_actions(layout: str, options: CheckpointOptions) -> int:
+    """Actions that one file of a layout should hold at most, by what the properties say of it and
+    of the length that no file should pass.
+    """
     by_bytes = max(1, options.max_file_bytes // _ACTION_BYTES)
     match layout:
-        case "v2-json" | "v2-parquet":
-            most, least = _part_actions(layout, options), 1
-        case "multipart":
-            most, least = min(options.part_actions or by_bytes, by_bytes), 2
+        case "json-multipart":
+            return options.part_actions or FLATTENED_ACTIONS
         case "flattened":
-            # Actions of a part are for parts of JSON; a Parquet file may hold many more.
-            most, least = by_bytes, 1
+            return by_bytes  # actions of a part are for parts of JSON
+        case "v2-json" | "v2-parquet":
+            return min(options.part_actions or SIDECAR_ACTIONS, by_bytes)
         case _:
-            return 1
-    return min(_MOST_PARTS, max(least, -(-num_files // most)))
+            return min(options.part_actions or by_bytes, by_bytes)
 
 
 def check_writers(table: Table) -> None:

@@ -53,6 +53,7 @@ from lakelog.formats.base import (
     CheckpointWriter,
     StagedCheckpoint,
 )
+from lakelog.formats.delta.checkpoint_writer import DeltaCheckpointWriter
 from lakelog.formats.digest import Digest
 from lakelog.log.context import Log
 from lakelog.log.files import statistics_text
@@ -238,6 +239,8 @@ class _Job:
         meta = with_protocol(source.meta, self.log.dialect.default_protocol)
         writer = self._writer(plan)
         comparison = Comparison.of(plan, self.log.dialect.name, writer.columns)
+        if isinstance(writer, DeltaCheckpointWriter):
+            writer.digest_of = comparison.digest  # recorded with each sidecar
         staging = _Staging(self, plan, writer, comparison, source, incremental)
         verify_seconds = 0.0
         try:
