@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,21 @@ def test_statistics_come_as_text_or_struct_as_they_are_asked_for(made: Handmade)
     type_ = reader(made).struct_statistics()
     assert type_ is not None
     assert pa.types.is_struct(type_)
+
+
+def test_times_far_off_are_read_as_spark_writes_them(made: Handmade) -> None:
+    times = [datetime(9999, 12, 31, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)]
+    type_ = pa.struct({"minValues": pa.struct({"t": pa.timestamp("us", "UTC")})})
+    said = pa.array([{"minValues": {"t": time}} for time in times], type_)
+    add_type = pa.struct({"path": pa.string(), "size": pa.int64(), STRUCT_STATISTICS: type_})
+    children = [pa.array(["a", "b"]), pa.array([1, 2]), said]
+    path = Path(made.root) / "_delta_log" / f"{5:020d}.checkpoint.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    column = pa.StructArray.from_arrays(children, fields=list(add_type))
+    pq.write_table(pa.table({"add": column}), path, use_deprecated_int96_timestamps=True)
+    (frame,) = reader(made).iter_files([STRUCT_STATISTICS], ("add",))
+    found = frame[STRUCT_STATISTICS].struct.field("minValues").struct.field("t")
+    assert found.to_list() == [time.replace(tzinfo=None) for time in times]
 
 
 def test_without_struct_statistics_there_is_no_type(made: Handmade) -> None:

@@ -282,6 +282,8 @@ class DeltaCheckpointReader:
                 buffer_size=0 if self._batch_bytes is None else _BUFFER_BYTES,
                 pre_buffer=self._batch_bytes is None,  # or whole columns are read, buffer or not
                 page_checksum_verification=True,
+                # As nanoseconds, what Spark writes of a time after 2262 would come out another one.
+                coerce_int96_timestamp_unit="us",
             )
         except pa.ArrowException:
             source.close()

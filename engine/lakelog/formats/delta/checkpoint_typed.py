@@ -105,9 +105,9 @@ class TypedCopies:
                 frame = pl.DataFrame([s.zip_with(kept, parsed[s.name]) for s in frame])
         if not known.any():
             return pa.nulls(height, self.statistics)
-        named = {"minValues": frame["min"], "maxValues": frame["max"]}
+        frame = frame.rename({"min": "minValues", "max": "maxValues"})
         children = [
-            _tree(named.get(field.name, frame[field.name]), self.indexed, field.type, self._name)
+            _tree(frame[field.name], self.indexed, field.type, self._name)
             if pa.types.is_struct(field.type)
             else to_arrow(frame[field.name], field.type)
             for field in self.statistics
