@@ -41,6 +41,7 @@ Source: Delta protocol, V2 Spec; Sidecar Files; Action Reconciliation.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -50,12 +51,14 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog import actions
-from lakelog.checkpoint.reuse import TARGET_ROWS, Reuse, Sidecar, plan_reuse
+from lakelog.checkpoint.compare import Comparison
+from lakelog.checkpoint.reuse import Reuse, Sidecar, plan_reuse
 from lakelog.errors import CheckpointValidationError, MalformedLogError
 from lakelog.formats.base import (
     STRUCT_STATISTICS,
     Checkpoint,
     CheckpointPlan,
+    CheckpointReader,
     SidecarFile,
     StagedCheckpoint,
 )
@@ -63,7 +66,6 @@ from lakelog.formats.delta.fingerprints import (
     Fingerprint,
     Inspection,
     check_inspection,
-    counted_columns,
     inspect_sidecar,
     shape_of,
     total_of_tags,
@@ -71,7 +73,7 @@ from lakelog.formats.delta.fingerprints import (
 from lakelog.formats.delta.names import SIDECAR_FOLDER
 from lakelog.formats.delta.path_filters import Hashes, hash_paths
 from lakelog.formats.delta.paths import decode_path
-from lakelog.formats.digest import Digest, digest
+from lakelog.formats.digest import Digest
 from lakelog.log import properties
 from lakelog.log.base import broken_checkpoint
 from lakelog.log.context import Log
@@ -81,7 +83,8 @@ from lakelog.log.state import State
 _MOST_PROBES = (
     1 << 16
 )  # more keys than that hit nearly every sidecar, and are looked up in its paths
-_READERS = 8
+_READERS = 16
+_QUICK_S = 0.004
 _BATCH_ROWS = 1 << 16
 _NOT_IN_REMOVES = frozenset(("stats", "tags", STRUCT_STATISTICS))
 
@@ -104,7 +107,6 @@ def plan_incremental(
     plan: CheckpointPlan,
     *,
     now_ms: int,
-    target_rows: int = TARGET_ROWS,
 ) -> Incremental | Unfit:
     """Plan a V2 checkpoint that keeps sidecars of an earlier one.
 
@@ -112,9 +114,9 @@ def plan_incremental(
         log: The table's log.
         state: The state to write; it rests on `previous`.
         previous: An earlier checkpoint.
-        plan: What the new one is to look like; ``parts`` and ``kept`` are decided here.
+        plan: What the new one is to look like; a sidecar that has about ``part_actions`` needs no
+            merging. ``parts``, ``part_actions`` and ``kept`` are decided here.
         now_ms: The present, in milliseconds since the Unix epoch, for tombstones' retention.
-        target_rows: Actions of a sidecar that needs no merging.
 
     Returns:
         The plan, or why every file action has to be written.
@@ -135,7 +137,7 @@ def plan_incremental(
     keys = state.layers.keys().unique()
     minimum = now_ms - properties.deleted_file_retention_ms(state.metadata.configuration)
     with broken_checkpoint(previous):
-        manifest = _read_manifest(log, previous)
+        manifest = _read_manifest(state.base.reader)
         known = _known_sidecars(manifest, previous, shape_of(plan))
         if isinstance(known, Unfit):
             return known
@@ -143,11 +145,11 @@ def plan_incremental(
     adds = state.layers.live("add")
     removes = retained_tombstones(state.layers.live("remove"), minimum)
     incoming = {"add": adds, "remove": removes}
-    reuse = plan_reuse([s for s, _ in seen], adds.height + removes.height, target_rows)
+    reuse = plan_reuse([s for s, _ in seen], adds.height + removes.height, plan.part_actions)
     if not reuse.kept:
         return Unfit("every sidecar has changed, or is small enough to be merged")
     kept = tuple(sidecar.file for sidecar in reuse.kept)
-    decided = replace(plan, parts=reuse.parts, kept=kept)
+    decided = replace(plan, parts=reuse.parts, part_actions=reuse.part_rows, kept=kept)
     schema = next(found.schema for sidecar, found in seen if sidecar.file == kept[0])
     return Incremental(log, previous, decided, reuse, keys, incoming, minimum, schema)
 
@@ -181,7 +183,7 @@ class Incremental:
         self._incoming = incoming
         self._minimum_ms = minimum_ms
         self._schema = schema
-        self._counted = counted_columns(plan)
+        self._comparison = Comparison.of(plan, log.dialect.name, ())
         self._expected = Digest()
 
     @property
@@ -194,7 +196,7 @@ class Incremental:
         written again before those of the commits above, each in order.
 
         Args:
-            columns: Columns wanted, beside the key.
+            columns: Columns that the writer takes (`CheckpointWriter.columns`).
 
         Yields:
             Narrow rows of one kind, 65,536 at most; ``dataChange`` is false. Expired tombstones
@@ -206,9 +208,11 @@ class Incremental:
 
         Memory: a batch of the columns asked for.
         """
+        self._comparison = Comparison.of(self.plan, self._log.dialect.name, columns)
         self._expected = Digest()
         found = dict.fromkeys((s.file.path for s in self.reuse.rewritten), Digest())
-        wanted = list(dict.fromkeys((*actions.KEY, "actionType", *columns)))
+        read = (*actions.KEY, "actionType", *columns, *self._comparison.columns)
+        wanted = list(dict.fromkeys(read))
         for kind in actions.FILE_ACTIONS:
             own = [c for c in wanted if kind == "add" or c not in _NOT_IN_REMOVES]
             if kind == "remove" and "deletionTimestamp" not in own:
@@ -219,10 +223,10 @@ class Incremental:
                 path = sidecar.file.path
                 with broken_checkpoint(self.previous):
                     for frame in _read_sidecar(self._log, sidecar.file, own, (kind,)):
-                        read = digest(frame, self._counted)
-                        found[path] += read
+                        held = self._comparison.digest(frame)
+                        found[path] += held
                         rows = self._remaining(frame, kind)
-                        yield from self._counted_in(rows, own, read if rows is frame else None)
+                        yield from self._counted_in(rows, own, held if rows is frame else None)
             yield from self._counted_in(self._incoming[kind], own)
         with broken_checkpoint(self.previous):
             for sidecar in self.reuse.rewritten:
@@ -238,7 +242,7 @@ class Incremental:
         if not rows.height:
             return
         kept = rows.select(c for c in rows.columns if c in columns)
-        self._expected += digest(kept, self._counted) if known is None else known
+        self._expected += self._comparison.digest(kept) if known is None else known
         if "dataChange" in columns:
             kept = kept.with_columns(dataChange=pl.lit(value=False))
         yield from kept.iter_slices(_BATCH_ROWS)
@@ -273,7 +277,9 @@ class Incremental:
 
         Memory: the keys of the new sidecars' rows.
         """
-        manifest = _read_manifest(self._log, staged.checkpoint)
+        manifest = _read_manifest(
+            self._log.dialect.open_checkpoint(self._log.store, staged.checkpoint)
+        )
         written = {f.target: f for f in staged.files if f.target.startswith(f"{SIDECAR_FOLDER}/")}
         kept = {file.path: file for file in self.plan.kept}
         self._same(
@@ -290,7 +296,7 @@ class Incremental:
             fingerprint = self._inspected(file)
             found = Digest()
             for frame in self._read_back(file):
-                found += digest(frame, self._counted)
+                found += self._comparison.digest(frame)
                 keys.append(actions.conform(frame, actions.KEY))
             self._same_digest(file.path, fingerprint.digest, found)
             new += found
@@ -316,8 +322,7 @@ class Incremental:
         return fingerprint
 
     def _read_back(self, file: SidecarFile) -> Iterator[pl.DataFrame]:
-        columns = {column for counted in self._counted.values() for column in counted}
-        return _read_sidecar(self._log, file, sorted(columns))
+        return _read_sidecar(self._log, file, self._comparison.columns)
 
     def _still_there(self, files: Sequence[SidecarFile]) -> None:
         entries = _at_once(lambda file: self._log.store.stat(file.path), files)
@@ -367,10 +372,8 @@ class _Manifest:
     total: Digest | None
 
 
-def _read_manifest(log: Log, checkpoint: Checkpoint) -> _Manifest:
-    meta = log.dialect.open_checkpoint(log.store, checkpoint).read_meta(
-        ("sidecar", "checkpointMetadata")
-    )
+def _read_manifest(reader: CheckpointReader) -> _Manifest:
+    meta = reader.read_meta(("sidecar", "checkpointMetadata"))
     meta = actions.conform(meta, ("actionType", "path", "size", "modificationTime", "tags"))
     files: list[SidecarFile] = []
     total: Digest | None = None
@@ -468,8 +471,12 @@ _R = TypeVar("_R")
 
 
 def _at_once(function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-    """Apply `function` to each item, several at a time, in order."""
-    if len(items) < 2:
-        return [function(item) for item in items]
+    """Apply `function` to each item, in order; several at a time where one takes long."""
+    start = time.perf_counter()
+    found = [function(item) for item in items[:1]]
+    rest = items[1:]
+    if time.perf_counter() - start < _QUICK_S:
+        # Threads cost more than files that are in the page cache.
+        return [*found, *map(function, rest)]
     with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelog-sidecar") as pool:
-        return list(pool.map(function, items))
+        return [*found, *pool.map(function, rest)]

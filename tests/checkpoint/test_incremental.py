@@ -1,0 +1,448 @@
+"""Incremental checkpoints, case by case: what is kept, what it costs, and what is noticed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakelog.checkpoint.incremental import Incremental, Unfit, plan_incremental
+from lakelog.errors import (
+    CheckpointCorruptionError,
+    CheckpointValidationError,
+    UnavailableError,
+)
+from lakelog.formats.delta import fingerprints
+from lakelog.formats.delta.fingerprints import FINGERPRINT_TAG, TOTAL_TAG
+from lakelog.formats.delta.path_filters import PathFilter
+from lakelog.log.opening import open_state
+from lakelog.storage import open_store
+from lakelog.storage.inject import InjectingStore, Rule
+from tests.checkpoint.incremental_tables import (
+    DAY_MS,
+    NOW_MS,
+    Table,
+    checkpoint,
+    dead,
+    names,
+    open_log,
+    plan_of,
+    stage,
+)
+from tests.handmade import add, field, metadata, remove, vector
+from tests.model import replay
+
+SIDECARS = "_delta_log/_sidecars"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Three sidecars of ten files each, under a full checkpoint of version 0."""
+    table = Table(tmp_path / "t")
+    table.create(*(add(path) for path in names("base", 30)))
+    written = checkpoint(open_log(open_store(str(table.root))), full=True, part_actions=10)
+    assert len(written.staged.files) == 4
+    return table
+
+
+def logged(table: Table) -> Any:
+    return open_log(open_store(str(table.root)))
+
+
+def keys(root: Path) -> list[tuple[str, str, str | None]]:
+    """Every row of every sidecar that the newest manifest names."""
+    found: list[tuple[str, str, str | None]] = []
+    for path in sidecars(root):
+        for row in pq.read_table(root / path).to_pylist():
+            for kind in ("add", "remove"):
+                if row[kind] is not None:
+                    dv = row[kind]["deletionVector"]
+                    found.append((kind, row[kind]["path"], dv and dv["pathOrInlineDv"]))
+    return sorted(found, key=str)
+
+
+def manifest(root: Path) -> Path:
+    return root / replay.list_log(root).candidates[-1].paths[0]
+
+
+def sidecars(root: Path) -> list[str]:
+    lines = manifest(root).read_text().splitlines()
+    bodies = [json.loads(line) for line in lines]
+    return [f"{SIDECARS}/{b['sidecar']['path']}" for b in bodies if "sidecar" in b]
+
+
+# --- what is kept ----------------------------------------------------------------------------
+
+
+def test_an_append_keeps_every_sidecar_and_writes_one(table: Table) -> None:
+    before = sidecars(table.root)
+    table.commit(add("new"))
+    written = checkpoint(logged(table))
+    assert written.kept == before
+    assert len(sidecars(table.root)) == 4
+    assert len(keys(table.root)) == 31
+
+
+def test_a_removed_file_costs_its_own_sidecar(table: Table) -> None:
+    before = sidecars(table.root)
+    gone = names("base", 30)[14]
+    table.commit(dead(gone))
+    written = checkpoint(logged(table))
+    assert written.kept == [before[0], before[2]]
+    held = keys(table.root)
+    assert len(held) == 30
+    assert [k for k in held if k[0] == "remove"] == [("remove", "p=2/base%200014.parquet", None)]
+
+
+def test_a_file_that_is_added_again_stands_once_and_as_it_is_now(table: Table) -> None:
+    path = names("base", 30)[3]
+    table.commit(add(path, 77))
+    checkpoint(logged(table))
+    assert len(keys(table.root)) == 30
+    assert replay.replay(table.root).files[path, None]["size"] == 77
+
+
+def test_a_tombstone_that_a_new_add_takes_back_is_gone(table: Table) -> None:
+    path = names("base", 30)[3]
+    table.commit(dead(path))
+    checkpoint(logged(table))
+    table.commit(add(path))
+    checkpoint(logged(table))
+    assert {kind for kind, _, _ in keys(table.root)} == {"add"}
+    assert len(keys(table.root)) == 30
+
+
+def test_a_new_deletion_vector_is_another_logical_file(table: Table) -> None:
+    path = names("base", 30)[3]
+    table.commit(dead(path), add(path, **vector("x")))
+    checkpoint(logged(table))
+    table.commit(dead(path, **vector("x")), add(path, **vector("y")))
+    checkpoint(logged(table))
+    spelled = "p=0/base%200003.parquet"
+    assert [k for k in keys(table.root) if k[1] == spelled] == [
+        ("add", spelled, "y"),
+        ("remove", spelled, "x"),
+        ("remove", spelled, None),
+    ]
+
+
+def test_a_repeated_remove_moves_the_tombstones_time(table: Table) -> None:
+    path = names("base", 30)[3]
+    table.commit(dead(path, 3))
+    checkpoint(logged(table))
+    table.commit(dead(path, 1))
+    checkpoint(logged(table))
+    assert len(keys(table.root)) == 30
+    tombstone = replay.replay(table.root).tombstones[path, None]
+    assert tombstone["deletionTimestamp"] == NOW_MS - DAY_MS
+
+
+def test_a_commit_without_files_costs_a_manifest(table: Table) -> None:
+    before = sidecars(table.root)
+    table.commit({"txn": {"appId": "a", "version": 5}})
+    written = checkpoint(logged(table))
+    assert sidecars(table.root) == before
+    assert [f.path.startswith(SIDECARS) for f in written.staged.files] == [False]
+    assert replay.replay(table.root).transactions["a"]["txnVersion"] == 5
+
+
+def test_small_sidecars_are_merged_as_they_pile_up(table: Table) -> None:
+    large = sidecars(table.root)
+    for number in range(12):
+        table.commit(add(f"new-{number}"))
+        assert set(large) <= set(checkpoint(logged(table), part_actions=16).kept)
+        assert len(sidecars(table.root)) <= 3 + 3
+    assert len(keys(table.root)) == 42
+
+
+# --- tombstones ------------------------------------------------------------------------------
+
+
+def test_an_expired_tombstone_may_stay_in_a_kept_sidecar(table: Table) -> None:
+    table.commit(*(dead(path, 6.5) for path in names("base", 30)[:2]))
+    checkpoint(logged(table))
+    table.commit(add("new"))
+    written = stage(logged(table), now_ms=NOW_MS + DAY_MS)
+    assert written.digest is not None
+    assert written.digest.counts == {"add": 29, "remove": 2}
+
+
+def test_expired_tombstones_go_when_their_sidecar_is_written_again(table: Table) -> None:
+    paths = names("base", 30)
+    table.commit(*(dead(path, 6.5) for path in paths[:2]))
+    checkpoint(logged(table))
+    table.commit(dead(paths[2], -1))
+    written = stage(logged(table), now_ms=NOW_MS + DAY_MS)
+    assert written.digest is not None
+    assert written.digest.counts == {"add": 27, "remove": 1}
+
+
+def test_a_sidecar_of_expired_tombstones_is_dropped(table: Table) -> None:
+    paths = names("base", 30)
+    table.commit(*(dead(path, 6.5) for path in paths[:20]))
+    checkpoint(logged(table))
+    table.commit(add("new"))
+    written = stage(logged(table), now_ms=NOW_MS + DAY_MS)
+    assert written.digest is not None
+    assert written.digest.counts["add"] == 11
+    assert written.digest.counts.get("remove", 0) < 10
+
+
+# --- what it costs ---------------------------------------------------------------------------
+
+
+def counted(table: Table, **more: Any) -> tuple[InjectingStore, Any]:
+    store = InjectingStore(open_store(str(table.root)))
+    return store, stage(open_log(store), **more)
+
+
+def test_the_cost_of_an_append_does_not_grow_with_the_table(tmp_path: Path) -> None:
+    written: list[int] = []
+    for size in (1_000, 8_000):
+        table = Table(tmp_path / str(size))
+        table.create(*(add(path) for path in names("base", size)))
+        checkpoint(logged(table), full=True, part_actions=size // 4)
+        table.commit(add("new"))
+        _, done = counted(table, part_actions=size // 4)
+        assert len(done.kept) == 4
+        written.append(sum(f.size_bytes for f in done.staged.files))
+        new = [f for f in done.staged.files if f.path.startswith(SIDECARS)]
+        assert [f.num_actions for f in new] == [1]
+    assert abs(written[0] - written[1]) < 200  # counts and sizes have more digits
+
+
+def test_kept_sidecars_are_opened_once_and_their_rows_are_not_read(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.commit(add("new"))
+    read: list[str] = []
+    inner = pq.ParquetFile.iter_batches
+
+    def iter_batches(self: pq.ParquetFile, *args: Any, **more: Any) -> Any:
+        read.append(str(self.metadata.num_rows))
+        return inner(self, *args, **more)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", iter_batches)
+    store, done = counted(table)
+    assert read == ["1"]  # the new one is read back
+    opened = [path for kind, path in store.operations if kind == "open"]
+    assert all(opened.count(path) == 1 for path in done.kept)
+    uploaded = {path for kind, path in store.operations if kind in ("upload", "put")}
+    assert not uploaded & set(done.kept)
+
+
+def test_a_false_hit_of_a_filter_only_costs(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hits_always(self: PathFilter, hashes: Any) -> Any:
+        return hashes >= 0
+
+    monkeypatch.setattr(PathFilter, "may_hold", hits_always)
+    before = sidecars(table.root)
+    table.commit(add("new"))
+    assert stage(logged(table)).kept == before
+
+
+def test_without_filters_the_paths_are_read(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprints, "read_filter", lambda *_: None)
+    again = Table(table.root.parent / "again")
+    again.create(*(add(path) for path in names("base", 30)))
+    checkpoint(logged(again), full=True, part_actions=10)
+    again.commit(dead(names("base", 30)[14]))
+    assert len(checkpoint(logged(again)).kept) == 2
+    assert len(keys(again.root)) == 30
+
+
+# --- what nothing can be kept of -------------------------------------------------------------
+
+
+def test_the_first_v2_checkpoint_is_full(tmp_path: Path) -> None:
+    table = Table(tmp_path / "t")
+    table.create(add("a"))
+    assert stage(logged(table)).reason == "the checkpoint below is not of V2"
+    assert stage(logged(table), layout="classic").reason == "only V2 checkpoints share sidecars"
+
+
+@pytest.mark.parametrize("tag", [FINGERPRINT_TAG, TOTAL_TAG])
+def test_a_checkpoint_of_another_writer_is_written_whole_once(table: Table, tag: str) -> None:
+    path = manifest(table.root)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for body in lines:
+        for action in body.values():
+            action.get("tags", {}).pop(tag, None)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    table.commit(add("new"))
+    assert "record" in (checkpoint(logged(table)).reason or "")
+    table.commit(add("newer"))
+    assert checkpoint(logged(table)).reason is None
+
+
+def test_sidecars_of_another_shape_are_not_kept(table: Table) -> None:
+    table.commit(add("new"))
+    assert "form of its statistics" in (stage(logged(table), stats_as_json=False).reason or "")
+
+
+def test_a_new_column_leaves_sidecars_without_typed_statistics_alone(table: Table) -> None:
+    table.commit(metadata(field("id"), field("more", "string")), add("new"))
+    assert len(stage(logged(table)).kept) == 3
+
+
+def test_digests_of_another_algorithm_are_not_compared(table: Table) -> None:
+    path = manifest(table.root)
+    path.write_text(path.read_text().replace("lakelog-1-", "lakelog-0-"))
+    table.commit(add("new"))
+    assert "recorded" in (stage(logged(table)).reason or "")
+
+
+def test_a_version_that_rests_on_another_checkpoint_is_not_planned(table: Table) -> None:
+    log = logged(table)
+    state = open_state(log)
+    assert state.base is not None
+    below = state.base.checkpoint
+    table.commit(add("new"))
+    checkpoint(log)
+    state = open_state(log)
+    decided = plan_incremental(log, state, below, plan_of(state), now_ms=NOW_MS)
+    assert decided == Unfit("the version does not rest on that checkpoint")
+
+
+def test_where_every_sidecar_changed_nothing_is_kept(table: Table) -> None:
+    table.commit(*(dead(path) for path in names("base", 30)[::9]))
+    assert "every sidecar" in (stage(logged(table)).reason or "")
+
+
+# --- damage ----------------------------------------------------------------------------------
+
+
+def damage(path: Path, how: str, other: Path) -> None:
+    data = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    elif how == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif how == "of another":
+        path.write_bytes(other.read_bytes())
+    elif how == "with a row less":
+        pq.write_table(pq.read_table(path)[1:], path)
+    elif how == "blind":
+        chunk = pq.ParquetFile(path).metadata.row_group(0).column(0)
+        start, end = chunk.bloom_filter_offset + 20, chunk.bloom_filter_offset + 40
+        path.write_bytes(data[:start] + bytes(end - start) + data[end:])
+
+
+@pytest.mark.parametrize("how", ["gone", "truncated", "of another", "with a row less", "blind"])
+def test_a_kept_sidecar_that_is_damaged_is_refused(table: Table, how: str) -> None:
+    first, second, _ = (table.root / path for path in sidecars(table.root))
+    damage(first, how, second)
+    table.commit(add("new"))
+    with pytest.raises(CheckpointCorruptionError) as caught:
+        stage(logged(table))
+    assert caught.value.path == sidecars(table.root)[0]
+
+
+def test_a_manifest_that_lost_a_sidecar_is_refused(table: Table) -> None:
+    path = manifest(table.root)
+    lines = path.read_text().splitlines(keepends=True)
+    lost = next(n for n, line in enumerate(lines) if "sidecar" in json.loads(line))
+    path.write_text("".join(lines[:lost] + lines[lost + 1 :]))
+    table.commit(add("new"))
+    with pytest.raises(CheckpointCorruptionError, match="not those that it was written with"):
+        stage(logged(table))
+
+
+def test_a_sidecar_that_is_written_again_has_to_hold_what_is_recorded(table: Table) -> None:
+    path = manifest(table.root)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    tags = [body["sidecar"]["tags"] for body in lines if "sidecar" in body]
+    recorded = [json.loads(tag[FINGERPRINT_TAG]) for tag in tags]
+    digests = [body["digest"] for body in recorded]
+    # Each other's: as many rows, and the total is what it was.
+    for tag, body, digest in zip(tags, recorded, [*digests[1:], digests[0]], strict=True):
+        tag[FINGERPRINT_TAG] = json.dumps(body | {"digest": digest})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    table.commit(add("new"))
+    assert len(stage(logged(table)).kept) == 3  # rows that are not read are not looked at
+    table.commit(dead(names("base", 30)[0]))
+    with pytest.raises(CheckpointCorruptionError, match="the rows that its manifest records"):
+        stage(logged(table))
+
+
+def test_a_store_that_fails_is_not_taken_for_damage(table: Table) -> None:
+    table.commit(add("new"))
+    store = InjectingStore(open_store(str(table.root)), [Rule("fail", "open", path="*_sidecars*")])
+    with pytest.raises(UnavailableError):
+        stage(open_log(store))
+
+
+# --- proof -----------------------------------------------------------------------------------
+
+
+def staged(table: Table) -> tuple[Incremental, Any]:
+    table.commit(add("new"), dead(names("base", 30)[0]))
+    written = stage(logged(table))
+    assert isinstance(written.plan, Incremental)
+    assert written.digest == written.plan.expected
+    return written.plan, written.staged
+
+
+def change_manifest(table: Table, staged: Any, change: Any) -> None:
+    path = table.root / staged.checkpoint.paths[0]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line) + "\n" for line in change(lines)))
+
+
+def test_a_manifest_that_names_a_sidecar_twice_is_not_published(table: Table) -> None:
+    plan, checkpoint_ = staged(table)
+    change_manifest(table, checkpoint_, lambda lines: [*lines, lines[1]])
+    with pytest.raises(CheckpointValidationError, match="sidecars of the manifest"):
+        plan.verify(checkpoint_)
+
+
+def test_a_manifest_that_forgets_a_sidecar_is_not_published(table: Table) -> None:
+    plan, checkpoint_ = staged(table)
+    change_manifest(table, checkpoint_, lambda lines: [lines[0], *lines[2:]])
+    with pytest.raises(CheckpointValidationError, match="sidecars of the manifest"):
+        plan.verify(checkpoint_)
+
+
+def test_a_wrong_total_is_not_published(table: Table) -> None:
+    plan, checkpoint_ = staged(table)
+
+    def forget(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        lines[0]["checkpointMetadata"]["tags"] = {}
+        return lines
+
+    change_manifest(table, checkpoint_, forget)
+    with pytest.raises(CheckpointValidationError, match="total"):
+        plan.verify(checkpoint_)
+
+
+def test_rows_that_the_writer_lost_are_noticed(table: Table) -> None:
+    plan, checkpoint_ = staged(table)
+    for _ in plan.files(plan._comparison.columns):
+        break  # fewer rows were handed out than are expected
+    with pytest.raises(CheckpointValidationError, match="new sidecars"):
+        plan.verify(checkpoint_)
+
+
+def test_a_kept_sidecar_that_vanished_meanwhile_is_noticed(table: Table) -> None:
+    plan, checkpoint_ = staged(table)
+    (table.root / plan.plan.kept[0].path).unlink()
+    with pytest.raises(CheckpointValidationError, match="bytes of"):
+        plan.verify(checkpoint_)
+
+
+def test_a_new_sidecar_with_other_columns_is_noticed(table: Table) -> None:
+    plan, checkpoint_ = staged(table)
+    plan._schema = pa.schema([("add", pa.int64())])
+    with pytest.raises(CheckpointValidationError, match="columns"):
+        plan.verify(checkpoint_)
+
+
+def test_a_remove_without_a_time_is_expired(table: Table) -> None:
+    table.commit(remove("x"), add("new"))
+    written = checkpoint(logged(table))
+    assert written.digest is not None
+    assert written.digest.counts == {"add": 31}
