@@ -309,7 +309,21 @@ class State:
         if last and self.segment.compactions and last[0] not in self.tail.commits:
             infos = self.log.dialect.decode(self.log.store, last, files=False).commit_infos
             return infos[0] if infos else None
+        if not self.segment.commits:
+            return self._info_under_checkpoint()
         return None
+
+    def _info_under_checkpoint(self) -> CommitInfo | None:
+        """The commitInfo of the commit that the checkpoint took the place of, if it is still there:
+        a checkpoint does not keep it.
+        """
+        path = self.log.dialect.commit_path(self.version)
+        try:
+            commit = CommitFile(self.version, path, 0, 0)
+            infos = self.log.dialect.decode(self.log.store, [commit], files=False).commit_infos
+        except CorruptionError:
+            return None
+        return infos[0] if infos else None
 
     # --- files -------------------------------------------------------------------------------
 

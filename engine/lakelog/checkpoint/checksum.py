@@ -1,0 +1,242 @@
+"""Version checksums (``.crc``): what a version holds, in numbers, so that others can notice damage.
+
+Every number comes from replay, and never from an earlier checksum: one that was wrong would make
+all after it wrong. What replay gives is counted twice, by two roads that share only the decoding,
+and nothing is written unless they agree. A checksum that is there already is never replaced.
+
+Source: Delta protocol, Version Checksum File; facts on Spark's checksums.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from lakelog import actions, telemetry
+from lakelog.checkpoint.plan import Table, check_writers
+from lakelog.checkpoint.source import Source
+from lakelog.commit.features import supports
+from lakelog.errors import (
+    CheckpointValidationError,
+    CorruptionError,
+    OutcomeUnknownError,
+    UnsupportedError,
+)
+from lakelog.formats.base import CommitContent
+from lakelog.formats.commit_info import in_commit_timestamp
+from lakelog.log.checksum import compare_checksum
+from lakelog.log.context import Log
+from lakelog.log.histograms import SIZE_BOUNDS, SizeCounts, count_deleted
+from lakelog.log.properties import transaction_retention_ms
+from lakelog.log.snapshot import Snapshot
+from lakelog.log.state import State
+
+_MOST_TRANSACTIONS = 100
+_MOST_DOMAINS = 100
+_LONG = 1 << 63
+
+
+@dataclass(frozen=True)
+class ChecksumReport:
+    """A version's checksum.
+
+    Attributes:
+        version: The version.
+        path: The file, relative to the table root.
+        written: Whether this call wrote it; False if it was there.
+        disagreements: Where it was there: fields on which it disagrees with replay. It is left as
+            it is, for the protocol forbids to replace it; no answer of lakelog's rests on it.
+        body: What replay gives.
+    """
+
+    version: int
+    path: str
+    written: bool
+    disagreements: tuple[str, ...] = ()
+    body: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+def write_checksum(
+    log: Log, version: int | None = None, *, memory_limit: int | None = None
+) -> ChecksumReport:
+    """Write the checksum of a version, unless it has one.
+
+    Args:
+        log: The table's log.
+        version: The version; None is the latest.
+        memory_limit: Bytes that the process may take at its peak; None for no bound. Within one,
+            what replay gives is counted once only.
+
+    Raises:
+        UnsupportedError: The format has no version checksums, or a number has no room in one.
+        VersionNotFoundError: The version cannot be rebuilt.
+        UnsupportedFeatureError: The table needs what lakelog does not know.
+        CorruptionError: The log is damaged; or its commits must tell their time, and the version's
+            does not.
+        CheckpointValidationError: The two counts differ; nothing was written.
+        UnsupportedStoreError: Nothing can be written safely at this place.
+        OutcomeUnknownError: It may have been written.
+        UnavailableError: The store failed.
+    """
+    with telemetry.span("checksum.write", path=log.table):
+        snapshot = Snapshot.open(log, version)
+        path = log.dialect.checksum_path(snapshot.version)
+        if path is None:
+            raise UnsupportedError(
+                "this format has no version checksums", path=log.table, found=log.dialect.name
+            )
+        body = snapshot.read_state(lambda state: build_checksum(state, memory_limit=memory_limit))
+        if memory_limit is None:
+            _require_agreement(snapshot, body, path)
+        written = _put(log, path, (json.dumps(body, separators=(",", ":")) + "\n").encode())
+        disagreements: tuple[str, ...] = ()
+        if not written:
+            there = log.dialect.version_checksum(log.store, snapshot.version)
+            disagreements = ("",) if there is None else _disagreements(snapshot, there)
+        return ChecksumReport(snapshot.version, path, written, disagreements, body)
+
+
+def build_checksum(state: State, *, memory_limit: int | None = None) -> dict[str, Any]:
+    """The body of a version's checksum, as replay gives it.
+
+    Numbers of deletion vectors are there where the table may have any, transaction identifiers
+    where none of them expires and there are few, domains where there are few, the histogram of
+    sizes where every file has one.
+
+    Args:
+        state: The version's state.
+        memory_limit: As `write_checksum`.
+
+    Raises:
+        CorruptionError: See `write_checksum`.
+        UnsupportedError: A number has no room.
+    """
+    log = state.log
+    with Source(state, memory_limit=memory_limit, now_ms=log.clock()) as source:
+        protocol, metadata, meta = source.protocol, source.metadata, source.meta
+        check_writers(Table(log.dialect.name, log.table, protocol, metadata))
+        counted = _count(source)
+        bodies = _spell(state, meta)
+    properties = {k.lower(): v for k, v in metadata.configuration.items()}
+    body: dict[str, Any] = {
+        "txnId": _transaction_id(state),
+        "tableSizeBytes": counted.size_bytes,
+        "numFiles": counted.files,
+        "numMetadata": 1,
+        "numProtocol": 1,
+    }
+    if (properties.get("delta.enableincommittimestamps") or "").lower() == "true":
+        body["inCommitTimestampOpt"] = _in_commit_time(state)
+    if transaction_retention_ms(metadata.configuration) is None:
+        body["setTransactions"] = _few(bodies, "txn", _MOST_TRANSACTIONS)
+    body["domainMetadata"] = _few(bodies, "domainMetadata", _MOST_DOMAINS)
+    body["metadata"] = bodies["metaData"][0]
+    body["protocol"] = bodies["protocol"][0]
+    body["fileSizeHistogram"] = counted.sizes.histogram()
+    if supports(protocol, "deletionVectors") and counted.vectors_are_counted:
+        body["numDeletedRecordsOpt"] = counted.deleted_rows
+        body["numDeletionVectorsOpt"] = counted.vectors
+        body["deletedRecordCountsHistogramOpt"] = {"deletedRecordCounts": counted.deleted}
+    if counted.size_bytes >= _LONG or counted.deleted_rows >= _LONG:
+        raise UnsupportedError(
+            "the files' sizes sum up to more than a checksum has room for",
+            path=log.table,
+            found=counted.size_bytes,
+        )
+    return {name: value for name, value in body.items() if value is not None}
+
+
+@dataclass
+class _Counted:
+    files: int = 0
+    size_bytes: int = 0
+    vectors: int = 0
+    deleted_rows: int = 0
+    vectors_are_counted: bool = True
+    sizes: SizeCounts = field(default_factory=lambda: SizeCounts(SIZE_BOUNDS))
+    deleted: list[int] = field(default_factory=lambda: count_deleted(()))
+
+
+def _count(source: Source) -> _Counted:
+    found = _Counted()
+    for frame in source.files(("size", "dvCardinality")):
+        if frame["actionType"][0] != "add":
+            continue
+        rows = actions.conform(frame, ("size", "dvId", "dvCardinality"))
+        deleted = rows["dvCardinality"]
+        found.files += rows.height
+        found.size_bytes += int(rows["size"].cast(pl.Int128).sum())
+        found.sizes.add(rows["size"])
+        found.vectors += rows["dvId"].count()
+        found.deleted_rows += int(deleted.cast(pl.Int128).sum())
+        found.vectors_are_counted &= bool((rows["dvId"].is_null() == deleted.is_null()).all())
+        here = count_deleted((deleted,))
+        found.deleted = [a + b for a, b in zip(found.deleted, here, strict=True)]
+    return found
+
+
+def _spell(state: State, meta: pl.DataFrame) -> dict[str, list[Any]]:
+    """The bodies of the actions as JSON's own types, by wrapper."""
+    found: dict[str, list[Any]] = {}
+    for line in state.log.dialect.encode(CommitContent(meta=meta)).splitlines():
+        for wrapper, body in json.loads(line).items():
+            found.setdefault(wrapper, []).append(body)
+    return found
+
+
+def _few(bodies: Mapping[str, list[Any]], wrapper: str, most: int) -> list[Any] | None:
+    """All of them or none: who finds them takes them for all."""
+    there = bodies.get(wrapper, [])
+    return there if len(there) <= most else None
+
+
+def _transaction_id(state: State) -> str | None:
+    info = state.last_commit_info
+    found = None if info is None else info.body.get("txnId")
+    return found if isinstance(found, str) else None
+
+
+def _in_commit_time(state: State) -> int:
+    info = state.last_commit_info
+    at = None if info is None else in_commit_timestamp(info)
+    if at is None:
+        raise CorruptionError(
+            "the table's commits tell their own time, and this version's cannot be read",
+            path=state.log.dialect.commit_path(state.version),
+            version=state.version,
+            expected="commitInfo.inCommitTimestamp",
+            hint="restore the commit",
+        )
+    return at
+
+
+def _require_agreement(snapshot: Snapshot, body: Mapping[str, Any], path: str) -> None:
+    wrong = compare_checksum(snapshot, body).filter(~pl.col("agrees"))
+    if wrong.height:
+        raise CheckpointValidationError(
+            f"two counts of what replay gives differ: {', '.join(wrong['field'])}",
+            path=path,
+            version=snapshot.version,
+            expected=wrong["found"][0],
+            found=wrong["recorded"][0],
+            hint="nothing was written; the log may have changed meanwhile",
+        )
+
+
+def _disagreements(snapshot: Snapshot, recorded: Mapping[str, Any]) -> tuple[str, ...]:
+    compared = compare_checksum(snapshot, recorded)
+    return tuple(compared.filter(~pl.col("agrees"))["field"])
+
+
+def _put(log: Log, path: str, data: bytes) -> bool:
+    """Write it if it is not there; an answer that is lost is settled by looking."""
+    try:
+        return log.store.put_if_absent(path, data)
+    except OutcomeUnknownError:
+        if log.store.stat(path) is not None and log.store.read(path) == data:
+            return True
+        raise

@@ -1,0 +1,92 @@
+"""Histograms of a version checksum: sizes of files, and rows deleted in them.
+
+Source: Delta protocol, File Size Histogram Schema; Deleted Record Counts Histogram Schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import polars as pl
+
+_KB, _MB, _GB = 1 << 10, 1 << 20, 1 << 30
+
+SIZE_BOUNDS: tuple[int, ...] = (
+    0,
+    *(_KB << n for n in range(3, 13)),
+    *range(8 * _MB, 41 * _MB, 4 * _MB),
+    *range(48 * _MB, 121 * _MB, 8 * _MB),
+    *range(124 * _MB, 145 * _MB, 4 * _MB),
+    *range(160 * _MB, 577 * _MB, 16 * _MB),
+    *range(640 * _MB, 1409 * _MB, 64 * _MB),
+    *range(1536 * _MB, 2049 * _MB, 128 * _MB),
+    *range(2304 * _MB, 4097 * _MB, 256 * _MB),
+    *(_GB << n for n in range(3, 9)),
+)
+"""Where Spark's bins begin, in bytes: it compares histograms over the same bins only."""
+
+DELETED_BOUNDS: tuple[int, ...] = (0, *(10**n for n in range(8)), (1 << 31) - 1)
+"""Where the ten bins of deleted rows begin; fixed by the protocol."""
+
+
+class SizeCounts:
+    """A file size histogram that is being counted.
+
+    Args:
+        bounds: Where the bins begin, in bytes: from 0, ascending.
+    """
+
+    def __init__(self, bounds: Sequence[int] = SIZE_BOUNDS) -> None:
+        self._bounds = list(bounds)
+        self._counts = [0] * len(bounds)
+        self._totals = [0] * len(bounds)
+        self._is_sound = True
+
+    def add(self, sizes: pl.Series) -> None:
+        """Count some live files, by their sizes in bytes."""
+        if not sizes.len():
+            return
+        if sizes.null_count() or (sizes < self._bounds[0]).any():
+            self._is_sound = False
+            return
+        found = (
+            pl.DataFrame({"bin": _bins(sizes, self._bounds), "size": sizes.cast(pl.Int128)})
+            .group_by("bin")
+            .agg(pl.len(), pl.col("size").sum())
+        )
+        for number, count, total in found.iter_rows():
+            self._counts[number] += count
+            self._totals[number] += total
+
+    def histogram(self) -> dict[str, Any] | None:
+        """``sortedBinBoundaries``, ``fileCounts`` and ``totalBytes``; None where a file belongs to
+        no bin, or a sum has no room in 64 bits.
+        """
+        if not self._is_sound or max(self._totals) >= 1 << 63:
+            return None
+        return {
+            "sortedBinBoundaries": self._bounds,
+            "fileCounts": self._counts,
+            "totalBytes": self._totals,
+        }
+
+
+def count_deleted(cardinalities: Iterable[pl.Series]) -> list[int]:
+    """How many files have how many deleted rows, by the bins of `DELETED_BOUNDS`.
+
+    Args:
+        cardinalities: Rows deleted in live files, batch by batch; null where a file has no deletion
+            vector.
+    """
+    counts = [0] * len(DELETED_BOUNDS)
+    for batch in cardinalities:
+        bins = _bins(batch.cast(pl.Int64).fill_null(0).clip(0), DELETED_BOUNDS)
+        for number, count in bins.value_counts().iter_rows():
+            counts[number] += count
+    return counts
+
+
+def _bins(values: pl.Series, bounds: Sequence[int]) -> pl.Series:
+    starts = pl.Series(list(bounds), dtype=pl.Int64)
+    return (starts.search_sorted(values, side="right").cast(pl.Int64) - 1).alias("bin")
