@@ -239,8 +239,9 @@ class _Job:
         meta = with_protocol(source.meta, self.log.dialect.default_protocol)
         writer = self._writer(plan)
         comparison = Comparison.of(plan, self.log.dialect.name, writer.columns)
-        if isinstance(writer, DeltaCheckpointWriter):
-            writer.digest_of = comparison.digest  # recorded with each sidecar
+        if self.verify and isinstance(writer, DeltaCheckpointWriter):
+            # Recorded with each sidecar, for later checkpoints to rest on: only what was proved.
+            writer.digest_of = comparison.digest
         staging = _Staging(self, plan, writer, comparison, source, incremental)
         verify_seconds = 0.0
         try:
