@@ -47,7 +47,7 @@ from lakelog.log.segment import latest_version, rebuildable
 from lakelog.log.snapshot import Snapshot
 from lakelog.retention import horizon as horizons
 from lakelog.retention.horizon import Commits, Facts, Horizon, Retention
-from lakelog.retention.inventory import ListedStore, inventory, walk_log
+from lakelog.retention.inventory import HidingStore, ListedStore, inventory, walk_log
 from lakelog.retention.pointers import pointed_version
 from lakelog.retention.proof import check_reopens, check_times, prove_checkpoint, whole_problem
 from lakelog.retention.quarantine import Quarantine, undo
@@ -475,8 +475,13 @@ def _looked_through(log: Log, files: pl.DataFrame, horizon: Horizon) -> Horizon:
     if horizon.gate is not None:
         return horizon
     sidecars = frozenset(files.filter(pl.col("kind") == "sidecar")["path"])
+    below = (pl.col("kind") == "commit") & (pl.col("version") < horizon.checkpoint)
+    alone = log
+    if log.dialect.name != "delta":
+        hidden = frozenset(files.filter(below)["path"])
+        alone = Log(HidingStore(log.store, hidden), log.dialect, log.clock)
     for checkpoint in horizon.checkpoints:
-        problem = whole_problem(log, checkpoint, sidecars)
+        problem = whole_problem(alone, checkpoint, sidecars)
         if problem is not None:
             why = f"{checkpoint.paths[0]}: {problem}"
             return replace(horizon, gate="checkpoint-broken", why=why)
@@ -558,7 +563,7 @@ def _apply(plan: CleanupPlan, progress: Progress | None) -> CleanupReport:
         checkpoint = seen.horizon.checkpoints[-1].paths[0] if seen.horizon.checkpoints else None
         if doomed.filter(pl.col("kind") != "temporary").height:
             tell("prove", 0, None)
-            verdict = prove_checkpoint(log, seen.listing, seen.horizon)
+            verdict = prove_checkpoint(seen.log, seen.horizon)
             check_times(seen.log, seen.listing, seen.commits, seen.horizon)
             tell("reopen", 0, None)
             check_reopens(seen.log, frozenset(doomed["path"]), seen.oldest_promised)

@@ -7,9 +7,10 @@ of them can be rebuilt. Nothing at or above the cut-off checkpoint is ever delet
 is judged by itself, by gates that have names (`GATES`): the gate says why it goes or stays.
 
 Times: a commit's is its in-commit timestamp where the table has them, else its file's, forced to
-increase from commit to commit. A clock that jumped forward makes what follows look young, one that
-jumped back makes nothing look old, and a commit without the time that it should have counts as
-young: so clocks can only ever keep files.
+increase from commit to commit. A clock that jumped forward makes what follows look young. A file
+that is older than one before it was written by a clock that had jumped back, so its commit counts
+as made with the next one that is not; and a commit without the timestamp that it should have counts
+as young. So clocks that jump only ever keep files.
 
 Source: Delta protocol, Metadata Cleanup; specification 001, 3.3.2; specification 004
 (``checkpoint.retention``); Delta RFC Checkpoint Protection; Delta Lake, MetadataCleanup.
@@ -116,6 +117,15 @@ class Commits:
         adjusted = np.maximum.accumulate(self.modified_ms - steps) + steps
         return np.asarray(adjusted, dtype=np.int64)
 
+    def latest_times_ms(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """The latest time at which each commit can have been made: as `times_ms`, but of a file
+        that is older than one before it, the time of the next that is not, or no time at all.
+        """
+        never = np.iinfo(np.int64).max
+        jumped_back = self.modified_ms < np.maximum.accumulate(self.modified_ms)
+        known = np.where(jumped_back, never, self.times_ms())
+        return np.asarray(np.minimum.accumulate(known[::-1])[::-1], dtype=np.int64)
+
     def last_at_or_before(self, time_ms: int) -> int | None:
         """The newest version whose commit is not newer than a time; None where all are.
 
@@ -136,7 +146,7 @@ class Commits:
                 high = middle
         if low > untimed:
             return int(self.versions[low - 1])
-        old = int(np.searchsorted(self.times_ms()[:untimed], time_ms, side="right"))
+        old = int(np.searchsorted(self.latest_times_ms()[:untimed], time_ms, side="right"))
         return int(self.versions[old - 1]) if old else None
 
 

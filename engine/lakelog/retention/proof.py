@@ -13,10 +13,10 @@ from collections.abc import Collection
 
 import polars as pl
 
+from lakelog.checkpoint.verify import independent_state, verify_one
 from lakelog.errors import (
     CorruptionError,
     LakelogError,
-    LogGapError,
     NotFoundError,
     UnavailableError,
     UnsafeRetentionError,
@@ -25,10 +25,11 @@ from lakelog.errors import (
 )
 from lakelog.formats.base import Checkpoint, LogListing
 from lakelog.formats.commit_info import in_commit_timestamp
+from lakelog.formats.delta.names import SIDECAR_FOLDER
 from lakelog.formats.digest import Digest, digest
 from lakelog.log.context import Log
 from lakelog.log.opening import open_state
-from lakelog.log.segment import LogSegment, choose_segment, latest_version, rebuildable
+from lakelog.log.segment import LogSegment, latest_version, rebuildable
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
 from lakelog.retention.horizon import Commits, Horizon, first_gap
@@ -49,7 +50,7 @@ def whole_problem(log: Log, checkpoint: Checkpoint, sidecars: Collection[str]) -
     Reads its protocol and metadata and the names of its sidecars, and no file actions.
 
     Args:
-        log: The log.
+        log: The log, without the commits below the checkpoint: what they hold does not count.
         checkpoint: The checkpoint.
         sidecars: Every sidecar that is there.
 
@@ -66,11 +67,12 @@ def whole_problem(log: Log, checkpoint: Checkpoint, sidecars: Collection[str]) -
     missing = wanted - set(pair["actionType"] if pair.height else ())
     if missing:
         return f"it holds no {' and no '.join(sorted(missing))}"
-    gone = [path for path in files if path not in checkpoint.paths and path not in sidecars]
+    named = [path for path in files if path.startswith(f"{SIDECAR_FOLDER}/")]
+    gone = [path for path in named if path not in sidecars]
     return f"its sidecar {gone[0]} is gone" if gone else None
 
 
-def prove_checkpoint(log: Log, listing: LogListing, horizon: Horizon) -> str:
+def prove_checkpoint(log: Log, horizon: Horizon) -> str:
     """Prove every complete checkpoint of the cut-off version.
 
     Returns:
@@ -80,24 +82,19 @@ def prove_checkpoint(log: Log, listing: LogListing, horizon: Horizon) -> str:
         UnsafeRetentionError: One is not what replay gives, or cannot be read whole.
         UnavailableError: The store failed.
 
-    Memory: as `lakelog.checkpoint.verify.verify_checkpoint`.
+    Memory: as `lakelog.checkpoint.verify.verify_one`.
     """
-    verdicts = []
-    for checkpoint in horizon.checkpoints:
-        others = [other.paths[0] for other in horizon.checkpoints if other != checkpoint]
-        alone = Log(HidingStore(log.store, others), log.dialect, log.clock) if others else log
-        verdicts.append(_prove_one(alone, listing, checkpoint))
-    return "proved" if set(verdicts) == {"proved"} else "unprovable"
+    verdicts = {_prove_one(log, checkpoint) for checkpoint in horizon.checkpoints}
+    return "proved" if verdicts == {"proved"} else "unprovable"
 
 
-def _prove_one(log: Log, listing: LogListing, checkpoint: Checkpoint) -> str:
-    from lakelog.checkpoint.verify import verify_checkpoint
-
-    report = verify_checkpoint(log, checkpoint.version)
-    if report.verdict == "proved":
+def _prove_one(log: Log, checkpoint: Checkpoint) -> str:
+    report = verify_one(log, checkpoint)
+    if report.is_proved:
         return "proved"
-    if report.verdict != "unprovable" or _has_replay(listing, checkpoint.version):
-        raise _not_proved(log, checkpoint, report.verdict, str(report))
+    # Files that are there and cannot be read may be all that tells that the checkpoint is wrong.
+    if report.verdict != "unprovable" or independent_state(log, checkpoint.version) is not None:
+        raise _not_proved(log, checkpoint, report.verdict, report.reason)
     try:
         _read_whole(log, checkpoint)
     except UnavailableError:
@@ -107,17 +104,9 @@ def _prove_one(log: Log, listing: LogListing, checkpoint: Checkpoint) -> str:
     return "unprovable"
 
 
-def _has_replay(listing: LogListing, version: int) -> bool:
-    """Whether a version can be rebuilt without its own checkpoints."""
-    own = [c for c in listing.checkpoints if c.version == version]
-    try:
-        choose_segment(listing, version, excluded=own)
-    except (VersionNotFoundError, LogGapError):
-        return False
-    return True
-
-
-def _not_proved(log: Log, checkpoint: Checkpoint, verdict: str, found: str) -> UnsafeRetentionError:
+def _not_proved(
+    log: Log, checkpoint: Checkpoint, verdict: str, found: str | None
+) -> UnsafeRetentionError:
     return UnsafeRetentionError(
         f"nothing was cleaned up: the cut-off checkpoint is {verdict}",
         path=f"{log.table}/{checkpoint.paths[0]}",
@@ -138,7 +127,7 @@ def _read_whole(log: Log, checkpoint: Checkpoint) -> None:
     state = State.of(log, LogSegment(checkpoint.version, checkpoint, ()))
     state.ensure_readable()
     snapshot = Snapshot(state)
-    _digest(snapshot)
+    _digest(snapshot, log.clock())
     _ = state.base_is_unique
     compared = snapshot.version_checksum()
     if compared is None:
@@ -209,10 +198,13 @@ def check_reopens(log: Log, hidden: frozenset[str], oldest: int) -> None:
         except (VersionNotFoundError, CorruptionError) as error:
             raise _would_be_lost(log, version, error.message) from error
         held = open_state(log, version)
-        found = _digest(Snapshot(left))
-        if held.segment == left.segment:
-            continue  # the same files give the same state
-        differences = _digest(Snapshot(held)).differences(found)
+        now_ms = log.clock()
+        found = _digest(Snapshot(left), now_ms)
+        if held.segment == left.segment and log.dialect.name == "delta":
+            # The same files give the same state. (IndexTables' checkpoints leave out what commits
+            # below them still say.)
+            continue
+        differences = _digest(Snapshot(held), now_ms).differences(found)
         if differences:
             what = ", ".join(f"{d.found} {d.action_type} of {d.expected}" for d in differences)
             raise _would_be_lost(log, version, f"it would hold {what}")
@@ -228,8 +220,16 @@ def _would_be_lost(log: Log, version: int, why: str) -> UnsafeRetentionError:
     )
 
 
-def _digest(snapshot: Snapshot) -> Digest:
+def _digest(snapshot: Snapshot, now_ms: int) -> Digest:
+    """Digest of a whole state. Skips whose cooldown has passed are over, and do not count
+    (specification 001, 3.6).
+    """
     total = Digest()
     for batch in snapshot.iter_state():
-        total = total + digest(batch)
+        rows = batch
+        if "retryAfter" in batch.columns:
+            lasts = (pl.col("retryAfter") > now_ms).fill_null(value=False)
+            is_over = (pl.col("actionType") == "mergeskip") & ~lasts
+            rows = batch.filter(~is_over)
+        total = total + digest(rows)
     return total
