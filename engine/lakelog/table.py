@@ -23,13 +23,16 @@ from lakelog.log import blame, diff, history
 from lakelog.log.cache import CacheStats, SnapshotCache
 from lakelog.log.context import Log
 from lakelog.log.display import table_html
+from lakelog.log.properties import read_limits
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
+from lakelog.repair.mend import Repair, RepairPlan, RepairReport
 from lakelog.retention.cleanup import CleanupPlan, CleanupReport, Request, plan_cleanup
 from lakelog.retention.quarantine import purge, quarantines, undo
 from lakelog.retention.simulate import Proposal, Proposed, proposals, simulate
 from lakelog.retention.vacuum import Progress, Vacuum, VacuumPlan, VacuumReport
 from lakelog.storage import LogStore, open_store
+from lakelog.storage.bounded import BoundedStore, ReadLimits, bounded
 
 if TYPE_CHECKING:
     import polars as pl
@@ -52,6 +55,7 @@ class Table:
     def __init__(self, log: Log, runtime: Runtime | None = None) -> None:
         self._log = log
         self._runtime = runtime or Runtime()
+        self._bounded = bounded(log.store)
         self._cache = SnapshotCache(log)
         self._heads = Heads(log, self._runtime, self._cache.committed)
 
@@ -131,9 +135,17 @@ class Table:
                     "give a version or a timestamp, not both",
                     found=f"version={version}, timestamp={timestamp}",
                 )
-            return self._cache.snapshot_at(to_ms(timestamp), max_staleness)
+            return self._heeded(self._cache.snapshot_at(to_ms(timestamp), max_staleness))
         _check_version(version)
-        return self._cache.snapshot(version, max_staleness)
+        return self._heeded(self._cache.snapshot(version, max_staleness))
+
+    def _heeded(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot; from here on its table's own limits of reading hold, if they are known."""
+        if self._bounded is not None:
+            metadata = snapshot.read_state(lambda s: s.metadata if s.is_cheap else None)
+            if metadata is not None:
+                self._bounded.heed(read_limits(metadata.configuration))
+        return snapshot
 
     def cache_stats(self) -> CacheStats:
         """How often what this handle remembers has helped, and how much it holds."""
@@ -430,6 +442,50 @@ class Table:
         tried = proposals(log_retention, deleted_file_retention, checkpoint_retention)
         return simulate(self._log, tried if tried != [Proposal()] else [], consumers)
 
+    def repair(
+        self,
+        plan: bool = True,
+        *,
+        check_files: bool = False,
+        remove_missing: bool = False,
+        inventory: Any = None,
+        strict: bool = False,
+        progress: Progress | None = None,
+    ) -> RepairPlan | RepairReport:
+        """Find, or mend, what is wrong with the log; see `lakelog.repair`.
+
+        Every complete checkpoint is proved against replay, the pointer and the checksums compared.
+        What is broken is written anew where that is provably sound, its old files moved to
+        quarantine; what is not sound to mend is told with the reason.
+
+        Args:
+            plan: Only say what is wrong; ``apply()`` of the plan mends it. False does both.
+            check_files: Look for live files that are not in the table's folder.
+            remove_missing: Remove these from the table, in one commit; their rows are lost.
+            inventory: What stands in the table's folder, as for `vacuum`.
+            strict: Raise, before anything is changed, where something cannot be mended.
+            progress: Is told ``(step, done, total)``; the step is ``verify``.
+
+        Raises:
+            UnsoundRepairError: With `strict`, something cannot be made again from what is left.
+            UnsupportedStoreError: Something is to be mended, and the store is read only.
+            TableNotFoundError: The log holds no commit and no complete checkpoint.
+            UnavailableError: The store failed.
+
+        Memory: as `verify`.
+        """
+        asked = Repair(
+            self._log, self._remove, check_files, remove_missing, inventory, progress
+        )
+        return asked.plan() if plan else asked.apply(strict=strict)
+
+    def _remove(self, paths: Sequence[str]) -> int | None:
+        """Remove files that are not there; gives the version that does."""
+        with self.transaction(operation="FSCK") as tx:
+            files = tx.read()
+            tx.remove(files.filter(pl.col("path").is_in(list(paths))))
+        return tx.version
+
     def __repr__(self) -> str:
         only = ", read only" if self.refusal is not None else ""
         return f"Table({self.path!r}, format={self.format!r}{only})"
@@ -441,13 +497,24 @@ class Table:
         return table_html("Table", facts)
 
 
-def open(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Table:
+def open(
+    path: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    parallelism: int | None = None,
+    read_timeout: float | None = None,
+) -> Table:
     """Open a table; its dialect is found from its log folder.
 
     Args:
         path: The table's folder, on local disk or as any fsspec URL. The log folder itself
             (``_delta_log``, ``_transaction_log``) is taken as its table.
         storage_options: Passed to the fsspec filesystem.
+        parallelism: How many files of the log are read at the same time; None is what the table
+            says (``spark.indextables.checkpoint.parallelism``), else what suits the store.
+        read_timeout: Seconds without any file arriving after which a read is given up, with a
+            `ReadTimeoutError` that names what is missing; None is what the table says
+            (``spark.indextables.checkpoint.read.timeoutSeconds``), else as long as the store takes.
 
     Raises:
         TableNotFoundError: There is no log folder.
@@ -455,7 +522,8 @@ def open(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
         UnavailableError: The store failed.
     """
     location = _without_log_folder(os.fspath(path))
-    store = open_store(location, storage_options)
+    limits = ReadLimits(parallelism, read_timeout)
+    store = BoundedStore(open_store(location, storage_options), limits)
     return Table(Log(store, detect_dialect(store)))
 
 
@@ -499,7 +567,7 @@ def create(
         raise InvalidInputError(
             "there is no such format", expected=" or ".join(dialects), found=format
         )
-    store = open_store(_without_log_folder(os.fspath(path)), storage_options)
+    store = BoundedStore(open_store(_without_log_folder(os.fspath(path)), storage_options))
     log, runtime = Log(store, dialects[format]), Runtime()
     create_table(
         log,

@@ -43,7 +43,7 @@ from lakelog.log.replay import reconcile_meta
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
 from lakelog.storage.base import FileEntry
-from lakelog.storage.local import LocalStore
+from lakelog.storage.bounded import on_local_disk
 
 _CONFIRMED_S = 60.0  # how long a look may stand in for a listing
 _FRESH_S = 5.0  # how long a listing holds where another one costs a round trip
@@ -159,7 +159,7 @@ def commits_after(log: Log, version: int, *, confirmed: bool) -> list[CommitFile
         None where that cannot be said, because commits are missing: the table has to be opened
         anew.
     """
-    if confirmed and isinstance(log.store, LocalStore):
+    if confirmed and on_local_disk(log.store):
         found = _look(log, version)
         if found is not None:
             return found
@@ -237,7 +237,7 @@ class Heads:
         age_s = self._runtime.monotonic() - self._confirmed_s
         confirmed = self._head
         return (
-            isinstance(self._log.store, LocalStore)
+            on_local_disk(self._log.store)
             or age_s >= _FRESH_S
             or confirmed is None
             or confirmed.version != head.version

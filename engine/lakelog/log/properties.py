@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 
 from lakelog.errors import InvalidInputError
+from lakelog.storage.bounded import ReadLimits
 
 _UNITS_MS = {
     "millisecond": 1,
@@ -23,6 +24,8 @@ _PART = re.compile(
     re.IGNORECASE,
 )
 
+READ_PARALLELISM = "spark.indextables.checkpoint.parallelism"
+READ_TIMEOUT = "spark.indextables.checkpoint.read.timeoutSeconds"
 DELETED_FILE_RETENTION = "delta.deletedFileRetentionDuration"
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 DEFAULT_DELETED_FILE_RETENTION_MS = _UNITS_MS["week"]
@@ -67,3 +70,19 @@ def transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | N
     """How long a transaction identifier counts, in milliseconds; None is for ever."""
     value = configuration.get(TRANSACTION_RETENTION)
     return None if value is None else parse_interval_ms(value)
+
+
+def read_limits(configuration: Mapping[str, str | None]) -> ReadLimits:
+    """What a table says of how its log is to be read; nothing where it says nothing.
+
+    A malformed value says nothing here: reading does not fail for it, and writing a checkpoint
+    names it.
+
+    Source: specification 001, 3.2.4 and 3.3.1.
+    """
+    parallelism = configuration.get(READ_PARALLELISM) or ""
+    timeout = configuration.get(READ_TIMEOUT) or ""
+    return ReadLimits(
+        int(parallelism) if parallelism.isdecimal() and int(parallelism) else None,
+        float(timeout) if timeout.isdecimal() and int(timeout) else None,
+    )

@@ -1,0 +1,248 @@
+"""Reads that keep within limits: so many at a time, and none waited for without end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lakelog
+from lakelog import Table
+from lakelog.errors import InvalidInputError, NotFoundError, ReadTimeoutError
+from lakelog.formats.delta import DIALECT
+from lakelog.log.context import Log
+from lakelog.storage import open_store
+from lakelog.storage.bounded import BoundedStore, ReadLimits, bounded, on_local_disk
+from lakelog.storage.inject import InjectingStore, Rule
+from lakelog.storage.wrapper import StoreWrapper
+from tests.handmade import Handmade, add, metadata, protocol
+
+
+class Stubborn(StoreWrapper):
+    """A store that never answers for some files, until it is let go, and knows who is reading."""
+
+    def __init__(self, root: Path, hanging: Sequence[str] = (), pause_s: float = 0.0) -> None:
+        super().__init__(open_store(root))
+        self.hanging = set(hanging)
+        self.released = threading.Event()
+        self.pause_s = pause_s
+        self.reading = 0
+        self.most = 0
+        self._lock = threading.Lock()
+
+    def read(self, path: str) -> bytes:
+        with self._lock:
+            self.reading += 1
+            self.most = max(self.most, self.reading)
+        if path.rsplit("/", 1)[-1] in self.hanging:
+            self.released.wait()
+        time.sleep(self.pause_s)
+        data = super().read(path)
+        with self._lock:
+            self.reading -= 1
+        return data
+
+    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
+        if path.rsplit("/", 1)[-1] in self.hanging:
+            self.released.wait()
+        return super().open(path, size_bytes)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for index in range(40):
+        (tmp_path / f"{index:02d}").write_bytes(f"{index}".encode())
+    return tmp_path
+
+
+NAMES = [f"{index:02d}" for index in range(40)]
+CONTENTS = [f"{index}".encode() for index in range(40)]
+
+
+def test_files_come_in_order_so_many_at_a_time(folder: Path) -> None:
+    store = Stubborn(folder, pause_s=0.002)
+    limited = BoundedStore(store, ReadLimits(parallelism=3))
+    assert list(limited.read_many(NAMES)) == CONTENTS
+    assert store.most == 3
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    count=st.integers(0, 40),
+    parallelism=st.integers(1, 50),
+    taken=st.integers(0, 40),
+    sizes=st.lists(st.sampled_from([1, 70_000]), min_size=40, max_size=40),
+)
+def test_limits_change_nothing_of_what_is_read(
+    count: int, parallelism: int, taken: int, sizes: list[int]
+) -> None:
+    contents = {f"{index}": b"x" * size + b"%d" % index for index, size in enumerate(sizes[:count])}
+
+    class Memory(StoreWrapper):
+        def read(self, path: str) -> bytes:
+            return contents[path]
+
+    limited = BoundedStore(Memory(open_store(".")), ReadLimits(parallelism, 5.0))
+    found = iter(limited.read_many(list(contents)))
+    wanted = list(contents.values())[:taken]
+    assert [data for data, _ in zip(found, wanted, strict=False)] == wanted
+
+
+def test_files_that_hang_are_named(folder: Path) -> None:
+    store = Stubborn(folder, hanging=["07", "31"])
+    limited = BoundedStore(store, ReadLimits(timeout_s=0.3))
+    found = iter(limited.read_many(NAMES))
+    assert [next(found) for _ in range(7)] == CONTENTS[:7]
+    with pytest.raises(ReadTimeoutError, match="2 of 40 files were not read") as caught:
+        next(found)
+    store.released.set()
+    assert caught.value.path == "07"
+    assert caught.value.found == "07, 31"
+    assert isinstance(caught.value, TimeoutError)
+
+
+def test_many_that_hang_are_counted(folder: Path) -> None:
+    store = Stubborn(folder, hanging=NAMES)
+    limited = BoundedStore(store, ReadLimits(parallelism=2, timeout_s=0.1))
+    with pytest.raises(ReadTimeoutError) as caught:
+        list(limited.read_many(NAMES))
+    store.released.set()
+    assert str(caught.value.found).startswith("00, 01, ")
+    assert str(caught.value.found).endswith(" and 20 more")
+
+
+def test_slow_files_that_keep_arriving_are_waited_for(folder: Path) -> None:
+    store = Stubborn(folder, pause_s=0.05)
+    limited = BoundedStore(store, ReadLimits(parallelism=2, timeout_s=0.4))
+    assert list(limited.read_many(NAMES)) == CONTENTS  # a second in all
+
+
+def test_an_error_is_raised_at_the_turn_of_its_file(folder: Path) -> None:
+    limited = BoundedStore(open_store(folder), ReadLimits(timeout_s=5.0))
+    found = iter(limited.read_many(["00", "missing", "01"]))
+    assert next(found) == b"0"
+    with pytest.raises(NotFoundError) as caught:
+        next(found)
+    assert caught.value.path == "missing"
+
+
+def test_leaving_early_ends_the_threads(folder: Path) -> None:
+    limited = BoundedStore(open_store(folder), ReadLimits(parallelism=4))
+
+    def threads() -> int:
+        return sum(t.name == "lakelog-read" for t in threading.enumerate())
+
+    found = limited.read_many(NAMES)
+    assert isinstance(found, Iterator)
+    next(found)
+    found.close()  # type: ignore[attr-defined]
+    until = time.monotonic() + 5
+    while threads() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not threads()
+
+
+def test_one_file_is_not_waited_for_without_end(folder: Path) -> None:
+    store = Stubborn(folder, hanging=["01"])
+    limited = BoundedStore(store, ReadLimits(timeout_s=0.1))
+    assert limited.read("00") == b"0"
+    with limited.open("02") as file:
+        assert file.seekable()
+        assert file.readable()
+        assert file.seek(1) == 1
+        file.seek(0)
+        assert file.read() == b"2"
+        assert file.tell() == 1
+    with pytest.raises(ReadTimeoutError) as caught:
+        limited.read("01")
+    assert caught.value.found == "01"
+    with pytest.raises(ReadTimeoutError):
+        limited.open("01")
+    with pytest.raises(NotFoundError):
+        limited.read("missing")
+    store.released.set()
+
+
+def test_a_read_of_an_open_file_that_hangs_is_given_up(folder: Path) -> None:
+    released = threading.Event()
+
+    class Stuck(BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            released.wait()
+            return super().read(size)
+
+    class Sticky(StoreWrapper):
+        def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
+            return Stuck(b"content")
+
+    limited = BoundedStore(Sticky(open_store(folder)), ReadLimits(timeout_s=0.1))
+    file = limited.open("01")
+    with pytest.raises(ReadTimeoutError):
+        file.read()
+    file.close()
+    released.set()
+
+
+def test_without_limits_the_store_below_does_as_ever(folder: Path) -> None:
+    store = InjectingStore(open_store(folder), [Rule("fail", "read", nth=3)])
+    plain = BoundedStore(store)
+    assert list(plain.read_many(["00", "01"])) == [b"0", b"1"]
+    assert plain.read_many([]) is not None
+    assert bounded(InjectingStore(plain)) is plain
+    assert bounded(store) is None
+    assert on_local_disk(BoundedStore(open_store(folder)))
+    assert not on_local_disk(plain)
+
+
+@pytest.mark.parametrize("wrong", [(0, None), (-1, None), (None, 0.0), (None, float("nan"))])
+def test_limits_above_zero_only(wrong: tuple[int | None, float | None]) -> None:
+    with pytest.raises(InvalidInputError):
+        ReadLimits(*wrong)
+
+
+def test_a_table_names_the_commits_that_hang(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t").start()
+    for version in range(1, 9):
+        made.commit(version, add(f"f{version}"))
+    store = Stubborn(made.root, hanging=[f"{5:020d}.json"])
+    table = Table(Log(BoundedStore(store, ReadLimits(timeout_s=0.2)), DIALECT))
+    with pytest.raises(ReadTimeoutError) as caught:
+        table.snapshot()
+    assert caught.value.found == f"_delta_log/{5:020d}.json"
+    store.released.set()
+    assert table.snapshot().num_files() == 8
+
+
+def test_limits_come_from_the_call_or_from_the_table(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t")
+    properties = {
+        "spark.indextables.checkpoint.parallelism": "2",
+        "spark.indextables.checkpoint.read.timeoutSeconds": "7",
+    }
+    made.commit(0, protocol(), metadata(properties=properties))
+
+    def limits(table: Table) -> ReadLimits:
+        store = bounded(table.log.store)
+        assert store is not None
+        return store.limits
+
+    table = lakelog.open(made.root)
+    assert limits(table) == ReadLimits()
+    table.snapshot()
+    assert limits(table) == ReadLimits(2, 7.0)
+    table = lakelog.open(made.root, parallelism=3, read_timeout=1.5)
+    table.snapshot()
+    assert limits(table) == ReadLimits(3, 1.5)
+    table = lakelog.open(made.root, parallelism=3)
+    table.snapshot()
+    assert limits(table) == ReadLimits(3, 7.0)
+    made.commit(1, metadata(properties={"spark.indextables.checkpoint.parallelism": "many"}))
+    table.snapshot()
+    assert limits(table) == ReadLimits(3, None)  # a malformed one is for the checkpoint to name
