@@ -220,6 +220,8 @@ class LogStore(Protocol):
         """Every file below `folder`, however deep, in batches and in no order; names are relative
         to `folder`, with ``/``. A folder that does not exist gives nothing.
 
+        Also the temporary files that a killed writer left, which local disk lists nowhere else.
+
         Memory: a batch of some thousand entries.
         """
         ...
