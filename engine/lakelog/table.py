@@ -474,16 +474,15 @@ class Table:
 
         Memory: as `verify`.
         """
-        asked = Repair(
-            self._log, self._remove, check_files, remove_missing, inventory, progress
-        )
+        asked = Repair(self._log, self._remove, check_files, remove_missing, inventory, progress)
         return asked.plan() if plan else asked.apply(strict=strict)
 
     def _remove(self, paths: Sequence[str]) -> int | None:
         """Remove files that are not there; gives the version that does."""
+        import polars as pl
+
         with self.transaction(operation="FSCK") as tx:
-            files = tx.read()
-            tx.remove(files.filter(pl.col("path").is_in(list(paths))))
+            tx.remove(tx.snapshot.files().filter(pl.col("path").is_in(list(paths))))
         return tx.version
 
     def __repr__(self) -> str:

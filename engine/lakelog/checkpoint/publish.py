@@ -36,7 +36,8 @@ from lakelog.errors import (
     NotFoundError,
     OutcomeUnknownError,
 )
-from lakelog.formats.base import Dialect, StagedCheckpoint, StagedFile
+from lakelog.formats.base import Checkpoint, Dialect, StagedCheckpoint, StagedFile
+from lakelog.log.context import Log
 from lakelog.storage import LogStore
 
 _ATTEMPTS = 3
@@ -105,6 +106,21 @@ def move_pointer(store: LogStore, dialect: Dialect, staged: StagedCheckpoint) ->
         return Published(_put(store, path, content))
     except LakelogError as error:
         return Published(False, f"the pointer {path} was not moved: {error.message}")
+
+
+def point_at(log: Log, checkpoint: Checkpoint) -> bool:
+    """Let the pointer name a checkpoint that stands already, whatever it names now.
+
+    Returns:
+        Whether it does; False where the table's readers would take it for another thing.
+
+    Raises:
+        CorruptionError: The checkpoint cannot be read.
+        OutcomeUnknownError: It may have been written.
+        UnavailableError: The store failed.
+    """
+    pointer = log.dialect.pointer_to(log.store, checkpoint, log.clock())
+    return pointer is not None and _put(log.store, *pointer)
 
 
 def _names_later(store: LogStore, dialect: Dialect, path: str, version: int) -> bool:

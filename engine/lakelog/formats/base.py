@@ -424,6 +424,23 @@ class Dialect(Protocol):
         """The version that a pointer's content names; None where no sense can be made of it."""
         ...
 
+    def pointer_to(
+        self, store: LogStore, checkpoint: Checkpoint, created_ms: int
+    ) -> tuple[str, bytes] | None:
+        """The pointer's path and the content that names a checkpoint which stands already; None
+        where the table's readers would take it for another thing.
+
+        Args:
+            store: Store of the table.
+            checkpoint: The checkpoint; all of it is counted.
+            created_ms: When it was made, milliseconds since the Unix epoch, where a pointer says.
+
+        Raises:
+            CorruptionError: The checkpoint cannot be read.
+            UnavailableError: The store failed.
+        """
+        ...
+
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
         """Commit time, in milliseconds, of a version that exists only as this checkpoint; None
         where checkpoints carry no commit time.

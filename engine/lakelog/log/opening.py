@@ -129,7 +129,7 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
         candidate = State.of(state.log, segment, (*state.notes, note), excluded)
         try:
             candidate.ensure_readable()
-            ids = _table_ids(candidate)
+            ids = table_ids(candidate)
         except CheckpointCorruptionError as another:
             state, broken = candidate, another
             continue
@@ -143,7 +143,7 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
         return candidate
 
 
-def _table_ids(state: State) -> set[object]:
+def table_ids(state: State) -> set[object]:
     """Every table id that the state's files mention."""
     base = [state.base.pair] if state.base is not None else []
     meta = actions.concat([*base, *(part.meta for part in state.meta_parts)])

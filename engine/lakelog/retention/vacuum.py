@@ -392,6 +392,21 @@ class _Hidden:
 _LISTED = {"path": pl.String, "size_bytes": pl.Int64, "modified_ms": pl.Int64}
 
 
+def listed_files(log: Log, inventory: Any = None) -> pl.Series:
+    """Paths of all files in the table's folder, relative to it: listed, or as an inventory says.
+
+    Raises:
+        InvalidInputError: The inventory cannot be read as one.
+        UnavailableError: The store failed.
+
+    Memory: the paths.
+    """
+    if inventory is not None:
+        return _of_inventory(inventory)["path"]
+    paths = [batch["path"] for batch in _of_entries(log.store.walk())]
+    return pl.concat([pl.Series("path", dtype=pl.String), *paths])
+
+
 def _files(snapshot: Snapshot, kind: str, *columns: str) -> Iterator[pl.DataFrame]:
     # Whole, for a broken checkpoint may be met half-way and passed over.
     wanted = ("path", *_VECTOR_COLUMNS, *columns)

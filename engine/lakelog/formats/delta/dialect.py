@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import polars as pl
 
 from lakelog.formats.base import (
@@ -25,6 +26,7 @@ from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
 from lakelog.formats.delta.checkpoint_writer import DeltaCheckpointWriter
 from lakelog.formats.delta.commits import commit_path, encode_commit
 from lakelog.formats.delta.hints import (
+    checksum,
     parse_last_checkpoint,
     read_last_checkpoint,
     read_version_checksum,
@@ -38,6 +40,7 @@ from lakelog.formats.delta.names import (
 )
 from lakelog.formats.delta.paths import decode_paths, with_dv_id
 from lakelog.formats.ndjson import Blob, decode_lines, decode_pieces
+from lakelog.formats.pointers import count_held
 from lakelog.formats.wire import Wire
 from lakelog.storage import LogStore
 
@@ -127,6 +130,20 @@ class DeltaDialect:
     def pointed_version(self, pointer: bytes) -> int | None:
         """The version that ``_last_checkpoint`` names."""
         return parse_last_checkpoint(pointer).version
+
+    def pointer_to(
+        self,
+        store: LogStore,
+        checkpoint: Checkpoint,
+        created_ms: int,  # noqa: ARG002 - the protocol gives it; Delta's pointer has no time
+    ) -> tuple[str, bytes]:
+        """``_last_checkpoint``, with its checksum; see `Dialect.pointer_to`."""
+        held = count_held(store, self.open_checkpoint(store, checkpoint))
+        body: dict[str, Any] = {"version": checkpoint.version, "size": held.actions}
+        if checkpoint.layout == "multipart":
+            body["parts"] = len(checkpoint.paths)
+        body |= {"sizeInBytes": held.size_bytes, "numOfAddFiles": held.adds}
+        return LAST_CHECKPOINT, orjson.dumps(body | {"checksum": checksum(body)})
 
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:  # noqa: ARG002 - as the protocol gives them
         """None: a Delta checkpoint does not say when its version was committed."""

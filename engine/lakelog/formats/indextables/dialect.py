@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import orjson
 import polars as pl
 
+from lakelog import actions
 from lakelog.errors import InternalError
 from lakelog.formats.base import (
     Actions,
@@ -31,6 +33,8 @@ from lakelog.formats.indextables.flattened import FlattenedReader
 from lakelog.formats.indextables.json_checkpoint import JsonCheckpointReader
 from lakelog.formats.indextables.protocol import check_readable
 from lakelog.formats.indextables.reading import DEFAULT_PROTOCOL_VERSION
+from lakelog.formats.indextables.staging import STATE_PROTOCOL
+from lakelog.formats.pointers import count_held
 from lakelog.storage import LogStore
 
 
@@ -116,6 +120,27 @@ class IndexTablesDialect:
     def pointed_version(self, pointer: bytes) -> int | None:
         """The version that ``_last_checkpoint`` names."""
         return listing.parse_pointer(pointer)
+
+    def pointer_to(
+        self, store: LogStore, checkpoint: Checkpoint, created_ms: int
+    ) -> tuple[str, bytes] | None:
+        """``_last_checkpoint``; see `Dialect.pointer_to`."""
+        reader = self.open_checkpoint(store, checkpoint)
+        held = count_held(store, reader)
+        protocol = actions.conform(reader.read_meta(("protocol",)), ("minReaderVersion",))
+        if any(version >= STATE_PROTOCOL for (version,) in protocol.iter_rows() if version):
+            return None
+        body: dict[str, Any] = {
+            "version": checkpoint.version,
+            "size": held.actions,
+            "sizeInBytes": held.size_bytes,
+            "numFiles": held.adds,
+            "createdTime": created_ms,
+        }
+        if checkpoint.layout == "flattened":
+            parts = {"parts": len(checkpoint.paths)} if len(checkpoint.paths) > 1 else {}
+            body |= {**parts, "format": checkpoint.layout}
+        return listing.LAST_CHECKPOINT, orjson.dumps(body)
 
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
         """When an Avro state was made; None for other checkpoints, whose commits have times."""

@@ -21,7 +21,7 @@ from lakelog.formats.indextables.listing import LAST_CHECKPOINT, LOG_FOLDER
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
 
-_STATE_PROTOCOL = 4
+STATE_PROTOCOL = 4
 """Least reader version whose readers take ``_last_checkpoint`` for an Avro state."""
 
 
@@ -100,7 +100,7 @@ class Staging:
         Args:
             more: Fields beside those that every pointer has.
         """
-        if self._reader_version >= _STATE_PROTOCOL or self._points_to_state():
+        if self._reader_version >= STATE_PROTOCOL or self._points_to_state():
             return None
         body = {
             "version": self.plan.version,
