@@ -35,6 +35,8 @@ from tests.model.observe import disagreements
 
 EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "4"))
 SEEDS = pytest.mark.parametrize("seed", range(EXAMPLES))
+FORBIDDEN = ("multipart", "v2-json", "v2-parquet", "json-multipart")
+"""Layouts that some protocols forbid."""
 PLAIN = Options(layouts=(), noise=False, truncate=0.0)
 
 
@@ -92,11 +94,12 @@ def _without_empty(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _allowed(log: Log, version: int, layout: str, options: CheckpointOptions) -> Any:
+    """The report, or None where the protocol forbids the layout."""
     try:
         return write_checkpoint(log, version, layout=layout, options=options)
     except InvalidInputError as refused:
-        assert layout in {"multipart", "v2-json", "v2-parquet", "json-multipart"}, refused
-        assert refused.hint is not None
+        if layout not in FORBIDDEN or refused.hint is None:
+            raise
         return None
 
 
