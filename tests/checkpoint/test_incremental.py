@@ -281,7 +281,7 @@ def test_a_checkpoint_of_another_writer_is_written_whole_once(table: Table, tag:
 
 def test_sidecars_of_another_shape_are_not_kept(table: Table) -> None:
     table.commit(add("new"))
-    assert "form of its statistics" in (stage(logged(table), stats_as_json=False).reason or "")
+    assert "form of their statistics" in (stage(logged(table), stats_as_json=False).reason or "")
 
 
 def test_a_new_column_leaves_sidecars_without_typed_statistics_alone(table: Table) -> None:

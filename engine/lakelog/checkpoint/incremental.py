@@ -17,6 +17,10 @@ How a sidecar is known without reading it
     shape, or digests of another algorithm, make the plan `Unfit`, and the whole checkpoint is
     written once.
 
+Which checkpoint is built upon
+    The newest one only. Whoever cleans up the log keeps that, and every sidecar that it names; an
+    older one's may go at any moment, and a new manifest that is not yet there protects nothing.
+
 Tombstones
     Those that have expired are dropped where a sidecar is written anyway, or when they are at
     least half of one by its footer. Others may stay in a kept sidecar: a tombstone serves vacuum
@@ -62,6 +66,7 @@ from lakelog.formats.base import (
     SidecarFile,
     StagedCheckpoint,
 )
+from lakelog.formats.delta.checkpoint_typed import file_action_columns
 from lakelog.formats.delta.fingerprints import (
     Fingerprint,
     Inspection,
@@ -134,11 +139,15 @@ def plan_incremental(
         return Unfit("the checkpoint below is not of V2")
     if state.base is None or state.base.checkpoint != previous:
         return Unfit("the version does not rest on that checkpoint")
+    if any(c not in state.excluded for c in log.list_since(previous.version + 1).checkpoints):
+        return Unfit("a later checkpoint exists, so this one may be cleaned up meanwhile")
+    configuration = state.metadata.configuration
     keys = state.layers.keys().unique()
-    minimum = now_ms - properties.deleted_file_retention_ms(state.metadata.configuration)
+    minimum = now_ms - properties.deleted_file_retention_ms(configuration)
+    columns, _ = file_action_columns(plan, configuration)
     with broken_checkpoint(previous):
         manifest = _read_manifest(state.base.reader)
-        known = _known_sidecars(manifest, previous, shape_of(plan))
+        known = _known_sidecars(manifest, previous, shape_of(plan, columns))
         if isinstance(known, Unfit):
             return known
         seen = _look_into(log, known, keys, minimum)
@@ -404,7 +413,7 @@ def _known_sidecars(
         if fingerprint is None:
             return Unfit(f"nothing is recorded of {file.path}")
         if fingerprint.shape != shape:
-            return Unfit("the table's schema, or the form of its statistics, is another now")
+            return Unfit("the table's columns, or the form of their statistics, are others now")
         known.append((file, fingerprint))
     if manifest.total is None:
         return Unfit("the checkpoint below does not record what it holds")

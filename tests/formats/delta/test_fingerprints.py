@@ -19,6 +19,7 @@ from lakelog import contract
 from lakelog.errors import MalformedLogError
 from lakelog.formats.base import CheckpointPlan, SidecarFile
 from lakelog.formats.delta import fingerprints
+from lakelog.formats.delta.checkpoint_typed import file_action_columns
 from lakelog.formats.delta.fingerprints import (
     FINGERPRINT_TAG,
     TOTAL_TAG,
@@ -72,6 +73,7 @@ def write_sidecar(
     return SidecarFile(SIDECAR, len(data), 0)
 
 
+SHAPE = "as it looks"
 HELD = Digest({"add": 2, "remove": 1}, {"add": 5, "remove": 6})
 ADD = pa.struct({"path": pa.string()})
 REMOVE = pa.struct({"path": pa.string(), "deletionTimestamp": pa.int64()})
@@ -153,7 +155,7 @@ def test_spelling_of_paths_is_part_of_the_format() -> None:
 
 def test_a_fingerprint_comes_back_from_its_tags(store: LogStore) -> None:
     file = write_sidecar(store, ["a", "b"], ["c"])
-    taken = take_fingerprint(store, file, HELD, shape_of(PLAN))
+    taken = take_fingerprint(store, file, HELD, SHAPE)
     assert (taken.adds, taken.removes, taken.digest) == (2, 1, HELD)
     assert taken.filters
     assert Fingerprint.of_tags({"other": "x", **taken.to_tags()}) == taken
@@ -161,7 +163,7 @@ def test_a_fingerprint_comes_back_from_its_tags(store: LogStore) -> None:
 
 def test_a_record_digests_what_is_written(store: LogStore) -> None:
     file = write_sidecar(store, ["a", "b"], ["c"])
-    record = SidecarRecord(PLAN, digest)
+    record = SidecarRecord(SHAPE, digest)
     for kind, paths in (("add", ["a"]), ("remove", ["c"]), ("add", ["b"])):
         record.add(pl.DataFrame({"actionType": [kind], "path": paths}))
     tags = record.tags(store, file)
@@ -265,11 +267,15 @@ def test_the_latest_deletion_is_known_from_the_footer(store: LogStore) -> None:
     assert inspect_sidecar(store, SIDECAR).last_deletion_ms is None
 
 
-def test_the_shape_follows_what_decides_the_parquet_schema() -> None:
+def shape(plan: CheckpointPlan, **configuration: str) -> str:
+    return shape_of(plan, file_action_columns(plan, configuration)[0])
+
+
+def test_the_shape_follows_what_decides_the_columns_and_what_they_mean() -> None:
     other = contract.parse_schema('{"type":"struct","fields":[]}')
     typed = replace(PLAN, stats_as_struct=True)
     shapes = [
-        shape_of(plan)
+        shape(plan)
         for plan in (
             PLAN,
             replace(PLAN, stats_as_json=False),
@@ -277,8 +283,10 @@ def test_the_shape_follows_what_decides_the_parquet_schema() -> None:
             replace(typed, schema=other),
             replace(typed, partition_columns=("a",)),
             replace(typed, mapping="name"),
+            replace(typed, deletion_vectors=True),
         )
     ]
+    shapes.append(shape(typed, **{"delta.dataSkippingNumIndexedCols": "0"}))
     assert len(set(shapes)) == len(shapes)
     same = replace(PLAN, schema=other, version=9, parts=4, layout="v2-parquet", created_ms=5)
-    assert shape_of(same) == shape_of(PLAN)
+    assert shape(same) == shape(PLAN)

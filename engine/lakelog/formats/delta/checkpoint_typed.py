@@ -21,7 +21,7 @@ from lakelog import contract
 from lakelog.errors import InvalidPropertyError
 from lakelog.formats.base import STRUCT_STATISTICS, CheckpointPlan
 from lakelog.formats.delta.checkpoint_rows import to_arrow
-from lakelog.formats.delta.checkpoint_schema import PARTITIONS_PARSED
+from lakelog.formats.delta.checkpoint_schema import PARTITIONS_PARSED, file_columns
 from lakelog.statistics.partitions import typed_partitions
 from lakelog.statistics.text import stats_text_from_struct
 from lakelog.statistics.typed import has_bounds, stats_from_json, stats_from_struct
@@ -33,6 +33,27 @@ _INDEXED_BY_DEFAULT = 32
 _NAME = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([^`.,\s]+))\s*([.,]|$)")
 Name = Callable[[contract.Field], str]
 _BOOLEAN = contract.Primitive("boolean")
+
+
+def file_action_columns(
+    plan: CheckpointPlan, configuration: Mapping[str, str | None]
+) -> tuple[list[pa.Field], TypedCopies | None]:
+    """The columns of file actions as a plan has them written, and what makes the typed ones.
+
+    Args:
+        plan: What the checkpoint is to look like.
+        configuration: The table's properties.
+
+    Raises:
+        InvalidPropertyError: A property that says which columns are indexed is malformed.
+    """
+    typed = TypedCopies.of(plan, configuration) if plan.stats_as_struct else None
+    columns = file_columns(
+        stats_as_json=plan.stats_as_json,
+        partitions=typed.partitions if typed is not None else None,
+        statistics=typed.statistics if typed is not None else None,
+    )
+    return columns, typed
 
 
 @dataclass(frozen=True)

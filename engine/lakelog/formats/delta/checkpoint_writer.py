@@ -45,8 +45,8 @@ from lakelog.formats.delta.checkpoint_schema import (
     manifest_schema,
     sidecar_schema,
 )
-from lakelog.formats.delta.checkpoint_typed import TypedCopies
-from lakelog.formats.delta.fingerprints import SidecarRecord
+from lakelog.formats.delta.checkpoint_typed import TypedCopies, file_action_columns
+from lakelog.formats.delta.fingerprints import SidecarRecord, shape_of
 from lakelog.formats.delta.murmur3 import part_of, part_of_others
 from lakelog.formats.delta.names import (
     LAST_CHECKPOINT,
@@ -183,14 +183,7 @@ class DeltaCheckpointWriter:
     def _open(self, configuration: Mapping[str, str | None]) -> None:
         """Decide the schemas, now that the table's properties are known, and begin the files."""
         plan = self._plan
-        if plan.stats_as_struct:
-            self._typed = TypedCopies.of(plan, configuration)
-        typed = self._typed
-        self._files = file_columns(
-            stats_as_json=plan.stats_as_json,
-            partitions=typed.partitions if typed is not None else None,
-            statistics=typed.statistics if typed is not None else None,
-        )
+        self._files, self._typed = file_action_columns(plan, configuration)
         version = plan.version
         match plan.layout:
             case "classic":
@@ -288,7 +281,9 @@ class DeltaCheckpointWriter:
             self._typed,
             filter_options(plan.row_group_rows),
         )
-        record = SidecarRecord(plan, self.digest_of) if self.digest_of is not None else None
+        record = None
+        if self.digest_of is not None:
+            record = SidecarRecord(shape_of(plan, self._files), self.digest_of)
         return _Sidecar(file, record)
 
     def _fill(self, sidecar: _Sidecar, rows: pl.DataFrame) -> None:

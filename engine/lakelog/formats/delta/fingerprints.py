@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +31,7 @@ from lakelog import contract
 from lakelog.actions import FILE_ACTIONS
 from lakelog.errors import InvalidInputError, LakelogError, MalformedLogError, NotFoundError
 from lakelog.formats.base import CheckpointPlan, SidecarFile
+from lakelog.formats.delta.checkpoint_schema import spark_schema
 from lakelog.formats.delta.path_filters import PathFilter, find_columns, read_filter
 from lakelog.formats.digest import Digest
 from lakelog.storage import LogStore
@@ -53,7 +54,7 @@ class Fingerprint:
         adds: Live files in it.
         removes: Tombstones in it.
         digest: Digest of its rows, over what counts in a checkpoint of that shape.
-        shape: `shape_of` the plan that it was written under.
+        shape: What it looks like; see `shape_of`.
         filters: Checksum of its path filters; empty where it has none.
     """
 
@@ -87,13 +88,18 @@ class Fingerprint:
         return found if sound else None
 
 
-def shape_of(plan: CheckpointPlan) -> str:
-    """What decides the Parquet schema of a plan's sidecars, as a short text.
+def shape_of(plan: CheckpointPlan, columns: Sequence[pa.Field]) -> str:
+    """What a plan's sidecars look like, as a short text.
 
     Sidecars of one checkpoint are read with one schema, so those of another shape are not kept: a
-    column type changed, or statistics are typed now and were not.
+    column's type has changed, or other columns have statistics now. Nor are those whose typed
+    statistics mean something else: a column has another name.
+
+    Args:
+        plan: What the checkpoint is to look like.
+        columns: The columns of its file actions.
     """
-    decisive: list[object] = [plan.stats_as_json, plan.stats_as_struct]
+    decisive: list[object] = [spark_schema(pa.schema(columns))]
     if plan.stats_as_struct:
         decisive += [contract.to_json(plan.schema), list(plan.partition_columns), plan.mapping]
     text = json.dumps(decisive, sort_keys=True)
@@ -104,13 +110,13 @@ class SidecarRecord:
     """Takes the fingerprint of one sidecar while it is written.
 
     Args:
-        plan: What the checkpoint is to look like.
-        digest_of: Digest of rows of one kind, over what counts in a checkpoint of that plan.
+        shape: See `shape_of`.
+        digest_of: Digest of rows of one kind, over what counts in a checkpoint of that shape.
     """
 
-    def __init__(self, plan: CheckpointPlan, digest_of: Callable[[pl.DataFrame], Digest]) -> None:
+    def __init__(self, shape: str, digest_of: Callable[[pl.DataFrame], Digest]) -> None:
         self._digest_of = digest_of
-        self._shape = shape_of(plan)
+        self._shape = shape
         self.digest = Digest()
 
     def add(self, files: pl.DataFrame) -> None:
@@ -207,7 +213,7 @@ def take_fingerprint(
         store: Store of the table.
         file: The sidecar.
         written: Digest of the rows that were written to it.
-        shape: `shape_of` the plan.
+        shape: What it looks like; see `shape_of`.
 
     Raises:
         MalformedLogError: It cannot be read, or does not hold what was written.
