@@ -443,6 +443,8 @@ def test_a_table_that_commits_by_avro_states_keeps_its_pointer(
     old = orjson.dumps({"version": 3, "format": "avro-state", "stateDir": "state-v3"})
     store.put(f"{FOLDER}/_last_checkpoint", old)
     assert stage(store, layout).pointer is None
+    unread = InjectingStore(store, [Rule("fail", "read")])
+    assert stage(unread, layout).pointer is None
     store.put(f"{FOLDER}/_last_checkpoint", b"torn")
     assert stage(store, layout).pointer is not None
 

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import polars as pl
 
-from lakelog.errors import LakelogError
+from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
 from lakelog.formats.base import CheckpointPlan, StagedFile
 from lakelog.formats.indextables.docmapping import registry_of_meta
 from lakelog.formats.indextables.framing import unframe
@@ -124,8 +124,14 @@ class Staging:
 
     def _points_to_state(self) -> bool:
         try:
-            body = orjson.loads(unframe(self.store.read(LAST_CHECKPOINT), LAST_CHECKPOINT))
-        except (LakelogError, orjson.JSONDecodeError):
+            data = self.store.read(LAST_CHECKPOINT)
+        except NotFoundError:
+            return False
+        except UnavailableError:
+            return True  # it may; and leaving a pointer as it is only costs time
+        try:
+            body = orjson.loads(unframe(data, LAST_CHECKPOINT))
+        except (CorruptionError, orjson.JSONDecodeError):
             return False
         return isinstance(body, dict) and (
             body.get("format") == "avro-state" or body.get("stateDir") is not None
