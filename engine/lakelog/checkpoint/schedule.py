@@ -118,6 +118,14 @@ def start_daemon(work: Callable[[], None]) -> None:
 class Scheduler:
     """Decides after each commit, and runs what is due. Safe in several threads.
 
+    A checkpoint that is asked for takes its `turn`, and is told of by `checkpointed`::
+
+        def run(version, check):
+            return write_checkpoint(log, version, progress=lambda *_: check())
+
+        scheduler = Scheduler(log, run)
+        table = Table(log, Runtime(on_commit=scheduler.after_commit))
+
     Args:
         log: The table's log.
         run: Writes a checkpoint.
