@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -163,7 +163,9 @@ def _repeated(
     if sum(rows.height for rows in meta) <= _MOST_REPEATED:
         said["nonFileActions"] = _lines(meta)
     if len(sidecars) <= _MOST_REPEATED:
-        rows = [sidecar_rows(sidecars)] if sidecars else []
+        # Without tags: who opens a table has no use for them, and everybody reads the pointer.
+        plain = [replace(sidecar, tags={}) for sidecar in sidecars]
+        rows = [sidecar_rows(plain)] if plain else []
         said["sidecarFiles"] = [line["sidecar"] for line in _lines(rows)]
     return said
 
