@@ -124,7 +124,7 @@ class RepairPlan:
         return self._repair.apply(strict=strict)
 
     def _described(self) -> list[tuple[str, str]]:
-        rows = [("path", self.table), ("findings", _counted(self.findings) or "none")]
+        rows = [("path", self.table), ("findings", _counted(self.findings))]
         rows += [
             (f"{row['action']} {row['kind']}", f"{row['path']}: {row['problem']}")
             for row in self.findings.head(10).iter_rows(named=True)
