@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lakelog.checkpoint.checksum import ChecksumReport, write_checksum
+from lakelog.checkpoint.compaction import CompactionReport, compact_log
 from lakelog.checkpoint.plan import AUTO
 from lakelog.checkpoint.report import CheckpointReport
 from lakelog.checkpoint.verify import VerifyReport, verify_checkpoint
@@ -293,6 +295,56 @@ class Table:
         """
         _check_version(version)
         return verify_checkpoint(self._log, version, memory_limit=memory_limit)
+
+    def write_checksum(
+        self, version: int | None = None, *, memory_limit: int | None = None
+    ) -> ChecksumReport:
+        """Write the version checksum (``.crc``) of a version, unless it has one; see
+        `lakelog.checkpoint.checksum`. `Snapshot.version_checksum` compares one that is there.
+
+        Args:
+            version: The version; None is the latest.
+            memory_limit: Bytes that the process may take at its peak; None for no bound.
+
+        Returns:
+            What the checksum says, and whether it was written; for one that was there, where it
+            disagrees with replay.
+
+        Raises:
+            UnsupportedError: The format has no version checksums.
+            InvalidInputError: `version` is no version, or the memory limit is below its floor.
+            VersionNotFoundError: The version cannot be rebuilt.
+            UnsupportedFeatureError: The table needs what lakelog does not know.
+            CorruptionError: The log is damaged.
+            UnsupportedStoreError: Nothing can be written safely at this place.
+            UnavailableError: The store failed.
+        """
+        _check_version(version)
+        return write_checksum(self._log, version, memory_limit=memory_limit)
+
+    def compact_log(self, a: int, b: int, *, memory_limit: int | None = None) -> CompactionReport:
+        """Write the log compaction file of the commits `a` to `b`, which readers may take in their
+        place; see `lakelog.checkpoint.compaction`.
+
+        Args:
+            a: First version, inclusive.
+            b: Last version, inclusive; greater than `a`.
+            memory_limit: Bytes that the process may take at its peak; None for no bound.
+
+        Raises:
+            InvalidInputError: The range is no range, or its commits hold no state.
+            UnsupportedError: The format has no log compaction files.
+            VersionNotFoundError: A commit of the range is gone.
+            UnsupportedFeatureError: The table needs what lakelog does not know.
+            CorruptionError: The log is damaged.
+            CheckpointValidationError: What was written is not what the commits say; nothing was
+                published.
+            UnsupportedStoreError: Nothing can be written safely at this place.
+            UnavailableError: The store failed; nothing was published.
+
+        Memory: without a limit, the file actions of the range.
+        """
+        return compact_log(self._log, a, b, memory_limit=memory_limit)
 
     def vacuum(
         self,

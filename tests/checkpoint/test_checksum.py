@@ -25,7 +25,7 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log
 from lakelog.log.opening import open_state
-from lakelog.storage.inject import Fault, InjectingStore, Rule
+from lakelog.storage.inject import Fault, InjectingStore, Kind, Rule
 from tests import handmade
 from tests.handmade import Handmade
 from tests.loggen import Options, generate
@@ -115,8 +115,10 @@ def _check_files(body: dict[str, Any], state: replay.State) -> None:
 @pytest.mark.corpus
 def test_checksums_are_those_that_spark_wrote() -> None:
     compared = 0
-    names = ("numFiles", "tableSizeBytes", "metadata", "protocol", "inCommitTimestampOpt")
-    names += ("numDeletedRecordsOpt", "numDeletionVectorsOpt", "txnId", "domainMetadata")
+    names = [
+        *("numFiles", "tableSizeBytes", "metadata", "protocol", "inCommitTimestampOpt"),
+        *("numDeletedRecordsOpt", "numDeletionVectorsOpt", "txnId", "domainMetadata"),
+    ]
     for path in sorted(CORPUS.glob("*/_delta_log/[0-9]*.crc"))[::3]:
         theirs = _read(path)
         version = int(path.name[:20])
@@ -233,7 +235,7 @@ def test_whatever_fails_a_checksum_that_is_there_is_right(fault: Fault, tmp_path
     expected = build_checksum(open_state(log.context()))
     for nth in range(1, 50):
         context = log.context()
-        kinds = "put_if_absent" if fault == "lost_taken" else ()
+        kinds: tuple[Kind, ...] = ("put_if_absent",) if fault == "lost_taken" else ()
         store = InjectingStore(context.store, [Rule(fault, kinds, nth=nth)])
         written = None
         with contextlib.suppress(UnavailableError, OutcomeUnknownError, CorruptionError):

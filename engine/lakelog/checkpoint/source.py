@@ -12,7 +12,7 @@ Source: Delta protocol, Action Reconciliation; Checkpoints.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
@@ -23,7 +23,7 @@ import polars as pl
 
 from lakelog import actions
 from lakelog.checkpoint.memory import Budget, release, resident_bytes
-from lakelog.checkpoint.spill import PathMask, Repeats, Spill, hashes_of
+from lakelog.checkpoint.spill import PathMask, Repeats, Spill, hashes_of, stack
 from lakelog.errors import InvalidActionError, InvalidInputError
 from lakelog.formats.base import STRUCT_STATISTICS, Actions, Checkpoint, CheckpointReader
 from lakelog.log import properties
@@ -283,7 +283,7 @@ class Source:
                 below.append(frame.filter(suspect))
                 yield "add", settle(frame.filter(~suspect))
             for number in range(above.partitions):
-                rows = _stack([*below.frames(number), *above.frames(number)])
+                rows = stack([*below.frames(number), *above.frames(number)])
                 if rows.height:
                     yield "add", self._resolved(settle(reconcile_files(rows)), adds)
             for frame in gone.frames(0):
@@ -371,7 +371,7 @@ class Source:
                 again = hashes_of(frame["path"]).is_in(repeated.implode())
                 keys.append(actions.conform(frame.filter(again), actions.KEY))
             for number in range(keys.partitions):
-                rows = _stack(keys.frames(number))
+                rows = keys.read(number)
                 twice = rows.filter(rows.is_duplicated()) if rows.height else rows
                 if twice.height:
                     with broken_checkpoint(self._base.checkpoint):
@@ -381,11 +381,6 @@ class Source:
                             expected="each (path, dvId) once",
                             found=twice["path"][0],
                         )
-
-
-def _stack(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    found = list(frames)
-    return pl.concat(found, how="diagonal_relaxed") if found else actions.empty(("path",))
 
 
 def _require_batches(log: Log, checkpoint: Checkpoint, budget: Budget) -> None:

@@ -6,7 +6,7 @@ A `Spill` is one nameless file, so that nothing of it is left even where the pro
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import IO, Self
 
@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from lakelog import actions
 from lakelog.errors import CheckpointWriteError
 
 _RADIX_BITS = 6
@@ -99,7 +100,7 @@ class Spill:
         """Write what waits."""
         if not self._waiting:
             return
-        rows = pl.concat(self._waiting, how="diagonal_relaxed")
+        rows = stack(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         if self.partitions == 1:
             self._write(0, _as_arrow(rows))
@@ -144,6 +145,10 @@ class Spill:
             assert isinstance(frame, pl.DataFrame)
             yield frame
 
+    def read(self, partition: int) -> pl.DataFrame:
+        """The rows of a partition as one narrow frame."""
+        return stack(self.frames(partition))
+
     @property
     def size_bytes(self) -> int:
         """Bytes on disk."""
@@ -159,6 +164,14 @@ class Spill:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def stack(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Narrow frames one above the other; statistics that are typed differently are widened."""
+    found = list(frames)
+    if not found:
+        return actions.empty(("actionType", "path"))
+    return pl.concat(found, how="diagonal_relaxed")
 
 
 def _as_arrow(rows: pl.DataFrame) -> pa.Table:

@@ -1,0 +1,318 @@
+"""Log compaction files: the commits of a range, reconciled, in one file beside them.
+
+A reader may take the file in place of the commits, so nothing that can still matter to what lies
+below the range is left out: tombstones stay however old, and so do domains that were removed and
+transaction identifiers that have expired. commitInfo and cdc are history and not state, so they
+stay in the commits, which readers need all the same.
+
+The file is written under a name that no reader looks at, read back, compared with the commits by
+a digest of every action, and only then gets its name, if nothing has it.
+
+Source: Delta protocol, Log Compaction Files; Action Reconciliation; Catalog-managed tables,
+Maintenance Operations.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Self
+
+import orjson
+import polars as pl
+
+from lakelog import actions, telemetry
+from lakelog.checkpoint.memory import Budget, release, resident_bytes
+from lakelog.checkpoint.plan import Table, check_writers
+from lakelog.checkpoint.source import count_partitions
+from lakelog.checkpoint.spill import Spill
+from lakelog.errors import (
+    CheckpointValidationError,
+    InvalidInputError,
+    InvalidTransactionError,
+    LakelogError,
+    OutcomeUnknownError,
+    UnsupportedError,
+    VersionNotFoundError,
+)
+from lakelog.formats.base import CommitContent, CommitFile
+from lakelog.formats.digest import Digest, digest
+from lakelog.log.context import Log
+from lakelog.log.opening import open_state
+from lakelog.log.replay import Layers, reconcile_files, reconcile_meta
+
+_BATCH_ROWS = 1 << 16
+_CHUNK_BYTES = 32 << 20
+_WHOLE_BYTES = 64 << 20  # of a file that is put under its name at once
+_COMPARED = tuple(c for c in actions.schema() if c not in (*actions.ORDER, "timestamp"))
+
+
+@dataclass(frozen=True)
+class CompactionReport:
+    """A log compaction.
+
+    Attributes:
+        start: First version of the range.
+        end: Last version of the range.
+        path: The file, relative to the table root.
+        written: Whether this call wrote it; False if the name was taken.
+        size_bytes: Its length; 0 if this call did not write it.
+        commit_bytes: Length of the commits that it may stand for.
+        num_adds: Adds in it.
+        num_removes: Tombstones in it.
+        num_others: Its other actions.
+    """
+
+    start: int
+    end: int
+    path: str
+    written: bool
+    size_bytes: int
+    commit_bytes: int
+    num_adds: int
+    num_removes: int
+    num_others: int
+
+
+def compact_log(
+    log: Log, start: int, end: int, *, memory_limit: int | None = None
+) -> CompactionReport:
+    """Write the log compaction file of the commits `start` to `end`, unless there is one.
+
+    Args:
+        log: The table's log.
+        start: First version, inclusive.
+        end: Last version, inclusive; greater than `start`.
+        memory_limit: Bytes that the process may take at its peak; None for no bound.
+
+    Raises:
+        InvalidInputError: The range is no range, its commits hold nothing that a compaction keeps,
+            or the memory limit is below its floor.
+        UnsupportedError: The format has no log compaction files, or an action cannot be spelled.
+        VersionNotFoundError: A commit of the range is gone.
+        UnsupportedFeatureError: The table needs what lakelog does not know.
+        CorruptionError: The log is damaged.
+        CheckpointValidationError: What was written is not what the commits say; nothing was
+            published.
+        UnsupportedStoreError: Nothing can be written safely at this place.
+        OutcomeUnknownError: It may have been published.
+        UnavailableError: The store failed; nothing was published.
+
+    Memory: without a limit, the file actions of the range.
+    """
+    with telemetry.span("compaction.write", path=log.table, start=start, end=end):
+        return _Compaction(log, start, end, memory_limit).run()
+
+
+class _Compaction:
+    def __init__(self, log: Log, start: int, end: int, memory_limit: int | None) -> None:
+        if type(start) is not int or type(end) is not int or not 0 <= start < end:
+            raise InvalidInputError(
+                "a log compaction is of two versions or more",
+                expected="0 <= start < end",
+                found=f"{start} to {end}",
+            )
+        path = log.dialect.compaction_path(start, end)
+        if path is None:
+            raise UnsupportedError(
+                "this format has no log compaction files", path=log.table, found=log.dialect.name
+            )
+        self.path = path
+        self.log, self.start, self.end = log, start, end
+        self.budget: Budget | None = None
+        if memory_limit is not None:
+            self.budget = Budget.of(memory_limit, resident_bytes())
+        self.staged = f"{log.dialect.log_folder}/.lakelog-{secrets.token_hex(16)}.tmp"
+
+    def run(self) -> CompactionReport:
+        commits = self._commits()
+        state = open_state(self.log, self.end)
+        check_writers(Table(self.log.dialect.name, self.log.table, state.protocol, state.metadata))
+        size = sum(c.size_bytes for c in commits)
+        if self.log.store.stat(self.path) is not None:
+            return self._report(False, 0, size, Digest())
+        try:
+            written, expected = self._stage(commits)
+            if not expected.total:
+                raise InvalidInputError(
+                    "the commits hold nothing that a log compaction keeps",
+                    path=self.path,
+                    expected="an action that is not commitInfo or cdc",
+                )
+            self._verify(written, expected)
+            published = self._publish(written)
+        finally:
+            with suppress(LakelogError):
+                self.log.store.delete(self.staged)
+        return self._report(published, written if published else 0, size, expected)
+
+    def _report(
+        self, written: bool, size_bytes: int, commit_bytes: int, held: Digest
+    ) -> CompactionReport:
+        adds, removes = (held.counts.get(kind, 0) for kind in actions.FILE_ACTIONS)
+        others = held.total - adds - removes
+        return CompactionReport(
+            *(self.start, self.end, self.path, written, size_bytes, commit_bytes),
+            *(adds, removes, others),
+        )
+
+    def _commits(self) -> list[CommitFile]:
+        listed = self.log.dialect.list_log(self.log.store, hint=False, start=self.start)
+        commits = [c for c in listed.commits if self.start <= c.version <= self.end]
+        missing = set(range(self.start, self.end + 1)) - {c.version for c in commits}
+        if missing:
+            raise VersionNotFoundError(
+                "a commit of the range is not there",
+                path=self.log.dialect.commit_path(min(missing)),
+                version=min(missing),
+                expected=f"commits {self.start} to {self.end}",
+                hint="compact versions whose commits are all there",
+            )
+        return commits
+
+    def _stage(self, commits: Sequence[CommitFile]) -> tuple[int, Digest]:
+        """Write the reconciled actions under a hidden name; their bytes, and their digest."""
+        expected = Digest()
+        with (
+            _Reconciled(self.log, commits, self.budget) as rows,
+            self.log.store.upload(self.staged) as upload,
+        ):
+            for frame in rows.frames():
+                upload.write(self._spell(frame))
+                expected += _digest(frame)
+            written = upload.tell()
+        return written, expected
+
+    def _spell(self, rows: pl.DataFrame) -> bytes:
+        is_file = rows["actionType"][0] in actions.FILE_ACTIONS
+        content = CommitContent(files=rows) if is_file else CommitContent(meta=rows)
+        try:
+            return self.log.dialect.encode(content)
+        except InvalidTransactionError as cause:
+            raise UnsupportedError(
+                f"an action of the log cannot be spelled anew: {cause.message}",
+                path=self.path,
+                expected=cause.expected,
+                found=cause.found,
+                hint="leave its commits as they are",
+            ) from cause
+
+    def _verify(self, written: int, expected: Digest) -> None:
+        """Read the file back and compare every action."""
+        found = Digest()
+        chunk = _CHUNK_BYTES if self.budget is None else self.budget.chunk
+        file = CommitFile(self.end, self.staged, written, 0)
+        for piece in self.log.dialect.decode_pieces(self.log.store, [file], chunk):
+            if piece.commit_infos or piece.other.height:
+                found += Digest({"other": 1}, {"other": 1})
+            found += _digest(piece.files) + _digest(piece.meta)
+        differences = expected.differences(found)
+        if differences:
+            kind, there, here = differences[0]
+            raise CheckpointValidationError(
+                f"the log compaction is not what its commits say: {kind}",
+                path=self.path,
+                version=self.end,
+                expected=there,
+                found=here if here != there else "as many, with another content",
+                hint="nothing was published; try again, and report it if it stays",
+            )
+
+    def _publish(self, size_bytes: int) -> bool:
+        """Give it its name, if nothing has it; an answer that is lost is settled by looking.
+
+        A large file is moved: who else makes it at the same time makes the same.
+        """
+        store = self.log.store
+        if size_bytes > (_WHOLE_BYTES if self.budget is None else self.budget.whole):
+            if store.stat(self.path) is not None:
+                return False
+            try:
+                store.move(self.staged, self.path)
+            except OutcomeUnknownError:
+                there = store.stat(self.path)
+                if there is None or there.size_bytes != size_bytes:
+                    raise
+            return True
+        data = store.read(self.staged)
+        try:
+            return store.put_if_absent(self.path, data)
+        except OutcomeUnknownError:
+            if store.stat(self.path) is not None and store.read(self.path) == data:
+                return True
+            raise
+
+
+class _Reconciled:
+    """The reconciled actions of some commits, in memory or, within a limit, over the disk."""
+
+    def __init__(self, log: Log, commits: Sequence[CommitFile], budget: Budget | None) -> None:
+        self._log, self._commits, self._budget = log, commits, budget
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """Rows in batches: protocol, metaData, domains, transaction identifiers, then files."""
+        text = sum(c.size_bytes for c in self._commits)
+        if self._budget is None or text <= self._budget.tail:
+            meta, files = self._in_memory()
+        else:
+            meta, files = self._over_disk(text, self._budget)
+        if meta.height:
+            yield meta
+        for frame in files:
+            for kind in actions.FILE_ACTIONS:
+                rows = frame.filter(pl.col("actionType") == kind)
+                yield from (
+                    rows.with_columns(dataChange=pl.lit(value=False)).iter_slices(_BATCH_ROWS)
+                    if rows.height
+                    else ()
+                )
+            if self._budget is not None:
+                release()
+
+    def _in_memory(self) -> tuple[pl.DataFrame, Iterable[pl.DataFrame]]:
+        layers = Layers()
+
+        def keep(files: pl.DataFrame) -> None:
+            nonlocal layers
+            layers = layers.push(files)
+
+        meta = self._decode(keep)
+        return meta, (layers.live(kind) for kind in actions.FILE_ACTIONS)
+
+    def _over_disk(self, text: int, budget: Budget) -> tuple[pl.DataFrame, Iterable[pl.DataFrame]]:
+        partitions = count_partitions(text, budget.partition)
+        spill = self._open.enter_context(Spill(partitions, budget.flush))
+        meta = self._decode(spill.append)
+        return meta, (reconcile_files(spill.read(n)) for n in range(spill.partitions))
+
+    def _decode(self, keep: Callable[[pl.DataFrame], None]) -> pl.DataFrame:
+        meta = reconcile_meta([])
+        chunk = _CHUNK_BYTES if self._budget is None else self._budget.chunk
+        for piece in self._log.dialect.decode_pieces(self._log.store, self._commits, chunk):
+            keep(piece.files)
+            meta = reconcile_meta([meta, piece.meta])
+            if self._budget is not None:
+                release()
+        return meta
+
+
+def _digest(rows: pl.DataFrame) -> Digest:
+    """The digest over every column that a commit has; the order of unknown fields does not count.
+
+    Loops over the different texts of ``extra``: only parsing tells their order.
+    """
+    if "extra" in rows.columns and rows["extra"].null_count() < rows.height:
+        texts = rows["extra"].drop_nulls().unique()
+        ordered = [orjson.dumps(orjson.loads(t), option=orjson.OPT_SORT_KEYS) for t in texts]
+        lookup = {text: o.decode() for text, o in zip(texts, ordered, strict=True)}
+        rows = rows.with_columns(pl.col("extra").replace_strict(lookup, return_dtype=pl.String))
+    return digest(rows, _COMPARED)

@@ -1,0 +1,257 @@
+"""Log compaction files: a version reads the same with them as without, or they are not there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog.checkpoint import compaction
+from lakelog.checkpoint.compaction import compact_log
+from lakelog.checkpoint.memory import Budget
+from lakelog.errors import (
+    CheckpointValidationError,
+    CorruptionError,
+    InvalidInputError,
+    LakelogWarning,
+    OutcomeUnknownError,
+    UnavailableError,
+    UnsupportedError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
+from lakelog.log.context import Log
+from lakelog.storage.inject import Fault, InjectingStore, Kind, Rule
+from tests import handmade
+from tests.handmade import Handmade
+from tests.loggen import Options, generate
+from tests.model import replay
+from tests.model.observe import disagreements
+
+EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "25"))
+SPILL = Budget(1 << 12, 300, -1, 2_000, 4_000, 1 << 5, 64, 1 << 30)
+
+
+@pytest.fixture(autouse=True)
+def _warnings_of_the_log_are_expected() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakelogWarning)
+        yield
+
+
+@pytest.fixture(params=["memory", "disk"])
+def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int | None:
+    """Reconciling in memory, and over the disk with the tiniest budget."""
+    if request.param == "memory":
+        return None
+    monkeypatch.setattr(Budget, "of", lambda *_: SPILL)
+    return 1 << 40
+
+
+@pytest.mark.parametrize("seed", range(EXAMPLES))
+def test_every_version_reads_the_same_over_a_compaction(
+    seed: int, tmp_path: Path, road: int | None
+) -> None:
+    root = generate(tmp_path / "t", seed, Options(commits=9, noise=False, truncate=0.0))
+    start, end = 1 + seed % 3, 5 + seed % 4
+    compact_log(lakelog.open(root).log, start, end, memory_limit=road)
+    held = [json.loads(line) for line in _file(root, start, end).read_bytes().splitlines()]
+    assert not {kind for row in held for kind in row} & {"commitInfo", "cdc", "someNewAction"}
+    for version in replay.list_log(root).rebuildable():
+        snapshot = lakelog.open(root).snapshot(version)  # afresh: nothing is remembered
+        problems = disagreements(replay.replay(root, version), snapshot)
+        # What the protocol requires is written, and comes back, where a commit lacks it.
+        problems = [
+            p for p in problems if not p.endswith("partitionValues: model None, lakelog {}")
+        ]
+        assert problems == [], (seed, version)
+        base = replay.replay(root, version).base
+        is_used = (base is None or base.version < start) and version >= end
+        assert bool(snapshot.provenance.compactions) == is_used, (seed, version)
+
+
+def _file(root: Path, start: int, end: int) -> Path:
+    return root / replay.LOG / f"{start:020d}.{end:020d}.compacted.json"
+
+
+def _table(root: Path) -> Handmade:
+    log = Handmade(root)
+    log.start(handmade.add("f0"))
+    log.commit(
+        1,
+        handmade.info(inCommitTimestamp=5),
+        handmade.add("f1", tags={"a": None, "b": "c"}),
+        handmade.remove("f0", deletionTimestamp=1),
+        {"domainMetadata": {"domain": "d", "configuration": "x", "removed": False}},
+        {"txn": {"appId": "a", "version": 1}},
+    )
+    log.commit(
+        2,
+        handmade.info(),
+        handmade.add("f2", size=7, tomorrow={"z": 1, "a": [2]}),
+        handmade.remove("f1"),
+        {"domainMetadata": {"domain": "d", "configuration": "", "removed": True}},
+        {"txn": {"appId": "a", "version": 2, "lastUpdated": 1}},
+        {"cdc": {"path": "c", "partitionValues": {}, "size": 1, "dataChange": False}},
+    )
+    log.commit(3, handmade.add("f3"))
+    return log
+
+
+def test_what_can_still_matter_below_is_kept(tmp_path: Path, road: int | None) -> None:
+    log = _table(tmp_path / "t")
+    report = compact_log(log.context(), 1, 2, memory_limit=road)
+    path = _file(tmp_path / "t", 1, 2)
+    assert report.path == f"_delta_log/{path.name}"
+    assert (report.written, report.size_bytes) == (True, path.stat().st_size)
+    assert (report.num_adds, report.num_removes, report.num_others) == (1, 2, 2)
+    rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert sorted(rows, key=str) == sorted(
+        [
+            {"domainMetadata": {"domain": "d", "configuration": "", "removed": True}},
+            {"txn": {"appId": "a", "version": 2, "lastUpdated": 1}},
+            {
+                "add": {
+                    "path": "f2",
+                    "partitionValues": {},
+                    "size": 7,
+                    "modificationTime": 1,
+                    "dataChange": False,
+                    "tomorrow": {"z": 1, "a": [2]},
+                }
+            },
+            # Long expired, and still what hides f0 of the commit below.
+            {"remove": {"path": "f0", "deletionTimestamp": 1, "dataChange": False}},
+            {"remove": {"path": "f1", "dataChange": False}},
+        ],
+        key=str,
+    )
+    snapshot = log.table.snapshot()
+    assert snapshot.provenance.compactions == (report.path,)
+    assert sorted(snapshot.to_polars()["path"]) == ["f2", "f3"]
+    assert snapshot.domains().collect().height == 0
+    assert log.table.snapshot(2).timestamp_ms == handmade.FIRST_MS + 2 * handmade.MINUTE_MS
+    assert log.table.diff(0, 2).height
+
+
+def test_a_compaction_that_is_there_is_left(tmp_path: Path) -> None:
+    log = _table(tmp_path / "t")
+    path = log.compaction(1, 2, handmade.add("something else"))
+    before = path.read_bytes()
+    assert not compact_log(log.context(), 1, 2).written
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(("start", "end"), [(2, 2), (3, 1), (-1, 2), (1.0, 2), (True, 2)])
+def test_a_range_that_is_none_is_refused(start: Any, end: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="two versions"):
+        compact_log(_table(tmp_path / "t").context(), start, end)
+
+
+def test_a_range_with_a_commit_missing_is_refused(tmp_path: Path) -> None:
+    log = _table(tmp_path / "t")
+    log.checkpoint(2, handmade.protocol(), handmade.metadata(), handmade.add("f2"))
+    log.forget(1)
+    for start, end in ((0, 2), (1, 3), (2, 4)):
+        with pytest.raises(VersionNotFoundError):
+            compact_log(log.context(), start, end)
+    assert compact_log(log.context(), 2, 3).written
+
+
+def test_commits_that_hold_no_state_are_refused(tmp_path: Path) -> None:
+    log = Handmade(tmp_path / "t").start()
+    log.commit(1, handmade.info())
+    log.commit(2, handmade.info())
+    with pytest.raises(InvalidInputError, match="nothing"):
+        compact_log(log.context(), 1, 2)
+    assert [p.name for p in log.log.iterdir() if "json" not in p.name] == []
+
+
+def test_a_format_without_compactions_says_so(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, format="indextables")
+    with pytest.raises(UnsupportedError, match="no log compaction"):
+        compact_log(table.log, 0, 1)
+
+
+def test_a_feature_of_writers_that_nobody_here_knows_is_named(tmp_path: Path) -> None:
+    log = Handmade(tmp_path / "t")
+    log.commit(0, handmade.protocol(1, 7, writerFeatures=["ofTomorrow"]), handmade.metadata())
+    log.commit(1, handmade.add("a"))
+    with pytest.raises(UnsupportedFeatureError, match="ofTomorrow"):
+        compact_log(log.context(), 0, 1)
+
+
+def test_a_damaged_commit_makes_no_compaction(tmp_path: Path, road: int | None) -> None:
+    log = _table(tmp_path / "t")
+    log.write(f"{2:020d}.json", b'{"add":{"path":"f2"')
+    with pytest.raises(CorruptionError):
+        compact_log(log.context(), 0, 2, memory_limit=road)
+    assert not _file(tmp_path / "t", 0, 2).exists()
+    assert not list(log.log.glob(".lakelog-*"))
+
+
+def test_an_encoder_that_errs_publishes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = _table(tmp_path / "t")
+    real = compaction._Compaction._spell
+
+    def wrong(self: Any, rows: pl.DataFrame) -> bytes:
+        return real(self, rows).replace(b'"size":7', b'"size":8')
+
+    monkeypatch.setattr(compaction._Compaction, "_spell", wrong)
+    with pytest.raises(CheckpointValidationError, match="add"):
+        compact_log(log.context(), 0, 2)
+    assert not _file(tmp_path / "t", 0, 2).exists()
+    assert not list(log.log.glob(".lakelog-*"))
+
+
+@pytest.mark.parametrize("whole", [1 << 30, 10], ids=["put", "moved"])
+@pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "lost_taken", "late"])
+def test_whatever_fails_the_table_reads_the_same(
+    fault: Fault, whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "_WHOLE_BYTES", whole)
+    log = _table(tmp_path / "t")
+    expected = log.table.snapshot().to_polars().drop("version").sort("path")
+    path = _file(tmp_path / "t", 0, 2)
+    compact_log(log.context(), 0, 2)
+    content = path.read_bytes()
+    path.unlink()
+    for nth in range(1, 60):
+        context = log.context()
+        kinds: tuple[Kind, ...] = ("put_if_absent",) if fault == "lost_taken" else ()
+        store = InjectingStore(context.store, [Rule(fault, kinds, nth=nth)])
+        report = None
+        with contextlib.suppress(UnavailableError, OutcomeUnknownError, CorruptionError):
+            report = compact_log(Log(store, context.dialect, context.clock), 0, 2)
+        store.arrive()
+        assert not path.exists() or path.read_bytes() == content
+        assert path.exists() or report is None
+        found = log.table.snapshot()
+        assert found.to_polars().drop("version").sort("path").equals(expected)
+        assert bool(found.provenance.compactions) == path.exists()
+        path.unlink(missing_ok=True)
+        for rest in log.log.glob(".lakelog-*"):
+            rest.unlink()
+        if len(store.operations) < nth:
+            return
+    raise AssertionError("it never ran out of operations to fail")
+
+
+def test_it_is_used_by_nobody_whom_it_would_mislead(tmp_path: Path) -> None:
+    """A compaction that reaches below a checkpoint, or above the version, is passed over."""
+    log = _table(tmp_path / "t")
+    compact_log(log.context(), 1, 3)
+    log.checkpoint(1, handmade.protocol(), handmade.metadata(), handmade.add("f1"))
+    assert log.table.snapshot().provenance.compactions == ()
+    assert log.table.snapshot(2).provenance.compactions == ()
+    assert sorted(log.table.snapshot().to_polars()["path"]) == ["f2", "f3"]
