@@ -370,6 +370,7 @@ def test_a_part_is_closed_before_it_is_too_large_to_unpack(
         ({}, b'{"'),
         ({"spark.indextables.transaction.compression.enabled": "true"}, b"\x01\x01\x1f\x8b"),
         ({"spark.indextables.checkpoint.compression.enabled": "true"}, b"\x01\x01\x1f\x8b"),
+        ({"spark.indextables.CHECKPOINT.Compression.enabled": "TRUE"}, b"\x01\x01\x1f\x8b"),
         (
             {
                 "spark.indextables.checkpoint.compression.enabled": "false",

@@ -74,19 +74,30 @@ def checkpoint_level(configuration: Mapping[str, str | None]) -> int | None:
     Raises:
         InvalidPropertyError: See `frame_as`.
     """
-    if configuration.get(_CHECKPOINT_ENABLED) is None:
+    if _value(configuration, _CHECKPOINT_ENABLED) is None:
         return commit_level(configuration)
     level = _level(configuration)
     return level if _is_on(configuration, _CHECKPOINT_ENABLED) else None
 
 
 def _is_on(configuration: Mapping[str, str | None], key: str) -> bool:
-    return (configuration.get(key) or "false").lower() == "true"
+    return (_value(configuration, key) or "false").lower() == "true"
+
+
+def _value(configuration: Mapping[str, str | None], key: str) -> str | None:
+    """A property; the reference reads keys in any case."""
+    exact = configuration.get(key)
+    if exact is not None:
+        return exact
+    lower, length = key.lower(), len(key)
+    # Lengths first, for a table may register thousands of mappings.
+    alike = (v for k, v in configuration.items() if len(k) == length and k.lower() == lower)
+    return next(alike, None)
 
 
 def _level(configuration: Mapping[str, str | None]) -> int | None:
-    codec = (configuration.get(_CODEC) or "gzip").lower()
-    level = configuration.get(_LEVEL) or "6"
+    codec = (_value(configuration, _CODEC) or "gzip").lower()
+    level = _value(configuration, _LEVEL) or "6"
     if codec not in {"gzip", "none"}:
         raise InvalidPropertyError(
             f"{_CODEC} names an unknown codec", expected="gzip or none", found=codec
