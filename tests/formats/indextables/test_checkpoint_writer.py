@@ -502,6 +502,28 @@ def test_a_mixture_of_two_writers_parts_is_the_same_checkpoint(store: LogStore) 
     assert sorted(found["path"]) == sorted(row["path"] for row in files)
 
 
+@settings(max_examples=15, deadline=None)
+@given(st.permutations([0] * 4 + [1] * 4), st.sampled_from(sorted(PLANS)))
+def test_readers_between_two_writers_see_nothing_or_all(turns: list[int], layout: str) -> None:
+    store = open_store(f"memory://checkpoints-{uuid.uuid4().hex}")
+    other = FILES[::-1]
+    writers = [stage(store, layout, seed=1), stage(store, layout, files=other, seed=2)]
+    steps = [iter(staged.files) for staged in writers]
+    wanted = rows_of(expected_files(FILES, filled=False), False)
+    seen = 0
+    for turn in turns:
+        file = next(steps[turn], None)
+        if file is not None and file.path != file.target:
+            store.move(file.path, file.target)
+        for listed in DIALECT.list_log(store).checkpoints:
+            reader = DIALECT.open_checkpoint(store, listed)
+            columns = [c for c in actions.schema() if c != "actionType"]
+            assert rows_of(read_files(reader, columns), False) == wanted
+            assert reader.read_meta().height == len(META)
+            seen += 1
+    assert seen
+
+
 @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd"])
 def test_flattened_files_have_the_codec_of_the_plan(store: LogStore, codec: str) -> None:
     staged = stage(store, "flattened", compression=codec)
