@@ -461,7 +461,8 @@ def _suspects(found: Inspection, keys: pl.DataFrame, hashes: Hashes | None) -> p
     """Those of `keys` that a sidecar may hold."""
     if hashes is None or found.filter is None:
         return keys
-    return keys.filter(pl.Series(found.filter.may_hold(hashes)))
+    hits = found.filter.may_hold(hashes)
+    return keys.filter(pl.Series(hits)) if hits.any() else keys.clear()
 
 
 def _read_sidecar(

@@ -214,9 +214,9 @@ class _Job:
         table = Table(format_, self.log.table, source.protocol, source.metadata)
         options = self.options or CheckpointOptions.of(source.metadata.configuration, format_)
         others = source.meta.height
-        # Of a classic checkpoint nothing depends on its size.
+        # Of a classic checkpoint nothing depends on its size, and sidecars are closed when full.
         chosen = choose_layout(table, options, 0, others, self.layout)
-        sized = format_ != "delta" or chosen != "classic"
+        sized = format_ != "delta" or chosen == "multipart"
         return plan_checkpoint(
             table,
             self.state.version,

@@ -26,6 +26,7 @@ from lakelog.formats.delta.paths import encode_paths
 
 _FILTERED = ("add.path", "remove.path")
 _FALSE_HITS = 0.001
+_CHECKSUM_DIGITS = 32
 _BLOCK_WORDS = 8
 _SALTS = np.array(
     [
@@ -100,7 +101,7 @@ def read_filter(
         groups: Its row groups, as `find_columns` gives them.
     """
     blocks: list[npt.NDArray[np.uint32]] = []
-    checksum = hashlib.blake2b(digest_size=16)
+    checksum = hashlib.sha256()
     for columns in groups:
         for path in _FILTERED:
             chunk = columns.get(path)
@@ -117,7 +118,7 @@ def read_filter(
                 return None
             blocks.append(found)
             checksum.update(data)
-    return PathFilter(tuple(blocks), checksum.hexdigest())
+    return PathFilter(tuple(blocks), checksum.hexdigest()[:_CHECKSUM_DIGITS])
 
 
 def _parse_filter(data: bytes) -> npt.NDArray[np.uint32] | None:
