@@ -14,7 +14,9 @@ import pytest
 
 from lakelog.cli.app import app
 
-COMMANDS = ("actions", "blame", "demo", "diff", "files", "history", "info", "replay")
+READING = "actions blame demo diff files history info replay".split()
+UPKEEP = "checkpoint cleanup repair undo vacuum verify".split()
+COMMANDS = tuple(sorted([*READING, *UPKEEP]))
 HEAVY = ("polars", "pyarrow", "fsspec", "numpy", "orjson", "rich", "asyncio")
 
 

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 import click
 
 import lakelog
-from lakelog.cli import options
+from lakelog.cli import options, upkeep
 from lakelog.cli.guard import GuardedGroup, run
-from lakelog.cli.options import Target, as_output
+from lakelog.cli.options import Target, as_output, examples
 
 StorageOptions = tuple[tuple[str, Any], ...]
 
@@ -30,33 +30,34 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(run(app, arguments))
 
 
-def _examples(*lines: str) -> str:
-    """The end of a command's help; click keeps the lines of a paragraph that begins so."""
-    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
-
-
 @click.group(
     cls=GuardedGroup,
     context_settings=_SETTINGS,
-    epilog=_examples(
+    epilog=examples(
         "lakelog demo",
         "lakelog info s3://bucket/orders --storage-option anon=true",
         "lakelog files orders --where \"day >= '2026-01-05'\" --output csv",
         "lakelog history orders --limit 5",
         "lakelog replay orders --out state",
+        "lakelog checkpoint orders",
     ),
 )
 @click.version_option(lakelog.__version__, "--version", message="lakelog %(version)s")
 @options.debug
 def app() -> None:
-    """Read the log of a lake table: what is in it, how it came to be, who did it.
+    """Read the log of a lake table, and look after it.
 
-    TABLE is a folder with a Delta or an IndexTables log, as a path or as any fsspec URL. Nothing
-    is ever written to it.
+    What is in it, how it came to be, who did it; checkpoints, cleanup, repair. TABLE is a folder
+    with a Delta or an IndexTables log, as a path or as any fsspec URL. Only checkpoint, undo, and
+    what is told to --apply, write to it.
     """
 
 
-@app.command(epilog=_examples("lakelog demo", "lakelog demo --dir playground --commits 1000"))
+for command in upkeep.COMMANDS:
+    app.add_command(command)
+
+
+@app.command(epilog=examples("lakelog demo", "lakelog demo --dir playground --commits 1000"))
 @click.option(
     "--dir",
     "--directory",
@@ -83,7 +84,7 @@ def demo(directory: str | None, commits: int, seed: int) -> None:
 
 
 @app.command(
-    epilog=_examples("lakelog info orders", "lakelog info orders --version 10 --output json")
+    epilog=examples("lakelog info orders", "lakelog info orders --version 10 --output json")
 )
 @options.target
 @options.travel
@@ -107,7 +108,7 @@ def info(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "lakelog files orders",
         "lakelog files orders --where \"day >= '2026-01-05' and amount > 1000\" --stats",
         "lakelog files orders --version 10 --columns path,size --output csv",
@@ -157,7 +158,7 @@ def files(
 
 
 @app.command(
-    epilog=_examples("lakelog history orders --limit 5", "lakelog history orders --output json")
+    epilog=examples("lakelog history orders --limit 5", "lakelog history orders --output json")
 )
 @options.target
 @options.rows
@@ -177,7 +178,7 @@ def history(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "lakelog actions orders --start 10 --end 20",
         "lakelog actions orders --type remove --type add --columns version,actionType,path",
         "lakelog actions orders --output parquet --to actions.parquet",
@@ -221,7 +222,7 @@ def actions(
     )
 
 
-@app.command(epilog=_examples("lakelog diff orders 10 20", "lakelog diff orders 10 --output csv"))
+@app.command(epilog=examples("lakelog diff orders 10 20", "lakelog diff orders 10 --output csv"))
 @options.target
 @click.argument("a", type=click.IntRange(min=0), metavar="A")
 @click.argument("b", type=click.IntRange(min=0), metavar="[B]", required=False)
@@ -248,7 +249,7 @@ def diff(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "lakelog blame orders day=2026-01-05/region=eu/part-00003.parquet",
         'lakelog blame orders "$(lakelog files orders -o csv --columns path | tail -1)"',
     )
@@ -277,7 +278,7 @@ def blame(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "lakelog replay orders --out state",
         "lakelog replay orders --version 10 --out state-10 --max-part-bytes 64MB",
     )

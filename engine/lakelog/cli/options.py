@@ -16,6 +16,15 @@ FORMATS = ("table", "json", "csv", "parquet", "arrow")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_DURATIONS_MS = {
+    "millisecond": 1,
+    "second": 1_000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
+_DURATION = re.compile(r"(\d+)\s*([a-z]+)")
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
@@ -73,6 +82,30 @@ class Size(click.ParamType[int]):
         if match is None or not int(match[1]):
             self.fail(f"{value!r} is no size; write 134217728, 128MB or 1G", param, ctx)
         return int(match[1]) << (10 * _UNITS[match[2].upper()])
+
+
+class Duration(click.ParamType[int]):
+    """A length of time, as whole milliseconds: ``30 days``, ``12h``, ``90 minutes``, ``500ms``."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number of milliseconds."""
+        match = _DURATION.fullmatch(str(value).strip().lower())
+        unit = next((u for u in _DURATIONS_MS if match and match[2] in _spellings(u)), None)
+        if match is None or unit is None:
+            self.fail(f"{value!r} is no length of time; write 30 days, 12h or 500ms", param, ctx)
+        return int(match[1]) * _DURATIONS_MS[unit]
+
+
+def _spellings(unit: str) -> tuple[str, ...]:
+    short = "ms" if unit == "millisecond" else unit[0]
+    return short, unit, f"{unit}s"
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help; click keeps the lines of a paragraph that begins so."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def debug(command: _F) -> _F:

@@ -116,11 +116,18 @@ def open_metered(target: Target) -> tuple[Table, Meter]:
 
 
 class Watch:
-    """The bar of one piece of work; `expect` tells it how many bytes there are to read."""
+    """The bar of one piece of work; `expect` tells it how many bytes there are to read, `tell` what
+    is being done and how far that has got.
+    """
 
     def __init__(self, meter: Meter) -> None:
         self._begin = meter.size_bytes
         self.total_bytes: int | None = None
+        self.step: tuple[str, int, int | None] | None = None
+
+    def tell(self, step: str, done: int, total: int | None) -> None:
+        """A step of the work, such as ``write``, and how much of it is done."""
+        self.step = (step, done, total)
 
     def expect(self, size_bytes: int) -> None:
         """So many bytes will be read from the beginning to the end of the work."""
@@ -171,6 +178,10 @@ def _show(title: str, meter: Meter, watch: Watch, ended: threading.Event) -> Non
         while True:
             over = ended.wait(_REFRESH_SECONDS)
             read = f"{meter.files:,} files, {size_text(meter.size_bytes)} read"
-            bar.update(task, total=watch.total_bytes, completed=watch.done_bytes(meter), read=read)
+            done, total, words = watch.done_bytes(meter), watch.total_bytes, title
+            if watch.step is not None:
+                step, done, total = watch.step
+                words = f"{title}: {step}"
+            bar.update(task, description=words, total=total, completed=done, read=read)
             if over:
                 return

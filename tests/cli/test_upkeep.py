@@ -1,0 +1,255 @@
+"""Checkpoints, cleanup, vacuum, repair and undo from the shell: what is told, and what is done."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lakelog as engine
+from lakelog.cli.watch import Meter, progress
+from lakelog.errors import UnavailableError
+from lakelog.storage.local import LocalStore
+
+LATEST = 59
+OLD_MS = 86_400_000 * 400
+
+
+@pytest.fixture
+def orders(table: str, tmp_path: Path) -> Path:
+    """A copy that may be written, of a log whose files are all from long ago."""
+    return Path(shutil.copytree(table, tmp_path / "orders"))
+
+
+def log_of(table: Path) -> list[str]:
+    return sorted(path.name for path in (table / "_delta_log").iterdir() if path.is_file())
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    found = json.loads(text)
+    assert isinstance(found, list)
+    return found
+
+
+# --- checkpoint and verify ------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_written_and_told(lakelog: Any, orders: Path) -> None:
+    outcome = lakelog("checkpoint", orders)
+    assert outcome.code == 0
+    assert f"{LATEST:020d}.checkpoint.parquet" in log_of(orders)
+    facts = dict(line.split(maxsplit=1) for line in outcome.text.splitlines() if line[0] != " ")
+    assert facts["version"] == str(LATEST)
+    assert facts["layout"] == "classic"
+    assert facts["verified"].startswith("proved against replay in ")
+    assert facts["pointer"] == "moved here"
+    assert engine.open(orders).snapshot().provenance.commits == ()
+
+
+def test_a_checkpoint_of_an_older_version_in_numbers(lakelog: Any, orders: Path) -> None:
+    words = ("--version", 20, "--no-verify", "--memory-limit", "2GB", "-o", "json")
+    (row,) = rows(lakelog("checkpoint", orders, *words).text)
+    assert (row["version"], row["verified"], row["pointer_moved"]) == (20, False, False)
+    assert row["num_adds"] == engine.open(orders).snapshot(20).num_files()
+    assert row["paths"] == [f"_delta_log/{20:020d}.checkpoint.parquet"]
+
+
+def test_a_layout_that_the_table_cannot_have_is_a_wrong_call(lakelog: Any, orders: Path) -> None:
+    before = log_of(orders)
+    assert lakelog("checkpoint", orders, "--layout", "spiral").code == 2
+    assert lakelog("checkpoint", orders, "--version", 10**6).code == 1
+    assert log_of(orders) == before
+
+
+def test_a_sound_checkpoint_is_proved(lakelog: Any, orders: Path) -> None:
+    outcome = lakelog("verify", orders)
+    assert outcome.code == 0
+    assert "verdict   proved" in outcome.text
+    (row,) = rows(lakelog("verify", orders, "-o", "json").text)
+    assert (row["verdict"], row["differences"]) == ("proved", [])
+    assert row["files"][0].endswith(".checkpoint.parquet")
+
+
+def test_a_checkpoint_that_lacks_a_file_is_a_finding(lakelog: Any, orders: Path) -> None:
+    (path,) = (orders / "_delta_log").glob("*.checkpoint.parquet")
+    frame = pl.read_parquet(path)
+    adds = frame.with_row_index().filter(pl.col("add").is_not_null())["index"]
+    frame.filter(pl.int_range(pl.len()) != adds[0]).write_parquet(path)
+    outcome = lakelog("verify", orders)
+    assert outcome.code == 1
+    assert "wrong" in outcome.text or "broken" in outcome.text
+    if "wrong" in outcome.text:
+        assert "missing" in outcome.text
+        assert "1 difference at least" in outcome.text
+
+
+def test_what_cannot_be_proved_is_a_finding_only_where_asked(lakelog: Any, orders: Path) -> None:
+    for path in (orders / "_delta_log").glob("*.json"):
+        if int(path.stem) <= 40:
+            path.unlink()
+    assert lakelog("verify", orders).code == 0
+    assert "unprovable" in lakelog("verify", orders).text
+    assert lakelog("verify", orders, "--strict").code == 1
+
+
+def test_verifying_without_a_checkpoint_is_refused(lakelog: Any, orders: Path) -> None:
+    (path,) = (orders / "_delta_log").glob("*.checkpoint.parquet")
+    path.unlink()
+    assert lakelog("verify", orders).code == 1
+
+
+# --- cleanup and undo -----------------------------------------------------------------------------
+
+
+def test_a_cleanup_is_planned_first(lakelog: Any, orders: Path) -> None:
+    before = log_of(orders)
+    outcome = lakelog("cleanup", orders)
+    assert outcome.code == 0
+    assert log_of(orders) == before
+    assert "nothing is changed without --apply" in outcome.text
+    assert "covered by _delta_log/" in outcome.text
+    planned = rows(lakelog("cleanup", orders, "-o", "json").text)
+    assert {row["action"] for row in planned} == {"delete"}
+    every = rows(lakelog("cleanup", orders, "--all", "-o", "json").text)
+    assert {row["action"] for row in every} == {"delete", "keep"}
+    assert len(every) > len(planned)
+
+
+def test_a_cleanup_goes_to_quarantine_and_back(lakelog: Any, orders: Path) -> None:
+    before = log_of(orders)
+    planned = len(rows(lakelog("cleanup", orders, "-o", "json").text))
+    outcome = lakelog("cleanup", orders, "--apply", "--quarantine")
+    assert outcome.code == 0
+    assert len(log_of(orders)) == len(before) - planned
+    (held,) = rows(lakelog("undo", orders, "-o", "json").text)
+    assert held["files"] == planned
+    assert f"lakelog undo {orders} {held['id']}" in outcome.text
+    back = lakelog("undo", orders, held["id"], "-o", "json")
+    assert back.code == 0
+    assert {row["outcome"] for row in rows(back.text)} == {"back"}
+    assert log_of(orders) == before
+
+
+def test_a_quarantine_is_purged(lakelog: Any, orders: Path) -> None:
+    lakelog("cleanup", orders, "--apply", "--quarantine")
+    assert "0 quarantines" in lakelog("undo", orders, "--purge", "1 day").text
+    assert "1 quarantine · gone for good" in lakelog("undo", orders, "--purge", "0s").text
+    assert "0 quarantines" in lakelog("undo", orders).text
+    assert lakelog("undo", orders, "20260101T000000Z-00000000").code == 2
+    assert lakelog("undo", orders, "x", "--purge", "1d").code == 2
+
+
+def test_a_retention_below_the_tables_is_refused(lakelog: Any, orders: Path) -> None:
+    outcome = lakelog("cleanup", orders, "--retention", "1 hour")
+    assert outcome.code == 2
+    assert "unsafe_retention" in outcome.errors
+    assert lakelog("cleanup", orders, "--retention", "1 hour", "--force").code == 0
+    assert lakelog("vacuum", orders, "--retention", "1h").code == 2
+
+
+def test_files_that_cannot_be_deleted_are_told(
+    lakelog: Any, orders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_self: LocalStore, paths: list[str]) -> list[UnavailableError]:
+        return [UnavailableError("the disk says no", path=path) for path in paths]
+
+    monkeypatch.setattr(LocalStore, "delete_many", refuse)
+    outcome = lakelog("cleanup", orders, "--apply")
+    assert outcome.code == 1
+    assert "not deleted: _delta_log/" in outcome.errors
+    assert "the disk says no" in outcome.errors
+    assert lakelog("cleanup", orders, "--apply", "--fail-fast").code == 1
+
+
+# --- vacuum ---------------------------------------------------------------------------------------
+
+
+def test_a_vacuum_is_planned_and_applied(lakelog: Any, orders: Path, tmp_path: Path) -> None:
+    stray = orders / "stray.parquet"
+    stray.write_bytes(b"x" * 2048)
+    inventory = tmp_path / "inventory.csv"
+    pl.DataFrame(
+        {"path": ["stray.parquet"], "size": [2048], "modificationTime": [OLD_MS]}
+    ).write_csv(inventory)
+    assert "0 files" in lakelog("vacuum", orders).text  # it is young
+    plan = lakelog("vacuum", orders, "--inventory", inventory)
+    assert plan.code == 0
+    assert "stray.parquet" in plan.text
+    assert "2.0 KiB" in plan.text
+    assert stray.exists()
+    done = lakelog("vacuum", orders, "--inventory", inventory, "--apply", "-o", "json")
+    assert rows(done.text)[0]["deleted"] == 1
+    assert not stray.exists()
+    again = lakelog("vacuum", orders, "--inventory", inventory, "--apply", "--keep-history")
+    assert again.code == 0
+    assert "deleted" in again.text
+
+
+@pytest.mark.parametrize("name", ["inventory.txt", "missing.csv"])
+def test_an_inventory_that_cannot_be_read_is_a_wrong_call(
+    lakelog: Any, orders: Path, name: str
+) -> None:
+    outcome = lakelog("vacuum", orders, "--inventory", name)
+    assert outcome.code == 2
+    assert "inventory" in outcome.errors
+
+
+# --- repair ---------------------------------------------------------------------------------------
+
+
+def test_a_sound_log_has_no_findings(lakelog: Any, orders: Path) -> None:
+    outcome = lakelog("repair", orders)
+    assert outcome.code == 0
+    assert "0 findings · nothing is wrong" in outcome.text
+
+
+def test_what_is_broken_is_found_and_mended(lakelog: Any, orders: Path) -> None:
+    (path,) = (orders / "_delta_log").glob("*.checkpoint.parquet")
+    path.write_bytes(path.read_bytes()[:500])
+    before = log_of(orders)
+    plan = lakelog("repair", orders)
+    assert plan.code == 1
+    assert "nothing is changed without --apply" in plan.text
+    assert log_of(orders) == before
+    done = lakelog("repair", orders, "--apply", "-o", "json")
+    assert done.code == 0
+    assert {row["outcome"] for row in rows(done.text)} == {"mended"}
+    assert lakelog("repair", orders).code == 0
+    assert lakelog("verify", orders).code == 0
+
+
+# --- options and the bar --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", ["30", "30 moons", "days", "-1d", "1.5h"])
+def test_a_duration_without_sense_is_a_wrong_call(lakelog: Any, orders: Path, wrong: str) -> None:
+    outcome = lakelog("cleanup", orders, "--retention", wrong)
+    assert outcome.code == 2
+    assert "30 days, 12h or 500ms" in outcome.errors
+
+
+@pytest.mark.parametrize("right", ["2000 days", "300w", "48000h", "9000000000000ms", "90 WEEKS"])
+def test_durations_are_spelled_as_people_do(lakelog: Any, orders: Path, right: str) -> None:
+    assert "0 files" in lakelog("cleanup", orders, "--retention", right).text
+
+
+def test_a_bar_tells_the_step(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("lakelog.cli.watch._PATIENCE_SECONDS", 0.0)
+    with progress("checkpoint", Meter()) as watch:
+        watch.tell("write", 5, 10)
+        time.sleep(0.3)
+        watch.tell("verify", 0, None)
+        time.sleep(0.3)
+    shown = capsys.readouterr().err
+    assert "checkpoint: write" in shown
+    assert "checkpoint: verify" in shown
