@@ -106,8 +106,10 @@ def proposals(
 
 
 def _many(value: Proposed) -> list[int | None]:
-    if value is None or isinstance(value, dt.timedelta | int | str):
-        return [None if value is None else to_duration_ms(value)]
+    if value is None:
+        return [None]
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return [to_duration_ms(value)]
     if not value:
         raise InvalidInputError("an empty list proposes nothing")
     return [to_duration_ms(one) for one in value]

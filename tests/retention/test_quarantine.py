@@ -1,0 +1,158 @@
+"""Quarantine: what was moved aside comes back as it was, and never over anything."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+
+import pytest
+
+from lakelog import CorruptionError, InvalidInputError
+from lakelog.retention.cleanup import CleanupPlan, CleanupReport
+from lakelog.retention.quarantine import QUARANTINES_SCHEMA, UNDONE_SCHEMA
+from lakelog.storage import open_store
+from tests.retention.logs import DAY_MS, MadeLog, content, fresh
+
+AT_ONCE = dt.timedelta(0)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MadeLog:
+    log = MadeLog(tmp_path / "table", writer_features=("v2Checkpoint",))
+    log.commits(60 - i for i in range(30))
+    log.checkpoint(5, 50, "multipart")
+    log.checkpoint(10, 50, "v2-json")
+    log.checkpoint(15, 45, "v2-json")
+    return log
+
+
+def quarantined(made: MadeLog) -> CleanupReport:
+    report = made.table().cleanup(plan=False, quarantine=True)
+    assert isinstance(report, CleanupReport)
+    assert report.quarantine is not None
+    return report
+
+
+def times(made: MadeLog) -> dict[str, int]:
+    return {name: made.file(name).stat().st_mtime_ns for name in made.names()}
+
+
+def test_undo_brings_everything_back_as_it_was(made: MadeLog) -> None:
+    before = times(made)
+    versions = [content(made.table(), v) for v in range(30)]
+    report = quarantined(made)
+    assert fresh(made).versions() == [(15, 29)]
+    undone = report.undo()
+    assert undone.schema == UNDONE_SCHEMA
+    assert set(undone["outcome"]) == {"back"}
+    assert sorted(undone["path"]) == sorted(report.files["path"])
+    assert times(made) == before
+    assert [content(fresh(made), v) for v in range(30)] == versions
+    assert made.table().quarantines().height == 0
+
+
+def test_quarantines_are_listed_until_they_are_purged(made: MadeLog) -> None:
+    report = quarantined(made)
+    listed = made.table().quarantines()
+    assert listed.schema == QUARANTINES_SCHEMA
+    [row] = listed.iter_rows(named=True)
+    assert row["id"] == report.quarantine
+    assert (row["files"], row["size_bytes"]) == (report.files.height, report.size_bytes)
+    assert (row["oldest_version"], row["newest_version"]) == (0, 14)
+    made.clock.now_ms += 3 * DAY_MS
+    table = made.table()
+    assert table.purge_quarantines(dt.timedelta(days=4)).height == 0
+    assert table.purge_quarantines(dt.timedelta(days=3))["id"].to_list() == [report.quarantine]
+    assert table.quarantines().height == 0
+    assert not [p for p in (made.folder / ".lakelog-quarantine").rglob("*") if p.is_file()]
+    with pytest.raises(InvalidInputError, match="no such quarantine"):
+        report.undo()
+
+
+def test_undo_never_writes_over_a_file_that_is_there(made: MadeLog) -> None:
+    report = quarantined(made)
+    other = made.put(f"{3:020d}.json", b"another's", 1)
+    outcomes = dict(report.undo().select("path", "outcome").iter_rows())
+    assert outcomes.pop(f"_delta_log/{3:020d}.json") == "kept"
+    assert set(outcomes.values()) == {"back"}
+    assert other.read_bytes() == b"another's"
+    [left] = made.table().quarantines()["files"]
+    assert left == 1  # it is still there for whoever wants it
+
+
+def test_a_file_that_is_nowhere_is_told(made: MadeLog) -> None:
+    report = quarantined(made)
+    (made.folder / ".lakelog-quarantine" / str(report.quarantine) / f"{3:020d}.json").unlink()
+    outcomes = dict(report.undo().select("path", "outcome").iter_rows())
+    assert outcomes.pop(f"_delta_log/{3:020d}.json") == "missing"
+    assert set(outcomes.values()) == {"back"}
+
+
+def test_a_second_cleanup_leaves_the_quarantine_alone(made: MadeLog) -> None:
+    first = quarantined(made)
+    made.clock.now_ms += 10 * DAY_MS
+    made.checkpoint(25, 3, "v2-json")
+    second = quarantined(made)
+    assert made.table().quarantines()["id"].to_list() == [first.quarantine, second.quarantine]
+    second.undo()
+    first.undo()
+    assert fresh(made).versions() == [(0, 29)]
+
+
+def test_what_was_deleted_cannot_be_undone(made: MadeLog) -> None:
+    report = made.table().cleanup(plan=False)
+    assert isinstance(report, CleanupReport)
+    with pytest.raises(InvalidInputError, match="nothing is in quarantine"):
+        report.undo()
+
+
+@pytest.mark.parametrize("id_", ["", "../..", "20300101T000000Z-00000000"])
+def test_an_id_that_is_none_is_refused(made: MadeLog, id_: str) -> None:
+    with pytest.raises(InvalidInputError):
+        made.table().undo_cleanup(id_)
+
+
+def test_a_damaged_record_is_told_and_its_files_are_listed_still(made: MadeLog) -> None:
+    report = quarantined(made)
+    record = made.folder / ".lakelog-quarantine" / str(report.quarantine) / "quarantine.json"
+    record.write_text("{torn")
+    with pytest.raises(CorruptionError, match="by hand"):
+        report.undo()
+    assert made.table().quarantines()["files"].to_list() == [report.files.height]
+
+
+def test_a_record_names_its_files_before_the_first_is_moved(made: MadeLog) -> None:
+    planned = made.table().cleanup(quarantine=True)
+    assert isinstance(planned, CleanupPlan)
+    report = planned.apply()
+    record = made.folder / ".lakelog-quarantine" / str(report.quarantine) / "quarantine.json"
+    body = json.loads(record.read_text())
+    assert {file["path"] for file in body["files"]} == set(report.files["path"])
+
+
+def test_a_negative_age_is_refused(made: MadeLog) -> None:
+    with pytest.raises(InvalidInputError):
+        made.table().purge_quarantines(-dt.timedelta(days=1))
+
+
+def test_an_object_store_copies_and_deletes(made: MadeLog) -> None:
+    """In memory, as on object stores, a move is a copy; the times are those of the copies."""
+    from lakelog import Table
+    from lakelog.log.context import Log
+    from tests.commit.tables import DIALECTS, runtime
+
+    store = open_store("memory://quarantine-test/table")
+    for name in sorted(made.names()):
+        store.put(f"_delta_log/{name}", made.file(name).read_bytes())
+    later = store.stat(f"_delta_log/{0:020d}.json")
+    assert later is not None
+    log = Log(store, DIALECTS["delta"], lambda: later.modified_ms + 90 * DAY_MS)
+    table = Table(log, runtime())
+    before = [content(table, v) for v in range(30)]
+    report = table.cleanup(plan=False, quarantine=True)
+    assert isinstance(report, CleanupReport)
+    assert report.files.height > 15
+    assert [content(table, v) for v in range(15, 30)] == before[15:]
+    assert set(report.undo()["outcome"]) == {"back"}
+    assert [content(table, v) for v in range(30)] == before
