@@ -19,7 +19,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.demo.checkpoint import SCHEMA as CHECKPOINT
+from lakelog.formats.delta.checkpoint_rows import action_rows, encoded
+from lakelog.formats.delta.checkpoint_schema import classic_schema, file_columns
+from lakelog.formats.ndjson import Blob, decode_lines
+from lakelog.formats.wire import Wire
 from perf import columns
 
 Facts = dict[str, int]
@@ -28,7 +31,8 @@ Facts = dict[str, int]
 CHECKPOINT_VERSION = 100
 _ROW_GROUP_ROWS = 131_072
 _MS = columns.FIRST_MODIFICATION_MS
-_MAP = pa.map_(pa.string(), pa.string())
+CHECKPOINT = classic_schema(file_columns())
+"""The columns of the checkpoints: statistics as JSON text only."""
 
 
 def generate(name: str, directory: Path, scale: float) -> Facts:
@@ -218,52 +222,38 @@ def _metadata(*, partitioned: bool = True) -> dict[str, object]:
     }
 
 
-def _first_lines() -> str:
+def _first_lines(*, partitioned: bool = True) -> str:
     protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+    metadata = {"metaData": _metadata(partitioned=partitioned)}
     return "".join(
-        json.dumps(action, separators=(",", ":")) + "\n"
-        for action in (protocol, {"metaData": _metadata()})
+        json.dumps(action, separators=(",", ":")) + "\n" for action in (protocol, metadata)
     )
 
 
 def _head(*, partitioned: bool = True) -> pa.Table:
     """The rows of a checkpoint that are no file actions: protocol and metaData."""
-    metadata = _metadata(partitioned=partitioned)
-    metadata["format"] = {"provider": "parquet", "options": []}
-    metadata["configuration"] = [("delta.checkpointInterval", "100")]
-    rows = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
-    return pa.Table.from_pylist(rows, schema=CHECKPOINT)
+    lines = _first_lines(partitioned=partitioned).encode()
+    meta = decode_lines([Blob(None, "", lines)], Wire.of("delta")).meta
+    rows = [
+        action_rows(meta.filter(pl.col("actionType") == kind), kind, CHECKPOINT)
+        for kind in ("protocol", "metaData")
+    ]
+    return pa.concat_tables(rows)
 
 
 def _adds(frame: pl.DataFrame) -> pa.Table:
-    return _rows("add", frame, {"dataChange": pa.repeat(False, frame.height)})
+    return _rows("add", frame)
 
 
 def _removes(frame: pl.DataFrame) -> pa.Table:
-    deleted = pa.repeat(pa.scalar(_MS + 500_000, pa.int64()), frame.height)
-    flags = dict.fromkeys(("dataChange", "extendedFileMetadata"), pa.repeat(True, frame.height))
-    return _rows("remove", frame, {"deletionTimestamp": deleted, **flags})
+    gone = frame.with_columns(deletionTimestamp=_MS + 500_000, extendedFileMetadata=True)
+    return _rows("remove", gone)
 
 
-def _rows(action: str, frame: pl.DataFrame, constants: dict[str, pa.Array]) -> pa.Table:
-    """Checkpoint rows of one action: `frame`'s columns and `constants`, the rest null."""
-    count = frame.height
-    given = constants | {
-        name: frame[name].to_arrow(compat_level=pl.CompatLevel.oldest()) for name in frame.columns
-    }
-    given["partitionValues"] = _partition_map(frame)
-    struct = CHECKPOINT.field(action).type
-    children = [
-        given[field.name].cast(field.type) if field.name in given else pa.nulls(count, field.type)
-        for field in struct
-    ]
-    columns_ = [
-        pa.StructArray.from_arrays(children, fields=list(struct))
-        if field.name == action
-        else pa.nulls(count, field.type)
-        for field in CHECKPOINT
-    ]
-    return pa.Table.from_arrays(columns_, schema=CHECKPOINT)
+def _rows(action: str, frame: pl.DataFrame) -> pa.Table:
+    maps = pl.Series("partitionValues", _partition_map(frame))
+    rows = frame.with_columns(maps).drop(columns.PARTITIONS, strict=False)
+    return action_rows(encoded(rows), action, CHECKPOINT)
 
 
 def _partition_map(frame: pl.DataFrame) -> pa.Array:

@@ -1,133 +1,67 @@
-"""The demonstration table's classic checkpoint, with the Parquet schema that Spark writes.
+"""The demonstration table's classic checkpoint, as `lakelog.formats.delta` writes it.
 
-Source: Delta protocol, Checkpoint Schema.
+Source: Delta protocol, Checkpoint Schema; Last Checkpoint File Schema.
 """
 
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import orjson
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-_MAP = pa.map_(pa.string(), pa.string())
-_DELETION_VECTOR = pa.struct(
-    {
-        "storageType": pa.string(),
-        "pathOrInlineDv": pa.string(),
-        "offset": pa.int32(),
-        "sizeInBytes": pa.int32(),
-        "cardinality": pa.int64(),
-        "maxRowIndex": pa.int64(),
-    }
-)
-SCHEMA = pa.schema(
-    {
-        "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
-        "add": pa.struct(
-            {
-                "path": pa.string(),
-                "partitionValues": _MAP,
-                "size": pa.int64(),
-                "modificationTime": pa.int64(),
-                "dataChange": pa.bool_(),
-                "tags": _MAP,
-                "deletionVector": _DELETION_VECTOR,
-                "baseRowId": pa.int64(),
-                "defaultRowCommitVersion": pa.int64(),
-                "clusteringProvider": pa.string(),
-                "stats": pa.string(),
-            }
-        ),
-        "remove": pa.struct(
-            {
-                "path": pa.string(),
-                "deletionTimestamp": pa.int64(),
-                "dataChange": pa.bool_(),
-                "extendedFileMetadata": pa.bool_(),
-                "partitionValues": _MAP,
-                "size": pa.int64(),
-                "deletionVector": _DELETION_VECTOR,
-                "baseRowId": pa.int64(),
-                "defaultRowCommitVersion": pa.int64(),
-            }
-        ),
-        "metaData": pa.struct(
-            {
-                "id": pa.string(),
-                "name": pa.string(),
-                "description": pa.string(),
-                "format": pa.struct({"provider": pa.string(), "options": _MAP}),
-                "schemaString": pa.string(),
-                "partitionColumns": pa.list_(pa.string()),
-                "configuration": _MAP,
-                "createdTime": pa.int64(),
-            }
-        ),
-        "protocol": pa.struct(
-            {
-                "minReaderVersion": pa.int32(),
-                "minWriterVersion": pa.int32(),
-                "readerFeatures": pa.list_(pa.string()),
-                "writerFeatures": pa.list_(pa.string()),
-            }
-        ),
-        "domainMetadata": pa.struct(
-            {"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()}
-        ),
-    }
-)
-"""The columns of a classic checkpoint that Spark writes with JSON statistics only."""
+from lakelog import contract
+from lakelog.formats.base import CheckpointPlan, StagedFile
+from lakelog.formats.delta.checkpoint_manifest import Held, pointer_bytes
+from lakelog.formats.delta.checkpoint_rows import action_rows, encoded
+from lakelog.formats.delta.checkpoint_schema import classic_schema, file_columns
+from lakelog.formats.delta.names import classic_name
+from lakelog.formats.ndjson import Blob, decode_lines
+from lakelog.formats.wire import Wire
+
+SCHEMA = classic_schema(file_columns())
+"""The columns of a classic checkpoint with JSON statistics only."""
 
 
-def checkpoint_bytes(
-    state: list[dict[str, object]], adds: pl.DataFrame, removes: pl.DataFrame
-) -> bytes:
-    """The Parquet bytes of a classic checkpoint.
+def build_checkpoint(
+    version: int, state: Sequence[Mapping[str, object]], adds: pl.DataFrame, removes: pl.DataFrame
+) -> tuple[bytes, bytes]:
+    """The Parquet of a classic checkpoint, and the pointer to it.
 
     Args:
-        state: The actions that are no file actions, each as ``{wrapper: body}``; maps as lists of
-            pairs.
+        version: The version.
+        state: The actions that are no file actions, each as ``{wrapper: body}``.
         adds: Live files: path, day, region, size, modificationTime, stats.
         removes: Tombstones: path, day, region, size, deletionTimestamp.
     """
-    table = pa.concat_tables(
-        [
-            pa.Table.from_pylist(state, schema=SCHEMA),
-            _rows("add", adds, {"dataChange": False}),
-            _rows("remove", removes, {"dataChange": False, "extendedFileMetadata": True}),
-        ]
-    )
+    name = classic_name(version)
+    lines = b"".join(orjson.dumps(action) + b"\n" for action in state)
+    meta = decode_lines([Blob(None, name, lines)], Wire.of("delta")).meta
+    kinds = meta["actionType"].unique(maintain_order=True)
+    tables = [action_rows(meta.filter(pl.col("actionType") == k), k, SCHEMA) for k in kinds]
+    gone = removes.with_columns(pl.lit(value=True).alias("extendedFileMetadata"))
+    tables += [
+        action_rows(encoded(_with_partitions(files)), kind, SCHEMA)
+        for kind, files in (("add", adds), ("remove", gone))
+    ]
+    table = pa.concat_tables(tables)
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="snappy")
-    return buffer.getvalue()
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True, store_schema=False)
+    plan = CheckpointPlan(version, "classic", 1, contract.Struct(()), ("day", "region"))
+    file = StagedFile(name, name, len(buffer.getvalue()), table.num_rows)
+    held = Held(adds.height, removes.height)
+    return buffer.getvalue(), pointer_bytes(plan, [file], held, SCHEMA)
 
 
-def _rows(action: str, frame: pl.DataFrame, constants: dict[str, bool]) -> pa.Table:
-    """Rows of one action: the frame's columns and the constants, all else null."""
-    count = frame.height
-    given = {name: pa.repeat(pa.scalar(value), count) for name, value in constants.items()}
-    given |= {name: frame[name].to_arrow() for name in frame.columns}
-    given["partitionValues"] = _partition_values(frame)
-    struct = SCHEMA.field(action).type
-    children = [
-        given[field.name].cast(field.type) if field.name in given else pa.nulls(count, field.type)
-        for field in struct
-    ]
-    arrays = [
-        pa.StructArray.from_arrays(children, fields=list(struct))
-        if field.name == action
-        else pa.nulls(count, field.type)
-        for field in SCHEMA
-    ]
-    return pa.Table.from_arrays(arrays, schema=SCHEMA)
-
-
-def _partition_values(frame: pl.DataFrame) -> pa.Array:
+def _with_partitions(files: pl.DataFrame) -> pl.DataFrame:
+    """Files with ``partitionValues`` in place of a column for each."""
     names = ["day", "region"]
-    values = frame.select(pl.concat_list(names).alias("values")).explode("values")["values"]
-    offsets = pa.array(np.arange(frame.height + 1, dtype=np.int32) * len(names))
-    keys = pa.array(names * frame.height, pa.string())
-    return pa.MapArray.from_arrays(offsets, keys, values.to_arrow().cast(pa.string()))
+    values = files.select(pl.concat_list(names).alias("values")).explode("values")["values"]
+    offsets = pa.array(np.arange(files.height + 1, dtype=np.int32) * len(names))
+    keys = pa.array(names * files.height, pa.string())
+    maps = pa.MapArray.from_arrays(offsets, keys, values.to_arrow().cast(pa.string()))
+    return files.drop(names).with_columns(pl.Series("partitionValues", maps))

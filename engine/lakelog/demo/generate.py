@@ -18,7 +18,7 @@ import polars as pl
 
 from lakelog.demo import calendar as cal
 from lakelog.demo.calendar import Calendar, commit_ms
-from lakelog.demo.checkpoint import checkpoint_bytes
+from lakelog.demo.checkpoint import build_checkpoint
 from lakelog.demo.files import append_files, file_lives
 from lakelog.errors import InvalidInputError
 
@@ -377,25 +377,16 @@ def _checkpoint(files: pl.DataFrame, calendar: Calendar) -> tuple[bytes, bytes]:
     )
     live = files.filter(added & (~removed | restored))
     gone = files.filter(removed & ~restored).with_columns(deletionTimestamp=_deleted_ms())
-    metadata = _metadata(version, calendar)
-    metadata["configuration"] = list(metadata["configuration"].items())
-    metadata["format"] = {"provider": "parquet", "options": []}
     streamed = calendar.versions(cal.STREAM).filter(pl.col("version") <= version)
-    state: list[dict[str, object]] = [
+    state = [
         {"protocol": _PROTOCOL},
-        {"metaData": metadata},
+        {"metaData": _metadata(version, calendar)},
         {"txn": _txn(int(streamed["version"][-1]))},
     ]
     place = ("path", "day", "region", "size")
-    data = checkpoint_bytes(
+    return build_checkpoint(
+        version,
         state,
         live.select(*place, "modificationTime", "stats"),
         gone.select(*place, "deletionTimestamp"),
     )
-    pointer = {
-        "version": version,
-        "size": len(state) + live.height + gone.height,
-        "sizeInBytes": len(data),
-        "numOfAddFiles": live.height,
-    }
-    return data, orjson.dumps(pointer)
