@@ -268,13 +268,17 @@ class Incremental:
                 hint="restore the file, or remove the checkpoint's files if its commits are there",
             )
 
-    def verify(self, staged: StagedCheckpoint) -> Digest:
+    def verify(self, staged: StagedCheckpoint, reader: CheckpointReader | None = None) -> Digest:
         """Prove what was written, before it is published.
 
         The new manifest names the kept sidecars and the new ones, each once. The new ones are read
         back: each holds what its fingerprint records, none holds a logical file twice or one that
         another new one holds, and together they are what `files` gave. The kept ones are still
         there, in their length. The recorded total is `expected`.
+
+        Args:
+            staged: What was written.
+            reader: A reader over it, where there is one already.
 
         Returns:
             The digest of all file actions of the checkpoint.
@@ -286,9 +290,9 @@ class Incremental:
 
         Memory: the keys of the new sidecars' rows.
         """
-        manifest = _read_manifest(
-            self._log.dialect.open_checkpoint(self._log.store, staged.checkpoint)
-        )
+        if reader is None:
+            reader = self._log.dialect.open_checkpoint(self._log.store, staged.checkpoint)
+        manifest = _read_manifest(reader)
         written = {f.target: f for f in staged.files if f.target.startswith(f"{SIDECAR_FOLDER}/")}
         kept = {file.path: file for file in self.plan.kept}
         self._same(

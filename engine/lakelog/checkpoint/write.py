@@ -383,7 +383,7 @@ class _Staging:
                 with_protocol(reader.read_meta(), self.job.log.dialect.default_protocol)
             )
             if self.incremental is not None:
-                found += self.incremental.verify(staged)
+                found += self.incremental.verify(staged, reader)
             else:
                 for frame, each in ahead(self._read_files(reader)):
                     found += each
