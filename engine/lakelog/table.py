@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lakelog.checkpoint.checksum import ChecksumReport, write_checksum
 from lakelog.checkpoint.compaction import CompactionReport, compact_log
 from lakelog.checkpoint.plan import AUTO
+from lakelog.checkpoint.replicate import ReplicaReport, replicate
 from lakelog.checkpoint.report import CheckpointReport
 from lakelog.checkpoint.verify import VerifyReport, verify_checkpoint
 from lakelog.checkpoint.write import write_checkpoint
@@ -536,6 +537,35 @@ class Table:
         with self.transaction(operation="FSCK") as tx:
             tx.remove(tx.snapshot.files().filter(pl.col("path").is_in(list(paths))))
         return tx.version
+
+    def replicate(
+        self,
+        location: str | os.PathLike[str],
+        version: int | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        progress: Progress | None = None,
+    ) -> ReplicaReport:
+        """Copy a checkpoint to another location, proved before it is seen there; see
+        `lakelog.checkpoint.replicate`.
+
+        Args:
+            location: Folder of the replica, on local disk or as any fsspec URL.
+            version: Version of the checkpoint; None is the newest one.
+            storage_options: Passed to the fsspec filesystem of `location`.
+            progress: Is told ``("copy", files done, files)``.
+
+        Raises:
+            NotFoundError: There is no complete checkpoint of that version.
+            CheckpointCorruptionError: The original is broken.
+            CheckpointValidationError: The original, or a copy that was made, is wrong.
+            InvalidInputError: The location holds another table.
+            UnsupportedStoreError: The location cannot be written safely.
+            CheckpointWriteError: It could not be written; what was there before is as it was.
+        """
+        store = open_store(_without_log_folder(os.fspath(location)), storage_options)
+        other = Log(store, self._log.dialect, self._log.clock)
+        return replicate(self._log, other, version, progress)
 
     def __repr__(self) -> str:
         only = ", read only" if self.refusal is not None else ""

@@ -1,0 +1,236 @@
+"""Replicating a checkpoint: the same bytes at another place, proved before they have their names.
+
+A replica holds what a version's state needs: the checkpoint's files, and the version's own commit
+and checksum where they are there, for a checkpoint keeps no commitInfo. Paths in it are as they
+were, so data files are looked for below the replica's own folder.
+
+Source: specification 004, Future Enhancements, 6.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from lakelog import telemetry
+from lakelog.checkpoint.publish import move_pointer
+from lakelog.checkpoint.verify import verify_checkpoint
+from lakelog.errors import (
+    CheckpointValidationError,
+    CheckpointWriteError,
+    InvalidInputError,
+    LakelogError,
+    OutcomeUnknownError,
+    TableNotFoundError,
+    UnavailableError,
+    UnsupportedStoreError,
+)
+from lakelog.formats.base import Checkpoint, StagedCheckpoint
+from lakelog.log.context import Log
+from lakelog.log.display import size_text, table_html, table_text
+from lakelog.log.opening import open_state
+from lakelog.storage import LogStore
+
+_PIECE_BYTES = 8 << 20
+
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class ReplicaReport:
+    """What became of a replica.
+
+    Attributes:
+        location: Where it is.
+        version: Version whose state it holds.
+        layout: Layout of the checkpoint.
+        paths: Its files, relative to the location's root.
+        copied: How many of them were copied; the others were there already, byte for byte.
+        size_bytes: Their length together.
+        verdict: What is known of the original: ``proved`` or ``unprovable``; see
+            `lakelog.checkpoint.verify`.
+        pointer_moved: Whether the pointer at the location names it now.
+    """
+
+    location: str
+    version: int
+    layout: str
+    paths: tuple[str, ...]
+    copied: int
+    size_bytes: int
+    verdict: str
+    pointer_moved: bool
+
+    def _described(self) -> list[tuple[str, str]]:
+        return [
+            ("location", self.location),
+            ("version", str(self.version)),
+            ("layout", self.layout),
+            ("files", f"{len(self.paths)}, {self.copied} copied"),
+            ("size", size_text(self.size_bytes)),
+            ("original", self.verdict),
+            ("pointer moved", "yes" if self.pointer_moved else "no"),
+        ]
+
+    def __str__(self) -> str:
+        return table_text("Replica of a checkpoint", self._described())
+
+    def _repr_html_(self) -> str:
+        return table_html("Replica of a checkpoint", self._described())
+
+
+def replicate(
+    log: Log, other: Log, version: int | None = None, progress: Progress | None = None
+) -> ReplicaReport:
+    """Copy a checkpoint to another location.
+
+    The original is verified first. Each file is copied under a hidden name, read back, compared by
+    its SHA-256, and then given its name; what makes the checkpoint complete comes last, and the
+    pointer after it, only forward.
+
+    Args:
+        log: The table's log.
+        other: The log at the other location, of the same dialect; may be empty.
+        version: Version of the checkpoint; None is the newest one.
+        progress: Told ``("copy", files done, files)``.
+
+    Raises:
+        NotFoundError: There is no complete checkpoint of that version.
+        CheckpointCorruptionError: The original is broken.
+        CheckpointValidationError: The original, or a copy that was made, is wrong.
+        InvalidInputError: The other location holds another table.
+        UnsupportedStoreError: The other location cannot be written safely.
+        CheckpointWriteError: It could not be written; what was there before is as it was.
+
+    Memory: 8 MiB, and what verifying needs.
+    """
+    if other.store.refusal is not None:
+        raise UnsupportedStoreError(other.store.refusal, path=other.table)
+    report = verify_checkpoint(log, version)
+    report.raise_for_verdict()
+    checkpoint = report.checkpoint
+    _require_same_table(log, other, checkpoint.version)
+    paths = _paths(log, checkpoint, report.files)
+    copied = size_bytes = 0
+    with telemetry.span("checkpoint.replicate", path=log.table, version=checkpoint.version):
+        for done, path in enumerate(paths):
+            if progress is not None:
+                progress("copy", done, len(paths))
+            try:
+                was_copied, length = _copy(log.store, other.store, path)
+            except (UnavailableError, OutcomeUnknownError) as cause:
+                raise CheckpointWriteError(
+                    f"the checkpoint could not be replicated: {cause.message}",
+                    path=path,
+                    version=checkpoint.version,
+                    hint="what was there before is as it was; try again",
+                ) from cause
+            copied += was_copied
+            size_bytes += length
+        if progress is not None:
+            progress("copy", len(paths), len(paths))
+        pointer = other.dialect.pointer_to(other.store, checkpoint, other.clock())
+        moved = move_pointer(other.store, other.dialect, StagedCheckpoint(checkpoint, (), pointer))
+    telemetry.event(
+        "checkpoint.replicated",
+        path=log.table,
+        location=other.table,
+        version=checkpoint.version,
+        files=copied,
+        size_bytes=size_bytes,
+    )
+    return ReplicaReport(
+        other.table,
+        checkpoint.version,
+        checkpoint.layout,
+        tuple(paths),
+        copied,
+        size_bytes,
+        report.verdict,
+        moved.pointer_moved,
+    )
+
+
+def _require_same_table(log: Log, other: Log, version: int) -> None:
+    try:
+        theirs = open_state(other).metadata.id
+    except TableNotFoundError:
+        return
+    ours = open_state(log, version).metadata.id
+    if ours != theirs:
+        raise InvalidInputError(
+            "the other location holds another table",
+            path=other.table,
+            expected=ours,
+            found=theirs,
+            hint="give an empty folder, or one that holds a replica of this table",
+        )
+
+
+def _paths(log: Log, checkpoint: Checkpoint, files: tuple[str, ...]) -> list[str]:
+    """What is to be copied, in the order in which it is to appear: the file that names others after
+    these, and the commit last, for above an older replica it would be a gap.
+    """
+    version = checkpoint.version
+    covered = {c.path for c in log.list_all().commits}
+    own = [path for path in files if path not in covered and path not in checkpoint.paths]
+    described = f"{log.dialect.log_folder}/_checkpoints/{version:020d}.checkpoint.json"
+    order = [described, *own, *reversed(checkpoint.paths), log.dialect.commit_path(version)]
+    if (checksum := log.dialect.checksum_path(version)) is not None:
+        order.append(checksum)
+    return [path for path in dict.fromkeys(order) if log.store.stat(path) is not None]
+
+
+def _copy(source: LogStore, target: LogStore, path: str) -> tuple[bool, int]:
+    """Copy one file, unless it is there; gives whether it was copied, and its length."""
+    with source.open(path) as original:
+        wanted, length = _hash(original)
+    if _is(target, path, wanted):
+        return False, length
+    folder, _, _ = path.rpartition("/")
+    hidden = f"{folder}/.lakelog-{secrets.token_hex(16)}.tmp"
+    try:
+        with source.open(path) as original, target.upload(hidden) as upload:
+            for piece in _pieces(original):
+                upload.write(piece)
+        _require_same(target, hidden, wanted, path)
+        target.move(hidden, path)
+    except BaseException:
+        with suppress(LakelogError):
+            target.delete(hidden)
+        raise
+    return True, length
+
+
+def _require_same(store: LogStore, hidden: str, wanted: str, path: str) -> None:
+    if not _is(store, hidden, wanted):
+        raise CheckpointValidationError(
+            "the copy of a file is not what was copied",
+            path=path,
+            expected=f"SHA-256 {wanted}",
+            hint="the copy was not published; try again",
+        )
+
+
+def _is(store: LogStore, path: str, wanted: str) -> bool:
+    if store.stat(path) is None:
+        return False
+    with store.open(path) as file:
+        return _hash(file)[0] == wanted
+
+
+def _hash(file: BinaryIO) -> tuple[str, int]:
+    found, length = hashlib.sha256(), 0
+    for piece in _pieces(file):
+        found.update(piece)
+        length += len(piece)
+    return found.hexdigest(), length
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    while piece := file.read(_PIECE_BYTES):
+        yield piece

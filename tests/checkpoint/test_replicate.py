@@ -1,0 +1,158 @@
+"""Replicas: the same state at another place, or nothing new there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+import lakelog
+from lakelog import (
+    CheckpointCorruptionError,
+    CheckpointValidationError,
+    CheckpointWriteError,
+    InvalidInputError,
+    NotFoundError,
+    TableNotFoundError,
+)
+from lakelog.checkpoint.replicate import replicate
+from lakelog.log.context import Log
+from lakelog.storage import LogStore, StoreWrapper, open_store
+from lakelog.storage.base import Upload
+from lakelog.storage.inject import InjectingStore, Rule
+from tests.commit.tables import DIALECTS, new_table, paths
+
+WRITES = ("upload", "move", "delete", "put")
+LAYOUTS = [
+    ("delta", "classic", {}),
+    ("delta", "multipart", {}),
+    ("delta", "v2-json", {"delta.checkpointPolicy": "v2"}),
+    ("delta", "v2-parquet", {"delta.checkpointPolicy": "v2"}),
+    ("indextables", "json", {}),
+    ("indextables", "flattened", {}),
+]
+
+
+def checkpointed(
+    where: Path,
+    form: str = "delta",
+    layout: str = "auto",
+    configuration: dict[str, str] | None = None,
+    files: int = 0,
+) -> lakelog.Table:
+    table = new_table(str(where), form, configuration=configuration)
+    for n in range(1, 9):
+        with table.transaction() as tx:
+            tx.add(path=f"f{n}", size=n)
+            if n == 1 and files:
+                tx.add(pl.DataFrame({"path": [f"g{k}" for k in range(files)], "size": 1}))
+        if n in {4, 8}:
+            table.checkpoint(layout=layout)
+    return table
+
+
+def state(where: Path, version: int | None = None) -> pl.DataFrame:
+    return lakelog.open(str(where)).snapshot(version).files().sort("path").collect()
+
+
+@pytest.mark.parametrize(("form", "layout", "configuration"), LAYOUTS)
+def test_a_replica_gives_the_same_state(
+    tmp_path: Path, form: str, layout: str, configuration: dict[str, str]
+) -> None:
+    table = checkpointed(tmp_path / "table", form, layout, configuration)
+    report = table.replicate(tmp_path / "copy")
+    assert (report.version, report.layout, report.verdict) == (8, layout, "proved")
+    assert report.pointer_moved
+    assert report.copied == len(report.paths)
+    assert "copied" in str(report)
+    assert "copied" in report._repr_html_()
+    assert state(tmp_path / "copy").equals(state(tmp_path / "table"))
+    copy = lakelog.open(str(tmp_path / "copy"))
+    assert copy.version() == 8
+    assert copy.history()["version"].to_list() == [8]
+    if form == "delta":
+        assert DeltaTable(str(tmp_path / "copy")).version() == 8
+
+
+def test_a_second_replica_copies_what_is_new_and_the_older_stays(tmp_path: Path) -> None:
+    table = checkpointed(
+        tmp_path / "table", configuration={"delta.checkpointPolicy": "v2"}, files=20_000
+    )
+    first = table.replicate(tmp_path / "copy", 4)
+    assert table.replicate(tmp_path / "copy", 4).copied == 0
+    assert lakelog.open(str(tmp_path / "copy")).version() == 4
+    second = table.replicate(tmp_path / "copy")
+    assert second.copied < len(second.paths)
+    assert set(first.paths) & set(second.paths)
+    for version in (4, 8):
+        assert state(tmp_path / "copy", version).equals(state(tmp_path / "table", version))
+    # The pointer goes forward only.
+    assert not table.replicate(tmp_path / "copy", 4).pointer_moved
+    pointer = json.loads((tmp_path / "copy/_delta_log/_last_checkpoint").read_text())
+    assert pointer["version"] == 8
+
+
+def test_another_tables_place_is_refused(tmp_path: Path) -> None:
+    table = checkpointed(tmp_path / "table")
+    other = new_table(str(tmp_path / "other"))
+    with pytest.raises(InvalidInputError, match="another table"):
+        table.replicate(tmp_path / "other")
+    assert other.version() == 0
+
+
+def test_what_is_broken_or_missing_is_not_replicated(tmp_path: Path) -> None:
+    table = checkpointed(tmp_path / "table")
+    with pytest.raises(NotFoundError, match="no complete checkpoint"):
+        table.replicate(tmp_path / "copy", 5)
+    (file,) = (tmp_path / "table" / "_delta_log").glob("*8.checkpoint.parquet")
+    file.write_bytes(file.read_bytes()[:-50])
+    with pytest.raises(CheckpointCorruptionError):
+        table.replicate(tmp_path / "copy")
+    with pytest.raises(TableNotFoundError):
+        lakelog.open(str(tmp_path / "copy"))
+
+
+class _Garbling(StoreWrapper):
+    """Writes something else than it is given."""
+
+    def upload(self, path: str) -> Upload:
+        below = super().upload(path)
+        below.write(b"x")
+        return below
+
+
+def test_a_copy_that_came_out_wrong_is_not_published(tmp_path: Path) -> None:
+    table = checkpointed(tmp_path / "table")
+    other = Log(_Garbling(open_store(str(tmp_path / "copy"))), table.log.dialect)
+    with pytest.raises(CheckpointValidationError, match="not what was copied"):
+        replicate(table.log, other)
+    assert not [f for f in (tmp_path / "copy").rglob("*") if f.is_file()]
+
+
+@pytest.mark.parametrize("fault", ["fail", "lost"])
+def test_whatever_fails_the_older_replica_is_readable(tmp_path: Path, fault: str) -> None:
+    table = checkpointed(tmp_path / "table", configuration={"delta.checkpointPolicy": "v2"})
+    expected = {version: paths(table, version) for version in (4, 8)}
+    for nth in range(1, 80):
+        where = tmp_path / f"copy-{nth}"
+        table.replicate(where, 4)
+        store: LogStore = InjectingStore(open_store(str(where)), [Rule(fault, WRITES, nth=nth)])  # type: ignore[arg-type]
+        done = False
+        try:
+            replicate(table.log, Log(store, DIALECTS["delta"]))
+            done = True
+        except (CheckpointWriteError, lakelog.UnavailableError, lakelog.OutcomeUnknownError):
+            pass
+        copy = lakelog.open(str(where))
+        assert paths(copy) == expected[copy.version()], nth
+        assert not done or copy.version() == 8
+        assert paths(copy, 4) == expected[4]
+        table.replicate(where)
+        assert paths(copy) == expected[8]
+        if sum(kind in WRITES for kind, _ in store.operations) < nth:  # type: ignore[attr-defined]
+            break
+    else:
+        pytest.fail("it never succeeded at once")
