@@ -224,6 +224,20 @@ def test_what_is_broken_is_found_and_mended(lakelog: Any, orders: Path) -> None:
     assert lakelog("verify", orders).code == 0
 
 
+# --- compact --------------------------------------------------------------------------------------
+
+
+def test_commits_are_compacted(lakelog: Any, orders: Path) -> None:
+    outcome = lakelog("compact", orders, 45, 54)
+    assert outcome.code == 0
+    assert "versions       45 to 54" in outcome.text
+    (row,) = rows(lakelog("compact", orders, 45, 54, "-o", "json").text)
+    assert (row["start"], row["end"], row["written"]) == (45, 54, False)
+    assert "it was there already" in lakelog("compact", orders, 45, 54).text
+    assert engine.open(orders).snapshot().provenance.compactions == (row["path"],)
+    assert lakelog("compact", orders, 9, 3).code == 2
+
+
 # --- options and the bar --------------------------------------------------------------------------
 
 

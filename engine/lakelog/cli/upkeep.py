@@ -283,6 +283,35 @@ def vacuum(
 
 
 @click.command(
+    epilog=examples("lakelog compact orders 10 19", "lakelog compact orders 0 99 --output json")
+)
+@options.target
+@click.argument("a", type=click.IntRange(min=0), metavar="A")
+@click.argument("b", type=click.IntRange(min=0), metavar="B")
+@_memory
+@options.output
+@options.debug
+def compact(
+    table: str,
+    storage_option: StorageOptions,
+    a: int,
+    b: int,
+    memory_limit: int | None,
+    output: str | None,
+    to: str | None,
+) -> None:
+    """Write the log compaction file of versions A to B.
+
+    Readers may take it in place of their commits, which stay; it is read back and compared with
+    them first. Delta only.
+    """
+    from lakelog.cli import upkeep_work
+
+    target = Target(table, dict(storage_option))
+    upkeep_work.compact(target, a, b, memory_limit, as_output(output, to))
+
+
+@click.command(
     epilog=examples(
         "lakelog undo orders",
         "lakelog undo orders 20260105T101500Z-3f9ac2d1",
@@ -320,5 +349,5 @@ def undo(
     return upkeep_work.undo(target, quarantine, purge, as_output(output, to, limit, columns))
 
 
-COMMANDS = (checkpoint, verify, repair, cleanup, vacuum, undo)
+COMMANDS = (checkpoint, verify, repair, cleanup, vacuum, compact, undo)
 """The commands of this module."""

@@ -58,6 +58,17 @@ _VERIFY_SCHEMA = {
     "replayed": pl.List(pl.String()),
     "seconds": pl.Float64(),
 }
+_COMPACTION_SCHEMA = {
+    "start": pl.Int64(),
+    "end": pl.Int64(),
+    "path": pl.String(),
+    "written": pl.Boolean(),
+    "size_bytes": pl.Int64(),
+    "commit_bytes": pl.Int64(),
+    "num_adds": pl.Int64(),
+    "num_removes": pl.Int64(),
+    "num_others": pl.Int64(),
+}
 _DELETED_SCHEMA = {
     "version": pl.Int64(),
     "deleted": pl.Int64(),
@@ -285,6 +296,29 @@ def vacuum(
         row["errors"] = [str(error) for error in found.errors]
         emit(_one(row, _DELETED_SCHEMA), output, View("vacuum", ()))
     return _tell_errors(found.errors)
+
+
+def compact(target: Target, a: int, b: int, memory_limit: int | None, output: Output) -> None:
+    """``lakelog compact``."""
+    check(output)
+    table, meter = open_metered(target)
+    with progress("compacting", meter):
+        report = table.compact_log(a, b, memory_limit=memory_limit)
+    if output.format != "table":
+        row = {name: getattr(report, name) for name in _COMPACTION_SCHEMA}
+        emit(_one(row, _COMPACTION_SCHEMA), output, View("compaction", ()))
+        return
+    before, after = size_text(report.commit_bytes), size_text(report.size_bytes)
+    files = f"{report.num_adds:,} added, {report.num_removes:,} removed"
+    facts = [
+        ("versions", f"{report.start} to {report.end}"),
+        ("path", report.path),
+        ("written", after if report.written else "no, it was there already"),
+        ("stands for", f"commits of {before}"),
+        ("files", files),
+        ("other actions", f"{report.num_others:,}"),
+    ]
+    write_text(view.facts_text(facts, to_file=output.to is not None), output)
 
 
 def undo(target: Target, quarantine: str | None, purge_ms: int | None, output: Output) -> int:
