@@ -26,6 +26,10 @@ _NO_BOUNDS = ("add.stats", "metaData", "protocol", "domainMetadata", "txn")
 _NOT_IN_REMOVES = ("stats", "tags")
 
 
+_MOST_TEXT_BYTES = 1 << 30
+"""Statistics that one Arrow array may hold; its offsets have 32 bits."""
+
+
 class CheckpointFile(Protocol):
     """A file that grows. `prepare` may run ahead, in any thread; the others one after another."""
 
@@ -95,6 +99,12 @@ class ParquetFile:
         """See `CheckpointFile`. Memory: the rows, once more."""
         if kind not in {"add", "remove"}:
             return action_rows(rows, kind, self.schema)
+        height = max(1, rows.height * _MOST_TEXT_BYTES // max(1, _text_bytes(rows)))
+        return pa.concat_tables(
+            self._file_rows(part, kind) for part in rows.iter_slices(min(height, rows.height))
+        )
+
+    def _file_rows(self, rows: pl.DataFrame, kind: str) -> pa.Table:
         derived = {}
         if kind == "add":
             rows = with_texts(rows)
@@ -202,6 +212,12 @@ class JsonFile:
         """See `CheckpointFile`."""
         if self._upload is not None:
             self._upload.abandon()
+
+
+def _text_bytes(rows: pl.DataFrame) -> int:
+    if "stats" not in rows.columns:
+        return 0
+    return int(rows["stats"].str.len_bytes().sum() or 0)
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
