@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lakelog.checkpoint.checksum import ChecksumReport, write_checksum
@@ -12,6 +14,7 @@ from lakelog.checkpoint.compaction import CompactionReport, compact_log
 from lakelog.checkpoint.plan import AUTO
 from lakelog.checkpoint.replicate import ReplicaReport, replicate
 from lakelog.checkpoint.report import CheckpointReport
+from lakelog.checkpoint.schedule import Scheduler
 from lakelog.checkpoint.verify import VerifyReport, verify_checkpoint
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.commit.create import create_table
@@ -31,6 +34,7 @@ from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
 from lakelog.repair.mend import Repair, RepairPlan, RepairReport
 from lakelog.retention.cleanup import CleanupPlan, CleanupReport, Request, plan_cleanup
+from lakelog.retention.hourly import HourlyCleanup
 from lakelog.retention.quarantine import purge, quarantines, undo
 from lakelog.retention.simulate import Proposal, Proposed, proposals, simulate
 from lakelog.retention.vacuum import Progress, Vacuum, VacuumPlan, VacuumReport
@@ -53,10 +57,15 @@ class Table:
     Args:
         log: The log.
         runtime: Waiting and randomness of its transactions.
+        scheduler: Told of by `runtime`, writes checkpoints in the background; None where nobody
+            does.
     """
 
-    def __init__(self, log: Log, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self, log: Log, runtime: Runtime | None = None, scheduler: Scheduler | None = None
+    ) -> None:
         self._log = log
+        self._scheduler = scheduler
         self._runtime = runtime or Runtime()
         self._bounded = bounded(log.store)
         self._cache = SnapshotCache(log)
@@ -78,6 +87,14 @@ class Table:
     def format(self) -> str:
         """Dialect of the log: ``delta`` or ``indextables``."""
         return self._log.dialect.name
+
+    @property
+    def scheduler(self) -> Scheduler | None:
+        """Writes checkpoints in the background, as the table's properties ask; None where the
+        handle was opened without, or nothing can be written. ``scheduler.wait()`` waits for what
+        runs, ``scheduler.last_error`` tells what went wrong.
+        """
+        return self._scheduler
 
     @property
     def refusal(self) -> str | None:
@@ -264,14 +281,18 @@ class Table:
         Memory: without a limit, the actions of the commits above the checkpoint below.
         """
         _check_version(version)
-        return write_checkpoint(
-            self._log,
-            version,
-            layout=layout,
-            memory_limit=memory_limit,
-            verify=verify,
-            progress=progress,
-        )
+        with self._scheduler.turn() if self._scheduler is not None else nullcontext():
+            report = write_checkpoint(
+                self._log,
+                version,
+                layout=layout,
+                memory_limit=memory_limit,
+                verify=verify,
+                progress=progress,
+            )
+        if self._scheduler is not None:
+            self._scheduler.checkpointed(report.version)
+        return report
 
     def verify(
         self, version: int | None = None, *, memory_limit: int | None = None
@@ -584,6 +605,7 @@ def open(
     *,
     parallelism: int | None = None,
     read_timeout: float | None = None,
+    upkeep: bool = True,
 ) -> Table:
     """Open a table; its dialect is found from its log folder.
 
@@ -596,6 +618,10 @@ def open(
         read_timeout: Seconds without any file arriving after which a read is given up, with a
             `ReadTimeoutError` that names what is missing; None is what the table says
             (``spark.indextables.checkpoint.read.timeoutSeconds``), else as long as the store takes.
+        upkeep: Whether commits through the handle are followed by checkpoints, and these by
+            cleanup of the log, in the background, as the table's properties ask
+            (``delta.checkpointInterval``, ``delta.enableExpiredLogCleanup``; every ten commits,
+            and on, if they do not).
 
     Raises:
         TableNotFoundError: There is no log folder.
@@ -605,7 +631,7 @@ def open(
     location = _without_log_folder(os.fspath(path))
     limits = ReadLimits(parallelism, read_timeout)
     store = BoundedStore(open_store(location, storage_options), limits)
-    return Table(Log(store, detect_dialect(store)))
+    return _handle(Log(store, detect_dialect(store)), Runtime(), upkeep=upkeep)
 
 
 def create(
@@ -618,6 +644,7 @@ def create(
     *,
     name: str | None = None,
     description: str | None = None,
+    upkeep: bool = True,
 ) -> Table:
     """Create a table without files, and open it.
 
@@ -632,6 +659,7 @@ def create(
         storage_options: Passed to the fsspec filesystem.
         name: Name of the table.
         description: Description of the table.
+        upkeep: As `open`.
 
     Raises:
         TableExistsError: There is a table, or another writer has just created one.
@@ -660,7 +688,18 @@ def create(
         name=name,
         description=description,
     )
-    return Table(log, runtime)
+    return _handle(log, runtime, upkeep=upkeep)
+
+
+def _handle(log: Log, runtime: Runtime, *, upkeep: bool) -> Table:
+    if not upkeep or log.store.refusal is not None:
+        return Table(log, runtime)
+    scheduler = Scheduler(
+        log,
+        lambda version, check: write_checkpoint(log, version, progress=lambda *_: check()),
+        cleanup=HourlyCleanup(log, runtime.monotonic),
+    )
+    return Table(log, replace(runtime, on_commit=scheduler.after_commit), scheduler)
 
 
 def detect_dialect(store: LogStore) -> Dialect:

@@ -1,0 +1,175 @@
+"""Upkeep: handles whose commits are followed by checkpoints, and these by cleanup."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog import LakelogWarning, Table
+from lakelog.retention.hourly import PAUSE_S, HourlyCleanup
+from tests.commit.tables import new_table, over, paths
+
+DAY_S = 86_400
+
+
+def commit(table: Table, first: int, count: int) -> None:
+    for n in range(first, first + count):
+        with table.transaction() as tx:
+            tx.add(path=f"f{n}", size=n)
+
+
+def _commit_and_settle(table: Table, number: int) -> None:
+    commit(table, number, 1)
+    settled(table)
+
+
+def settled(table: Table) -> None:
+    assert table.scheduler is not None
+    assert table.scheduler.wait(30)
+
+
+def checkpoints(table: Table) -> list[int]:
+    return [c.version for c in table.log.list_all().checkpoints]
+
+
+@pytest.mark.parametrize("form", ["delta", "indextables"])
+def test_every_ten_commits_are_followed_by_a_checkpoint(tmp_path: Path, form: str) -> None:
+    table = new_table(str(tmp_path / "table"), form)
+    commit(table, 1, 10)
+    settled(table)
+    assert checkpoints(table) == [10]
+    again = lakelog.open(str(tmp_path / "table"))
+    commit(again, 11, 10)
+    settled(again)
+    assert checkpoints(again)[-1] == 20
+    assert again.verify().is_proved
+    assert len(paths(lakelog.open(str(tmp_path / "table")))) == 20
+
+
+def test_the_tables_properties_say_how_often(tmp_path: Path) -> None:
+    often = {"delta.checkpointInterval": "3"}
+    table = new_table(str(tmp_path / "table"), configuration=often)
+    for n in (1, 2, 3):
+        commit(table, n, 1)
+        settled(table)
+        assert checkpoints(table) == ([3] if n == 3 else [])
+    with table.transaction() as tx:
+        tx.set_metadata(configuration={"spark.indextables.checkpoint.enabled": "false"})
+    commit(table, 4, 8)
+    settled(table)
+    assert checkpoints(table) == [3]
+
+
+def test_a_handle_can_be_opened_without(tmp_path: Path) -> None:
+    where = str(tmp_path / "table")
+    lakelog.create(where, {"id": pl.Int64}, upkeep=False)
+    table = lakelog.open(where, upkeep=False)
+    assert table.scheduler is None
+    commit(table, 1, 12)
+    assert checkpoints(table) == []
+    assert table.checkpoint().version == 12
+
+
+def test_a_failure_fails_no_commit_and_is_told(tmp_path: Path) -> None:
+    table = new_table(str(tmp_path / "table"), configuration={"delta.checkpointInterval": "2"})
+    commit(table, 1, 1)
+    first = tmp_path / "table" / "_delta_log" / "00000000000000000000.json"
+    first.rename(first.with_suffix(".away"))
+    with pytest.warns(LakelogWarning, match="no checkpoint was written in the background"):
+        _commit_and_settle(table, 2)
+    assert table.scheduler is not None
+    assert table.scheduler.last_error is not None
+    assert checkpoints(table) == []
+    first.with_suffix(".away").rename(first)
+    assert table.checkpoint().version == 2
+    assert table.scheduler.last_error is None
+
+
+def test_checkpoints_that_are_asked_for_and_those_in_the_background_take_turns(
+    tmp_path: Path,
+) -> None:
+    table = new_table(str(tmp_path / "table"), configuration={"delta.checkpointInterval": "1"})
+    for n in range(1, 16):
+        commit(table, n, 1)
+        assert table.checkpoint(n).version == n
+    settled(table)
+    assert table.scheduler is not None
+    assert table.scheduler.last_error is None
+    assert table.verify().is_proved
+
+
+def test_old_commits_go_after_a_checkpoint(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    table = new_table(str(where), configuration={"delta.checkpointInterval": "5"})
+    commit(table, 1, 5)
+    settled(table)
+    old = time.time() - 60 * DAY_S
+    for file in (where / "_delta_log").iterdir():
+        os.utime(file, (old, old))
+    # A handle cleans up once an hour, and this one has looked already.
+    table = lakelog.open(str(where))
+    commit(table, 6, 5)
+    settled(table)
+    assert table.scheduler is not None
+    assert table.scheduler.last_error is None
+    versions = [c.version for c in table.log.list_all().commits]
+    assert versions == list(range(5, 11))
+    assert len(paths(lakelog.open(str(where)))) == 10
+
+
+def test_a_table_that_keeps_its_history_is_not_cleaned_up(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    keep = {"delta.checkpointInterval": "5", "delta.enableExpiredLogCleanup": "false"}
+    table = new_table(str(where), configuration=keep)
+    commit(table, 1, 5)
+    settled(table)
+    old = time.time() - 60 * DAY_S
+    for file in (where / "_delta_log").iterdir():
+        os.utime(file, (old, old))
+    table = lakelog.open(str(where))
+    commit(table, 6, 5)
+    settled(table)
+    assert [c.version for c in table.log.list_all().commits] == list(range(11))
+
+
+def test_cleanup_comes_once_an_hour(tmp_path: Path) -> None:
+    new_table(str(tmp_path / "table"))
+    table, store = over(str(tmp_path / "table"), "delta")
+    now_s = 0.0
+    cleanup = HourlyCleanup(table.log, lambda: now_s)
+    walks = []
+    for now_s in (0.0, 1.0, PAUSE_S - 1, PAUSE_S, PAUSE_S + 1):
+        cleanup(1)
+        walks.append(sum(kind == "walk" for kind, _ in store.operations))
+    assert walks == [1, 1, 1, 2, 2]
+
+
+def test_a_script_that_ends_at_once_leaves_a_sound_table(tmp_path: Path) -> None:
+    where = str(tmp_path / "table")
+    new_table(where)
+    script = (
+        "import sys, lakelog\n"
+        "table = lakelog.open(sys.argv[1])\n"
+        "for n in range(20):\n"
+        "    with table.transaction() as tx:\n"
+        "        tx.add(path=f'f{n}', size=n)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, where],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    table = lakelog.open(where)
+    assert 20 in checkpoints(table)
+    assert table.verify().is_proved
+    assert len(paths(table)) == 20
