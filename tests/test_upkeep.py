@@ -142,10 +142,11 @@ def test_a_table_that_keeps_its_history_is_not_cleaned_up(tmp_path: Path) -> Non
 def test_cleanup_comes_once_an_hour(tmp_path: Path) -> None:
     new_table(str(tmp_path / "table"))
     table, store = over(str(tmp_path / "table"), "delta")
-    now_s = 0.0
-    cleanup = HourlyCleanup(table.log, lambda: now_s)
+    now_s = [0.0]
+    cleanup = HourlyCleanup(table.log, lambda: now_s[0])
     walks = []
-    for now_s in (0.0, 1.0, PAUSE_S - 1, PAUSE_S, PAUSE_S + 1):
+    for at_s in (0.0, 1.0, PAUSE_S - 1, PAUSE_S, PAUSE_S + 1):
+        now_s[0] = at_s
         cleanup(1)
         walks.append(sum(kind == "walk" for kind, _ in store.operations))
     assert walks == [1, 1, 1, 2, 2]
