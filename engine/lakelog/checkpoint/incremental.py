@@ -268,7 +268,12 @@ class Incremental:
                 hint="restore the file, or remove the checkpoint's files if its commits are there",
             )
 
-    def verify(self, staged: StagedCheckpoint, reader: CheckpointReader | None = None) -> Digest:
+    def verify(
+        self,
+        staged: StagedCheckpoint,
+        reader: CheckpointReader | None = None,
+        check: Callable[[pl.DataFrame], object] | None = None,
+    ) -> Digest:
         """Prove what was written, before it is published.
 
         The new manifest names the kept sidecars and the new ones, each once. The new ones are read
@@ -279,6 +284,8 @@ class Incremental:
         Args:
             staged: What was written.
             reader: A reader over it, where there is one already.
+            check: Told of each batch of new sidecars as it is read back, ``dataChange`` included;
+                raises where it finds fault.
 
         Returns:
             The digest of all file actions of the checkpoint.
@@ -309,6 +316,8 @@ class Incremental:
             fingerprint = self._inspected(file)
             found = Digest()
             for frame in self._read_back(file):
+                if check is not None:
+                    check(frame)
                 found += self._comparison.digest(frame)
                 keys.append(actions.conform(frame, actions.KEY))
             self._same_digest(file.path, fingerprint.digest, found)
@@ -335,7 +344,7 @@ class Incremental:
         return fingerprint
 
     def _read_back(self, file: SidecarFile) -> Iterator[pl.DataFrame]:
-        return _read_sidecar(self._log, file, self._comparison.columns)
+        return _read_sidecar(self._log, file, ("dataChange", *self._comparison.columns))
 
     def _still_there(self, files: Sequence[SidecarFile]) -> None:
         entries = _at_once(lambda file: self._log.store.stat(file.path), files)

@@ -1,0 +1,201 @@
+"""Incremental checkpoints as `Table.checkpoint` writes them: proved, read by others, and harmless
+when something fails.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import lakelog
+from lakelog.checkpoint.write import write_checkpoint
+from lakelog.errors import (
+    CheckpointCorruptionError,
+    CheckpointWriteError,
+    LakelogError,
+    LakelogWarning,
+    UnavailableError,
+)
+from lakelog.formats.delta import DIALECT
+from lakelog.formats.delta.fingerprints import FINGERPRINT_TAG
+from lakelog.log.context import Log
+from lakelog.storage import open_store
+from lakelog.storage.inject import Fault, InjectingStore, Rule
+from tests.checkpoint.incremental_tables import NOW_MS, Table, dead, names, random_commit
+from tests.handmade import add, field, metadata
+from tests.model import replay
+from tests.model.compare import differences
+
+SMALL = {"delta.checkpointPolicy": "v2", "spark.indextables.checkpoint.actionsPerPart": "8"}
+TYPED = {"delta.checkpoint.writeStatsAsStruct": "true"}
+TYPED_ONLY = TYPED | {"delta.checkpoint.writeStatsAsJson": "false"}
+TEXT_ONLY = {"delta.checkpoint.writeStatsAsStruct": "false"}
+
+
+@pytest.mark.parametrize("layout", ["v2-json", "v2-parquet"])
+@pytest.mark.parametrize(
+    "statistics", [TEXT_ONLY, TYPED, TYPED_ONLY], ids=["text", "both", "typed"]
+)
+def test_a_chain_is_proved_from_the_commits(
+    layout: str, statistics: dict[str, str], tmp_path: Path
+) -> None:
+    rng = random.Random(f"{layout}{statistics}")
+    table = Table(tmp_path / "t")
+    known: dict[str, list[str | None]] = {}
+    table.create(*random_commit(rng, known), **SMALL, **statistics)
+    reused = 0
+    for _ in range(8):
+        for _ in range(rng.randrange(1, 4)):
+            table.commit(*random_commit(rng, known))
+        report = lakelog.open(table.root).checkpoint(layout=layout)
+        assert report.verified
+        reused += report.reused_files
+    assert reused
+    assert lakelog.open(table.root).verify().verdict == "proved"
+    expected = replay.replay(table.root, passing_over=replay.list_log(table.root).candidates)
+    found = lakelog.open(table.root).snapshot().files().select("path", "dvId").collect()
+    keys = [[{"path": p, "dvId": d} for p, d in rows] for rows in (expected.files, found.rows())]
+    assert differences(keys[0], keys[1], ("path", "dvId")) == []
+
+
+def make(root: Path, **properties: str) -> Table:
+    """Thirty files in four sidecars."""
+    table = Table(root)
+    table.create(*(add(path) for path in names("base", 30)), **SMALL, **properties)
+    assert lakelog.open(root).checkpoint().parts == 5
+    return table
+
+
+def sidecars(root: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (root / "_delta_log/_sidecars").iterdir()}
+
+
+def test_the_report_says_how_many_sidecars_were_kept(tmp_path: Path) -> None:
+    table = make(tmp_path / "t")
+    table.commit(add("new"))
+    report = lakelog.open(table.root).checkpoint()
+    assert (report.reused_files, report.parts, report.num_adds) == (4, 6, 31)
+    assert report.size_bytes == sum((table.root / path).stat().st_size for path in report.paths)
+
+
+def test_what_was_not_verified_is_not_recorded(tmp_path: Path) -> None:
+    table = make(tmp_path / "t")
+    table.commit(add("new"))
+    lakelog.open(table.root).checkpoint(verify=False)
+    manifest = replay.list_log(table.root).candidates[-1].paths[0]
+    tags = [
+        body["sidecar"].get("tags") or {}
+        for line in (table.root / manifest).read_text().splitlines()
+        if "sidecar" in (body := json.loads(line))
+    ]
+    assert [FINGERPRINT_TAG in tag for tag in tags] == [True] * 4 + [False]
+    table.commit(add("newer"))
+    assert lakelog.open(table.root).checkpoint().reused_files == 0
+    table.commit(add("newest"))
+    assert lakelog.open(table.root).checkpoint().reused_files
+
+
+@pytest.mark.parametrize(
+    ("statistics", "kept"), [(TEXT_ONLY, 4), (TYPED, 0)], ids=["text", "typed"]
+)
+def test_a_new_column_costs_a_full_checkpoint_where_statistics_are_typed(
+    statistics: dict[str, str], kept: int, tmp_path: Path
+) -> None:
+    table = make(tmp_path / "t", **statistics)
+    more = metadata(field("id"), field("b", "string"), properties={**SMALL, **statistics})
+    table.commit(more, add("new"))
+    assert lakelog.open(table.root).checkpoint().reused_files == kept
+
+
+def test_other_indexed_columns_cost_a_full_checkpoint(tmp_path: Path) -> None:
+    table = make(tmp_path / "t", **TYPED)
+    properties = {**SMALL, **TYPED, "delta.dataSkippingNumIndexedCols": "1"}
+    table.commit(metadata(properties=properties), add("new"))
+    assert lakelog.open(table.root).checkpoint().reused_files == 0
+    schemas = {str(pq.read_schema(path)) for path in newest_sidecars(table.root)}
+    assert len(schemas) == 1
+
+
+def newest_sidecars(root: Path) -> list[Path]:
+    snapshot = lakelog.open(root).snapshot()
+    return [root / path for path in snapshot.provenance.files if "_sidecars" in path]
+
+
+def test_an_older_version_is_written_whole(tmp_path: Path) -> None:
+    table = make(tmp_path / "t")
+    table.commit(add("new"))
+    table.commit(add("newer"))
+    lakelog.open(table.root).checkpoint()
+    report = lakelog.open(table.root).checkpoint(version=1)
+    assert (report.reused_files, report.num_adds) == (0, 31)
+
+
+@pytest.mark.parametrize("how", ["gone", "truncated", "of another"])
+def test_past_a_damaged_sidecar_the_commits_give_a_whole_checkpoint(
+    how: str, tmp_path: Path
+) -> None:
+    table = make(tmp_path / "t")
+    damage(table.root, how)
+    table.commit(add("new"), dead(names("base", 30)[7]))
+    with pytest.warns(LakelogWarning, match="passed over"):
+        report = lakelog.open(table.root).checkpoint()
+    assert (report.reused_files, report.num_adds, report.verified) == (0, 30, True)
+    assert lakelog.open(table.root).snapshot().num_files() == 30
+
+
+@pytest.mark.parametrize("how", ["gone", "truncated", "of another"])
+def test_a_damaged_sidecar_is_not_built_upon_where_nothing_else_is_left(
+    how: str, tmp_path: Path
+) -> None:
+    table = make(tmp_path / "t")
+    damage(table.root, how)
+    table.commit(add("new"))
+    (table.root / "_delta_log" / f"{0:020d}.json").unlink()
+    before = sorted((table.root / "_delta_log").glob("*.checkpoint.*"))
+    with pytest.raises(CheckpointCorruptionError):
+        lakelog.open(table.root).checkpoint()
+    assert sorted((table.root / "_delta_log").glob("*.checkpoint.*")) == before
+
+
+def damage(root: Path, how: str) -> None:
+    first, second, *_ = newest_sidecars(root)
+    if how == "gone":
+        first.unlink()
+    elif how == "truncated":
+        first.write_bytes(first.read_bytes()[:-7])
+    else:
+        first.write_bytes(second.read_bytes())
+
+
+@pytest.mark.parametrize("fault", ["fail", "unknown", "lost"])
+def test_whatever_fails_the_checkpoint_below_stays_and_so_do_its_sidecars(
+    fault: Fault, tmp_path: Path
+) -> None:
+    template = make(tmp_path / "template")
+    template.commit(add("new"), dead(names("base", 30)[7]))
+    before = sidecars(template.root)
+    for nth in range(1, 200):
+        root = shutil.copytree(template.root, tmp_path / f"t{nth}")
+        rule = Rule(fault, nth=nth)
+        store = InjectingStore(open_store(str(root)), [rule])
+        done = None
+        try:
+            done = write_checkpoint(Log(store, DIALECT, lambda: NOW_MS))
+        except (CheckpointWriteError, UnavailableError, CheckpointCorruptionError):
+            pass
+        except LakelogError as error:
+            pytest.fail(f"{fault} at operation {nth}: {error!r}")
+        assert sidecars(root).items() >= before.items()
+        fresh = lakelog.open(root)
+        assert fresh.snapshot().num_files() == 30
+        assert fresh.verify().verdict == "proved"
+        if len(store.operations) < nth:
+            assert done is not None
+            assert done.reused_files == 3
+            return
+    pytest.fail("it never ended")
