@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -26,6 +27,9 @@ _NO_BOUNDS = ("add.stats", "metaData", "protocol", "domainMetadata", "txn")
 _NOT_IN_REMOVES = ("stats", "tags")
 
 
+_KNOWN = inspect.signature(pq.ParquetWriter.__init__).parameters
+_DECIMALS = {"store_decimal_as_integer": True} if "store_decimal_as_integer" in _KNOWN else {}
+"""Decimals of up to 18 digits are numbers, as Spark writes them, where pyarrow can (since 20)."""
 _MOST_TEXT_BYTES = 1 << 30
 """Statistics that one Arrow array may hold; its offsets have 32 bits."""
 
@@ -139,8 +143,8 @@ class ParquetFile:
             use_dictionary=[leaf for leaf in leaves if set(leaf.split(".")) & set(_DICTIONARY)],
             write_statistics=[leaf for leaf in leaves if not leaf.startswith(_NO_BOUNDS)],
             write_page_checksum=True,
-            store_decimal_as_integer=True,
             store_schema=False,
+            **_DECIMALS,
             **self.options,
         )
         return self._writer
