@@ -69,7 +69,7 @@ class Table:
         self._runtime = runtime or Runtime()
         self._bounded = bounded(log.store)
         self._cache = SnapshotCache(log)
-        self._heads = Heads(log, self._runtime, self._cache.committed)
+        self._heads = Heads(log, self._runtime, self._cache.committed, self._cache.snapshot)
 
     @property
     def log(self) -> Log:
@@ -187,11 +187,11 @@ class Table:
         """What changed from version `a` to `b`, and which commit did it; see
         `lakelog.log.diff`.
         """
-        return diff.diff(self._log, a, b)
+        return diff.diff(self._log, a, b, self._cache.snapshot)
 
     def blame(self, path: str) -> pl.DataFrame:
         """A file's life, commit by commit; see `lakelog.log.blame`."""
-        return blame.blame(self._log, path)
+        return blame.blame(self._log, path, self._cache.snapshot)
 
     def transaction(
         self,

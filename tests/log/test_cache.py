@@ -524,6 +524,38 @@ def test_threads_share_a_handle_while_others_commit(made: Handmade) -> None:
     assert table.snapshot().num_files() == 39
 
 
+def test_threads_read_one_checkpoint_at_a_time_of_their_own(made: Handmade) -> None:
+    made.checkpoint(3, protocol(), metadata(), *(add(f"f{n}", 2) for n in range(1, 4)))
+    os.utime(made.log / f"{3:020d}.checkpoint.parquet", (1, 1))
+    table = Table(replace(made.context(), store=InjectingStore(open_store(made.root))))
+    table.snapshot()
+
+    def read(turn: int) -> object:
+        if turn % 10 == 9:
+            table.clear_cache()
+        files = table.snapshot(3 + turn % 2).files(stats=turn % 3 == 0)
+        columns = ["path", "size"] if turn % 3 else ["path", "size", "numRecords"]
+        return sorted(row[:2] for row in files.select(columns).collect().rows())
+
+    below = [("f1", 2), ("f2", 2), ("f3", 2)]
+    with ThreadPoolExecutor(8) as pool:
+        for turn, found in enumerate(pool.map(read, range(80))):
+            assert found == ([*below, ("f4", 1)] if turn % 2 else below)
+
+
+def test_a_diff_and_a_transaction_build_on_what_is_held(made: Handmade) -> None:
+    table = Table(made.context())
+    table.snapshot()
+    table.snapshot(2)
+    before = table.cache_stats().versions.misses
+    assert table.diff(2, 4).height == 2
+    assert table.blame("f1").height == 1
+    with table.transaction() as tx:
+        tx.add(path="f5", size=1, modificationTime=1)
+    assert table.cache_stats().versions.misses == before
+    assert paths(table.snapshot()) == ["f1", "f2", "f3", "f4", "f5"]
+
+
 def test_a_look_that_began_later_serves_all_who_waited(made: Handmade) -> None:
     slow = InjectingStore(open_store(made.root), latency_s=0.05)
     table = Table(replace(made.context(), store=slow))

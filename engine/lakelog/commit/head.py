@@ -213,14 +213,20 @@ class Heads:
         log: The log.
         runtime: Gives the passing of time.
         on_commit: Told when a commit of our own has become the end of the log.
+        open_latest: Opens the latest version; None opens it anew.
     """
 
     def __init__(
-        self, log: Log, runtime: Runtime, on_commit: Callable[[], object] = lambda: None
+        self,
+        log: Log,
+        runtime: Runtime,
+        on_commit: Callable[[], object] = lambda: None,
+        open_latest: Callable[[], Snapshot] | None = None,
     ) -> None:
         self._log = log
         self._runtime = runtime
         self._on_commit = on_commit
+        self._open_latest = open_latest or (lambda: Snapshot.open(log))
         self._lock = threading.Lock()
         self._head: Head | None = None
         self._confirmed_s = 0.0
@@ -273,7 +279,7 @@ class Heads:
                     self.offer(head, before)
                     return head
         before = self._runtime.monotonic()
-        head = Head.of(self._log, Snapshot.open(self._log))
+        head = Head.of(self._log, self._open_latest())
         with self._lock:
             # Even if it lies behind what was kept: the table may have been made anew.
             self._head, self._confirmed_s, self._whole_s = head, before, before

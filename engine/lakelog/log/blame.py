@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import polars as pl
 
@@ -31,13 +31,14 @@ BLAME_SCHEMA = {
 }
 
 
-def blame(log: Log, path: str) -> pl.DataFrame:
+def blame(log: Log, path: str, open_latest: Callable[[], Snapshot] | None = None) -> pl.DataFrame:
     """A file's life, commit by commit.
 
     Args:
         log: The table's log.
         path: As the log spells it, or percent-decoded; relative to the table, or below its
             location.
+        open_latest: Opens the latest version; None opens it anew.
 
     Returns:
         One row for each add or remove of the file that a commit on disk holds, oldest first, with
@@ -54,7 +55,7 @@ def blame(log: Log, path: str) -> pl.DataFrame:
     if not path:
         raise InvalidInputError("the path is empty", expected="a file of the table")
     names = _spellings(log, path)
-    latest = Snapshot.open(log)
+    latest = Snapshot.open(log) if open_latest is None else open_latest()
     rows = _life(log, names)
     if not rows.height:
         rows = _remembered(latest, names)

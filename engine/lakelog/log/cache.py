@@ -10,7 +10,9 @@ over, a clean-up. A `max_staleness` allows to do without the look for that long.
 A file's time tells two contents apart only if some time lies between them. So a state is used
 again only if its files were older, when it was read, than the store's clock ticks: 0.1 seconds, or
 3 where times are in whole seconds. Of a log that has just been written to, the last commits are
-therefore decoded once more; their predecessors are not.
+therefore decoded once more; their predecessors are not. That takes it that a remote store's clock
+is not seconds behind ours; and a file that is written over, as long as before, and given its old
+time, is noticed only when the time to live has passed.
 
 Specification 001 keeps five caches. Here protocol, metadata and versions (decoded commits) live in
 states, which share their checkpoint and their layers; the versions list is the last look; files are

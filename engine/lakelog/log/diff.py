@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -31,13 +31,16 @@ _K = TypeVar("_K")
 _FILE_FACTS = ("size", "modificationTime", "stats", "partitionValues", "tags")
 
 
-def diff(log: Log, a: int, b: int) -> pl.DataFrame:
+def diff(
+    log: Log, a: int, b: int, open_version: Callable[[int], Snapshot] | None = None
+) -> pl.DataFrame:
     """What changed from version `a` to version `b`; `a` may be the later one.
 
     Args:
         log: The table's log.
         a: Version that ``before`` speaks of.
         b: Version that ``after`` speaks of.
+        open_version: Opens a version; None opens it anew.
 
     Returns:
         One row a difference, with the columns of `DIFF_SCHEMA`. ``kind`` is ``file``,
@@ -54,7 +57,8 @@ def diff(log: Log, a: int, b: int) -> pl.DataFrame:
     Memory: paths of both versions' files where commits between are missing; else what changed.
     """
     low, high = sorted((a, b))
-    older, newer = Snapshot.open(log, low), Snapshot.open(log, high)
+    open_version = open_version or (lambda version: Snapshot.open(log, version))
+    older, newer = open_version(low), open_version(high)
     between = _Between.read(log, low, high)
     rows = [
         *_files(older, newer, between),
