@@ -32,9 +32,11 @@ from lakelog.formats.base import STRUCT_STATISTICS
 from lakelog.log.files import statistics_text
 from lakelog.log.opening import open_state
 from tests import handmade
+from tests.formats.indextables import writing
 from tests.handmade import Handmade
+from tests.log.test_indextables_properties import generate as generate_indextables
 from tests.loggen import FIRST_COMMIT_MS, Options, generate
-from tests.model import replay
+from tests.model import indextables, replay
 from tests.model.compare import Row, differences, normal, rows_of
 
 EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "40"))
@@ -134,6 +136,48 @@ def expected_meta(state: replay.State) -> list[tuple[str, Any]]:
     assert state.metadata is not None
     rows = [state.protocol, state.metadata, *state.domains.values(), *state.transactions.values()]
     return sorted(_meta_key(row) for row in rows)
+
+
+@pytest.mark.parametrize("seed", range(EXAMPLES // 4))
+def test_every_road_gives_what_an_indextables_log_says(seed: int, tmp_path: Path) -> None:
+    root = generate_indextables(tmp_path / "t", seed)
+    state = indextables.replay(root)
+    for name, budget in ROADS.items():
+        found: dict[str, list[str]] = {kind: [] for kind in actions.FILE_ACTIONS}
+        with source_of(root, budget) as source:
+            for frame in source.files(["size", "stats", "partitionValues", "deletionTimestamp"]):
+                found[frame["actionType"][0]] += frame["path"].to_list()
+            skips = source.meta.filter(pl.col("actionType") == "mergeskip")
+        assert sorted(found["add"]) == sorted(state.files), (seed, name)
+        assert skips.height == len(state.skips), (seed, name)
+
+
+@pytest.mark.parametrize("budget", ROADS.values(), ids=ROADS)
+def test_where_checkpoints_soundly_repeat_a_file_the_last_one_counts(
+    budget: Budget | None, tmp_path: Path
+) -> None:
+    log = writing.Log(tmp_path / "t")
+    rows = [("a", "add", 1), ("b", "add", 1), ("a", "remove", 2), ("b", "add", 3), ("c", "add", 1)]
+    flat: list[dict[str, Any]] = [
+        {"actionType": "protocol", "minReaderVersion": 4, "minWriterVersion": 4},
+        {"actionType": "metaData", "metadataId": "m", "schemaString": writing.SCHEMA_STRING},
+        *(
+            {"actionType": kind, "path": path, "size": size, "deletionTimestamp": NOW_MS}
+            for path, kind, size in rows
+        ),
+    ]
+    log.flattened(f"{1:020d}.checkpoint.parquet", writing.flat_rows(flat))
+    log.commit(2, [writing.remove("c"), writing.add("d", size=4)])
+    found = file_sizes(source_of(tmp_path / "t", budget))
+    assert found == {("add", "b", 3), ("add", "d", 4), ("remove", "a", 2)}
+
+
+def file_sizes(source: Source) -> set[tuple[str, str, int]]:
+    return {
+        row
+        for frame in source.files(["size"])
+        for row in frame.select("actionType", "path", "size").iter_rows()
+    }
 
 
 # --- what a checkpoint leaves out ------------------------------------------------------------
