@@ -161,7 +161,7 @@ class CheckpointPlan:
         layout: As `Checkpoint.layout`; one that the dialect writes.
         parts: Files that the file actions are spread over (parts, sidecars); 1 for a layout of
             one file. 0 for V2: file actions stand in the manifest itself. What names its parts in a
-            manifest of its own (``json-multipart``) goes by `part_actions` instead.
+            manifest of its own (``json-multipart``, V2) goes by `part_actions` instead.
         part_actions: Actions after which a part is closed and the next begun, where the layout does
             not say in advance how many there are.
         schema: The table's schema, for typed copies of statistics and partition values.

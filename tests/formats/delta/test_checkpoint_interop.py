@@ -62,7 +62,7 @@ def test_deltalake_sees_the_same_files(
         },
         {"actionType": "txn", "appId": "a", "txnVersion": 7},
     ]
-    files = [
+    files: list[dict[str, Any]] = [
         {
             "actionType": "add",
             "path": f"p=2024-01-0{n % 9 + 1}/{n} %.parquet",
