@@ -23,8 +23,8 @@ from lakelog.log.history import as_time
 from lakelog.log.properties import parse_interval_ms
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
-from lakelog.retention.cleanup import Request, Survey, survey
 from lakelog.retention.inventory import HidingStore, walk_log
+from lakelog.retention.survey import Request, Survey, survey
 
 Duration = dt.timedelta | int | str
 Proposed = Duration | Sequence[Duration] | None
