@@ -22,7 +22,7 @@ from lakelog.storage.base import Upload
 _ZSTD_LEVEL = 1
 _DICTIONARY = ("partitionValues", "tags", "storageType", "clusteringProvider")
 """Fields of few different values; dictionaries of the others would be given up again."""
-_NO_BOUNDS = ("add.stats", "metaData", "protocol", "domainMetadata", "txn")
+_NO_BOUNDS = ("add.stats",)
 """Columns whose least and greatest values would lengthen the footer and help nobody."""
 _NOT_IN_REMOVES = ("stats", "tags")
 
