@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lakelog.checkpoint import incremental
 from lakelog.checkpoint.incremental import Incremental, Unfit, plan_incremental
 from lakelog.errors import (
     CheckpointCorruptionError,
@@ -245,6 +246,16 @@ def test_a_false_hit_of_a_filter_only_costs(table: Table, monkeypatch: pytest.Mo
     assert stage(logged(table)).kept == before
 
 
+def test_more_keys_than_are_worth_asking_for_are_looked_up_in_the_paths(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incremental, "_MOST_PROBES", 1)
+    before = sidecars(table.root)
+    table.commit(add("new"), add("newer"), dead(names("base", 30)[14]))
+    assert checkpoint(logged(table)).kept == [before[0], before[2]]
+    assert len(keys(table.root)) == 32
+
+
 def test_without_filters_the_paths_are_read(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fingerprints, "read_filter", lambda *_: None)
     again = Table(table.root.parent / "again")
@@ -294,6 +305,14 @@ def test_digests_of_another_algorithm_are_not_compared(table: Table) -> None:
     path.write_text(path.read_text().replace("lakelog-1-", "lakelog-0-"))
     table.commit(add("new"))
     assert "recorded" in (stage(logged(table)).reason or "")
+
+
+def test_only_the_newest_checkpoint_is_built_upon(table: Table) -> None:
+    log = logged(table)
+    table.commit(add("new"))
+    table.commit(add("newer"))
+    checkpoint(log)
+    assert "cleaned up" in (stage(log, 1).reason or "")
 
 
 def test_a_version_that_rests_on_another_checkpoint_is_not_planned(table: Table) -> None:

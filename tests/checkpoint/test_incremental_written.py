@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakelog
+from lakelog.checkpoint.verify import verify_checkpoint
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import (
     CheckpointCorruptionError,
@@ -26,7 +27,7 @@ from lakelog.formats.delta.fingerprints import FINGERPRINT_TAG
 from lakelog.log.context import Log
 from lakelog.storage import open_store
 from lakelog.storage.inject import Fault, InjectingStore, Rule
-from tests.checkpoint.incremental_tables import NOW_MS, Table, dead, names, random_commit
+from tests.checkpoint.incremental_tables import DAY_MS, NOW_MS, Table, dead, names, random_commit
 from tests.handmade import add, field, metadata
 from tests.model import replay
 from tests.model.compare import differences
@@ -73,6 +74,21 @@ def make(root: Path, **properties: str) -> Table:
 
 def sidecars(root: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (root / "_delta_log/_sidecars").iterdir()}
+
+
+def test_expired_tombstones_that_stay_do_not_disturb_verification(tmp_path: Path) -> None:
+    table = make(tmp_path / "t")
+    table.commit(*(dead(path, 6.5) for path in names("base", 30)[:2]))
+    store = open_store(str(table.root))
+    write_checkpoint(Log(store, DIALECT, lambda: NOW_MS))
+    table.commit(add("new"))
+    later = Log(store, DIALECT, lambda: NOW_MS + DAY_MS)
+    report = write_checkpoint(later)
+    assert (report.reused_files, report.num_adds, report.num_removes) == (4, 29, 2)
+    assert verify_checkpoint(later).verdict == "proved"
+    whole = write_checkpoint(later, layout="classic")
+    assert (whole.num_adds, whole.num_removes) == (29, 0)
+    assert verify_checkpoint(later).verdict == "proved"
 
 
 def test_the_report_says_how_many_sidecars_were_kept(tmp_path: Path) -> None:

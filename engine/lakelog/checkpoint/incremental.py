@@ -139,7 +139,7 @@ def plan_incremental(
         return Unfit("the checkpoint below is not of V2")
     if state.base is None or state.base.checkpoint != previous:
         return Unfit("the version does not rest on that checkpoint")
-    if any(c not in state.excluded for c in log.list_since(previous.version + 1).checkpoints):
+    if log.list_since(previous.version + 1).checkpoints:
         return Unfit("a later checkpoint exists, so this one may be cleaned up meanwhile")
     configuration = state.metadata.configuration
     keys = state.layers.keys().unique()
