@@ -34,7 +34,6 @@ TYPED = ("numRecords", "tightBounds", "min", "max", "nullCount")
 _TYPED_PREFIX = "typed "
 _MAX_ROW_INDEX = "deletionVector.maxRowIndex"
 _NOT_IN_REMOVES = frozenset(("stats", "tags", STRUCT_STATISTICS))
-_SAMPLE_ROWS = 2_048
 
 Frames = Callable[[], Iterable[pl.DataFrame]]
 
@@ -72,12 +71,13 @@ class Comparison:
         wanted = dict.fromkeys(columns)
         typed = False
         if format == "delta":
-            statistics = plan.stats_as_json or plan.stats_as_struct
             typed = plan.stats_as_struct and not plan.stats_as_json
             for column in ("stats", STRUCT_STATISTICS):
                 wanted.pop(column, None)
-                if statistics:
-                    wanted[column] = None
+            if plan.stats_as_json or typed:
+                wanted["stats"] = None
+            if typed:
+                wanted[STRUCT_STATISTICS] = None
         return Comparison(format, tuple(wanted), plan.schema, plan.mapping, typed)
 
     @cached_property
@@ -135,14 +135,8 @@ class Comparison:
         return [found[column].alias(_TYPED_PREFIX + column) for column in TYPED]
 
     def typed_copies_differ(self, frame: pl.DataFrame) -> bool:
-        """Whether typed statistics say something else than the text beside them, in a sample: the
-        first 2,048 rows of a batch. The copies are derived, and parsing all texts again would cost
-        more than everything else.
-        """
-        if self.typed or not {"stats", STRUCT_STATISTICS} <= set(frame.columns):
-            return False
-        sample = frame.head(_SAMPLE_ROWS)
-        sample = sample.filter(sample[STRUCT_STATISTICS].is_not_null())
+        """Whether typed statistics of adds say something else than the text beside them."""
+        sample = frame.filter(frame[STRUCT_STATISTICS].is_not_null())
         counted = [_TYPED_PREFIX + column for column in TYPED]
         both = [
             pl.DataFrame([sample["actionType"], *self._typed(sample.drop(column))])

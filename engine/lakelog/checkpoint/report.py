@@ -22,7 +22,7 @@ class CheckpointReport:
         num_actions: Actions in it, of all types.
         parts: Number of its files.
         reused_files: How many of them were there before.
-        digest: Digest of its actions.
+        digest: Digest of its actions; of counts alone where it was not verified.
         seconds: How long it all took.
         verify_seconds: How long reading back and comparing took.
         verified: Whether it was proved against replay.

@@ -40,9 +40,11 @@ from lakelog.log.replay import (
     retained_tombstones,
 )
 from lakelog.log.state import Past, State
+from lakelog.storage.bounded import on_local_disk
 
 _META_ORDER = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 _BATCH_ROWS = 1 << 16
+_NEAR_BATCH_BYTES = 6 << 20
 _NOT_IN_REMOVES = ("stats", "tags", STRUCT_STATISTICS)
 _READ_WHOLE = ("v2-json", "json", "json-multipart", "avro-state")
 _DECODED_PER_BYTE = 1  # bytes of rows for each byte of a commit's text, about
@@ -184,10 +186,9 @@ class Source:
         checkpoint = self._state.segment.checkpoint
         if checkpoint is None:
             return None
-        if self._budget is None:
-            assert self._state.base is not None
-            return self._state.base.reader
         log = self._state.log
+        if self._budget is None:
+            return open_in_batches(log, checkpoint)
         _require_batches(log, checkpoint, self._budget)
         return log.dialect.open_checkpoint(log.store, checkpoint, self._budget.batch)
 
@@ -403,6 +404,19 @@ def _require_batches(log: Log, checkpoint: Checkpoint, budget: Budget) -> None:
             found=text,
             hint="raise the limit, or leave it out",
         )
+
+
+def open_in_batches(
+    log: Log, checkpoint: Checkpoint, batch_bytes: int | None = None
+) -> CheckpointReader:
+    """A reader for going through all of a checkpoint once; see `Dialect.open_checkpoint`.
+
+    A local file needs no reading ahead, and small batches take half of the memory and no more
+    time. On a remote store a column is one request.
+    """
+    if batch_bytes is None and on_local_disk(log.store):
+        batch_bytes = _NEAR_BATCH_BYTES
+    return log.dialect.open_checkpoint(log.store, checkpoint, batch_bytes)
 
 
 def _batches(frame: pl.DataFrame, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
