@@ -34,7 +34,6 @@ from lakelog.formats.delta import DIALECT
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.inject import Fault, InjectingStore
-from lakelog.storage.local import LocalStore
 from tests import checkpoint_writer
 from tests.handmade import field, schema
 from tests.model import replay
@@ -234,7 +233,7 @@ class Transactions(RuleBasedStateMachine):
     def create(self, near: bool, times: bool) -> None:
         if near:
             # A store as near as local disk is looked at instead of listed.
-            self.patch = mock.patch("lakelog.commit.head.LocalStore", (LocalStore, Armed))
+            self.patch = mock.patch("lakelog.commit.head.on_local_disk", return_value=True)
             self.patch.start()
         properties = PROPERTIES | ({"delta.enableInCommitTimestamps": "true"} if times else {})
         made = lakelog.create(self.root, SCHEMA, ["p"], configuration=properties)
