@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 from lakelog import actions, telemetry
 from lakelog.checkpoint.compare import Comparison, find_differences, with_protocol
 from lakelog.checkpoint.incremental import Incremental, Unfit, plan_incremental
+from lakelog.checkpoint.memory import release
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.checkpoint.pipeline import ahead
 from lakelog.checkpoint.plan import AUTO, Table, choose_layout, plan_checkpoint
@@ -388,6 +389,8 @@ class _Staging:
             CheckpointValidationError: It is not the same, or cannot be read.
             CheckpointWriteError: The store failed.
         """
+        if self.job.memory_limit is not None:
+            self.source.close()  # what it holds is of no more use
         try:
             reader = self._reader(staged)
             found = self.comparison.digest(
@@ -421,13 +424,15 @@ class _Staging:
 
     def _reader(self, staged: StagedCheckpoint) -> CheckpointReader:
         limit = self.job.memory_limit
-        batch_bytes = None if limit is None else limit // 32
+        batch_bytes = None if limit is None else limit // 64
         return open_in_batches(self.job.log, staged.checkpoint, batch_bytes)
 
     def _read_files(self, reader: CheckpointReader) -> Iterator[tuple[pl.DataFrame, Digest]]:
         columns = tuple(dict.fromkeys(("dataChange", *self.comparison.columns)))
         for frame in reader.iter_files(columns):
             yield frame, self.comparison.digest(frame)
+            if self.job.memory_limit is not None:
+                release()
 
     def _require_unchanging(self, frame: pl.DataFrame, staged: StagedCheckpoint) -> None:
         """No file action of a state changes data."""
