@@ -17,7 +17,7 @@ from lakelog.errors import (
     CheckpointValidationError,
     UnavailableError,
 )
-from lakelog.formats.delta import fingerprints
+from lakelog.formats.delta import fingerprints, path_filters
 from lakelog.formats.delta.fingerprints import FINGERPRINT_TAG, TOTAL_TAG
 from lakelog.formats.delta.path_filters import PathFilter
 from lakelog.log.opening import open_state
@@ -257,10 +257,27 @@ def test_more_keys_than_are_worth_asking_for_are_looked_up_in_the_paths(
 
 
 def test_without_filters_the_paths_are_read(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fingerprints, "read_filter", lambda *_: None)
-    again = Table(table.root.parent / "again")
-    again.create(*(add(path) for path in names("base", 30)))
-    checkpoint(logged(again), full=True, part_actions=10)
+    """As an older pyarrow has it, which cannot read them; also of sidecars written by a newer."""
+    unable(monkeypatch)
+    table.commit(dead(names("base", 30)[14]))
+    assert len(checkpoint(logged(table)).kept) == 2
+    assert len(keys(table.root)) == 30
+
+
+def unable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (path_filters, fingerprints):
+        monkeypatch.setattr(module, "CAN_READ", False)
+
+
+def test_filters_that_nothing_is_recorded_of_are_not_relied_on(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        unable(older)
+        again = Table(table.root.parent / "again")
+        again.create(*(add(path) for path in names("base", 30)))
+        checkpoint(logged(again), full=True, part_actions=10)
+    monkeypatch.setattr(PathFilter, "may_hold", None)  # it would fail if it were asked
     again.commit(dead(names("base", 30)[14]))
     assert len(checkpoint(logged(again)).kept) == 2
     assert len(keys(again.root)) == 30

@@ -76,7 +76,7 @@ from lakelog.formats.delta.fingerprints import (
     total_of_tags,
 )
 from lakelog.formats.delta.names import SIDECAR_FOLDER
-from lakelog.formats.delta.path_filters import Hashes, hash_paths
+from lakelog.formats.delta.path_filters import Hashes, PathFilter, hash_paths
 from lakelog.formats.delta.paths import decode_path
 from lakelog.formats.digest import Digest
 from lakelog.log import properties
@@ -457,7 +457,9 @@ def _look_into(
         file, recorded = pair
         found = inspect_sidecar(log.store, file.path)
         check_inspection(found, file, recorded)
-        suspects = _suspects(found, keys, hashes)
+        # Filters that nothing is recorded of are as good as none.
+        paths = found.filter if recorded.filters else None
+        suspects = _suspects(paths, keys, hashes)
         superseded = 0
         if suspects.height:
             for frame in _read_sidecar(log, file, actions.KEY):
@@ -470,11 +472,11 @@ def _look_into(
     return _at_once(look, known)
 
 
-def _suspects(found: Inspection, keys: pl.DataFrame, hashes: Hashes | None) -> pl.DataFrame:
+def _suspects(paths: PathFilter | None, keys: pl.DataFrame, hashes: Hashes | None) -> pl.DataFrame:
     """Those of `keys` that a sidecar may hold."""
-    if hashes is None or found.filter is None:
+    if hashes is None or paths is None:
         return keys
-    hits = found.filter.may_hold(hashes)
+    hits = paths.may_hold(hashes)
     return keys.filter(pl.Series(hits)) if hits.any() else keys.clear()
 
 

@@ -24,6 +24,9 @@ import pyarrow.parquet as pq
 
 from lakelog.formats.delta.paths import encode_paths
 
+CAN_READ = hasattr(pq.ColumnChunkMetaData, "bloom_filter_offset")
+"""Whether this pyarrow says where in a file the filters are."""
+
 _FILTERED = ("add.path", "remove.path")
 _FALSE_HITS = 0.001
 _CHECKSUM_DIGITS = 32
@@ -107,12 +110,10 @@ def read_filter(
             chunk = columns.get(path)
             if chunk is None:
                 continue
-            offset = getattr(chunk, "bloom_filter_offset", None)
-            length = getattr(chunk, "bloom_filter_length", None)
-            if offset is None or length is None:
+            if not CAN_READ or not chunk.bloom_filter_length:
                 return None
-            source.seek(offset)
-            data = source.read(length)
+            source.seek(chunk.bloom_filter_offset)
+            data = source.read(chunk.bloom_filter_length)
             found = _parse_filter(data)
             if found is None:
                 return None
