@@ -1,0 +1,93 @@
+"""Checkpointers, a cleaner, a vacuum and readers race with a committer: readers never fail and
+never see what their version does not hold, and what is left is sound.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+import lakelog
+from lakelog.checkpoint.verify import verify_one
+from tests.races import keepers
+from tests.races.test_races import race
+
+SECONDS = 4.0
+V2 = {"delta.checkpointPolicy": "v2"}
+CASES: dict[str, tuple[str, dict[str, str], tuple[list[str], list[str]]]] = {
+    "classic": ("delta", {}, (["classic"], ["multipart", "classic"])),
+    "v2": ("delta", V2, (["v2-json", "classic"], ["v2-parquet", "v2-json"])),
+    "indextables": ("indextables", {}, (["json"], ["flattened", "json"])),
+}
+MAY_FAIL = [
+    "version_not_found",
+    "not_found",
+    "malformed_log",
+    "log_gap",
+    "checkpoint_write",
+    "checkpoint_corruption",
+    "checkpoint_validation",
+]
+"""What a checkpointer may meet under a cleaner that promises nothing: what it replays from, or
+reads back, goes. None of these publishes anything.
+"""
+
+
+def racers(seed: int, layouts: tuple[list[str], list[str]], seconds: float) -> list[dict[str, Any]]:
+    rng = random.Random(seed)
+
+    def racer(does: str, **given: Any) -> dict[str, Any]:
+        return {"does": does, "seed": rng.randrange(1 << 32), "pause_s": 0.05, **given}
+
+    return [
+        racer("commit_known", seconds=seconds, pause_s=0.005),
+        *(racer("checkpoint", layouts=each, may_fail=MAY_FAIL) for each in layouts),
+        racer("clean", may_fail=["unsafe_retention"]),
+        racer("read_known"),
+        racer("read_known"),
+    ]
+
+
+def check_what_is_left(table: lakelog.Table, last: int, promised: int) -> None:
+    """Every version that can be rebuilt is what it was, and every checkpoint is sound."""
+    assert table.version() == last
+    ranges = table.versions()
+    assert any(first <= promised and end == last for first, end in ranges), (ranges, promised)
+    for first, end in ranges:
+        for version in range(first, end + 1):
+            keepers.check(table.snapshot(version), table.format)
+    listing = table.log.list_all()
+    assert listing.checkpoints
+    for checkpoint in listing.checkpoints:
+        report = verify_one(table.log, checkpoint)
+        assert report.verdict in {"proved", "unprovable"}, report
+        assert (report.reason is not None) >= (report.verdict == "unprovable")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_readers_never_fail_while_a_log_is_kept_on_local_disk(tmp_path: Path, name: str) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    form, properties, layouts = CASES[name]
+    location = str(tmp_path / "t")
+    table = lakelog.create(location, {"x": pl.Int64}, (), form, properties)
+    keepers.age(table, 0)
+    given = racers(seed, layouts, SECONDS)
+    if form == "delta":
+        given.append({"does": "vacuum", "pause_s": 0.3})
+    last, *checkpoints, cleaned, one, other = race(location, given)[:6]
+    print(last, checkpoints, cleaned, one, other)  # noqa: T201 - shown if the test fails
+    check_what_is_left(table, last, cleaned[1])
+    live = keepers.expected(last, form)["files"]
+    assert all((tmp_path / "t" / name).exists() for name in live)
+    assert not list((tmp_path / "t").rglob(".lakelog-*.tmp"))
+    if form == "delta":
+        peer = DeltaTable(location)
+        assert peer.version() == last
+        assert sorted(map(unquote, peer.get_add_actions().column("path").to_pylist())) == live
