@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakelog.checkpoint import incremental
+from lakelog.checkpoint import sidecars as checkpoint_sidecars
 from lakelog.checkpoint.incremental import Incremental, Unfit, plan_incremental
 from lakelog.errors import (
     CheckpointCorruptionError,
@@ -249,7 +249,7 @@ def test_a_false_hit_of_a_filter_only_costs(table: Table, monkeypatch: pytest.Mo
 def test_more_keys_than_are_worth_asking_for_are_looked_up_in_the_paths(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incremental, "_MOST_PROBES", 1)
+    monkeypatch.setattr(checkpoint_sidecars, "_MOST_PROBES", 1)
     before = sidecars(table.root)
     table.commit(add("new"), add("newer"), dead(names("base", 30)[14]))
     assert checkpoint(logged(table)).kept == [before[0], before[2]]

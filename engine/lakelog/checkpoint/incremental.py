@@ -45,11 +45,8 @@ Source: Delta protocol, V2 Spec; Sidecar Files; Action Reconciliation.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -57,6 +54,14 @@ import pyarrow as pa
 from lakelog import actions
 from lakelog.checkpoint.compare import Comparison
 from lakelog.checkpoint.reuse import Reuse, Sidecar, plan_reuse
+from lakelog.checkpoint.sidecars import (
+    at_once,
+    counts_of,
+    known_sidecars,
+    look_into,
+    read_manifest,
+    read_sidecar,
+)
 from lakelog.errors import CheckpointValidationError, MalformedLogError
 from lakelog.formats.base import (
     STRUCT_STATISTICS,
@@ -69,15 +74,11 @@ from lakelog.formats.base import (
 from lakelog.formats.delta.checkpoint_typed import file_action_columns
 from lakelog.formats.delta.fingerprints import (
     Fingerprint,
-    Inspection,
     check_inspection,
     inspect_sidecar,
     shape_of,
-    total_of_tags,
 )
 from lakelog.formats.delta.names import SIDECAR_FOLDER
-from lakelog.formats.delta.path_filters import Hashes, PathFilter, hash_paths
-from lakelog.formats.delta.paths import decode_path
 from lakelog.formats.digest import Digest
 from lakelog.log import properties
 from lakelog.log.base import broken_checkpoint
@@ -85,11 +86,6 @@ from lakelog.log.context import Log
 from lakelog.log.replay import exclude, retained_tombstones
 from lakelog.log.state import State
 
-_MOST_PROBES = (
-    1 << 16
-)  # more keys than that hit nearly every sidecar, and are looked up in its paths
-_READERS = 16
-_QUICK_S = 0.004
 _BATCH_ROWS = 1 << 16
 _NOT_IN_REMOVES = frozenset(("stats", "tags", STRUCT_STATISTICS))
 
@@ -146,11 +142,11 @@ def plan_incremental(
     minimum = now_ms - properties.deleted_file_retention_ms(configuration)
     columns, _ = file_action_columns(plan, configuration)
     with broken_checkpoint(previous):
-        manifest = _read_manifest(state.base.reader)
-        known = _known_sidecars(manifest, previous, shape_of(plan, columns))
-        if isinstance(known, Unfit):
-            return known
-        seen = _look_into(log, known, keys, minimum)
+        manifest = read_manifest(state.base.reader)
+        known = known_sidecars(manifest, previous, shape_of(plan, columns))
+        if isinstance(known, str):
+            return Unfit(known)
+        seen = look_into(log, known, keys, minimum)
     adds = state.layers.live("add")
     removes = retained_tombstones(state.layers.live("remove"), minimum)
     incoming = {"add": adds, "remove": removes}
@@ -231,7 +227,7 @@ class Incremental:
                     continue
                 path = sidecar.file.path
                 with broken_checkpoint(self.previous):
-                    for frame in _read_sidecar(self._log, sidecar.file, own, (kind,)):
+                    for frame in read_sidecar(self._log, sidecar.file, own, (kind,)):
                         held = self._comparison.digest(frame)
                         found[path] += held
                         rows = self._remaining(frame, kind)
@@ -263,8 +259,8 @@ class Incremental:
                 "a sidecar does not hold the rows that its manifest records",
                 path=sidecar.file.path,
                 version=self.previous.version,
-                expected=_counts(sidecar.digest),
-                found=_counts(found),
+                expected=counts_of(sidecar.digest),
+                found=counts_of(found),
                 hint="restore the file, or remove the checkpoint's files if its commits are there",
             )
 
@@ -299,7 +295,7 @@ class Incremental:
         """
         if reader is None:
             reader = self._log.dialect.open_checkpoint(self._log.store, staged.checkpoint)
-        manifest = _read_manifest(reader)
+        manifest = read_manifest(reader)
         written = {f.target: f for f in staged.files if f.target.startswith(f"{SIDECAR_FOLDER}/")}
         kept = {file.path: file for file in self.plan.kept}
         self._same(
@@ -344,10 +340,10 @@ class Incremental:
         return fingerprint
 
     def _read_back(self, file: SidecarFile) -> Iterator[pl.DataFrame]:
-        return _read_sidecar(self._log, file, ("dataChange", *self._comparison.columns))
+        return read_sidecar(self._log, file, ("dataChange", *self._comparison.columns))
 
     def _still_there(self, files: Sequence[SidecarFile]) -> None:
-        entries = _at_once(lambda file: self._log.store.stat(file.path), files)
+        entries = at_once(lambda file: self._log.store.stat(file.path), files)
         for file, entry in zip(files, entries, strict=True):
             size = entry.size_bytes if entry is not None else None
             self._same(f"bytes of {file.path}", file.size_bytes, size)
@@ -359,149 +355,15 @@ class Incremental:
     def _same_digest(self, what: str, expected: Digest, found: Digest) -> None:
         if expected != found:
             raise self._wrong(
-                f"{what} does not hold what it should", _counts(expected), _counts(found)
+                f"{what} does not hold what it should", counts_of(expected), counts_of(found)
             )
 
     def _wrong(self, what: str, expected: object, found: object) -> CheckpointValidationError:
         return CheckpointValidationError(
             f"the incremental checkpoint is not what replay gives: {what}",
-            path=self.plan.layout,
+            path=self._log.table,
             version=self.plan.version,
             expected=expected,
             found=found,
+            hint="nothing was published, and the checkpoint before it is as it was; report this",
         )
-
-
-def _counts(held: Digest) -> str:
-    """What a digest says, short enough for a message."""
-    parts = [f"{held.counts[kind]} {kind} of {held.sums[kind]:032x}" for kind in held.counts]
-    return ", ".join(sorted(parts)) or "nothing"
-
-
-# --- what stands below -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Manifest:
-    """A V2 manifest's sidecars.
-
-    Attributes:
-        files: Them, in order.
-        total: Digest of all of their rows, as it is recorded; None where it is not.
-    """
-
-    files: tuple[SidecarFile, ...]
-    total: Digest | None
-
-
-def _read_manifest(reader: CheckpointReader) -> _Manifest:
-    meta = reader.read_meta(("sidecar", "checkpointMetadata"))
-    meta = actions.conform(meta, ("actionType", "path", "size", "modificationTime", "tags"))
-    files: list[SidecarFile] = []
-    total: Digest | None = None
-    for kind, path, size, modified, tags in meta.iter_rows():
-        if kind == "checkpointMetadata":
-            total = total_of_tags(tags)
-        elif path is not None:
-            name = decode_path(path).rsplit("/", 1)[-1]
-            files.append(
-                SidecarFile(f"{SIDECAR_FOLDER}/{name}", size or 0, modified or 0, tags or {})
-            )
-    return _Manifest(tuple(files), total)
-
-
-def _known_sidecars(
-    manifest: _Manifest, checkpoint: Checkpoint, shape: str
-) -> list[tuple[SidecarFile, Fingerprint]] | Unfit:
-    """The sidecars with their fingerprints, if they can be kept at all.
-
-    Raises:
-        MalformedLogError: They are not those that the manifest was written with.
-    """
-    if not manifest.files:
-        return Unfit("the checkpoint below has no sidecars")
-    known: list[tuple[SidecarFile, Fingerprint]] = []
-    for file in manifest.files:
-        fingerprint = Fingerprint.of_tags(file.tags)
-        if fingerprint is None:
-            return Unfit(f"nothing is recorded of {file.path}")
-        if fingerprint.shape != shape:
-            return Unfit("the table's columns, or the form of their statistics, are others now")
-        known.append((file, fingerprint))
-    if manifest.total is None:
-        return Unfit("the checkpoint below does not record what it holds")
-    total = sum((fingerprint.digest for _, fingerprint in known), Digest())
-    if total != manifest.total:
-        raise MalformedLogError(
-            "the sidecars of the manifest are not those that it was written with",
-            path=checkpoint.paths[0],
-            version=checkpoint.version,
-            expected=_counts(manifest.total),
-            found=_counts(total),
-            hint="restore the file, or remove the checkpoint's files if its commits are there",
-        )
-    return known
-
-
-def _look_into(
-    log: Log,
-    known: Sequence[tuple[SidecarFile, Fingerprint]],
-    keys: pl.DataFrame,
-    minimum_ms: int,
-) -> list[tuple[Sidecar, Inspection]]:
-    """What the changes do to each sidecar, which is checked against its fingerprint."""
-    few = 0 < keys.height <= _MOST_PROBES
-    hashes = hash_paths(keys["path"]) if few else None
-
-    def look(pair: tuple[SidecarFile, Fingerprint]) -> tuple[Sidecar, Inspection]:
-        file, recorded = pair
-        found = inspect_sidecar(log.store, file.path)
-        check_inspection(found, file, recorded)
-        # Filters that nothing is recorded of are as good as none.
-        paths = found.filter if recorded.filters else None
-        suspects = _suspects(paths, keys, hashes)
-        superseded = 0
-        if suspects.height:
-            for frame in _read_sidecar(log, file, actions.KEY):
-                superseded += frame.height - exclude(frame, suspects).height
-        last = found.last_deletion_ms
-        expired = recorded.removes if last is not None and last <= minimum_ms else 0
-        counts = (recorded.adds, recorded.removes, recorded.digest)
-        return Sidecar(file, *counts, superseded, expired), found
-
-    return _at_once(look, known)
-
-
-def _suspects(paths: PathFilter | None, keys: pl.DataFrame, hashes: Hashes | None) -> pl.DataFrame:
-    """Those of `keys` that a sidecar may hold."""
-    if hashes is None or paths is None:
-        return keys
-    hits = paths.may_hold(hashes)
-    return keys.filter(pl.Series(hits)) if hits.any() else keys.clear()
-
-
-def _read_sidecar(
-    log: Log,
-    file: SidecarFile,
-    columns: Sequence[str],
-    kinds: Sequence[str] = actions.FILE_ACTIONS,
-) -> Iterator[pl.DataFrame]:
-    """The rows of one sidecar alone, which is read as a checkpoint of one part."""
-    alone = Checkpoint(0, "multipart", 1, (file.path,), (file.size_bytes,))
-    return log.dialect.open_checkpoint(log.store, alone).iter_files(columns, kinds)
-
-
-_T = TypeVar("_T")
-_R = TypeVar("_R")
-
-
-def _at_once(function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-    """Apply `function` to each item, in order; several at a time where one takes long."""
-    start = time.perf_counter()
-    found = [function(item) for item in items[:1]]
-    rest = items[1:]
-    if time.perf_counter() - start < _QUICK_S:
-        # Threads cost more than files that are in the page cache.
-        return [*found, *map(function, rest)]
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelog-sidecar") as pool:
-        return [*found, *pool.map(function, rest)]
