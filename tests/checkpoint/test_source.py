@@ -20,7 +20,12 @@ import pytest
 
 import lakelog
 from lakelog import actions
-from lakelog.checkpoint.memory import LEAST_WORK_BYTES, Budget, resident_bytes
+from lakelog.checkpoint.memory import (
+    LEAST_RESIDENT_BYTES,
+    LEAST_WORK_BYTES,
+    Budget,
+    resident_bytes,
+)
 from lakelog.checkpoint.source import Road, Source, choose_road, count_partitions
 from lakelog.errors import (
     CheckpointCorruptionError,
@@ -233,10 +238,13 @@ def test_partitions_are_as_many_as_the_rows_need() -> None:
 
 
 def test_a_limit_below_the_floor_is_refused_and_the_floor_named(tmp_path: Path) -> None:
+    least = LEAST_RESIDENT_BYTES + LEAST_WORK_BYTES
     with pytest.raises(InvalidInputError) as raised:
-        Budget.of(LEAST_WORK_BYTES + 99, 100)
-    assert raised.value.expected == f"memory_limit >= {LEAST_WORK_BYTES + 100}"
-    assert Budget.of(LEAST_WORK_BYTES + 100, 100).filter.bit_count() == 1
+        Budget.of(least - 1, 100)
+    assert raised.value.expected == f"memory_limit >= {least}"
+    assert Budget.of(least, 100).filter.bit_count() == 1
+    with pytest.raises(InvalidInputError):
+        Budget.of(least, LEAST_RESIDENT_BYTES + 1)
     state = open_state(lakelog.open(generate(tmp_path / "t", 1)).log)
     with pytest.raises(InvalidInputError, match="memory limit"):
         Source(state, memory_limit=1 << 20, now_ms=NOW_MS)

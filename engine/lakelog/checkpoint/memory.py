@@ -16,10 +16,12 @@ import pyarrow as pa
 
 from lakelog.errors import InvalidInputError
 
-LEAST_WORK_BYTES = 192 << 20
+LEAST_RESIDENT_BYTES = 160 << 20
+"""What Python, Polars and pyarrow take with the code that they come to need."""
+
+LEAST_WORK_BYTES = 160 << 20
 """Below this, batches would be too small to be worth their cost, or a single one too large."""
 
-_USUAL_RESIDENT_BYTES = 160 << 20
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -56,10 +58,11 @@ class Budget:
             resident: Bytes that it takes now.
 
         Raises:
-            InvalidInputError: The limit is below the floor: what the process takes already, and
-                192 MB to work with.
+            InvalidInputError: The limit is below the floor: what the process takes already, 160 MB
+                at least, and 160 MB to work with.
         """
-        floor = resident + LEAST_WORK_BYTES
+        taken = max(resident, LEAST_RESIDENT_BYTES)
+        floor = taken + LEAST_WORK_BYTES
         if memory_limit < floor:
             raise InvalidInputError(
                 "the memory limit is below what Python, Polars and pyarrow need themselves",
@@ -68,7 +71,7 @@ class Budget:
                 hint="raise the limit, or call it in a process that holds less",
             )
         # A third: the writer takes another, and the allocators keep the last for themselves.
-        share = (memory_limit - resident) // 3
+        share = (memory_limit - taken) // 3
         return Budget(
             batch=share // 16,
             chunk=min(share // 32, 8 << 20),
@@ -82,12 +85,15 @@ class Budget:
 
 
 def resident_bytes() -> int:
-    """Memory that the process takes now; an estimate where the system does not say."""
+    """Memory that the process takes now, after the allocators have given back what they can; an
+    estimate where the system does not say.
+    """
+    release()
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
-        return _peak_bytes() or _USUAL_RESIDENT_BYTES
+        return _peak_bytes() or LEAST_RESIDENT_BYTES
 
 
 def _peak_bytes() -> int:
@@ -108,7 +114,7 @@ def release() -> None:
 
 @cache
 def _malloc_trim() -> Callable[[int], int] | None:
-    """glibc's own way to give memory back; other C libraries have none, or need none."""
+    """The way of glibc to give memory back; other C libraries have none, or need none."""
     if sys.platform != "linux":
         return None
     try:
