@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import polars as pl
 
@@ -26,11 +26,11 @@ from lakelog.errors import (
     OutcomeUnknownError,
     UnsupportedError,
 )
-from lakelog.formats.base import CommitContent
+from lakelog.formats.base import CommitContent, CommitFile, CommitInfo
 from lakelog.formats.commit_info import in_commit_timestamp
-from lakelog.log.checksum import compare_checksum
+from lakelog.log.checksum import compare_checksum, recorded_fields
 from lakelog.log.context import Log
-from lakelog.log.histograms import SIZE_BOUNDS, SizeCounts, count_deleted
+from lakelog.log.histograms import SizeCounts, count_deleted
 from lakelog.log.properties import transaction_retention_ms
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
@@ -38,6 +38,7 @@ from lakelog.log.state import State
 _MOST_TRANSACTIONS = 100
 _MOST_DOMAINS = 100
 _LONG = 1 << 63
+_PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -84,28 +85,15 @@ def write_checksum(
     """
     with telemetry.span("checksum.write", path=log.table):
         snapshot = Snapshot.open(log, version)
-        path = log.dialect.checksum_path(snapshot.version)
-        if path is None:
-            raise UnsupportedError(
-                "this format has no version checksums", path=log.table, found=log.dialect.name
-            )
+        _require_path(log, snapshot.version)
         body = snapshot.read_state(lambda state: build_checksum(state, memory_limit=memory_limit))
         if memory_limit is None:
-            _require_agreement(snapshot, body, path)
-        written = _put(log, path, (json.dumps(body, separators=(",", ":")) + "\n").encode())
-        disagreements: tuple[str, ...] = ()
-        if not written:
-            there = log.dialect.version_checksum(log.store, snapshot.version)
-            disagreements = ("",) if there is None else _disagreements(snapshot, there)
-        return ChecksumReport(snapshot.version, path, written, disagreements, body)
+            _require_agreement(snapshot, body)
+        return put_checksum(log, snapshot.version, body)
 
 
 def build_checksum(state: State, *, memory_limit: int | None = None) -> dict[str, Any]:
     """The body of a version's checksum, as replay gives it.
-
-    Numbers of deletion vectors are there where the table may have any, transaction identifiers
-    where none of them expires and there are few, domains where there are few, the histogram of
-    sizes where every file has one.
 
     Args:
         state: The version's state.
@@ -115,74 +103,117 @@ def build_checksum(state: State, *, memory_limit: int | None = None) -> dict[str
         CorruptionError: See `write_checksum`.
         UnsupportedError: A number has no room.
     """
+    counts = FileCounts()
+    with Source(state, memory_limit=memory_limit, now_ms=state.log.clock()) as source:
+        for frame in source.files(FileCounts.COLUMNS):
+            counts.add(frame)
+        return checksum_of(state, source, counts)
+
+
+def checksum_of(state: State, source: Source, counts: FileCounts) -> dict[str, Any]:
+    """The body of a version's checksum whose files were counted as they went by.
+
+    Numbers of deletion vectors are there where the table may have any, transaction identifiers
+    where none of them expires and there are few, domains where there are few, the histogram of
+    sizes where every file has one.
+
+    Args:
+        state: The version's state.
+        source: Its rows.
+        counts: All of its files.
+
+    Raises:
+        CorruptionError: See `write_checksum`.
+        UnsupportedError: A number has no room.
+    """
     log = state.log
-    with Source(state, memory_limit=memory_limit, now_ms=log.clock()) as source:
-        protocol, metadata, meta = source.protocol, source.metadata, source.meta
-        check_writers(Table(log.dialect.name, log.table, protocol, metadata))
-        counted = _count(source)
-        bodies = _spell(state, meta)
+    protocol, metadata = source.protocol, source.metadata
+    check_writers(Table(log.dialect.name, log.table, protocol, metadata))
+    bodies = _spell(log, source.meta)
     properties = {k.lower(): v for k, v in metadata.configuration.items()}
+    info = _commit_info(state)
     body: dict[str, Any] = {
-        "txnId": _transaction_id(state),
-        "tableSizeBytes": counted.size_bytes,
-        "numFiles": counted.files,
+        "txnId": _transaction_id(info),
+        "tableSizeBytes": counts.size_bytes,
+        "numFiles": counts.files,
         "numMetadata": 1,
         "numProtocol": 1,
     }
     if (properties.get("delta.enableincommittimestamps") or "").lower() == "true":
-        body["inCommitTimestampOpt"] = _in_commit_time(state)
+        body["inCommitTimestampOpt"] = _in_commit_time(state, info)
     if transaction_retention_ms(metadata.configuration) is None:
         body["setTransactions"] = _few(bodies, "txn", _MOST_TRANSACTIONS)
     body["domainMetadata"] = _few(bodies, "domainMetadata", _MOST_DOMAINS)
     body["metadata"] = bodies["metaData"][0]
     body["protocol"] = bodies["protocol"][0]
-    body["fileSizeHistogram"] = counted.sizes.histogram()
-    if supports(protocol, "deletionVectors") and counted.vectors_are_counted:
-        body["numDeletedRecordsOpt"] = counted.deleted_rows
-        body["numDeletionVectorsOpt"] = counted.vectors
-        body["deletedRecordCountsHistogramOpt"] = {"deletedRecordCounts": counted.deleted}
-    if counted.size_bytes >= _LONG or counted.deleted_rows >= _LONG:
+    body["fileSizeHistogram"] = counts.sizes.histogram()
+    if supports(protocol, "deletionVectors") and counts.vectors_are_counted:
+        body["numDeletedRecordsOpt"] = counts.deleted_rows
+        body["numDeletionVectorsOpt"] = counts.vectors
+        body["deletedRecordCountsHistogramOpt"] = {"deletedRecordCounts": counts.deleted}
+    if counts.size_bytes >= _LONG or counts.deleted_rows >= _LONG:
         raise UnsupportedError(
             "the files' sizes sum up to more than a checksum has room for",
             path=log.table,
-            found=counted.size_bytes,
+            found=counts.size_bytes,
         )
     return {name: value for name, value in body.items() if value is not None}
 
 
+def put_checksum(log: Log, version: int, body: Mapping[str, Any]) -> ChecksumReport:
+    """Write a checksum unless there is one; errors as `write_checksum`."""
+    path = _require_path(log, version)
+    written = _put(log, path, (json.dumps(body, separators=(",", ":")) + "\n").encode())
+    disagreements: tuple[str, ...] = ()
+    if not written:
+        there = log.dialect.version_checksum(log.store, version)
+        disagreements = ("",) if there is None else _disagreements(body, there)
+    return ChecksumReport(version, path, written, disagreements, body)
+
+
+def _require_path(log: Log, version: int) -> str:
+    path = log.dialect.checksum_path(version)
+    if path is None:
+        raise UnsupportedError(
+            "this format has no version checksums", path=log.table, found=log.dialect.name
+        )
+    return path
+
+
 @dataclass
-class _Counted:
+class FileCounts:
+    """What a checksum says of live files, counted as their rows go by."""
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("size", "dvCardinality")
+
     files: int = 0
     size_bytes: int = 0
     vectors: int = 0
     deleted_rows: int = 0
     vectors_are_counted: bool = True
-    sizes: SizeCounts = field(default_factory=lambda: SizeCounts(SIZE_BOUNDS))
+    sizes: SizeCounts = field(default_factory=SizeCounts)
     deleted: list[int] = field(default_factory=lambda: count_deleted(()))
 
-
-def _count(source: Source) -> _Counted:
-    found = _Counted()
-    for frame in source.files(("size", "dvCardinality")):
-        if frame["actionType"][0] != "add":
-            continue
-        rows = actions.conform(frame, ("size", "dvId", "dvCardinality"))
+    def add(self, rows: pl.DataFrame) -> None:
+        """Count file actions of one kind, with `COLUMNS`; tombstones do not count."""
+        if rows["actionType"][0] != "add":
+            return
+        rows = actions.conform(rows, ("size", "dvId", "dvCardinality"))
         deleted = rows["dvCardinality"]
-        found.files += rows.height
-        found.size_bytes += int(rows["size"].cast(pl.Int128).sum())
-        found.sizes.add(rows["size"])
-        found.vectors += rows["dvId"].count()
-        found.deleted_rows += int(deleted.cast(pl.Int128).sum())
-        found.vectors_are_counted &= bool((rows["dvId"].is_null() == deleted.is_null()).all())
+        self.files += rows.height
+        self.size_bytes += int(rows["size"].cast(pl.Int128).sum())
+        self.sizes.add(rows["size"])
+        self.vectors += rows["dvId"].count()
+        self.deleted_rows += int(deleted.cast(pl.Int128).sum())
+        self.vectors_are_counted &= bool((rows["dvId"].is_null() == deleted.is_null()).all())
         here = count_deleted((deleted,))
-        found.deleted = [a + b for a, b in zip(found.deleted, here, strict=True)]
-    return found
+        self.deleted = [a + b for a, b in zip(self.deleted, here, strict=True)]
 
 
-def _spell(state: State, meta: pl.DataFrame) -> dict[str, list[Any]]:
+def _spell(log: Log, meta: pl.DataFrame) -> dict[str, list[Any]]:
     """The bodies of the actions as JSON's own types, by wrapper."""
     found: dict[str, list[Any]] = {}
-    for line in state.log.dialect.encode(CommitContent(meta=meta)).splitlines():
+    for line in log.dialect.encode(CommitContent(meta=meta)).splitlines():
         for wrapper, body in json.loads(line).items():
             found.setdefault(wrapper, []).append(body)
     return found
@@ -194,14 +225,28 @@ def _few(bodies: Mapping[str, list[Any]], wrapper: str, most: int) -> list[Any] 
     return there if len(there) <= most else None
 
 
-def _transaction_id(state: State) -> str | None:
-    info = state.last_commit_info
+def _commit_info(state: State) -> CommitInfo | None:
+    """The commitInfo of the version's commit, of which no more than a piece is read at a time; None
+    where the commit is gone, or has none.
+    """
+    store, dialect = state.log.store, state.log.dialect
+    path = dialect.commit_path(state.version)
+    there = store.stat(path)
+    if there is None:
+        return None
+    commit = CommitFile(state.version, path, there.size_bytes, there.modified_ms)
+    for piece in dialect.decode_pieces(store, [commit], _PIECE_BYTES, files=False):
+        if piece.commit_infos:
+            return piece.commit_infos[0]
+    return None
+
+
+def _transaction_id(info: CommitInfo | None) -> str | None:
     found = None if info is None else info.body.get("txnId")
     return found if isinstance(found, str) else None
 
 
-def _in_commit_time(state: State) -> int:
-    info = state.last_commit_info
+def _in_commit_time(state: State, info: CommitInfo | None) -> int:
     at = None if info is None else in_commit_timestamp(info)
     if at is None:
         raise CorruptionError(
@@ -214,12 +259,12 @@ def _in_commit_time(state: State) -> int:
     return at
 
 
-def _require_agreement(snapshot: Snapshot, body: Mapping[str, Any], path: str) -> None:
+def _require_agreement(snapshot: Snapshot, body: Mapping[str, Any]) -> None:
     wrong = compare_checksum(snapshot, body).filter(~pl.col("agrees"))
     if wrong.height:
         raise CheckpointValidationError(
             f"two counts of what replay gives differ: {', '.join(wrong['field'])}",
-            path=path,
+            path=snapshot.path,
             version=snapshot.version,
             expected=wrong["found"][0],
             found=wrong["recorded"][0],
@@ -227,9 +272,16 @@ def _require_agreement(snapshot: Snapshot, body: Mapping[str, Any], path: str) -
         )
 
 
-def _disagreements(snapshot: Snapshot, recorded: Mapping[str, Any]) -> tuple[str, ...]:
-    compared = compare_checksum(snapshot, recorded)
-    return tuple(compared.filter(~pl.col("agrees"))["field"])
+def _disagreements(body: Mapping[str, Any], there: Mapping[str, Any]) -> tuple[str, ...]:
+    """Fields on which two checksums of one version disagree; histograms over other bins say
+    nothing of each other.
+    """
+    ours, theirs = recorded_fields(body), recorded_fields(there)
+    differ = [n for n, v in theirs.items() if v is not None and ours.get(n) not in (None, v)]
+    bins = [f.get("fileSizeHistogram") or {} for f in (ours, theirs)]
+    if bins[0].get("sortedBinBoundaries") != bins[1].get("sortedBinBoundaries"):
+        differ = [name for name in differ if name != "fileSizeHistogram"]
+    return tuple(differ)
 
 
 def _put(log: Log, path: str, data: bytes) -> bool:

@@ -39,13 +39,16 @@ def compare_checksum(snapshot: Snapshot, recorded: Mapping[str, Any]) -> pl.Data
     found = _found(snapshot, recorded)
     rows = [
         (name, _text(value), _text(found[name]), value == found[name])
-        for name, value in _recorded(recorded).items()
+        for name, value in recorded_fields(recorded).items()
         if value is not None and name in found
     ]
     return pl.DataFrame(rows, schema=CHECKSUM_SCHEMA, orient="row")
 
 
-def _recorded(body: Mapping[str, Any]) -> dict[str, Any]:
+def recorded_fields(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What a checksum's body says, by the names of `compare_checksum`; None where it says nothing,
+    or nothing that can be compared.
+    """
     plain = (
         "numFiles",
         "tableSizeBytes",
