@@ -119,7 +119,7 @@ PLUMBING = {"open", "read_state"}  # of Snapshot, for the layers of lakelog itse
 
 @pytest.mark.parametrize("kind", ["Table", "Snapshot"])
 def test_every_public_method_is_in_the_readme(kind: str) -> None:
-    for name in vars(getattr(lakelog, kind)):
+    for name in dir(getattr(lakelog, kind)):
         if not name.startswith("_") and name not in PLUMBING:
             assert re.search(rf"\b{name}\b", README), f"README.md does not mention {kind}.{name}"
 

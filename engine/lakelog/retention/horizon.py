@@ -419,8 +419,8 @@ def _all_or_none(decided: pl.DataFrame, horizon: Horizon, protected_before: int)
 
 
 def sidecar_bound_ms(now_ms: int) -> int:
-    """Sidecars written after this may belong to a checkpoint that is being written: a day, counted
-    from midnight UTC (Delta protocol, Metadata Cleanup).
+    """Sidecars written after this may belong to a checkpoint that is being written: a day before
+    the last midnight, UTC (Delta protocol, Metadata Cleanup).
     """
     return now_ms - now_ms % DAY_MS - DAY_MS
 
