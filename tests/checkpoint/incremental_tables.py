@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,6 @@ class Table:
 
     root: Path
     version: int = -1
-    live: list[Action] = field(default_factory=list)
 
     def commit(self, *actions: Action) -> int:
         """Write one commit, and return its version."""
