@@ -173,6 +173,8 @@ class MadeLog:
         return lines
 
     def protocol(self) -> dict[str, Any]:
+        if self.form == "indextables":
+            return {"minReaderVersion": 3, "minWriterVersion": 3}
         if not self.writer_features:
             return {"minReaderVersion": 1, "minWriterVersion": 2}
         readers = [n for n in self.writer_features if n in {"v2Checkpoint", "deletionVectors"}]

@@ -373,6 +373,7 @@ def test_the_pointed_checkpoint_stays_however_old(tmp_path: Path) -> None:
     clean(made.table())
     assert fresh(made).versions() == [(5, 5), (CUTOFF, 39)]
     assert content(fresh(made)) == before
+    assert DeltaTable(str(made.root)).version() == 39
 
 
 # --- what must survive ---------------------------------------------------------------------------
@@ -601,6 +602,31 @@ def test_an_indextables_log_is_cleaned_up_below_its_checkpoint(tmp_path: Path) -
     assert found.apply().verdict == "proved"
     assert contents(fresh(made), range(40, 80)) == before
     assert fresh(made).versions() == [(40, 79)]
+
+
+@pytest.mark.parametrize("layout", ["json", "json-multipart", "flattened"])
+def test_checkpoints_of_every_layout_cover_an_indextables_log(tmp_path: Path, layout: str) -> None:
+    made = MadeLog(
+        tmp_path / "table",
+        form="indextables",
+        configuration={
+            "spark.indextables.checkpoint.retention": "1",
+            "spark.indextables.checkpoint.actionsPerPart": "10",
+        },
+    )
+    made.commits(60 - i / 2 for i in range(80))
+    for version in (10, 40, 70):
+        made.table().checkpoint(version, layout=layout)
+    for path in made.folder.rglob("*checkpoint*"):
+        if path.is_file():
+            made.age(path, 35)
+    before = contents(made.table(), range(40, 80))
+    report = clean(made.table())
+    assert report.verdict == "proved"
+    assert set(report.files.filter(pl.col("kind") == "commit")["version"]) == {*range(40)}
+    assert set(report.files.filter(pl.col("kind") == "checkpoint")["version"]) == {10}
+    assert not list(made.folder.rglob(f"{10:020d}.checkpoint*"))
+    assert contents(fresh(made), range(40, 80)) == before
 
 
 def test_age_is_strict_in_indextables(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import uuid
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,17 @@ def test_a_second_cleanup_leaves_the_quarantine_alone(made: MadeLog) -> None:
     second.undo()
     first.undo()
     assert fresh(made).versions() == [(0, 29)]
+
+
+def test_a_sidecar_that_a_manifest_in_quarantine_names_waits_for_it(made: MadeLog) -> None:
+    sidecars = [made.put(f"_sidecars/{uuid.uuid4()}.parquet", b"x", 50) for _ in range(2)]
+    body = {"sidecar": {"path": sidecars[0].name, "sizeInBytes": 1, "modificationTime": 1}}
+    lines = [{"checkpointMetadata": {"version": 3}}, *made.state(3)[:2], body]
+    folder = ".lakelog-quarantine/20290101T000000Z-01234567"
+    text = "\n".join(map(json.dumps, lines))
+    made.put(f"{folder}/{3:020d}.checkpoint.{uuid.uuid4()}.json", text.encode(), 50)
+    made.table().cleanup(plan=False)
+    assert [path.exists() for path in sidecars] == [True, False]
 
 
 def test_what_was_deleted_cannot_be_undone(made: MadeLog) -> None:

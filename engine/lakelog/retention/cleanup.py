@@ -199,6 +199,8 @@ class CleanupPlan:
             UnsupportedStoreError: The store is read only.
             UnavailableError: The store failed; where the failure policy is ``fail``, with a file
                 that could not be deleted. Applying again goes on from there.
+            OutcomeUnknownError: The failure policy is ``fail``, and nobody knows whether a file
+                was moved to quarantine. Likewise.
         """
         return _apply(self, progress)
 

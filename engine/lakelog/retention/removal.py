@@ -89,6 +89,9 @@ class Removal:
         folder = self._log.dialect.log_folder
         now = Log(ListedStore(store, folder, entries), self._log.dialect, self._log.clock)
         files = inventory(entries, self._log.dialect.name, folder)
+        if self.quarantine is not None:
+            # What has just been moved there takes its sidecars along.
+            files = files.filter(~pl.col("path").str.starts_with(f"{self.quarantine.folder}/"))
         kept = files.with_columns(pl.lit("keep").alias("action"))
         try:
             named = named_sidecars(now, kept, now.list_all().checkpoints)

@@ -24,6 +24,7 @@ from lakelog.errors import (
 )
 from lakelog.formats.base import Checkpoint, LogListing
 from lakelog.formats.commit_info import in_commit_timestamp
+from lakelog.formats.delta.names import parse_listing
 from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.segment import latest_version
@@ -279,7 +280,9 @@ def _with_sidecars(
 def named_sidecars(
     log: Log, judged: pl.DataFrame, complete: tuple[Checkpoint, ...]
 ) -> frozenset[str] | None:
-    """Sidecars that the checkpoints that stay name; None where one of these cannot be read."""
+    """Sidecars that the checkpoints that stay name, and those that were moved to quarantine and may
+    come back; None where one that stays cannot be read.
+    """
     kept = judged.filter((pl.col("kind") == "checkpoint") & (pl.col("action") == "keep"))
     stay = frozenset(kept["path"])
     manifests = [c for c in complete if c.paths[0] in stay and c.layout != "multipart"]
@@ -289,11 +292,27 @@ def named_sidecars(
     if any(path not in of_complete for path in kept.filter(~parts)["path"]):
         return None
     named: set[str] = set()
-    for checkpoint in manifests:
+    for checkpoint in (*manifests, *_in_quarantine(judged)):
         try:
             named.update(log.dialect.open_checkpoint(log.store, checkpoint).files_read())
         except UnavailableError:
             raise
         except LakelogError:
-            return None
+            if checkpoint in manifests:
+                return None
     return frozenset(named)
+
+
+def _in_quarantine(judged: pl.DataFrame) -> list[Checkpoint]:
+    """Delta's checkpoints of one file that lie in quarantine."""
+    paths = judged.filter(pl.col("kind") == "quarantine")["path"]
+    by_folder: dict[str, list[str]] = {}
+    for path in paths.filter(paths.str.contains(".checkpoint.", literal=True)):
+        folder, _, name = path.rpartition("/")
+        by_folder.setdefault(folder, []).append(name)
+    return [
+        replace(found, paths=(f"{folder}/{found.paths[0].rpartition('/')[2]}",), sizes_bytes=())
+        for folder, names in by_folder.items()
+        for found in parse_listing(FileEntry(name, 1, 0) for name in names).checkpoints
+        if found.layout != "multipart"
+    ]
