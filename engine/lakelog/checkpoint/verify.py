@@ -268,8 +268,7 @@ class _Proof:
         try:
             comparison = self._comparison(own)
             found = self._side(own, comparison)
-            assert own.base is not None
-            report = replace(report, files=own.base.files, found=found.whole)
+            report = replace(report, files=self._files_of(own), found=found.whole)
         except (CorruptionError, NotFoundError) as error:
             return replace(report, reason=error.message, error=error)
         other = independent_state(self.log, self.checkpoint.version)
@@ -376,6 +375,12 @@ class _Proof:
 
     def _keeps_no_tombstones(self, found: Digest) -> bool:
         return self.log.dialect.name == "indextables" and "remove" not in found.counts
+
+    def _files_of(self, own: State) -> tuple[str, ...]:
+        """Its files, sidecars included; a JSON checkpoint's reader also names commits below it."""
+        if self.log.dialect.name != "delta" or own.base is None:
+            return self.checkpoint.paths
+        return own.base.files
 
     # --- reading -----------------------------------------------------------------------------
 

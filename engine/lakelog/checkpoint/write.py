@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import PurePosixPath
@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog import actions, telemetry
+from lakelog.checkpoint.checksum import FileCounts, checksum_of, put_checksum
 from lakelog.checkpoint.compare import Comparison, find_differences, with_protocol
 from lakelog.checkpoint.incremental import Incremental, Unfit, plan_incremental
 from lakelog.checkpoint.memory import release
@@ -269,7 +270,23 @@ class _Job:
             self._remove(replaced, staged)
         if published.note is not None:
             self._notes.append(published.note)
+        self._checksum(source, staging)
         return _report(plan, staged, expected, published, self.verify, verify_seconds, self._notes)
+
+    def _checksum(self, source: Source, staging: _Staging) -> None:
+        """Write the version's checksum too, now that what it counts is proved; the checkpoint does
+        not depend on it.
+        """
+        counts, version = staging.counts, self.state.version
+        if counts is None or self.log.dialect.checksum_path(version) is None:
+            return
+        try:
+            found = put_checksum(self.log, version, checksum_of(self.state, source, counts))
+        except LakelogError as error:
+            self._notes.append(f"no version checksum was written: {error.message}")
+            return
+        if found.disagreements:
+            self._notes.append(f"{found.path} is not what replay gives, and was left as it is")
 
     def _incremental(self, source: Source, plan: CheckpointPlan) -> Incremental | None:
         base = self.state.base
@@ -316,6 +333,7 @@ class _Staging:
     comparison: Comparison
     source: Source
     incremental: Incremental | None
+    counts: FileCounts | None = None
 
     def write(self, meta: pl.DataFrame) -> tuple[StagedCheckpoint, Digest]:
         """Stage the files; the digest is that of the rows that came out of replay.
@@ -326,23 +344,43 @@ class _Staging:
         """
         expected = self.comparison.digest(meta)
         written = 0
-        try:
+        with self._writing():
             self.writer.write_meta(meta)
-            for frame, found in ahead(self._hashed()):
+        for frame, found in ahead(self._hashed()):
+            with self._writing():
                 self.writer.write_files(frame)
-                expected += found
-                written += frame.height
-                self.job.tell("write", written)
+            expected += found
+            written += frame.height
+            self.job.tell("write", written)
+        with self._writing():
             staged = self.writer.finish()
-        except (UnavailableError, OutcomeUnknownError) as cause:
-            raise self._unwritten(cause.message, cause.path) from cause
-        except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as cause:
-            if isinstance(cause, LakelogError):
-                raise
-            raise self._unwritten(str(cause).splitlines()[0][:200], None) from cause
         if self.incremental is not None:
             expected += self.incremental.expected
         return staged, expected
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What the writer raises, in terms of the checkpoint; what replay raises is left alone."""
+        try:
+            yield
+        except CorruptionError as cause:
+            raise self._unreadable(cause) from cause
+        except (UnavailableError, OutcomeUnknownError) as cause:
+            raise self._unwritten(cause.message, cause.path) from cause
+        except LakelogError:
+            raise
+        except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as cause:
+            raise self._unwritten(str(cause).splitlines()[0][:200], None) from cause
+
+    def _unreadable(self, cause: CorruptionError | NotFoundError) -> CheckpointValidationError:
+        return CheckpointValidationError(
+            f"the checkpoint that was just written cannot be read back: {cause.message}",
+            path=cause.path,
+            version=self.plan.version,
+            expected=cause.expected,
+            found=cause.found,
+            hint="nothing was published, and the checkpoint before it is as it was",
+        )
 
     def _unwritten(self, message: str, path: str | None) -> CheckpointWriteError:
         return CheckpointWriteError(
@@ -364,8 +402,12 @@ class _Staging:
         return self.source.files(tuple(columns))
 
     def _hashed(self) -> Iterator[tuple[pl.DataFrame, Digest]]:
+        if self.job.verify and self.incremental is None:
+            self.counts = FileCounts()
         for frame in self._files():
             whole = self._with_text(frame)
+            if self.counts is not None:
+                self.counts.add(whole)
             yield whole, self._counted(whole)
 
     def _counted(self, frame: pl.DataFrame) -> Digest:
@@ -409,18 +451,15 @@ class _Staging:
         except CheckpointValidationError:
             raise
         except (CorruptionError, NotFoundError) as cause:
-            raise CheckpointValidationError(
-                f"the checkpoint that was just written cannot be read back: {cause.message}",
-                path=cause.path,
-                version=self.plan.version,
-                expected=cause.expected,
-                found=cause.found,
-                hint="nothing was published, and the checkpoint before it is as it was",
-            ) from cause
+            raise self._unreadable(cause) from cause
         except (UnavailableError, OutcomeUnknownError) as cause:
             raise self._unwritten(cause.message, cause.path) from cause
         if found != expected:
             raise self._differs(staged, expected, found)
+        rows = sum(file.num_actions for file in staged.files)
+        if not self.plan.layout.startswith("v2-") and rows != expected.total:
+            # Readers of JSON take a line that stands twice for one.
+            raise self._wrong(staged, "it holds more actions than it should", expected.total, rows)
 
     def _reader(self, staged: StagedCheckpoint) -> CheckpointReader:
         limit = self.job.memory_limit

@@ -1,0 +1,158 @@
+"""What a checkpoint is to look like, by protocol, properties and size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.plan import (
+    FLATTENED_ACTIONS,
+    SIDECAR_ACTIONS,
+    Table,
+    choose_layout,
+    count_parts,
+    plan_checkpoint,
+)
+from lakelog.errors import InvalidInputError, UnsupportedFeatureError
+from lakelog.formats.base import CheckpointPlan
+from lakelog.log.metadata import Protocol
+from tests.commit import making
+
+V2 = Protocol(3, 7, ("v2Checkpoint",), ("v2Checkpoint",))
+POLICY = {"delta.checkpointPolicy": "v2"}
+
+
+def delta(protocol: Protocol = making.V12, **properties: str) -> Table:
+    return Table("delta", "t", protocol, making.table(properties=dict(properties)))
+
+
+def indextables(version: int = 2) -> Table:
+    return Table("indextables", "t", Protocol(version, version), making.table())
+
+
+def plan(table: Table, layout: str = "auto", **more: Any) -> CheckpointPlan:
+    options = CheckpointOptions.of(table.metadata.configuration, table.format)
+    return plan_checkpoint(
+        table, 7, replace(options, **more.pop("options", {})), layout=layout, num_files=10, **more
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "others", "expected"),
+    [
+        (delta(), 2, "classic"),
+        (delta(V2), 2, "classic"),
+        (delta(V2, **POLICY), 2, "v2-json"),
+        (delta(V2, **POLICY), 20_000, "v2-parquet"),
+        (delta(making.V12, **POLICY), 2, "classic"),
+        (indextables(), 2, "json"),
+        (indextables(4), 2, "json"),
+    ],
+)
+def test_auto_follows_the_protocol_and_the_policy(table: Table, others: int, expected: str) -> None:
+    assert plan(table, num_others=others).layout == expected
+
+
+def test_a_large_indextables_checkpoint_is_parquet() -> None:
+    options = CheckpointOptions()
+    assert choose_layout(indextables(), options, FLATTENED_ACTIONS - 3, 2) == "json"
+    assert choose_layout(indextables(), options, FLATTENED_ACTIONS - 2, 2) == "flattened"
+
+
+@pytest.mark.parametrize("layout", ["v2", "v2-json", "v2-parquet"])
+def test_v2_is_refused_without_the_feature_and_says_what_would_bring_it(layout: str) -> None:
+    with pytest.raises(InvalidInputError, match="v2Checkpoint") as refused:
+        plan(delta(), layout)
+    assert "delta.checkpointPolicy" in str(refused.value.hint)
+
+
+def test_parts_are_refused_with_the_v2_feature() -> None:
+    with pytest.raises(InvalidInputError, match="forbids") as refused:
+        plan(delta(V2), "multipart")
+    assert refused.value.expected == "classic, v2-json, v2-parquet"
+    assert plan(delta(), "multipart").parts == 2
+
+
+def test_json_parts_need_a_protocol_whose_readers_know_them() -> None:
+    with pytest.raises(InvalidInputError, match="manifest") as refused:
+        plan(indextables(2), "json-multipart")
+    assert refused.value.hint is not None
+    assert plan(indextables(3), "json-multipart").part_actions == FLATTENED_ACTIONS
+
+
+@pytest.mark.parametrize("layout", ["", "parquet", "avro-state", "json"])
+def test_a_layout_that_delta_does_not_have_is_refused_by_name(layout: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        plan(delta(), layout)
+    assert refused.value.found == layout
+    assert "classic" in str(refused.value.expected)
+
+
+def test_a_writer_feature_that_nobody_knows_is_refused_by_name() -> None:
+    table = delta(Protocol(1, 7, None, ("appendOnly", "featureOfTomorrow")))
+    with pytest.raises(UnsupportedFeatureError) as refused:
+        plan(table)
+    assert refused.value.found == "featureOfTomorrow"
+
+
+@pytest.mark.parametrize(
+    ("layout", "files", "options", "parts"),
+    [
+        ("classic", 10**7, {}, 1),
+        ("multipart", 10, {}, 2),
+        ("multipart", 10**6, {"part_actions": 300_000}, 4),
+        ("multipart", 10**6, {"max_file_bytes": 25_600_000}, 10),
+        ("v2-json", 10, {}, 1),
+        ("v2-json", 10**6, {}, 10**6 // SIDECAR_ACTIONS),
+        ("v2-parquet", 100, {"part_actions": 30}, 4),
+        ("json", 10**6, {}, 1),
+        ("flattened", 10**5, {}, 1),
+        ("flattened", 10**6, {"max_file_bytes": 25_600_000}, 10),
+        ("flattened", 10**9, {"max_file_bytes": 1}, 10_000),
+    ],
+)
+def test_parts_follow_the_size_and_the_options(
+    layout: str, files: int, options: dict[str, Any], parts: int
+) -> None:
+    assert count_parts(layout, replace(CheckpointOptions(), **options), files) == parts
+
+
+def test_a_memory_limit_makes_row_groups_smaller() -> None:
+    free = plan(delta()).row_group_rows
+    assert plan(delta(), memory_limit=1 << 40).row_group_rows == free
+    tight = plan(delta(), memory_limit=256 << 20).row_group_rows
+    assert tight < free
+    # Parts dealt by hash are all open at once.
+    parts = plan(delta(), "multipart", memory_limit=256 << 20).row_group_rows
+    assert 2_000 <= parts <= tight // 2 + 1
+
+
+def test_a_plan_says_what_the_table_says() -> None:
+    features = ("columnMapping", "deletionVectors")
+    properties = {
+        "delta.columnMapping.mode": "name",
+        "delta.checkpoint.writeStatsAsJson": "false",
+        "spark.indextables.checkpoint.compression": "snappy",
+    }
+    table = Table(
+        "delta",
+        "t",
+        Protocol(3, 7, features, features),
+        making.table(by=["name"], properties=properties),
+    )
+    found = plan(table, now_ms=5)
+    assert (found.version, found.created_ms, found.compression) == (7, 5, "snappy")
+    assert (found.mapping, found.deletion_vectors) == ("name", True)
+    assert (found.stats_as_json, found.stats_as_struct) == (False, True)
+    assert found.partition_columns == ("name",)
+    assert [field.name for field in found.schema.fields] == ["id", "name"]
+
+
+def test_a_table_without_a_schema_gets_no_typed_copies() -> None:
+    table = Table("delta", "t", making.V12, making.table(schema_string=None))
+    found = plan(table)
+    assert not found.stats_as_struct
+    assert not found.schema.fields

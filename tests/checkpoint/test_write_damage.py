@@ -1,0 +1,334 @@
+"""What a checkpoint must not get past: damage between writing and reading back, and writers that do
+not write what they were given. Nothing of it is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+from lakelog.checkpoint import write as writing
+from lakelog.checkpoint.write import write_checkpoint
+from lakelog.errors import CheckpointValidationError, LakelogError, LakelogWarning
+from lakelog.formats.base import CheckpointWriter, StagedCheckpoint
+from lakelog.storage import LogStore, open_store
+from lakelog.storage.base import Upload
+from lakelog.storage.wrapper import StoreWrapper
+from tests.checkpoint.tables import (
+    CLASSIC,
+    FLATTENED,
+    FLATTENED_PARTS,
+    JSON,
+    JSON_PARTS,
+    KINDS,
+    MULTIPART,
+    V2_JSON,
+    V2_PARQUET,
+    Kind,
+    log_at,
+    make,
+    over,
+    state_of,
+)
+
+Damage = Callable[[Path], None]
+
+
+class DamagingStore(StoreWrapper):
+    """Does something to files that were written, just before the first of them is read back."""
+
+    def __init__(self, store: LogStore, root: Path, damage: Callable[[list[Path]], None]) -> None:
+        super().__init__(store)
+        self._root = root
+        self._damage: Callable[[list[Path]], None] | None = damage
+        self.written: list[Path] = []
+
+    def upload(self, path: str) -> Upload:
+        self.written.append(self._root / path)
+        return super().upload(path)
+
+    def open(self, path: str, size_bytes: int | None = None) -> Any:
+        self._strike(path)
+        return super().open(path, size_bytes)
+
+    def read(self, path: str) -> bytes:
+        self._strike(path)
+        return super().read(path)
+
+    def _strike(self, path: str) -> None:
+        if self._damage is not None and self._root / path in self.written:
+            damage, self._damage = self._damage, None
+            damage([file for file in self.written if file.exists()])
+
+
+def refuse(kind: Kind, tmp_path: Path, damage: Callable[[list[Path]], None]) -> LakelogError:
+    """Write a checkpoint whose files meet `damage`; it is refused, and nothing of it is seen."""
+    root = make(kind, tmp_path / "t")
+    log = log_at(root, kind.dialect)
+    before, listed = state_of(log), log.list_all()
+    pointer = (root / kind.dialect.log_folder / "_last_checkpoint").read_bytes()
+    store = DamagingStore(open_store(str(root)), root, damage)
+    with pytest.raises(CheckpointValidationError) as refused:
+        write_checkpoint(over(store, kind.dialect), layout=kind.layout, options=kind.options)
+    assert "nothing was published" in str(refused.value)
+    untouched(root, kind, before, listed, pointer)
+    return refused.value
+
+
+def untouched(root: Path, kind: Kind, before: Any, listed: Any, pointer: bytes) -> None:
+    log = log_at(root, kind.dialect)
+    assert state_of(log) == before
+    assert log.list_all() == listed
+    assert (root / kind.dialect.log_folder / "_last_checkpoint").read_bytes() == pointer
+    assert not list(root.rglob(".lakelog-*"))
+
+
+def flip(file: Path, at: float) -> None:
+    data = bytearray(file.read_bytes())
+    data[int(len(data) * at)] ^= 0x10
+    file.write_bytes(bytes(data))
+
+
+PARQUET = [CLASSIC, MULTIPART, V2_PARQUET, V2_JSON, FLATTENED, FLATTENED_PARTS]
+
+
+@pytest.mark.parametrize("at", [0.03, 0.2, 0.5, 0.999])
+@pytest.mark.parametrize("kind", [CLASSIC, FLATTENED, V2_JSON], ids=str)
+def test_a_flipped_bit_is_found_or_means_nothing(kind: Kind, at: float, tmp_path: Path) -> None:
+    root = make(kind, tmp_path / "t")
+    log = log_at(root, kind.dialect)
+    before = state_of(log)
+    store = DamagingStore(open_store(str(root)), root, lambda files: flip(files[0], at))
+    try:
+        write_checkpoint(over(store, kind.dialect), layout=kind.layout, options=kind.options)
+    except CheckpointValidationError:
+        assert not list(root.rglob(".lakelog-*"))
+    # Bytes of a footer exist that nobody looks at.
+    assert state_of(log) == before
+    assert log.dialect.name
+
+
+@pytest.mark.parametrize("kind", PARQUET, ids=str)
+def test_a_lost_row_group_is_found(kind: Kind, tmp_path: Path) -> None:
+    def lose(files: list[Path]) -> None:
+        for file in files:
+            if file.read_bytes()[:4] == b"PAR1":
+                table = pq.read_table(file)
+                if table.num_rows > 1:
+                    pq.write_table(table[: table.num_rows // 2], file)
+                    return
+        raise AssertionError("no file to damage")
+
+    refuse(kind, tmp_path, lose)
+
+
+@pytest.mark.parametrize("kind", [MULTIPART, FLATTENED_PARTS, JSON_PARTS], ids=str)
+def test_a_part_in_place_of_another_is_found(kind: Kind, tmp_path: Path) -> None:
+    def copy(files: list[Path]) -> None:
+        files[1].write_bytes(files[0].read_bytes())
+
+    refuse(kind, tmp_path, copy)
+
+
+def test_a_torn_file_is_found(tmp_path: Path) -> None:
+    def tear(files: list[Path]) -> None:
+        files[0].write_bytes(files[0].read_bytes()[:-100])
+
+    refuse(CLASSIC, tmp_path, tear)
+
+
+def test_a_missing_file_is_found(tmp_path: Path) -> None:
+    error = refuse(JSON_PARTS, tmp_path, lambda files: files[0].unlink())
+    assert "cannot be read back" in error.message
+
+
+def test_lines_that_are_lost_are_found(tmp_path: Path) -> None:
+    def lose(files: list[Path]) -> None:
+        lines = files[0].read_bytes().splitlines(keepends=True)
+        files[0].write_bytes(b"".join(lines[:-1]))
+
+    error = refuse(JSON, tmp_path, lose)
+    assert "differ" in error.message
+
+
+Harm = Callable[[pl.DataFrame], pl.DataFrame]
+
+
+class Broken:
+    """A writer that does something else to the rows than to write them."""
+
+    def __init__(
+        self, writer: CheckpointWriter, harm: Callable[[pl.DataFrame], pl.DataFrame]
+    ) -> None:
+        self._writer, self._harm = writer, harm
+        self.columns = writer.columns
+
+    def write_meta(self, meta: pl.DataFrame) -> None:
+        self._writer.write_meta(self._harm(meta))
+
+    def write_files(self, files: pl.DataFrame) -> None:
+        harmed = self._harm(files)
+        if harmed.height:
+            self._writer.write_files(harmed)
+
+    def finish(self) -> StagedCheckpoint:
+        return self._writer.finish()
+
+    def abandon(self) -> None:
+        self._writer.abandon()
+
+
+def only(kind: str, harm: Callable[[pl.DataFrame], pl.DataFrame]) -> Any:
+    return lambda rows: harm(rows) if rows.height and rows["actionType"][0] == kind else rows
+
+
+def _path(change: str) -> pl.Expr:
+    return pl.lit(change) + pl.col("path")
+
+
+HARMS: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
+    "an add is lost": only("add", lambda rows: rows[1:]),
+    "all tombstones are lost": only("remove", lambda rows: rows.clear()),
+    "an add is written twice": only("add", lambda rows: pl.concat([rows, rows[:1]])),
+    "a size is another": only("add", lambda rows: rows.with_columns(pl.col("size") + 1)),
+    "sizes change places": only("add", lambda rows: rows.with_columns(pl.col("size").reverse())),
+    "paths are escaped twice": only(
+        "add", lambda rows: rows.with_columns(pl.col("path").str.replace_all(" ", "%20"))
+    ),
+    "a column is lost": only("add", lambda rows: rows.drop("modificationTime")),
+    "partition values are lost": only(
+        "add",
+        lambda rows: rows.with_columns(
+            partitionValues=pl.lit(None, dtype=rows.schema["partitionValues"])
+        ),
+    ),
+    "a tombstone has another time": only(
+        "remove", lambda rows: rows.with_columns(pl.col("deletionTimestamp") - 1)
+    ),
+    "the metadata is another": lambda rows: (
+        rows.with_columns(
+            metadataId=pl.when(pl.col("actionType") == "metaData").then(pl.lit("other"))
+        )
+        if "metadataId" in rows.columns
+        else rows
+    ),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_writer_that_writes_something_else_is_found_out(
+    kind: Kind, harm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make(kind, tmp_path / "t")
+    log = log_at(root, kind.dialect)
+    before, listed = state_of(log), log.list_all()
+    pointer = (root / kind.dialect.log_folder / "_last_checkpoint").read_bytes()
+    honest = writing._Job._writer
+    monkeypatch.setattr(
+        writing._Job,
+        "_writer",
+        lambda job, plan: Broken(honest(job, plan), HARMS[harm]),
+    )
+    with pytest.raises((CheckpointValidationError, LakelogError)) as refused:
+        write_checkpoint(log, layout=kind.layout, options=kind.options)
+    assert isinstance(refused.value, CheckpointValidationError)
+    untouched(root, kind, before, listed, pointer)
+
+
+def test_what_differs_is_told_with_counts_and_an_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make(CLASSIC, tmp_path / "t")
+    honest = writing._Job._writer
+    lost: list[str] = []
+
+    def harm(rows: pl.DataFrame) -> pl.DataFrame:
+        if rows["actionType"][0] != "add" or lost:
+            return rows
+        lost.append(rows["path"][0])
+        return rows[1:]
+
+    monkeypatch.setattr(
+        writing._Job,
+        "_writer",
+        lambda job, plan: Broken(honest(job, plan), harm),
+    )
+    with pytest.raises(CheckpointValidationError) as refused:
+        write_checkpoint(log_at(root, CLASSIC.dialect))
+    error = refused.value
+    assert lost[0] in error.message
+    assert (error.version, error.expected, error.found) == (6, "19 add", "18 add")
+
+
+def test_unverified_a_lossy_writer_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make(CLASSIC, tmp_path / "t")
+    log = log_at(root, CLASSIC.dialect)
+    honest = writing._Job._writer
+    harm = HARMS["an add is lost"]
+    monkeypatch.setattr(
+        writing._Job,
+        "_writer",
+        lambda job, plan: Broken(honest(job, plan), harm),
+    )
+    report = write_checkpoint(log, verify=False)
+    assert not report.verified
+    monkeypatch.undo()
+    # Which the next one finds, and replaces.
+    again = write_checkpoint(log)
+    assert again.verified
+    assert not again.reused
+    assert len(state_of(log)["files"]) == 19
+
+
+def test_a_typed_copy_that_says_something_else_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make(CLASSIC, tmp_path / "t")
+    from lakelog.formats.delta.checkpoint_typed import TypedCopies
+
+    honest = TypedCopies.columns
+
+    def other(copies: TypedCopies, files: pl.DataFrame) -> Any:
+        shifted = files.with_columns(pl.col("stats").str.replace('"id":', '"id":1'))
+        return honest(copies, shifted)
+
+    monkeypatch.setattr(TypedCopies, "columns", other)
+    with pytest.raises(CheckpointValidationError, match="typed statistics differ"):
+        write_checkpoint(log_at(root, CLASSIC.dialect))
+
+
+def test_a_wrong_checkpoint_of_the_same_name_is_replaced_by_a_right_one(tmp_path: Path) -> None:
+    root = make(CLASSIC, tmp_path / "t")
+    log = log_at(root, CLASSIC.dialect)
+    before = state_of(log)
+    report = write_checkpoint(log)
+    file = root / report.paths[0]
+    table = pq.read_table(file)
+    pq.write_table(table[: table.num_rows - 3], file)
+    again = write_checkpoint(log)
+    assert (again.reused, again.verified) == (False, True)
+    assert state_of(log) == before
+    kept = write_checkpoint(log)
+    assert kept.reused
+    assert kept.digest.counts == again.digest.counts
+
+
+def test_a_wrong_v2_checkpoint_goes_when_a_right_one_is_there(tmp_path: Path) -> None:
+    root = make(V2_JSON, tmp_path / "t")
+    log = log_at(root, V2_JSON.dialect)
+    report = write_checkpoint(log, layout="v2-json", options=V2_JSON.options)
+    sidecar = next(root / path for path in report.paths if "_sidecars" in path)
+    sidecar.write_bytes(sidecar.read_bytes()[:-7])
+    with pytest.warns(LakelogWarning, match="passed over"):
+        again = write_checkpoint(log, layout="v2-json", options=V2_JSON.options)
+    assert again.verified
+    there = [c for c in log.list_all().checkpoints if c.version == report.version]
+    assert [c.paths[0] for c in there] == [again.paths[-1 - again.reused_files]]
