@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import string
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from lakelog.errors import LakelogError, NotFoundError
 from lakelog.formats.delta.names import LAST_CHECKPOINT, LOG_FOLDER
@@ -92,13 +92,22 @@ def canonical(value: dict[str, Any] | list[Any]) -> str:
     return ",".join(f"{path}={leaf}" for path, leaf in sorted(_leaves(value, ""), key=_path_bytes))
 
 
+_KEPT = frozenset(string.ascii_letters + string.digits + "-._~")
+_QUOTED = {byte: chr(byte) if chr(byte) in _KEPT else f"%{byte:02X}" for byte in range(256)}
+
+
+def _quote(text: str) -> str:
+    """Percent-encode all but letters, digits and ``-._~``; byte by byte, without a loop."""
+    return text.encode().decode("latin-1").translate(_QUOTED)
+
+
 def _path_bytes(pair: tuple[str, str]) -> bytes:
     return pair[0].encode()
 
 
 def _leaves(value: Any, path: str) -> list[tuple[str, str]]:
     if isinstance(value, dict):
-        members = [(f'"{quote(name, safe="-._~")}"', child) for name, child in value.items()]
+        members = [(f'"{_quote(name)}"', child) for name, child in value.items()]
     elif isinstance(value, list):
         members = [(str(index), child) for index, child in enumerate(value)]
     else:
@@ -118,7 +127,7 @@ def _leaf(value: Any) -> str:
         case _Number():
             return str(value)
         case str():
-            return f'"{quote(value, safe="-._~")}"'
+            return f'"{_quote(value)}"'
         case _:
             return json.dumps(value)
 
