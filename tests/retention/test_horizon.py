@@ -261,16 +261,11 @@ def test_the_checkpoint_that_the_pointer_names_stays_with_its_commit() -> None:
 
 
 def test_compactions_that_begin_below_the_cutoff_checkpoint_go() -> None:
-    spans = [(3, 8), (8, 11), (10, 14), (11, 14), (9, 30)]
+    spans = [(3, 8), (8, 11), (9, 30), (10, 14), (11, 14)]
     found = judged(*((f"{a:020d}.{b:020d}.compacted.json", 40) for a, b in spans))
-    assert [action for action, _ in found.values()] == [
-        "delete",
-        "delete",
-        "delete",
-        "keep",
-        "keep",
-    ]
-    assert list(found.values())[-1] == ("keep", "unlisted-commits")
+    decided = ["delete", "delete", "keep", "delete", "keep"]
+    assert [action for action, _ in found.values()] == decided
+    assert list(found.values())[2] == ("keep", "unlisted-commits")
 
 
 def test_staged_leftovers_go_after_a_day() -> None:
@@ -324,7 +319,7 @@ def test_a_closed_horizon_keeps_all_but_leftovers() -> None:
     closed = Horizon(0, gate="no-cut-off-checkpoint", why="")
     leftover = f".lakelog-{'a' * 32}.tmp"
     found = judge(files((name(1), 40), (leftover, 2)), closed, Facts(NOW_MS, MONTH))
-    assert found["action"].to_list() == ["keep", "delete"]
+    assert found["action"].to_list() == ["delete", "keep"]  # by path
     off = Horizon(0, gate="catalog", why="")
     assert set(judge(files((leftover, 2)), off, Facts(NOW_MS, MONTH))["action"]) == {"keep"}
 

@@ -22,6 +22,7 @@ QUARANTINE = ".lakelog-quarantine"
 
 _UUID = "[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 _VERSION = "([0-9]{20})"
+_PLAIN_COMMIT = "^0[0-9]{19}[.]json$"  # no version has twenty digits but one that begins with 0
 _PART = "[0-9]{10}[.][0-9]{10}[.]parquet"
 _JSON_PART = "[^./]+[.][0-9]{5,}[.]json"
 
@@ -78,24 +79,39 @@ def walk_log(log: Log) -> list[FileEntry]:
 
 
 def inventory(entries: Sequence[FileEntry], dialect: str, folder: str) -> pl.DataFrame:
-    """One row a file, in `SCHEMA`, in the order given.
+    """One row a file, in `SCHEMA`, by path.
 
     Args:
         entries: Files, named relative to the log folder.
         dialect: ``delta`` or ``indextables``.
         folder: The log folder, relative to the table root.
     """
-    names, sizes, times = zip(*entries, strict=True) if entries else ((), (), ())
-    name = pl.Series("name", names, dtype=pl.String)
+    name = pl.Series("name", [entry[0] for entry in entries], dtype=pl.String)
     frame = pl.DataFrame(
         {
             "name": name,
-            "size_bytes": pl.Series(sizes, dtype=pl.Int64),
-            "modified_ms": pl.Series(times, dtype=pl.Int64),
+            "size_bytes": pl.Series([entry[1] for entry in entries], dtype=pl.Int64),
+            "modified_ms": pl.Series([entry[2] for entry in entries], dtype=pl.Int64),
         }
     )
+    # Most are commits, and one look tells them; all patterns are for the few others.
+    plain = name.str.contains(_PLAIN_COMMIT)
+    commits = frame.filter(plain).with_columns(
+        pl.lit("commit").alias("kind"),
+        pl.col("name").str.head(20).cast(pl.Int64).alias("version"),
+        pl.lit(None, dtype=pl.Int64).alias("end"),
+    )
+    others = _by_patterns(frame.filter(~plain), PATTERNS[dialect])
+    columns = list(SCHEMA)
+    found = pl.concat([others.select("name", *columns[1:]), commits.select("name", *columns[1:])])
+    return found.select(pl.format(f"{folder}/{{}}", "name").alias("path"), *columns[1:]).sort(
+        "path"
+    )
+
+
+def _by_patterns(frame: pl.DataFrame, patterns: Sequence[tuple[str, str]]) -> pl.DataFrame:
+    """Add ``kind``, ``version`` and ``end``, by the first pattern that a name matches."""
     column = pl.col("name")
-    patterns = PATTERNS[dialect]
     found = frame.with_columns(
         pl.coalesce(
             *(
@@ -115,16 +131,11 @@ def inventory(entries: Sequence[FileEntry], dialect: str, folder: str) -> pl.Dat
         (pl.col("kind") == "compaction")
         & ((pl.col("end") <= pl.col("version")) | pl.col("end").is_null())
     )
-    return found.select(
-        pl.format(f"{folder}/{{}}", "name").alias("path"),
+    return found.with_columns(
         pl.when(impossible.fill_null(value=False))
         .then(pl.lit("unknown"))
         .otherwise(pl.col("kind").fill_null("unknown"))
-        .alias("kind"),
-        "version",
-        "end",
-        "size_bytes",
-        "modified_ms",
+        .alias("kind")
     )
 
 
@@ -140,8 +151,13 @@ class ListedStore(StoreWrapper):
     def __init__(self, store: LogStore, folder: str, entries: Iterable[FileEntry]) -> None:
         super().__init__(store)
         self._folders: dict[str, list[FileEntry]] = {}
+        own = self._folders.setdefault(folder, [])
         for entry in entries:
-            within, _, name = entry.name.rpartition("/")
+            name = entry.name
+            if name[0] != "." and "/" not in name:
+                own.append(entry)
+                continue
+            within, _, name = name.rpartition("/")
             key = f"{folder}/{within}" if within else folder
             if not (name[:1] == "." and TEMPORARY.fullmatch(name)):
                 bare = entry if not within else entry._replace(name=name)
