@@ -6,7 +6,9 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import polars as pl
 import pytest
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
@@ -15,6 +17,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+import lakelog
 from lakelog import telemetry
 
 
@@ -149,3 +152,31 @@ def test_histograms_keep_count_and_sum(
     telemetry.record("test.duration", 1.5, "s", source="json")
     point = points(readers[1], "lakelog.test.duration")[("source", "json"),]
     assert (point.count, point.sum) == (2, 2.0)  # type: ignore[attr-defined]
+
+
+def test_a_table_tells_what_it_loads_keeps_and_writes(
+    tmp_path: Path,
+    readers: tuple[InMemorySpanExporter, InMemoryMetricReader],
+    spans: InMemorySpanExporter,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = lakelog.create(tmp_path / "t", pl.Schema({"id": pl.Int64()}))
+    for version in range(3):
+        with table.transaction() as tx:
+            tx.add(path=f"f{version}", size=1, modificationTime=1)
+    with caplog.at_level(logging.INFO, "lakelog"):
+        table.snapshot().files().collect()
+        table.checkpoint()
+        table.snapshot().files().collect()
+        table.snapshot()
+    names = {span.name for span in spans.get_finished_spans()}
+    assert {"lakelog.load", "lakelog.load.files", "lakelog.checkpoint.write"} <= names
+    loads = points(readers[1], "lakelog.load.duration")
+    kinds = {(dict(key)["source"], dict(key)["stage"]) for key in loads}
+    assert kinds == {(s, t) for s in ("json", "checkpoint") for t in ("open", "files")}
+    lookups = points(readers[1], "lakelog.cache.lookups")
+    assert {dict(key)["cache"] for key in lookups} >= {"protocol", "metadata", "versions"}
+    for name in ("created", "duration", "size", "compression_ratio"):
+        assert points(readers[1], f"lakelog.checkpoint.{name}"), name
+    (told,) = [line for line in caplog.messages if line.startswith("checkpoint.created ")]
+    assert " version=3 " in f"{told} "

@@ -19,6 +19,8 @@ version or a path); spans and log lines name those.
 | ``checkpoint.compression_ratio`` | histogram, 1 | ``layout``, ``format`` |
 | ``cleanup.files`` | counter | ``kind`` |
 | ``cleanup.bytes`` | counter, By | ``kind`` |
+| ``vacuum.files`` | counter | |
+| ``vacuum.bytes`` | counter, By | |
 
 The ``source`` of what is loaded is ``checkpoint`` or ``json``; the ``stage`` is ``open`` (protocol
 and metadata) or ``files``.

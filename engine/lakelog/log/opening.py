@@ -11,8 +11,10 @@ import polars as pl
 from lakelog import actions, telemetry
 from lakelog.errors import (
     CheckpointCorruptionError,
+    CorruptionError,
     LakelogWarning,
     LogGapError,
+    NotFoundError,
     VersionNotFoundError,
 )
 from lakelog.formats.base import Checkpoint, CommitFile, LogListing
@@ -23,11 +25,15 @@ from lakelog.log.replay import reconcile_meta
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import Past, State
 
+MOST_LOOKS = 10
+"""How often a reader looks again after a cleaner took away what it had chosen."""
+
 
 def open_state(log: Log, version: int | None = None) -> State:
     """The state of a version (None: the latest), ready to read.
 
-    It is checked now if that is cheap, else with whatever is read from it first.
+    It is checked now if that is cheap, else with whatever is read from it first. Where a cleaner
+    takes files away in between, the log is looked at again.
 
     Raises:
         TableNotFoundError: The log is empty.
@@ -35,8 +41,36 @@ def open_state(log: Log, version: int | None = None) -> State:
         UnsupportedFeatureError: The table needs what lakelog does not honour.
         CorruptionError: The log is damaged and nothing sound stands behind the damage.
     """
-    listing, segment = choose(log, version, hint=version is None)
-    return open_segment(log, segment, listing.notes)
+    looks = 0
+    while True:
+        listing, segment = choose(log, version, hint=version is None)
+        looks += 1
+        try:
+            return open_segment(log, segment, listing.notes)
+        except (CorruptionError, NotFoundError) as error:
+            if looks == MOST_LOOKS or not is_outdated(log, segment, error):
+                raise
+
+
+def is_outdated(log: Log, segment: LogSegment, error: BaseException) -> bool:
+    """Whether reading failed because files that were chosen have left the log since, as cleanup
+    takes them once others give the same versions; looking again then helps.
+
+    A file that is gone while what refers to it is still listed is damage, and not this.
+    """
+    cause: BaseException | None = error
+    while not isinstance(cause, FileNotFoundError):
+        if cause is None:
+            return False
+        cause = cause.__cause__
+    listing = log.list_all()
+    there = {path for c in listing.checkpoints for path in c.paths}
+    there.update(c.path for c in listing.commits)
+    there.update(c.path for c in listing.compactions)
+    chosen = [c.path for c in segment.commits] + [c.path for c in segment.compactions]
+    if segment.checkpoint is not None:
+        chosen += segment.checkpoint.paths
+    return not there.issuperset(chosen)
 
 
 def choose(log: Log, version: int | None, *, hint: bool) -> tuple[LogListing, LogSegment]:
@@ -84,7 +118,8 @@ def open_segment(
     source = "json" if segment.checkpoint is None else "checkpoint"
     facts = {"source": source, "format": log.dialect.name, "stage": "open"}
     commits = len(segment.commits)
-    with telemetry.span("load", version=segment.version, commits=commits, **facts) as work:
+    own = {"path": log.table, "version": segment.version, "commits": commits}
+    with telemetry.span("load", **own, **facts) as work:
         if base is None:
             state = State.of(log, segment, notes)
         else:
@@ -93,6 +128,8 @@ def open_segment(
             if state.is_cheap:
                 state.ensure_readable()
         except CheckpointCorruptionError as error:
+            if is_outdated(log, segment, error):
+                raise
             state = fall_back(state, error)
             work.set(passed_over=error.path)
     telemetry.record("load.duration", work.seconds, "s", **facts)
@@ -177,10 +214,15 @@ def update_state(state: State, version: int | None = None) -> State:
     updated = State(
         state.log, segment, state.base, _past(state), tuple(run), state.notes, state.excluded
     )
-    updated.ensure_readable()
-    if later and not _agrees(updated, later[-1]):
-        return open_state(state.log, version)
-    return updated
+    try:
+        updated.ensure_readable()
+        agrees = not later or _agrees(updated, later[-1])
+    except (CorruptionError, NotFoundError) as error:
+        used = [segment, *(LogSegment(c.version, c, ()) for c in later[-1:])]
+        if not any(is_outdated(state.log, each, error) for each in used):
+            raise
+        agrees = False
+    return updated if agrees else open_state(state.log, version)
 
 
 def extend_state(state: State, commits: Sequence[CommitFile]) -> State:

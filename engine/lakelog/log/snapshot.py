@@ -12,9 +12,11 @@ import polars as pl
 from lakelog import actions, contract, telemetry
 from lakelog.errors import (
     CheckpointCorruptionError,
+    CorruptionError,
     InvalidInputError,
     LakelogError,
     MissingDependencyError,
+    NotFoundError,
 )
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.log import properties
@@ -24,7 +26,7 @@ from lakelog.log.display import described, table_html, table_text
 from lakelog.log.export import Manifest, iter_state, write_state
 from lakelog.log.files import Transform, lazy_files, tombstone_columns
 from lakelog.log.metadata import Metadata, Protocol
-from lakelog.log.opening import fall_back, open_state, update_state
+from lakelog.log.opening import MOST_LOOKS, fall_back, is_outdated, open_state, update_state
 from lakelog.log.replay import is_expired, live_domains, retained_tombstones
 from lakelog.log.state import Provenance, State
 
@@ -76,16 +78,21 @@ class Snapshot:
 
     def read_state(self, read: Callable[[State], _T]) -> _T:
         """Give the state to `read`; if its checkpoint turns out to be damaged, pass over it where
-        that is sound and begin again.
+        that is sound and begin again. Where cleanup has taken its files, what is left decides.
         """
+        looks = 0
         while True:
             state = self._state
             try:
                 return read(state)
-            except CheckpointCorruptionError as error:
-                if state.base is None:
+            except (CorruptionError, NotFoundError) as error:
+                looks += 1
+                if looks < MOST_LOOKS and is_outdated(state.log, state.segment, error):
+                    self._state = open_state(state.log, state.version)
+                elif isinstance(error, CheckpointCorruptionError) and state.base is not None:
+                    self._state = fall_back(state, error)
+                else:
                     raise
-                self._state = fall_back(state, error)
 
     # --- identity ----------------------------------------------------------------------------
 
@@ -176,7 +183,8 @@ class Snapshot:
         def live(columns: Sequence[str], transform: Transform) -> list[pl.DataFrame]:
             source = "json" if self._state.base is None else "checkpoint"
             facts = {"source": source, "format": self.format, "stage": "files"}
-            with telemetry.span("load.files", version=self.version, **facts) as work:
+            own = {"path": self.path, "version": self.version}
+            with telemetry.span("load.files", **own, **facts) as work:
                 frames = self.read_state(lambda state: state.live("add", columns, transform))
             telemetry.record("load.duration", work.seconds, "s", **facts)
             return frames

@@ -33,7 +33,7 @@ from typing import Any
 
 import polars as pl
 
-from lakelog import actions
+from lakelog import actions, telemetry
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.commit.gates import check_writable
 from lakelog.errors import (
@@ -305,6 +305,17 @@ class Vacuum:
             size_bytes += int(gone["size_bytes"].sum())
             if progress is not None:
                 progress("delete", deleted + spared + len(errors), total)
+        telemetry.event(
+            "vacuum.done",
+            path=self.log.table,
+            version=version,
+            files=deleted,
+            size_bytes=size_bytes,
+            spared=spared,
+            failed=len(errors),
+        )
+        telemetry.count("vacuum.files", deleted)
+        telemetry.count("vacuum.bytes", size_bytes)
         return VacuumReport(self.log.table, version, deleted, size_bytes, spared, tuple(errors))
 
     def _retention(self, metadata: Metadata) -> int:
