@@ -34,10 +34,10 @@ from dataclasses import dataclass
 import polars as pl
 
 from lakelog import telemetry
-from lakelog.errors import InvalidInputError
+from lakelog.errors import CorruptionError, InvalidInputError, NotFoundError
 from lakelog.formats.base import Checkpoint, CommitFile, LogListing
 from lakelog.log.context import Log, now_ms, version_at
-from lakelog.log.opening import choose, extend_state, open_segment
+from lakelog.log.opening import MOST_LOOKS, choose, extend_state, is_outdated, open_segment
 from lakelog.log.projections import Projections
 from lakelog.log.replay import last_of
 from lakelog.log.segment import LogSegment
@@ -274,17 +274,25 @@ class SnapshotCache:
         return state
 
     def _look(self, version: int | None) -> State:
-        began_s, now = self._monotonic(), self._clock()
-        seen = _Seen(self._log.store)
-        looking = Log(seen, self._log.dialect, self._log.clock)
-        hint = version is None and not self._needs_whole
-        listing, segment = choose(looking, version, hint=hint)
-        look = self._describe(listing, segment, seen, now, hint=hint)
-        with self._lock:
-            known = [(held, state) for held in self._held.values() if (state := held.state())]
-        known = [pair for pair in known if began_s - pair[0].born_s < self._ttl_s]
-        known.sort(key=lambda pair: -pair[1].version)
-        state = self._resolve(look, known, began_s)
+        looks = 0
+        while True:
+            looks += 1
+            began_s, now = self._monotonic(), self._clock()
+            seen = _Seen(self._log.store)
+            looking = Log(seen, self._log.dialect, self._log.clock)
+            hint = version is None and not self._needs_whole
+            listing, segment = choose(looking, version, hint=hint)
+            look = self._describe(listing, segment, seen, now, hint=hint)
+            with self._lock:
+                held = [(each, state) for each in self._held.values() if (state := each.state())]
+            known = [pair for pair in held if began_s - pair[0].born_s < self._ttl_s]
+            known.sort(key=lambda pair: -pair[1].version)
+            try:
+                state = self._resolve(look, known, began_s)
+                break
+            except (CorruptionError, NotFoundError) as error:
+                if looks == MOST_LOOKS or not is_outdated(self._log, segment, error):
+                    raise
         with self._lock:
             if began_s >= self._looked.get(version, (began_s,))[0]:
                 self._looked[version] = (began_s, weakref.ref(state))

@@ -12,10 +12,17 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from lakelog import actions
-from lakelog.errors import InvalidInputError, LakelogWarning, VersionNotFoundError
+from lakelog.errors import (
+    CorruptionError,
+    InvalidInputError,
+    LakelogWarning,
+    NotFoundError,
+    VersionNotFoundError,
+)
 from lakelog.formats.base import Actions, CommitFile, CommitInfo
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.log.context import Log, commit_times, state_times
+from lakelog.log.opening import MOST_LOOKS
 from lakelog.log.segment import latest_version, validate_contiguous
 from lakelog.log.source import lazy_frame
 from lakelog.statistics.maps import map_stats
@@ -59,6 +66,17 @@ def history(log: Log, limit: int | None = None) -> pl.DataFrame:
     """
     if limit is not None and limit < 0:
         raise InvalidInputError("limit is negative", expected=">= 0", found=limit)
+    for _ in range(MOST_LOOKS - 1):
+        try:
+            return _history(log, limit)
+        except CorruptionError as error:
+            if not isinstance(error.__cause__, NotFoundError):
+                raise
+            # Cleanup has taken a commit since the log was listed.
+    return _history(log, limit)
+
+
+def _history(log: Log, limit: int | None) -> pl.DataFrame:
     listing = log.list_all()
     latest_version(listing, log.table)
     every = listing.commits
