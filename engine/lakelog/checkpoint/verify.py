@@ -9,10 +9,11 @@ verdict          meaning
 ``broken``       it cannot be read, or contradicts itself
 ===============  ===================================================================================
 
-Both sides are seen as of now: tombstones and transaction identifiers that have expired since are
-left out of both, for a checkpoint may have been written before or after. Tombstones count by their
-key and time alone, which is what vacuum looks at. Statistics that were spelled anew are compared
-as typed values; where a checkpoint keeps none, as the table may ask, that is noted.
+Both sides are seen as of now, or of when the checkpoint was written if the clock says that this is
+to come: tombstones and transaction identifiers that have expired by then are left out of both.
+Tombstones count by their key and time alone, which is what vacuum looks at. Statistics that were
+spelled anew are compared as typed values; where a checkpoint keeps none, as the table may ask, that
+is noted.
 
 A checkpoint older than the one in question may stand under the replay: what it was proved from
 itself is not asked again here.
@@ -211,7 +212,10 @@ def verify_one(
     """
     begin = time.perf_counter()
     with telemetry.span("checkpoint.verify", path=log.table, version=checkpoint.version) as span:
-        report = _Proof(log, checkpoint, memory_limit, log.clock(), most).run()
+        # What had expired when it was written is not in it, even if the clock was set back since.
+        file = log.store.stat(checkpoint.paths[0])
+        now_ms = max(log.clock(), file.modified_ms if file is not None else 0)
+        report = _Proof(log, checkpoint, memory_limit, now_ms, most).run()
         span.set(verdict=report.verdict)
     report = replace(report, seconds=time.perf_counter() - begin)
     telemetry.event(

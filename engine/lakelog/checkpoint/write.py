@@ -122,9 +122,9 @@ def write_checkpoint(
                 report = replace(job.run(), seconds=time.perf_counter() - begin)
                 break
             except CheckpointCorruptionError as error:
-                if state.base is None:
+                if job.state.base is None:
                     raise
-                state = fall_back(state, error)
+                state = fall_back(job.state, error)
         span.set(version=report.version, layout=report.layout, size_bytes=report.size_bytes)
     _tell(log, report, job.plain_bytes)
     return report
@@ -185,10 +185,9 @@ class _Job:
                 if report.reason is not None:
                     self._notes.append(report.reason)
                 return self._kept(report)
-        if apart is None:
-            # Each is broken, or wrong in itself; what the state rests on says so, or is all there.
-            apart = self.state
-        with self._source(apart) as source:
+        # Without one, each is broken; the state that rests on one of them says so when it is read.
+        self.state = apart or self.state
+        with self._source(self.state) as source:
             return self._write(source, plan, tuple(there))
 
     def _kept(self, report: VerifyReport) -> CheckpointReport:

@@ -1,0 +1,118 @@
+"""Two checkpointers and a committer at one table: readers never fail, and see no wrong state."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lakelog
+from lakelog.checkpoint.verify import verify_one
+from lakelog.checkpoint.write import write_checkpoint
+from lakelog.errors import LakelogError
+from tests.checkpoint.tables import (
+    CLASSIC,
+    FLATTENED,
+    JSON,
+    LATEST,
+    MULTIPART,
+    V2_JSON,
+    Kind,
+    log_at,
+    make,
+)
+
+ROUNDS = 4
+
+
+def side_by_side(*works: Callable[[], None]) -> list[BaseException]:
+    """Run each in a thread of its own; what they raised."""
+    raised: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            raised.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+@pytest.mark.parametrize("kind", [CLASSIC, MULTIPART, V2_JSON, JSON, FLATTENED], ids=str)
+def test_two_checkpointers_of_one_version_do_not_disturb_readers(
+    kind: Kind, tmp_path: Path
+) -> None:
+    root = make(kind, tmp_path / "t")
+    expected = sorted(lakelog.open(root).snapshot().files().select("path").collect()["path"])
+    done = threading.Event()
+
+    def checkpoint() -> None:
+        for _ in range(ROUNDS):
+            write_checkpoint(
+                log_at(root, kind.dialect), layout=kind.layout, options=kind.options, verify=True
+            )
+
+    def read() -> None:
+        while not done.is_set():
+            found = lakelog.open(root).snapshot(version=LATEST).files().select("path").collect()
+            assert sorted(found["path"]) == expected
+
+    reader = threading.Thread(target=lambda: failures.extend(side_by_side(read)))
+    failures: list[BaseException] = []
+    reader.start()
+    raised = side_by_side(checkpoint, checkpoint)
+    done.set()
+    reader.join()
+    assert raised == []
+    assert failures == []
+    log = log_at(root, kind.dialect)
+    for there in log.list_all().checkpoints:
+        assert verify_one(log, there).is_proved
+
+
+def test_a_committer_is_not_disturbed_and_the_pointer_ends_at_a_checkpoint(
+    tmp_path: Path,
+) -> None:
+    root = make(CLASSIC, tmp_path / "t")
+
+    def commit() -> None:
+        table = lakelog.open(root)
+        for number in range(8):
+            with table.transaction() as tx:
+                tx.add(path=f"p=9/new-{number}", partitionValues={"p": "9"}, size=1)
+
+    def checkpoint() -> None:
+        for _ in range(ROUNDS):
+            write_checkpoint(log_at(root, CLASSIC.dialect))
+
+    assert side_by_side(commit, checkpoint, checkpoint) == []
+    snapshot = lakelog.open(root).snapshot()
+    assert snapshot.version == LATEST + 8
+    assert snapshot.num_files() == 19 + 8
+    log = log_at(root, CLASSIC.dialect)
+    there = log.list_all().checkpoints
+    for found in there:
+        assert verify_one(log, found).is_proved
+    pointer = log.dialect.pointed_version(log.store.read("_delta_log/_last_checkpoint"))
+    assert pointer in {found.version for found in there}
+
+
+def test_a_checkpointer_that_fails_does_not_disturb_another(tmp_path: Path) -> None:
+    root = make(MULTIPART, tmp_path / "t")
+
+    def fail() -> None:
+        with pytest.raises(LakelogError):
+            write_checkpoint(log_at(root, MULTIPART.dialect), layout="v2-json")
+
+    def checkpoint() -> None:
+        write_checkpoint(log_at(root, MULTIPART.dialect), layout="multipart")
+
+    assert side_by_side(fail, checkpoint, fail) == []
+    assert lakelog.open(root).verify().is_proved
