@@ -270,6 +270,8 @@ class Upkeep(ABC):
             UnsupportedFeatureError: The table needs what lakelog does not honour.
             UnsupportedStoreError: Files are to be deleted, and the store is read only.
             UnavailableError: The store failed.
+            OutcomeUnknownError: The failure policy is ``fail``, and nobody knows whether a file
+                was moved to quarantine.
             CorruptionError: The latest version cannot be read.
 
         Memory: the listing of the log folder, some 300 bytes a file; applying proves a checkpoint.
