@@ -25,6 +25,8 @@ STEPS = (
     "Keep up after one more commit",
     "Merge a partition's files in a transaction",
     "ConcurrentDeleteDeleteError",
+    "Write a checkpoint, verified",
+    "Plan a cleanup of the log",
     "Write the state as Parquet",
     "Read it back with Polars",
 )

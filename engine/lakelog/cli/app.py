@@ -71,8 +71,9 @@ for command in upkeep.COMMANDS:
 def demo(directory: str | None, commits: int, seed: int) -> None:
     """Watch the main job run on a table made for it.
 
-    It opens the table, prunes and counts its files, looks at its history, travels in time, updates
-    by a commit, and writes the state as Parquet; each step tells what it cost.
+    It opens the table, prunes and counts its files, looks at its history, travels in time, commits,
+    writes a checkpoint, plans a cleanup, and writes the state as Parquet; each step tells what it
+    cost.
 
     The table is a Delta log on local disk (orders by day and region, with statistics, removes,
     restored files and a checkpoint). The data files that it speaks of do not exist; reading a log

@@ -25,6 +25,7 @@ from lakelog.demo.calendar import commit_ms, plan
 from lakelog.demo.generate import append_commit, make_table
 from lakelog.errors import ConflictError, InternalError
 from lakelog.log.display import size_text
+from lakelog.retention.cleanup import CleanupPlan
 
 if TYPE_CHECKING:
     from lakelog.log.snapshot import Snapshot
@@ -57,6 +58,8 @@ def run_demo(directory: str | None, commits: int, seed: int) -> None:
     _blame(show, table, restored)
     snapshot = _update(show, snapshot, table_path, seed)
     snapshot = _commit(show, table, snapshot)
+    _checkpoint(show, table, snapshot)
+    _cleanup(show, table)
     _replay(show, snapshot, state_path)
     _read_back(show, snapshot, state_path)
     show.ending(table_path, state_path, time.perf_counter() - begin)
@@ -218,6 +221,46 @@ def _commit(show: _Show, table: Table, snapshot: Snapshot) -> Snapshot:
     return later
 
 
+def _checkpoint(show: _Show, table: Table, snapshot: Snapshot) -> None:
+    with show.step("Write a checkpoint, verified", "table.checkpoint()"):
+        report = table.checkpoint()
+    files = snapshot.num_files()
+    _agree("the checkpoint", (report.verified, report.num_adds), (True, files))
+    before, now = snapshot.provenance.commits, open_metered(Target(snapshot.path, {}))[0].snapshot()
+    _agree("files from the checkpoint", now.num_files(), files)
+    show.say(
+        f"Version {report.version}, {report.layout}: {count(files, 'live file')} in "
+        f"{size_text(report.size_bytes)}, read back and compared with replay in "
+        f"{seconds_text(report.verify_seconds)} before anybody could see it. Opening the table "
+        f"took {count(len(before), 'commit')} before, and takes {len(now.provenance.commits)} now."
+    )
+
+
+def _cleanup(show: _Show, table: Table) -> None:
+    with show.step("Plan a cleanup of the log", "plan = table.cleanup()"):
+        plan = table.cleanup()
+    assert isinstance(plan, CleanupPlan)
+    if plan.files.is_empty():
+        show.say("Nothing may go: the table's retention promises every version.")
+        return
+    show.say(
+        f"{count(plan.files.height, 'file')}, {size_text(plan.size_bytes)}, may go: the table's "
+        f"retention promises versions from {plan.oldest_promised} on, and the checkpoint at "
+        f"{plan.checkpoint_version} holds what they need of the past. plan.apply() proves that "
+        "checkpoint, then deletes:"
+    )
+    show.rows(
+        plan.files.group_by("kind", "gate")
+        .agg(
+            pl.len().alias("files"),
+            pl.col("size_bytes").sum().alias("size"),
+            pl.col("version").min().alias("first version"),
+            pl.col("version").max().alias("last version"),
+        )
+        .sort("files", "kind", descending=[True, False])
+    )
+
+
 def _replay(show: _Show, snapshot: Snapshot, path: str) -> None:
     with show.step("Write the state as Parquet", f"snapshot.write_parquet({path!r})"):
         manifest = snapshot.write_parquet(path, _PART_BYTES)
@@ -304,6 +347,7 @@ class _Show:
             f"lakelog info {table_path}",
             f"lakelog files {table_path} --where \"day = '2026-01-02'\"",
             f"lakelog history {table_path} --limit 5",
+            f"lakelog cleanup {table_path}",
         ):
             self._print(Padding(Text(command), (0, 0, 0, 4)))
 
