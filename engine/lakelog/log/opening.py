@@ -58,11 +58,13 @@ def is_outdated(log: Log, segment: LogSegment, error: BaseException) -> bool:
 
     A file that is gone while what refers to it is still listed is damage, and not this.
     """
+    causes: list[BaseException] = []  # an error may be its own cause: `fall_back` raises them anew
     cause: BaseException | None = error
-    while not isinstance(cause, FileNotFoundError):
-        if cause is None:
-            return False
+    while cause is not None and cause not in causes:
+        causes.append(cause)
         cause = cause.__cause__
+    if not any(isinstance(each, FileNotFoundError) for each in causes):
+        return False
     listing = log.list_all()
     there = {path for c in listing.checkpoints for path in c.paths}
     there.update(c.path for c in listing.commits)
