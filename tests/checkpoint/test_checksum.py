@@ -15,6 +15,7 @@ import pytest
 
 import lakelog
 from lakelog.checkpoint.checksum import build_checksum, write_checksum
+from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import (
     CheckpointValidationError,
     CorruptionError,
@@ -250,3 +251,20 @@ def test_whatever_fails_a_checksum_that_is_there_is_right(fault: Fault, tmp_path
         if not any(store.operations[nth - 1 :]) or len(store.operations) < nth:
             return
     raise AssertionError("it never ran out of operations to fail")
+
+
+@pytest.mark.parametrize("fault", [None, "fail"])
+def test_a_checkpoint_brings_its_checksum_and_does_not_depend_on_it(
+    fault: Fault | None, tmp_path: Path
+) -> None:
+    log = _simple(tmp_path / "t")
+    context = log.context()
+    rules = [] if fault is None else [Rule(fault, "put_if_absent", path="*.crc")]
+    store = InjectingStore(context.store, rules)
+    report = write_checkpoint(Log(store, context.dialect, context.clock))
+    assert report.verified
+    assert bool(report.notes) == (fault is not None)
+    found = log.table.snapshot().version_checksum()
+    assert (found is None) == (fault is not None)
+    assert found is None or found["agrees"].all()
+    assert not (log.log / f"{0:020d}.crc").exists() or fault is None
