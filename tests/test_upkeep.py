@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -174,3 +175,22 @@ def test_a_script_that_ends_at_once_leaves_a_sound_table(tmp_path: Path) -> None
     assert 20 in checkpoints(table)
     assert table.verify().is_proved
     assert len(paths(table)) == 20
+
+
+def test_every_plan_and_report_tells_its_story_in_print_and_in_a_notebook(tmp_path: Path) -> None:
+    table = new_table(str(tmp_path / "table"))
+    commit(table, 1, 3)
+    told: dict[str, Any] = {
+        "live files": table.checkpoint(),
+        "verdict": table.verify(),
+        "disagrees on": table.write_checksum(2),
+        "commits": table.compact_log(0, 2),
+        "no, it was there": table.compact_log(0, 2),
+        "may go": table.cleanup(),
+        "older than": table.vacuum(),
+        "findings": table.repair(),
+        "copied": table.replicate(str(tmp_path / "replica")),
+    }
+    for words, report in told.items():
+        assert words in str(report)
+        assert words in report._repr_html_()

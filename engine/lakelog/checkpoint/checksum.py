@@ -30,6 +30,7 @@ from lakelog.formats.base import CommitContent, CommitFile, CommitInfo
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.log.checksum import compare_checksum, recorded_fields
 from lakelog.log.context import Log
+from lakelog.log.display import table_html, table_text
 from lakelog.log.histograms import SizeCounts, count_deleted
 from lakelog.log.properties import transaction_retention_ms
 from lakelog.log.snapshot import Snapshot
@@ -38,6 +39,7 @@ from lakelog.log.state import State
 _MOST_TRANSACTIONS = 100
 _MOST_DOMAINS = 100
 _LONG = 1 << 63
+_SHOWN = ("numFiles", "tableSizeBytes", "numDeletionVectorsOpt", "numDeletedRecordsOpt")
 _PIECE_BYTES = 4 << 20
 
 
@@ -59,6 +61,21 @@ class ChecksumReport:
     written: bool
     disagreements: tuple[str, ...] = ()
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        return [
+            ("version", str(self.version)),
+            ("path", self.path),
+            ("written", "yes" if self.written else "no, it was there"),
+            ("disagrees on", ", ".join(name or "all" for name in self.disagreements) or "nothing"),
+            *((name, str(self.body[name])) for name in _SHOWN if name in self.body),
+        ]
+
+    def __str__(self) -> str:
+        return table_text("Version checksum", self._facts())
+
+    def _repr_html_(self) -> str:
+        return table_html("Version checksum", self._facts())
 
 
 def write_checksum(

@@ -40,6 +40,7 @@ from lakelog.errors import (
 from lakelog.formats.base import CommitContent, CommitFile
 from lakelog.formats.digest import Digest, digest
 from lakelog.log.context import Log
+from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.opening import open_state
 from lakelog.log.replay import Layers, reconcile_files, reconcile_meta
 
@@ -74,6 +75,28 @@ class CompactionReport:
     num_adds: int
     num_removes: int
     num_others: int
+
+    def _facts(self) -> list[tuple[str, str]]:
+        facts = [
+            ("versions", f"{self.start} to {self.end}"),
+            ("path", self.path),
+            ("commits", size_text(self.commit_bytes)),
+            ("written", size_text(self.size_bytes) if self.written else "no, it was there"),
+        ]
+        if not self.written:
+            return facts
+        return [
+            *facts,
+            ("added files", f"{self.num_adds:,}"),
+            ("removed files", f"{self.num_removes:,}"),
+            ("other actions", f"{self.num_others:,}"),
+        ]
+
+    def __str__(self) -> str:
+        return table_text("Log compaction", self._facts())
+
+    def _repr_html_(self) -> str:
+        return table_html("Log compaction", self._facts())
 
 
 def compact_log(
