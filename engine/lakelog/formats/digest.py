@@ -22,7 +22,7 @@ change its hash: one that another algorithm made is not compared.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -48,6 +48,7 @@ _REMOVE_DROPS = frozenset(("stats", "tags"))
 
 _Words = np.ndarray[tuple[int], np.dtype[np.uint64]]
 _Lanes = tuple[_Words, _Words]
+_Offsets = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class Difference(NamedTuple):
@@ -244,7 +245,7 @@ def _lanes(rows: pl.DataFrame, kind: str, columns: Iterable[str]) -> _Lanes:
     for series in rows.get_columns():
         if series.name in counted:
             leaves += _leaves(_conformed(series, kind))
-    for leaf, lanes in zip(leaves, _hash(leaves), strict=True):
+    for leaf, lanes in zip(leaves, _hash(leaves, _empty_is_absent(kind)), strict=True):
         for lane, hashes in enumerate(lanes):
             # The seeds of two columns may differ by what cancels out; two odd factors do not.
             hashes *= np.uint64(_seed(f"factor {leaf.name}", lane) | 1)  # noqa: PLW2901 - in place
@@ -263,8 +264,10 @@ def _leaves(series: pl.Series) -> list[pl.Series]:
     return [series]
 
 
-def _hash(leaves: Sequence[pl.Series]) -> list[_Lanes]:
-    """The hashes of each column's values, in both lanes, with seeds of its name; 0 for a null."""
+def _hash(leaves: Sequence[pl.Series], absent: Collection[str] = ()) -> list[_Lanes]:
+    """The hashes of each column's values, in both lanes, with seeds of its name; 0 for a null, and
+    for an empty collection where `absent` names the column.
+    """
     flat = [n for n, s in enumerate(leaves) if not (s.dtype.is_nested() or s.dtype.is_float())]
     physical = pl.DataFrame([leaves[n].to_physical().alias(str(n)) for n in flat])
     # In one query, for each costs more than the hashing of a few thousand rows.
@@ -278,7 +281,7 @@ def _hash(leaves: Sequence[pl.Series]) -> list[_Lanes]:
         if series.dtype.is_float():
             high, low = (_hash_floats(series, _seed(series.name, lane)) for lane in _LANES)
         elif series.dtype.is_nested():
-            high, low = _hash_nested(series)
+            high, low = _hash_nested(series, empty_is_null=series.name in absent)
         else:
             high, low = (hashed[f"{n} {lane}"].to_numpy(writable=True) for lane in _LANES)
         if series.null_count():
@@ -295,33 +298,53 @@ def _hash_floats(series: pl.Series, seed: int) -> _Words:
     return _mix(series.fill_null(0).to_numpy().view(bits).astype(np.uint64) + np.uint64(seed))
 
 
-def _hash_nested(series: pl.Series) -> _Lanes:
+def _hash_nested(series: pl.Series, *, empty_is_null: bool) -> _Lanes:
     """The hash of each list or map: the sum over its elements, a list's with their positions."""
-    dtype = series.dtype
-    if isinstance(dtype, pl.Map):
-        lists = series.cast(pl.List(pl.Struct({"key": dtype.key, "value": dtype.value})))
-    else:
-        lists = series.arr.to_list() if isinstance(dtype, pl.Array) else series
-    lengths = lists.list.len().fill_null(0).to_numpy().astype(np.int64)
-    elements = lists.explode(empty_as_null=False, keep_nulls=False).alias(series.name)
-    ends = np.cumsum(lengths)
-    leaves = _leaves(elements)
+    elements, ends, lengths = _elements(series)
+    is_map = isinstance(series.dtype, pl.Map)
+    leaves = [leaf for child in elements for leaf in _leaves(child)]
     hashes = _hash(leaves)
     found: list[_Words] = []
     for lane in _LANES:
         # A null that stands among them is an element all the same.
-        words = np.full(len(elements), _seed(f"element {series.name}", lane), np.uint64)
+        words = np.full(len(elements[0]), _seed(f"element {series.name}", lane), np.uint64)
         for leaf, lanes in zip(leaves, hashes, strict=True):
             words += lanes[lane] * np.uint64(_seed(f"factor {leaf.name}", lane) | 1)
-        if not isinstance(dtype, pl.Map):
+        if not is_map:
             positions = np.arange(len(words)) - np.repeat(ends - lengths, lengths)
             words += _mix(positions.astype(np.uint64) + np.uint64(1))
         running = np.zeros(len(words) + 1, np.uint64)
         np.cumsum(_mix(words), out=running[1:])
-        # Nothing in it is not the same as not being there.
+        # Nothing in it is not the same as not being there, where the contract does not say so.
         sums = running[ends] - running[ends - lengths] + np.uint64(_seed(series.name, lane))
-        found.append(_mix(sums))
+        hashed = _mix(sums)
+        if empty_is_null:
+            hashed *= lengths > 0
+        found.append(hashed)
     return found[0], found[1]
+
+
+def _elements(series: pl.Series) -> tuple[list[pl.Series], _Offsets, _Offsets]:
+    """The elements of all rows, one after another, and where each row's end, and how many it has.
+
+    A map's keys and values are two columns.
+    """
+    dtype = series.dtype
+    if isinstance(dtype, pl.Map):
+        # Through Arrow, for a query costs more than all the rest of a few thousand rows.
+        array = series.rechunk().to_arrow(compat_level=pl.CompatLevel.newest())
+        offsets = pl.Series(array.offsets).to_numpy().astype(np.int64)
+        start, end = int(offsets[0]), int(offsets[-1])
+        children = {"key": array.keys, "value": array.items}
+        elements = [
+            pl.Series(f"{series.name}.{name}", child.slice(start, end - start))
+            for name, child in children.items()
+        ]
+        return elements, offsets[1:] - start, np.diff(offsets)
+    lists = series.arr.to_list() if isinstance(dtype, pl.Array) else series
+    lengths = lists.list.len().fill_null(0).to_numpy().astype(np.int64)
+    elements = [lists.explode(empty_as_null=False, keep_nulls=False).alias(series.name)]
+    return elements, np.cumsum(lengths), lengths
 
 
 def _conformed(series: pl.Series, kind: str) -> pl.Series:
@@ -332,17 +355,18 @@ def _conformed(series: pl.Series, kind: str) -> pl.Series:
     if series.dtype != full[series.name]:
         series = series.cast(full[series.name])
     absent = _absent(kind).get(series.name)
-    if absent is None:
+    if absent is None or series.dtype.is_nested():
         return series
-    if isinstance(series.dtype, pl.Map):
-        stands_for_null = series.map.len() == 0
-    elif isinstance(series.dtype, pl.List):
-        stands_for_null = series.list.len() == 0
-    else:
-        stands_for_null = series == absent[0]
+    stands_for_null = series == absent[0]
     if not stands_for_null.any():
         return series
     return series.to_frame().select(pl.when(~stands_for_null).then(series.name)).to_series()
+
+
+@cache
+def _empty_is_absent(kind: str) -> frozenset[str]:
+    """Columns of an action type in which the contract takes an empty collection for absent."""
+    return frozenset(name for name, (value,) in _absent(kind).items() if value in ({}, []))
 
 
 @cache
