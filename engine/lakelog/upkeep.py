@@ -7,7 +7,6 @@ commit, and only where it is asked to.
 
 from __future__ import annotations
 
-import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -22,6 +21,7 @@ from lakelog.checkpoint.verify import VerifyReport, verify_checkpoint
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
+from lakelog.log.properties import Duration, to_duration_ms
 from lakelog.repair.mend import Repair, RepairPlan, RepairReport
 from lakelog.retention.cleanup import CleanupPlan, CleanupReport, Request, plan_cleanup
 from lakelog.retention.quarantine import purge, quarantines, undo
@@ -189,7 +189,7 @@ class Upkeep(ABC):
         self,
         plan: bool = True,
         *,
-        retention: dt.timedelta | None = None,
+        retention: Duration | None = None,
         force: bool = False,
         keep_versions: Sequence[int] = (),
         keep_history: bool = False,
@@ -223,7 +223,7 @@ class Upkeep(ABC):
         """
         asked = Vacuum(
             self._log,
-            None if retention is None else retention // dt.timedelta(milliseconds=1),
+            _ms(retention),
             force,
             tuple(keep_versions),
             keep_history,
@@ -236,8 +236,8 @@ class Upkeep(ABC):
         plan: bool = True,
         quarantine: bool = False,
         *,
-        retention_ms: int | None = None,
-        checkpoint_retention_ms: int | None = None,
+        retention: Duration | None = None,
+        checkpoint_retention: Duration | None = None,
         force: bool = False,
         keep: bool = False,
         failure_policy: str | None = None,
@@ -251,10 +251,11 @@ class Upkeep(ABC):
                 both.
             quarantine: Move the files aside in place of deleting them: ``undo()`` of the report,
                 or `undo_cleanup`, moves them back, and `purge_quarantines` deletes them for good.
-            retention_ms: How long versions can be read after they were replaced, milliseconds;
+            retention: How long versions can be read after they were replaced: a timedelta, whole
+                milliseconds, or a text such as ``30 days``;
                 None is what the table says (``delta.logRetentionDuration``, 30 days if it does
                 not).
-            checkpoint_retention_ms: How long replaced checkpoints stay, milliseconds; None is what
+            checkpoint_retention: How long replaced checkpoints stay, likewise; None is what
                 the table says.
             force: Accept retentions shorter than the table's, and clean up though its properties
                 say not to (``delta.enableExpiredLogCleanup``). No other gate is forced.
@@ -279,7 +280,12 @@ class Upkeep(ABC):
         Source: Delta protocol, Metadata Cleanup; specification 001, 3.3.
         """
         request = Request(
-            quarantine, retention_ms, checkpoint_retention_ms, force, keep, failure_policy
+            quarantine,
+            _ms(retention),
+            _ms(checkpoint_retention),
+            force,
+            keep,
+            failure_policy,
         )
         found = plan_cleanup(self._log, request)
         return found if plan else found.apply(progress)
@@ -292,11 +298,11 @@ class Upkeep(ABC):
         """The quarantines that hold files; see `lakelog.retention.quarantine.quarantines`."""
         return quarantines(self._log)
 
-    def purge_quarantines(self, older_than: dt.timedelta) -> pl.DataFrame:
+    def purge_quarantines(self, older_than: Duration) -> pl.DataFrame:
         """Delete for good what was moved to quarantine so long ago; gives the quarantines that
         went. See `lakelog.retention.quarantine.purge`.
         """
-        return purge(self._log, older_than // dt.timedelta(milliseconds=1))
+        return purge(self._log, to_duration_ms(older_than))
 
     def simulate_retention(
         self,
@@ -369,6 +375,10 @@ class Upkeep(ABC):
         """
         asked = Repair(self._log, self._remove, check_files, remove_missing, inventory, progress)
         return asked.plan() if plan else asked.apply(strict=strict)
+
+
+def _ms(duration: Duration | None) -> int | None:
+    return None if duration is None else to_duration_ms(duration)
 
 
 def check_version(version: object) -> None:

@@ -85,7 +85,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         os.utime(after / cleaned.log.dialect.log_folder / f"{version:020d}.json", (at, at))
     cleaned.checkpoint(layout=layout)
     report = cleaned.cleanup(
-        plan=False, retention_ms=0, checkpoint_retention_ms=0, force=True, failure_policy="fail"
+        plan=False, retention=0, checkpoint_retention=0, force=True, failure_policy="fail"
     )
     assert {"commit", "checkpoint"} <= set(report.files["kind"])
     return folder

@@ -151,8 +151,8 @@ def clean(racer: Racer) -> Any:
             report = table.cleanup(
                 plan=False,
                 quarantine=quarantine,
-                retention_ms=0,
-                checkpoint_retention_ms=0,
+                retention=0,
+                checkpoint_retention=0,
                 force=True,
             )
         except lakelog.LakelogError as error:

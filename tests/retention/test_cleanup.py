@@ -135,20 +135,20 @@ def test_leftovers_of_writers_go_even_where_nothing_else_may(tmp_path: Path) -> 
 def test_a_shorter_retention_than_the_tables_own_must_be_forced(tmp_path: Path) -> None:
     made = aged(tmp_path)
     with pytest.raises(UnsafeRetentionError, match="shorter than the table's own"):
-        made.table().cleanup(retention_ms=DAY_MS)
-    forced = plan(made.table(), retention_ms=DAY_MS, force=True)
+        made.table().cleanup(retention=DAY_MS)
+    forced = plan(made.table(), retention=DAY_MS, force=True)
     assert forced.oldest_promised == 39
     assert forced.checkpoint_version == 30
 
 
 def test_a_longer_retention_keeps_more(tmp_path: Path) -> None:
-    assert plan(aged(tmp_path).table(), retention_ms=45 * DAY_MS).checkpoint_version == 10
+    assert plan(aged(tmp_path).table(), retention=45 * DAY_MS).checkpoint_version == 10
 
 
 def test_wrong_calls_are_told(tmp_path: Path) -> None:
     table = aged(tmp_path).table()
     with pytest.raises(InvalidInputError):
-        table.cleanup(retention_ms=-1)
+        table.cleanup(retention=-1)
     with pytest.raises(InvalidInputError):
         table.cleanup(failure_policy="hope")
 
@@ -684,7 +684,7 @@ def test_a_log_of_avro_states_is_left_alone(corpus: Path) -> None:
     seen = 0
     for where in logs:
         try:
-            found = plan(lakelog.open(where), force=True, retention_ms=0)
+            found = plan(lakelog.open(where), force=True, retention=0)
         except LakelogError:
             continue
         seen += found.gate == "avro-state"

@@ -100,7 +100,7 @@ def test_what_is_simulated_is_what_cleanup_does(
     for version in (3, 9, 15):
         made.checkpoint(version, 50)
     told = made.table().simulate_retention(dt.timedelta(days=days)).row(1, named=True)
-    done = made.table().cleanup(plan=False, retention_ms=days * DAY_MS, force=True)
+    done = made.table().cleanup(plan=False, retention=days * DAY_MS, force=True)
     assert isinstance(done, CleanupReport)
     assert (told["log_files"], told["log_bytes"]) == (done.files.height, done.size_bytes)
     assert fresh(made).versions() == [(told["oldest_version"], 19)]

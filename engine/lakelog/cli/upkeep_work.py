@@ -265,7 +265,7 @@ def vacuum(
     with progress("vacuum", meter) as watch:
         found = table.vacuum(
             not apply,
-            retention=None if retention_ms is None else dt.timedelta(milliseconds=retention_ms),
+            retention=retention_ms,
             force=force,
             keep_versions=keep_versions,
             keep_history=keep_history,

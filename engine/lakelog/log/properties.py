@@ -5,6 +5,7 @@ Source: Delta Lake table properties; facts on retention.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Mapping
 
@@ -26,6 +27,9 @@ _PART = re.compile(
 
 READ_PARALLELISM = "spark.indextables.checkpoint.parallelism"
 READ_TIMEOUT = "spark.indextables.checkpoint.read.timeoutSeconds"
+Duration = dt.timedelta | int | str
+"""A length of time: a timedelta, whole milliseconds, or a text such as ``30 days``."""
+
 DELETED_FILE_RETENTION = "delta.deletedFileRetentionDuration"
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 DEFAULT_DELETED_FILE_RETENTION_MS = _UNITS_MS["week"]
@@ -58,6 +62,30 @@ def parse_interval_ms(text: str) -> int:
         while position < len(body) and body[position] in " ,":
             position += 1
     return total
+
+
+def to_duration_ms(value: Duration) -> int:
+    """A duration in milliseconds.
+
+    Raises:
+        InvalidInputError: It is none, or negative.
+
+    >>> to_duration_ms("interval 1 week"), to_duration_ms(dt.timedelta(hours=1)), to_duration_ms(5)
+    (604800000, 3600000, 5)
+    """
+    if isinstance(value, str):
+        found = parse_interval_ms(value)
+    elif isinstance(value, dt.timedelta):
+        found = value // dt.timedelta(milliseconds=1)
+    else:
+        found = value
+    if type(found) is not int or found < 0:
+        raise InvalidInputError(
+            "a duration is wanted",
+            expected="milliseconds, a timedelta, or a text such as '30 days'",
+            found=repr(value),
+        )
+    return found
 
 
 def deleted_file_retention_ms(configuration: Mapping[str, str | None]) -> int:

@@ -7,7 +7,6 @@ remembers. Who reads the table as a stream is not in the log, so consumers are t
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -20,13 +19,12 @@ from lakelog.commit.features import change_data_feed_on
 from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
 from lakelog.log.history import as_time
-from lakelog.log.properties import parse_interval_ms
+from lakelog.log.properties import Duration, to_duration_ms
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
 from lakelog.retention.inventory import HidingStore, walk_log
 from lakelog.retention.survey import Request, Survey, survey
 
-Duration = dt.timedelta | int | str
 Proposed = Duration | Sequence[Duration] | None
 
 _TIME = pl.Datetime("ms", "UTC")
@@ -113,30 +111,6 @@ def _many(value: Proposed) -> list[int | None]:
     if not value:
         raise InvalidInputError("an empty list proposes nothing")
     return [to_duration_ms(one) for one in value]
-
-
-def to_duration_ms(value: Duration) -> int:
-    """A duration in milliseconds.
-
-    Raises:
-        InvalidInputError: It is none, or negative.
-
-    >>> to_duration_ms("interval 1 week"), to_duration_ms(dt.timedelta(hours=1)), to_duration_ms(5)
-    (604800000, 3600000, 5)
-    """
-    if isinstance(value, str):
-        found = parse_interval_ms(value)
-    elif isinstance(value, dt.timedelta):
-        found = value // dt.timedelta(milliseconds=1)
-    else:
-        found = value
-    if type(found) is not int or found < 0:
-        raise InvalidInputError(
-            "a duration is wanted",
-            expected="milliseconds, a timedelta, or a text such as '30 days'",
-            found=repr(value),
-        )
-    return found
 
 
 def simulate(
