@@ -14,6 +14,14 @@ from typing import Any, NamedTuple
 import pytest
 
 import lakelog
+from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.commit.properties import (
+    CHECKPOINT_FAMILIES,
+    DELTA_PROPERTIES,
+    INDEXTABLES_PROPERTIES,
+    LAKELOG_PROPERTIES,
+)
+from lakelog.log.properties import parse_interval_ms
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text("utf-8")
@@ -122,6 +130,39 @@ def test_every_public_method_is_in_the_readme(kind: str) -> None:
     for name in dir(getattr(lakelog, kind)):
         if not name.startswith("_") and name not in PLUMBING:
             assert re.search(rf"\b{name}\b", README), f"README.md does not mention {kind}.{name}"
+
+
+def properties() -> list[list[str]]:
+    """Rows of the table of properties: Delta's name, IndexTables', the defaults, the meaning."""
+    rows = README.partition("| `delta.` |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip(" `") for cell in row.split("|")[1:-1]] for row in rows]
+
+
+def test_every_property_of_checkpoints_and_cleanup_is_in_the_readme() -> None:
+    named = {f"delta.{row[0]}" for row in properties() if row[0]}
+    named |= {f"spark.indextables.{row[1]}" for row in properties() if row[1]}
+    below = README.partition("| `delta.` |")[2].partition("## ")[0]
+    for key in (*DELTA_PROPERTIES, *INDEXTABLES_PROPERTIES, *LAKELOG_PROPERTIES):
+        if key.lower().startswith(CHECKPOINT_FAMILIES):
+            short = key.removeprefix("spark.indextables.")
+            assert key in named or f"`{short}`" in below, key
+
+
+@pytest.mark.parametrize("row", properties(), ids=lambda row: row[0] or row[1])
+def test_a_default_of_the_readme_is_the_one_that_counts(row: list[str]) -> None:
+    keys = {"delta": [f"delta.{row[0]}", f"spark.indextables.{row[1]}"]}
+    keys["indextables"] = keys["delta"][1:]
+    for form, default in zip(("delta", "indextables"), row[2:4], strict=True):
+        for key in keys[form]:
+            if key.endswith(".") or default in {"", "none"} or default.startswith("as "):
+                continue
+            value = f"interval {default}" if default[-1] in "ks" and " " in default else default
+            if value != default and key.startswith("spark."):
+                value = str(parse_interval_ms(value))
+            assert CheckpointOptions.of({key: value}, form) == CheckpointOptions.of({}, form), key
+            if value.isdecimal():
+                other = CheckpointOptions.of({key: str(int(value) + 1)}, form)
+                assert other != CheckpointOptions.of({}, form), key
 
 
 def test_links_of_the_readme_point_at_files() -> None:
