@@ -302,6 +302,11 @@ class Dialect(Protocol):
         ...
 
     @property
+    def pointer_path(self) -> str:
+        """The pointer, relative to the table root."""
+        ...
+
+    @property
     def default_protocol(self) -> tuple[int, int] | None:
         """(minReaderVersion, minWriterVersion) of a log without a protocol action; None refuses
         such a log.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from lakelog.errors import VersionNotFoundError
+from lakelog.errors import LakelogError, VersionNotFoundError
 from lakelog.formats.base import CommitFile, Dialect, LogListing
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.log.segment import latest_version, rebuildable
@@ -51,6 +51,16 @@ class Log:
     def list_since(self, version: int) -> LogListing:
         """Commits and checkpoints at `version` and above."""
         return self.dialect.list_log(self.store, hint=False, start=version)
+
+    def pointed_version(self) -> int | None:
+        """The version that the pointer names, whether or not a checkpoint stands there; None where
+        there is no pointer, or none that can be read. A hint.
+        """
+        try:
+            content = self.store.read(self.dialect.pointer_path)
+        except LakelogError:
+            return None
+        return self.dialect.pointed_version(content)
 
     def latest_version(self) -> int:
         """The greatest version in the log.

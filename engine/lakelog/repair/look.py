@@ -22,7 +22,7 @@ Source: Delta protocol, Checkpoints; Last Checkpoint File; Version Checksum File
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import polars as pl
@@ -34,8 +34,9 @@ from lakelog.errors import CorruptionError, LakelogError, NotFoundError, Unsuppo
 from lakelog.formats.base import Checkpoint, LogListing
 from lakelog.log.context import Log
 from lakelog.log.opening import table_ids
-from lakelog.log.segment import latest_version
+from lakelog.log.segment import choose_segment, latest_version
 from lakelog.log.snapshot import Snapshot
+from lakelog.log.state import State
 from lakelog.retention.vacuum import Progress
 
 WRITE, DELETE, REMOVE, REFUSE, KEEP = "write", "delete", "remove", "refuse", "keep"
@@ -117,7 +118,9 @@ def _why_unsound(log: Log, report: VerifyReport) -> str | None:
     return None
 
 
-def look_at_pointer(log: Log, listing: LogListing, unsound: set[Checkpoint]) -> Iterator[Finding]:
+def look_at_pointer(
+    log: Log, listing: LogListing, unsound: Collection[Checkpoint]
+) -> Iterator[Finding]:
     """Compare the pointer with the newest checkpoint that is sound, or will be.
 
     Args:
@@ -125,7 +128,7 @@ def look_at_pointer(log: Log, listing: LogListing, unsound: set[Checkpoint]) -> 
         listing: All of it.
         unsound: Checkpoints that are not, and cannot be made again.
     """
-    path = pointer_path(log)
+    path = log.dialect.pointer_path
     sound = [c for c in listing.checkpoints if c not in unsound]
     newest = sound[-1] if sound else None
     try:
@@ -157,13 +160,16 @@ def look_at_pointer(log: Log, listing: LogListing, unsound: set[Checkpoint]) -> 
         yield Finding("pointer", path, newest.version, problem, WRITE, why, newest)
 
 
-def pointer_path(log: Log) -> str:
-    """Where the pointer stands, relative to the table root."""
-    return f"{log.dialect.log_folder}/_last_checkpoint"
+def look_at_checksums(
+    log: Log, listing: LogListing, unsound: Collection[Checkpoint]
+) -> Iterator[Finding]:
+    """Compare the checksums of the latest version and of those with checkpoints with replay.
 
-
-def look_at_checksums(log: Log, listing: LogListing) -> Iterator[Finding]:
-    """Compare the checksums of the latest version and of those with checkpoints with replay."""
+    Args:
+        log: The log.
+        listing: All of it.
+        unsound: Checkpoints that replay does not begin with.
+    """
     if log.dialect.name != "delta":
         return
     folder = log.dialect.log_folder
@@ -178,7 +184,9 @@ def look_at_checksums(log: Log, listing: LogListing) -> Iterator[Finding]:
     for version in sorted(asked & recorded):
         path = f"{folder}/{version:020d}.crc"
         try:
-            compared = Snapshot.open(log, version).version_checksum()
+            segment = choose_segment(listing, version, table=log.table, excluded=unsound)
+            state = State.of(log, segment, excluded=tuple(unsound))
+            compared = Snapshot(state).version_checksum()
         except LakelogError as error:
             why = f"the version cannot be read: {error.message}"
             yield Finding("checksum", path, version, "it cannot be checked", REFUSE, why)

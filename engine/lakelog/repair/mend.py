@@ -33,7 +33,6 @@ from lakelog.repair.look import (
     look_at_files,
     look_at_log,
     look_at_pointer,
-    pointer_path,
 )
 from lakelog.retention.inventory import inventory
 from lakelog.retention.quarantine import Quarantine
@@ -171,7 +170,8 @@ class Repair:
         lost = {f.checkpoint for f in checkpoints if f.action == REFUSE and f.checkpoint}
         found += checkpoints
         found += look_at_pointer(self.log, listing, lost)
-        found += look_at_checksums(self.log, listing)
+        wrong = {f.checkpoint for f in checkpoints if f.action != KEEP and f.checkpoint}
+        found += look_at_checksums(self.log, listing, wrong)
         if (self.check_files or self.remove_missing) and not any(f.kind == "log" for f in found):
             listed = listed_files(self.log, self.files)
             found += look_at_files(self.log, listed, remove=self.remove_missing)
@@ -265,7 +265,7 @@ class _Work:
     def point(self, finding: Finding) -> None:
         """Let the pointer name the newest sound checkpoint, or nothing."""
         log = self._log
-        log.store.delete(pointer_path(log))
+        log.store.delete(log.dialect.pointer_path)
         if finding.action == DELETE:
             return
         complete = log.list_all().checkpoints

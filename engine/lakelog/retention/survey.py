@@ -32,7 +32,6 @@ from lakelog.log.snapshot import Snapshot
 from lakelog.retention import horizon as horizons
 from lakelog.retention.horizon import Commits, Facts, Horizon, Retention
 from lakelog.retention.inventory import HidingStore, ListedStore, inventory, walk_log
-from lakelog.retention.pointers import pointed_version
 from lakelog.retention.proof import whole_problem
 from lakelog.storage.base import FileEntry
 
@@ -147,7 +146,7 @@ def survey(
         now_ms,
         retention,
         complete,
-        pointed_version(log),
+        log.pointed_version(),
         horizons.contiguous_to(commits, horizon.checkpoint or 0),
         protected,
     )

@@ -52,6 +52,7 @@ class DeltaDialect:
 
     name = "delta"
     log_folder = LOG_FOLDER
+    pointer_path = LAST_CHECKPOINT
     default_protocol = None
     reconciled_checkpoints = True
 

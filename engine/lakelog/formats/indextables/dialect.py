@@ -43,6 +43,7 @@ class IndexTablesDialect:
 
     name = "indextables"
     log_folder = listing.LOG_FOLDER
+    pointer_path = listing.LAST_CHECKPOINT
 
     default_protocol: tuple[int, int] | None = (DEFAULT_PROTOCOL_VERSION, DEFAULT_PROTOCOL_VERSION)
     reconciled_checkpoints = False
