@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakelog
+from lakelog import contract
+from lakelog.checkpoint.compare import Comparison
 from lakelog.checkpoint.verify import VerifyReport, verify_checkpoint
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import (
@@ -32,6 +34,7 @@ from tests.checkpoint.tables import (
     log_at,
     make,
 )
+from tests.commit import making
 
 
 def written(kind: Kind, tmp_path: Path) -> tuple[Path, Log, tuple[str, ...]]:
@@ -186,6 +189,18 @@ def test_tombstones_that_expire_later_do_not_make_it_wrong(as_json: bool, tmp_pa
     report = verify_checkpoint(later)
     assert report.is_proved
     assert "remove" not in report.found.counts
+
+
+def test_empty_tags_are_none_at_all(tmp_path: Path) -> None:
+    _, log, _ = written(CLASSIC, tmp_path)
+    proof = Comparison("delta", ("path", "tags"), contract.Struct(()), empty_tags=False)
+    row = {"actionType": "add", "path": "a"}
+    empty: dict[str, object] = {**row, "tags": {}}
+    none: dict[str, object] = {**row, "tags": None}
+    full = {**row, "tags": {"k": "v"}}
+    sums = [proof.digest(making.rows(each)) for each in (empty, none, full)]
+    assert sums[0] == sums[1] != sums[2]
+    assert verify_checkpoint(log).is_proved
 
 
 def test_a_clock_that_was_set_back_does_not_make_it_wrong(tmp_path: Path) -> None:

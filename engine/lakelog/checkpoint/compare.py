@@ -15,14 +15,16 @@ Source: Delta protocol, Checkpoints; Action Reconciliation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
+import pyarrow as pa
 
 from lakelog import actions, contract
 from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, CheckpointPlan
+from lakelog.formats.delta.checkpoint_typed import file_action_columns
 from lakelog.formats.digest import Digest, digest, kept_columns, row_hashes
 from lakelog.log.files import statistics_text
 from lakelog.log.replay import last_of
@@ -49,7 +51,10 @@ class Comparison:
         schema: The table's schema.
         mapping: Its column mapping mode.
         typed: Whether statistics count as typed values, in place of text.
+        kept: Type of the struct of typed statistics that limits which of these count: writers make
+            none of booleans, and of columns that are not indexed. None for all.
         tombstone: Columns by which a tombstone counts; None for all that it has.
+        empty_tags: Whether empty tags are something else than none; some writers put them in.
     """
 
     format: str
@@ -57,7 +62,9 @@ class Comparison:
     schema: contract.Struct
     mapping: str = "none"
     typed: bool = False
+    kept: pl.DataType | None = None
     tombstone: tuple[str, ...] | None = None
+    empty_tags: bool = True
 
     @staticmethod
     def of(plan: CheckpointPlan, format: str, columns: Sequence[str]) -> Comparison:  # noqa: A002
@@ -79,6 +86,13 @@ class Comparison:
             if typed:
                 wanted[STRUCT_STATISTICS] = None
         return Comparison(format, tuple(wanted), plan.schema, plan.mapping, typed)
+
+    def limited(self, plan: CheckpointPlan, configuration: Mapping[str, str | None]) -> Comparison:
+        """The same, with the typed statistics that a writer of Delta makes under properties."""
+        _, copies = file_action_columns(plan, configuration)
+        if copies is None or not self.typed:
+            return self
+        return replace(self, kept=pl.Series(pa.array([], type=copies.statistics)).dtype)
 
     @cached_property
     def counted(self) -> Mapping[str, tuple[str, ...]]:
@@ -117,6 +131,8 @@ class Comparison:
             made += self._typed(frame)
         elif kind == "add" and STRUCT_STATISTICS in frame.columns:
             made.append(statistics_text(frame))
+        if not self.empty_tags and "tags" in frame.columns:
+            made.append(_without_empty(frame["tags"]))
         return frame.with_columns(made) if made else frame
 
     def _typed(self, frame: pl.DataFrame) -> list[pl.Series]:
@@ -132,17 +148,49 @@ class Comparison:
                 found = pl.DataFrame(
                     [found[c].zip_with(structs.is_not_null(), parsed[c]) for c in found.columns]
                 )
-        return [found[column].alias(_TYPED_PREFIX + column) for column in TYPED]
+        named = [found[column].alias(_TYPED_PREFIX + column) for column in TYPED]
+        return named if self.kept is None else self._limited(named, self.kept)
+
+    def _limited(self, typed: list[pl.Series], kept: pl.DataType) -> list[pl.Series]:
+        """Typed statistics without those that a struct of this type has no place for."""
+        there = pl.DataFrame([_one_of_each(kept).alias(STRUCT_STATISTICS)])
+        found = replace(self, kept=None)._typed(there)
+        return [_limited(*both) for both in zip(typed, found, strict=True)]
 
     def typed_copies_differ(self, frame: pl.DataFrame) -> bool:
         """Whether typed statistics of adds say something else than the text beside them."""
         sample = frame.filter(frame[STRUCT_STATISTICS].is_not_null())
-        counted = [_TYPED_PREFIX + column for column in TYPED]
+        own = replace(self, kept=sample.schema[STRUCT_STATISTICS])
         both = [
-            pl.DataFrame([sample["actionType"], *self._typed(sample.drop(column))])
-            for column in ("stats", STRUCT_STATISTICS)
+            pl.DataFrame([sample["actionType"], *own._typed(form)])
+            for form in (sample.drop("stats"), sample.drop(STRUCT_STATISTICS))
         ]
+        counted = [_TYPED_PREFIX + column for column in TYPED]
         return digest(both[0], counted) != digest(both[1], counted)
+
+
+def _one_of_each(dtype: pl.DataType) -> pl.Series:
+    """One value of a type, with no null in it."""
+    if isinstance(dtype, pl.Struct):
+        fields = [_one_of_each(cast(pl.DataType, f.dtype)).alias(f.name) for f in dtype.fields]
+        return pl.DataFrame(fields).to_struct()
+    if dtype == pl.String:
+        return pl.Series([""])
+    return pl.Series([0], dtype=pl.Int32).cast(dtype)
+
+
+def _limited(values: pl.Series, there: pl.Series) -> pl.Series:
+    """Values without the leaves that are null in the one value of `there`."""
+    if isinstance(values.dtype, pl.Struct):
+        fields = zip(values.struct.unnest(), there.struct.unnest(), strict=True)
+        kept = [_limited(*both) for both in fields]
+        return pl.DataFrame(kept).to_struct(values.name) if kept else values
+    return values if there[0] is not None else values.clear(values.len())
+
+
+def _without_empty(maps: pl.Series) -> pl.Series:
+    frame = maps.to_frame()
+    return frame.select(pl.when(pl.col(maps.name).map.len() > 0).then(maps.name)).to_series()
 
 
 def with_protocol(meta: pl.DataFrame, default: tuple[int, int] | None) -> pl.DataFrame:

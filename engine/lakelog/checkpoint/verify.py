@@ -403,7 +403,7 @@ class _Proof:
                 raise
         kept = tuple(c for c in columns if c not in _ORIGIN)
         mapping = state.metadata.column_mapping_mode if format_ == "delta" else "none"
-        return Comparison(format_, kept, schema, mapping, tombstone=_TOMBSTONE)
+        return Comparison(format_, kept, schema, mapping, tombstone=_TOMBSTONE, empty_tags=False)
 
     def _source(self, state: State) -> Source:
         return Source(state, memory_limit=self.memory_limit, now_ms=self.now_ms)

@@ -1,0 +1,260 @@
+"""Checkpoints under faults: whatever fails, and whenever, the table reads as before, no checkpoint
+is half there, and the next attempt succeeds.
+
+Each layout is written again and again, failing at the first operation of the store, then at the
+second, and so on until it succeeds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from lakelog.checkpoint.verify import verify_one
+from lakelog.checkpoint.write import write_checkpoint
+from lakelog.errors import CheckpointWriteError, LakelogError, UnavailableError
+from lakelog.log.snapshot import Snapshot
+from lakelog.storage import LogStore, open_store
+from lakelog.storage.inject import WRITES, Fault, InjectingStore, Rule
+from lakelog.storage.inject import Kind as Operation
+from tests.checkpoint.tables import (
+    CLASSIC,
+    EARLIER,
+    FLATTENED_PARTS,
+    JSON,
+    JSON_PARTS,
+    KINDS,
+    LATEST,
+    MULTIPART,
+    V2_JSON,
+    Kind,
+    log_at,
+    make,
+    over,
+    state_of,
+)
+
+HIDDEN = re.compile(r"\.lakelog-[0-9a-f]{32}\.tmp")
+ORPHAN = re.compile(
+    r"_sidecars/[0-9a-f-]{36}\.parquet"  # that no manifest names
+    r"|\d{20}\.checkpoint\.\d{10}\.\d{10}\.parquet"  # parts, not all of them
+    r"|\d{20}\.checkpoint\.[0-9a-f]{12}\.\d{5}\.json"
+    r"|_checkpoints/\d{20}\.checkpoint\.(json|\d{10}\.\d{10}\.parquet)"
+)
+RUNS: list[tuple[Fault, Sequence[Operation], int | None]] = [
+    ("fail", (), 1),
+    ("fail", WRITES, None),
+    ("unknown", WRITES, 1),
+    ("unknown", ("move",), None),
+    ("lost", WRITES, 1),
+    ("lost", ("move", "put"), None),
+    ("late", WRITES, 1),
+    ("late", ("move", "put"), None),
+]
+
+
+def names(root: Path, kind: Kind) -> set[str]:
+    folder = root / kind.dialect.log_folder
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+def contents(root: Path, kind: Kind) -> dict[str, bytes]:
+    folder = root / kind.dialect.log_folder
+    return {name: (folder / name).read_bytes() for name in names(root, kind)}
+
+
+def check(root: Path, kind: Kind, before: Any, earlier: dict[str, bytes], report: Any) -> None:
+    """The table is what it was, and each checkpoint that can be seen is right."""
+    if report is None and contents(root, kind) == earlier:
+        return
+    log = log_at(root, kind.dialect)
+    assert state_of(log) == before
+    listing = log.list_all()
+    for checkpoint in (c for c in listing.checkpoints if c.version == LATEST):
+        verdict = verify_one(log, checkpoint)
+        assert verdict.verdict == "proved", verdict
+    folder = root / kind.dialect.log_folder
+    for name, content in earlier.items():
+        if name != "_last_checkpoint":
+            assert (folder / name).read_bytes() == content
+    pointed = kind.dialect.pointed_version((folder / "_last_checkpoint").read_bytes())
+    seen = {c.version for c in listing.checkpoints}
+    assert pointed in {EARLIER, LATEST} & seen
+    if report is not None:
+        assert LATEST in seen
+        assert report.version == LATEST
+    named = {p for c in listing.checkpoints for p in c.paths}
+    for name in names(root, kind) - set(earlier):
+        if name == f"{LATEST:020d}.crc":
+            compared = Snapshot.open(log, LATEST).version_checksum()
+            assert compared is not None
+            assert compared["agrees"].all()
+            continue
+        path = f"{kind.dialect.log_folder}/{name}"
+        assert path in named or HIDDEN.fullmatch(name) or ORPHAN.fullmatch(name), name
+
+
+def attempt(store: LogStore, kind: Kind) -> Any:
+    try:
+        return write_checkpoint(over(store, kind.dialect), layout=kind.layout, options=kind.options)
+    except UnavailableError:
+        return None
+
+
+CASES = [
+    pytest.param(kind, *run, id=f"{kind}-{run[0]}-{'-'.join(run[1]) or 'all'}-{run[2]}")
+    for kind in KINDS
+    for run in RUNS
+    # Several files, and files that name others, are where the faults can differ.
+    if kind in (MULTIPART, V2_JSON, FLATTENED_PARTS) or run in (RUNS[0], RUNS[4])
+]
+
+
+@pytest.mark.parametrize(("kind", "fault", "operations", "times"), CASES)
+def test_whatever_fails_the_table_reads_as_before(
+    kind: Kind, fault: Fault, operations: Sequence[Operation], times: int | None, tmp_path: Path
+) -> None:
+    whole = make(kind, tmp_path / "whole")
+    before = state_of(log_at(whole, kind.dialect))
+    earlier = contents(whole, kind)
+    for nth in count(1):
+        root = tmp_path / str(nth)
+        shutil.copytree(whole, root)
+        rule = Rule(fault, operations, nth, times)
+        store = InjectingStore(open_store(str(root)), [rule])
+        report = attempt(store, kind)
+        store.arrive()
+        check(root, kind, before, earlier, report)
+        if report is None and names(root, kind) != set(earlier):
+            again = write_checkpoint(
+                log_at(root, kind.dialect), layout=kind.layout, options=kind.options
+            )
+            assert again.verified
+            check(root, kind, before, earlier, again)
+        shutil.rmtree(root)
+        done = sum(1 for name, _ in store.operations if not operations or name in operations)
+        if done < nth:
+            assert report is not None
+            break
+    assert nth > 1
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+class DyingStore(InjectingStore):
+    """A store of a process that dies before its nth write, or just after it was done: from then on
+    nothing is asked of it any more.
+    """
+
+    def __init__(self, store: LogStore, nth: int, *, after: bool) -> None:
+        super().__init__(store)
+        self._left = nth
+        self._after = after
+        self.died = False
+
+    def _begin(self, kind: Operation, path: str, trips: int = 1) -> Fault | None:
+        if self.died:
+            raise Died
+        if kind in WRITES:
+            self._left -= 1
+            if self._left == 0 and not self._after:
+                self._die()
+            if self._left < 0:
+                self._die()
+        return super()._begin(kind, path, trips)
+
+    def _die(self) -> NoReturn:
+        self.died = True
+        raise Died
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_process_that_dies_leaves_nothing_that_is_seen(
+    kind: Kind, after: bool, tmp_path: Path
+) -> None:
+    whole = make(kind, tmp_path / "whole")
+    before = state_of(log_at(whole, kind.dialect))
+    earlier = contents(whole, kind)
+    for nth in count(1):
+        root = tmp_path / str(nth)
+        shutil.copytree(whole, root)
+        store = DyingStore(open_store(str(root)), nth, after=after)
+        report = None
+        with contextlib.suppress(Died):
+            report = attempt(store, kind)
+        check(root, kind, before, earlier, report)
+        if report is None and names(root, kind) != set(earlier):
+            again = write_checkpoint(
+                log_at(root, kind.dialect), layout=kind.layout, options=kind.options
+            )
+            assert again.verified
+            check(root, kind, before, earlier, again)
+        if not store.died:
+            break
+    assert nth > 1
+
+
+def test_a_failed_removal_does_not_hide_what_failed_first(tmp_path: Path) -> None:
+    root = make(CLASSIC, tmp_path / "t")
+    rules = [Rule("fail", "move", times=None), Rule("fail", "delete", times=None)]
+    store = InjectingStore(open_store(str(root)), rules)
+    with pytest.raises(CheckpointWriteError, match="could not be given its name") as failed:
+        write_checkpoint(over(store, CLASSIC.dialect))
+    assert isinstance(failed.value.__cause__, UnavailableError)
+    assert ("delete", failed.value.path) not in store.operations
+    left = names(root, CLASSIC)
+    assert any(map(HIDDEN.fullmatch, left))
+
+
+def test_a_part_that_fails_takes_back_those_that_have_their_names(tmp_path: Path) -> None:
+    root = make(MULTIPART, tmp_path / "t")
+    before = names(root, MULTIPART)
+    store = InjectingStore(open_store(str(root)), [Rule("fail", "move", 2, None)])
+    with pytest.raises(CheckpointWriteError):
+        write_checkpoint(over(store, MULTIPART.dialect), layout="multipart")
+    assert names(root, MULTIPART) == before
+
+
+@pytest.mark.parametrize("kind", [CLASSIC, V2_JSON, JSON, FLATTENED_PARTS], ids=str)
+def test_a_checkpoint_whose_pointer_cannot_be_written_is_published_all_the_same(
+    kind: Kind, tmp_path: Path
+) -> None:
+    root = make(kind, tmp_path / "t")
+    rule = Rule("fail", "put", times=None, path="*_last_checkpoint")
+    store = InjectingStore(open_store(str(root)), [rule])
+    report = write_checkpoint(over(store, kind.dialect), layout=kind.layout, options=kind.options)
+    assert not report.pointer_moved
+    assert any("pointer" in note for note in report.notes)
+    assert log_at(root, kind.dialect).list_all().checkpoints[-1].version == LATEST
+
+
+def test_a_pointer_that_cannot_be_read_stays(tmp_path: Path) -> None:
+    root = make(CLASSIC, tmp_path / "t")
+    pointer = root / "_delta_log" / "_last_checkpoint"
+    before = pointer.read_bytes()
+    rule = Rule("fail", "read", 2, None, path="*_last_checkpoint")  # opening reads it first
+    store = InjectingStore(open_store(str(root)), [rule])
+    report = write_checkpoint(over(store, CLASSIC.dialect))
+    assert not report.pointer_moved
+    assert pointer.read_bytes() == before
+
+
+def test_a_store_that_takes_no_commits_takes_no_checkpoint(tmp_path: Path) -> None:
+    root = make(JSON_PARTS, tmp_path / "t")
+
+    class ReadOnly(InjectingStore):
+        def upload(self, path: str) -> NoReturn:
+            raise LakelogError("read only", path=path)
+
+    with pytest.raises(LakelogError, match="read only"):
+        write_checkpoint(over(ReadOnly(open_store(str(root))), JSON_PARTS.dialect))
