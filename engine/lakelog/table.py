@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lakelog.checkpoint.replicate import ReplicaReport, replicate
 from lakelog.checkpoint.schedule import Scheduler
-from lakelog.checkpoint.write import write_checkpoint
 from lakelog.commit.create import create_table
 from lakelog.commit.head import Heads
 from lakelog.commit.runtime import Runtime
@@ -27,13 +25,15 @@ from lakelog.log.properties import read_limits
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
 from lakelog.retention.hourly import HourlyCleanup
-from lakelog.retention.vacuum import Progress
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import BoundedStore, ReadLimits, bounded
 from lakelog.upkeep import Upkeep, check_version
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from lakelog.checkpoint.replicate import ReplicaReport
+    from lakelog.retention.vacuum import Progress
 
 DIALECTS: tuple[Dialect, ...] = (delta.DIALECT, indextables.DIALECT)
 
@@ -254,6 +254,8 @@ class Table(Upkeep):
             UnsupportedStoreError: The location cannot be written safely.
             CheckpointWriteError: It could not be written; what was there before is as it was.
         """
+        from lakelog.checkpoint.replicate import replicate
+
         store = open_store(_without_log_folder(os.fspath(location)), storage_options)
         other = Log(store, self._log.dialect, self._log.clock)
         return replicate(self._log, other, version, progress)
@@ -364,11 +366,13 @@ def create(
 def _handle(log: Log, runtime: Runtime, *, upkeep: bool) -> Table:
     if not upkeep or log.store.refusal is not None:
         return Table(log, runtime)
-    scheduler = Scheduler(
-        log,
-        lambda version, check: write_checkpoint(log, version, progress=lambda *_: check()),
-        cleanup=HourlyCleanup(log, runtime.monotonic),
-    )
+
+    def write(version: int, check: Callable[[], None]) -> object:
+        from lakelog.checkpoint.write import write_checkpoint
+
+        return write_checkpoint(log, version, progress=lambda *_: check())
+
+    scheduler = Scheduler(log, write, cleanup=HourlyCleanup(log, runtime.monotonic))
     return Table(log, replace(runtime, on_commit=scheduler.after_commit), scheduler)
 
 

@@ -12,24 +12,25 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from lakelog.checkpoint.checksum import ChecksumReport, write_checksum
-from lakelog.checkpoint.compaction import CompactionReport, compact_log
-from lakelog.checkpoint.plan import AUTO
-from lakelog.checkpoint.report import CheckpointReport
-from lakelog.checkpoint.schedule import Scheduler
-from lakelog.checkpoint.verify import VerifyReport, verify_checkpoint
-from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
 from lakelog.log.properties import Duration, to_duration_ms
-from lakelog.repair.mend import Repair, RepairPlan, RepairReport
-from lakelog.retention.cleanup import CleanupPlan, CleanupReport, Request, plan_cleanup
-from lakelog.retention.quarantine import purge, quarantines, undo
-from lakelog.retention.simulate import Proposal, Proposed, proposals, simulate
-from lakelog.retention.vacuum import Progress, Vacuum, VacuumPlan, VacuumReport
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from lakelog.checkpoint.checksum import ChecksumReport
+    from lakelog.checkpoint.compaction import CompactionReport
+    from lakelog.checkpoint.report import CheckpointReport
+    from lakelog.checkpoint.schedule import Scheduler
+    from lakelog.checkpoint.verify import VerifyReport
+    from lakelog.repair.mend import RepairPlan, RepairReport
+    from lakelog.retention.cleanup import CleanupPlan, CleanupReport
+    from lakelog.retention.simulate import Proposed
+    from lakelog.retention.vacuum import Progress, VacuumPlan, VacuumReport
+
+# Each of the methods imports what it does its work with: most handles only read, and opening one
+# is to be quick.
 
 
 class Upkeep(ABC):
@@ -59,7 +60,7 @@ class Upkeep(ABC):
     def checkpoint(
         self,
         version: int | None = None,
-        layout: str = AUTO,
+        layout: str = "auto",
         memory_limit: int | None = None,
         verify: bool = True,
         *,
@@ -97,6 +98,8 @@ class Upkeep(ABC):
 
         Memory: without a limit, the actions of the commits above the checkpoint below.
         """
+        from lakelog.checkpoint.write import write_checkpoint
+
         check_version(version)
         with self._scheduler.turn() if self._scheduler is not None else nullcontext():
             report = write_checkpoint(
@@ -132,6 +135,8 @@ class Upkeep(ABC):
             UnsupportedFeatureError: The table needs what lakelog does not honour.
             UnavailableError: The store failed.
         """
+        from lakelog.checkpoint.verify import verify_checkpoint
+
         check_version(version)
         return verify_checkpoint(self._log, version, memory_limit=memory_limit)
 
@@ -158,6 +163,8 @@ class Upkeep(ABC):
             UnsupportedStoreError: Nothing can be written safely at this place.
             UnavailableError: The store failed.
         """
+        from lakelog.checkpoint.checksum import write_checksum
+
         check_version(version)
         return write_checksum(self._log, version, memory_limit=memory_limit)
 
@@ -183,6 +190,8 @@ class Upkeep(ABC):
 
         Memory: without a limit, the file actions of the range.
         """
+        from lakelog.checkpoint.compaction import compact_log
+
         return compact_log(self._log, a, b, memory_limit=memory_limit)
 
     def vacuum(
@@ -221,6 +230,8 @@ class Upkeep(ABC):
 
         Memory: eight bytes for each file that is needed, and the rows of the plan.
         """
+        from lakelog.retention.vacuum import Vacuum
+
         asked = Vacuum(
             self._log,
             _ms(retention),
@@ -279,6 +290,8 @@ class Upkeep(ABC):
 
         Source: Delta protocol, Metadata Cleanup; specification 001, 3.3.
         """
+        from lakelog.retention.cleanup import Request, plan_cleanup
+
         request = Request(
             quarantine,
             _ms(retention),
@@ -292,16 +305,22 @@ class Upkeep(ABC):
 
     def undo_cleanup(self, quarantine: str) -> pl.DataFrame:
         """Move the files of a quarantine back; see `lakelog.retention.quarantine.undo`."""
+        from lakelog.retention.quarantine import undo
+
         return undo(self._log, quarantine)
 
     def quarantines(self) -> pl.DataFrame:
         """The quarantines that hold files; see `lakelog.retention.quarantine.quarantines`."""
+        from lakelog.retention.quarantine import quarantines
+
         return quarantines(self._log)
 
     def purge_quarantines(self, older_than: Duration) -> pl.DataFrame:
         """Delete for good what was moved to quarantine so long ago; gives the quarantines that
         went. See `lakelog.retention.quarantine.purge`.
         """
+        from lakelog.retention.quarantine import purge
+
         return purge(self._log, to_duration_ms(older_than))
 
     def simulate_retention(
@@ -338,6 +357,8 @@ class Upkeep(ABC):
 
         Memory: the listing of the log folder, the tombstones, and the paths of the live files.
         """
+        from lakelog.retention.simulate import Proposal, proposals, simulate
+
         tried = proposals(log_retention, deleted_file_retention, checkpoint_retention)
         return simulate(self._log, tried if tried != [Proposal()] else [], consumers)
 
@@ -373,6 +394,8 @@ class Upkeep(ABC):
 
         Memory: as `verify`.
         """
+        from lakelog.repair.mend import Repair
+
         asked = Repair(self._log, self._remove, check_files, remove_missing, inventory, progress)
         return asked.plan() if plan else asked.apply(strict=strict)
 

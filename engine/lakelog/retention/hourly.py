@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from lakelog.log.context import Log
-from lakelog.retention.cleanup import CleanupReport, Request, plan_cleanup
+
+if TYPE_CHECKING:
+    from lakelog.retention.cleanup import CleanupReport
 
 PAUSE_S = 3600.0
 """Seconds from one cleanup to the next: what may go changes at midnight, and with age."""
@@ -30,6 +33,8 @@ class HourlyCleanup:
         Raises:
             LakelogError: As `CleanupPlan.apply`; the next attempt is an hour away.
         """
+        from lakelog.retention.cleanup import Request, plan_cleanup
+
         if self._monotonic() < self._not_before_s:
             return None
         self._not_before_s = self._monotonic() + PAUSE_S
