@@ -312,13 +312,17 @@ def test_a_wrong_checkpoint_of_the_same_name_is_replaced_by_a_right_one(tmp_path
     report = write_checkpoint(log)
     file = root / report.paths[0]
     table = pq.read_table(file)
-    pq.write_table(table[: table.num_rows - 3], file)
+    rows = [
+        n for n, row in enumerate(table["add"].to_pylist()) if row is None or row["size"] != 201
+    ]
+    assert len(rows) == table.num_rows - 1
+    pq.write_table(table.take(rows), file)
     again = write_checkpoint(log)
     assert (again.reused, again.verified) == (False, True)
     assert state_of(log) == before
     kept = write_checkpoint(log)
     assert kept.reused
-    assert kept.digest.counts == again.digest.counts
+    assert kept.num_adds == again.num_adds
 
 
 def test_a_wrong_v2_checkpoint_goes_when_a_right_one_is_there(tmp_path: Path) -> None:

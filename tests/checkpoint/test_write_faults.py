@@ -41,7 +41,7 @@ from tests.checkpoint.tables import (
     state_of,
 )
 
-HIDDEN = re.compile(r"\.lakelog-[0-9a-f]{32}\.tmp")
+HIDDEN = re.compile(r"(.*/)?\.lakelog-[0-9a-f]{32}\.tmp")
 ORPHAN = re.compile(
     r"_sidecars/[0-9a-f-]{36}\.parquet"  # that no manifest names
     r"|\d{20}\.checkpoint\.\d{10}\.\d{10}\.parquet"  # parts, not all of them
