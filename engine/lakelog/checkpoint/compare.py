@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from lakelog import actions, contract
 from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, CheckpointPlan
-from lakelog.formats.delta.checkpoint_typed import file_action_columns
 from lakelog.formats.digest import Digest, digest, kept_columns, row_hashes
 from lakelog.log.files import statistics_text
 from lakelog.log.replay import last_of
@@ -87,12 +86,11 @@ class Comparison:
                 wanted[STRUCT_STATISTICS] = None
         return Comparison(format, tuple(wanted), plan.schema, plan.mapping, typed)
 
-    def limited(self, plan: CheckpointPlan, configuration: Mapping[str, str | None]) -> Comparison:
-        """The same, with the typed statistics that a writer of Delta makes under properties."""
-        _, copies = file_action_columns(plan, configuration)
-        if copies is None or not self.typed:
+    def limited_to(self, type_: pa.DataType | None) -> Comparison:
+        """The same, where typed statistics count only as far as a struct of this type goes."""
+        if not self.typed or type_ is None:
             return self
-        return replace(self, kept=pl.Series(pa.array([], type=copies.statistics)).dtype)
+        return replace(self, kept=pl.Series(pa.array([], type=type_)).dtype)
 
     @cached_property
     def counted(self) -> Mapping[str, tuple[str, ...]]:
@@ -154,7 +152,7 @@ class Comparison:
     def _limited(self, typed: list[pl.Series], kept: pl.DataType) -> list[pl.Series]:
         """Typed statistics without those that a struct of this type has no place for."""
         there = pl.DataFrame([_one_of_each(kept).alias(STRUCT_STATISTICS)])
-        found = replace(self, kept=None)._typed(there)
+        found = replace(self, kept=None)._typed(there)  # noqa: SLF001 - of the same class
         return [_limited(*both) for both in zip(typed, found, strict=True)]
 
     def typed_copies_differ(self, frame: pl.DataFrame) -> bool:
@@ -162,7 +160,7 @@ class Comparison:
         sample = frame.filter(frame[STRUCT_STATISTICS].is_not_null())
         own = replace(self, kept=sample.schema[STRUCT_STATISTICS])
         both = [
-            pl.DataFrame([sample["actionType"], *own._typed(form)])
+            pl.DataFrame([sample["actionType"], *own._typed(form)])  # noqa: SLF001
             for form in (sample.drop("stats"), sample.drop(STRUCT_STATISTICS))
         ]
         counted = [_TYPED_PREFIX + column for column in TYPED]
@@ -172,7 +170,7 @@ class Comparison:
 def _one_of_each(dtype: pl.DataType) -> pl.Series:
     """One value of a type, with no null in it."""
     if isinstance(dtype, pl.Struct):
-        fields = [_one_of_each(cast(pl.DataType, f.dtype)).alias(f.name) for f in dtype.fields]
+        fields = [_one_of_each(cast("pl.DataType", f.dtype)).alias(f.name) for f in dtype.fields]
         return pl.DataFrame(fields).to_struct()
     if dtype == pl.String:
         return pl.Series([""])

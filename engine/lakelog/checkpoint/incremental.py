@@ -79,6 +79,7 @@ from lakelog.formats.delta.fingerprints import (
     shape_of,
 )
 from lakelog.formats.delta.names import SIDECAR_FOLDER
+from lakelog.formats.delta.parquet import child_type
 from lakelog.formats.digest import Digest
 from lakelog.log import properties
 from lakelog.log.base import broken_checkpoint
@@ -213,7 +214,8 @@ class Incremental:
 
         Memory: a batch of the columns asked for.
         """
-        self._comparison = Comparison.of(self.plan, self._log.dialect.name, columns)
+        comparison = Comparison.of(self.plan, self._log.dialect.name, columns)
+        self._comparison = comparison.limited_to(child_type(self._schema, "add", STRUCT_STATISTICS))
         self._expected = Digest()
         found = dict.fromkeys((s.file.path for s in self.reuse.rewritten), Digest())
         read = (*actions.KEY, "actionType", *columns, *self._comparison.columns)

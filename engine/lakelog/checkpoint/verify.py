@@ -323,7 +323,7 @@ class _Proof:
         if found.bare == expected.bare:
             if not found.columns & {*_STATISTICS}:
                 return replace(report, verdict="proved", reason="it keeps no statistics")
-            typed = replace(comparison, typed=True)
+            typed = replace(comparison, typed=True, kept=self._kept_statistics(own[0], comparison))
             if self._digest(own[0], typed) == self._digest(other[0], typed):
                 reason = "statistics were spelled anew, and say the same"
                 return replace(report, verdict="proved", reason=reason)
@@ -338,6 +338,14 @@ class _Proof:
             self.most,
         )
         return replace(report, verdict="wrong", reason=reason, differences=rows)
+
+    def _kept_statistics(self, own: State, comparison: Comparison) -> pl.DataType | None:
+        """Type of the checkpoint's typed statistics, where it has no others."""
+        for frame in self._files(own, comparison):
+            if STRUCT_STATISTICS in frame.columns:
+                texts = actions.conform(frame, ("stats",)).to_series()
+                return frame.schema[STRUCT_STATISTICS] if texts.null_count() == len(texts) else None
+        return None
 
     def _reason(
         self,

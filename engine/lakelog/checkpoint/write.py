@@ -57,6 +57,7 @@ from lakelog.formats.base import (
     CheckpointWriter,
     StagedCheckpoint,
 )
+from lakelog.formats.delta.checkpoint_typed import file_action_columns
 from lakelog.formats.delta.checkpoint_writer import DeltaCheckpointWriter
 from lakelog.formats.delta.parquet import child_type
 from lakelog.formats.digest import Digest
@@ -244,6 +245,9 @@ class _Job:
         meta = with_protocol(source.meta, self.log.dialect.default_protocol)
         writer = self._writer(plan)
         comparison = Comparison.of(plan, self.log.dialect.name, writer.columns)
+        if comparison.typed:
+            _, copies = file_action_columns(plan, source.metadata.configuration)
+            comparison = comparison.limited_to(copies.statistics if copies is not None else None)
         if self.verify and isinstance(writer, DeltaCheckpointWriter):
             # Recorded with each sidecar, for later checkpoints to rest on: only what was proved.
             writer.digest_of = comparison.digest
