@@ -107,6 +107,10 @@ def checkpoint(
 
 def _checkpoint_facts(report: CheckpointReport) -> list[tuple[str, str]]:
     kept = f", {report.reused_files:,} of them kept" if report.reused_files else ""
+    files, size = count(report.parts, "file"), size_text(report.size_bytes)
+    written = (
+        f"nothing, it was there: {files}, {size}" if report.reused else f"{files}{kept}, {size}"
+    )
     proved = f"proved against replay in {seconds_text(report.verify_seconds)}"
     others = report.num_actions - report.num_adds - report.num_removes
     return [
@@ -115,10 +119,10 @@ def _checkpoint_facts(report: CheckpointReport) -> list[tuple[str, str]]:
         ("live files", f"{report.num_adds:,}"),
         ("tombstones", f"{report.num_removes:,}"),
         ("other actions", f"{others:,}"),
-        ("written", f"{count(report.parts, 'file')}{kept}, {size_text(report.size_bytes)}"),
+        ("written", written),
         ("verified", proved if report.verified else "no"),
         ("pointer", "moved here" if report.pointer_moved else "left where it was"),
-        ("cost", "it was there already" if report.reused else seconds_text(report.seconds)),
+        ("cost", seconds_text(report.seconds)),
         *(("note", note) for note in report.notes),
     ]
 
@@ -226,7 +230,8 @@ def cleanup(target: Target, output: Output, *, apply: bool, **asked: Any) -> int
         summary = [size_text(found.size_bytes) + " may go", *_promise(found), _PLANNED]
     else:
         errors = found.errors
-        summary = [size_text(found.size_bytes) + " freed", *_promise(found)]
+        became = "freed" if found.quarantine is None else "in quarantine"
+        summary = [f"{size_text(found.size_bytes)} {became}", *_promise(found)]
         if found.quarantine is not None:
             summary.append(f"to undo: lakelog undo {target.path} {found.quarantine}")
     if found.checkpoint is not None:
