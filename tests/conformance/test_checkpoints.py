@@ -1,0 +1,161 @@
+"""Checkpoints of every table of the corpus that lakelog may write one for: the state before is the
+state after, read from the new checkpoint, and `deltalake` agrees where it could read before.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+import lakelog
+from lakelog.errors import (
+    InvalidInputError,
+    InvalidPropertyError,
+    LakelogError,
+    LakelogWarning,
+)
+from tests.conformance.tables import delta_path, delta_tables, each, indextables, snapshot_facts
+from tests.conftest import find_corpus
+from tests.model.compare import differences, normal, rows_of
+
+pytestmark = pytest.mark.corpus
+
+DELTA = delta_tables()
+INDEXTABLES = indextables()
+ASKED = ("auto", "multipart", "v2-json", "v2-parquet")
+APPLICATIONS_EXPIRE = "delta.setTransactionRetentionDuration"
+NO_TEXT = "delta.checkpoint.writeStatsAsJson"
+APART = ("stats", "dataChange", "tags")
+OVERWRITTEN = "kernel-rs__parquet_row_group_skipping"
+"""Its own checkpoint is not the replay of its commits; see `test_delta`."""
+
+
+@pytest.fixture(autouse=True)
+def _log_warnings_are_for_damage() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakelogWarning)
+        yield
+
+
+def copied(root: Path, folder: str, target: Path) -> Path:
+    """A copy of a table's log alone."""
+    shutil.copytree(root / folder, target / folder, copy_function=shutil.copyfile)
+    for each_ in (target, *target.rglob("*/")):
+        each_.chmod(0o755)
+    return target
+
+
+def state_of(table: lakelog.Table) -> dict[str, Any]:
+    """All that a checkpoint has to keep of the latest version."""
+    snapshot = table.snapshot()
+    files = snapshot.files()
+    configuration = snapshot.metadata.configuration
+    # What the table asks its checkpoints to leave out.
+    left_out = {"tombstones"} | ({"txn"} if APPLICATIONS_EXPIRE in configuration else set())
+    keeps_text = configuration.get(NO_TEXT, "true") == "true"
+    columns = set(files.collect_schema().names()) - {
+        "version",
+        "extra",
+        "stats",
+        "dataChange",
+        "tags",
+    }
+    return {
+        **{k: v for k, v in snapshot_facts(snapshot).items() if k not in left_out},
+        "rows": [normal(row, columns) for row in rows_of(files)],
+        "kept": {
+            (row["path"], row.get("dvId")): (
+                row.get("tags") or None,
+                _plain(row.get("stats")) if keeps_text else None,
+            )
+            for row in rows_of(files.select("path", "dvId", "stats", "tags"))
+        },
+    }
+
+
+def _plain(text: str | None) -> Any:
+    return None if text in {None, "null", "{}"} else json.loads(text or "")
+
+
+def peer_state(path: Path) -> list[tuple[Any, ...]] | None:
+    """Version and files as deltalake has them; None where it cannot read the table."""
+    try:
+        peer = DeltaTable(str(path))
+        actions = peer.get_add_actions()
+        columns = [actions.column(name).to_pylist() for name in ("path", "size_bytes")]
+    except BaseException as error:  # its panics are no Exceptions
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        return None
+    return [(peer.version(),), *sorted(zip(*columns, strict=True))]
+
+
+def _writable(entry: dict[str, Any]) -> bool:
+    known = entry["dir"].rpartition("/")[2] != OVERWRITTEN
+    return entry["verdict"] == "load" and not entry.get("packed") and known
+
+
+@each(DELTA, _writable)
+def test_a_delta_table_reads_the_same_from_a_checkpoint_of_ours(name: str, tmp_path: Path) -> None:
+    location = copied(delta_path(name), "_delta_log", tmp_path / "t")
+    before, peer_before = state_of(lakelog.open(location)), peer_state(location)
+    written = 0
+    for layout in ASKED:
+        table = lakelog.open(location)
+        try:
+            report = table.checkpoint(layout=layout)
+        except InvalidPropertyError:
+            assert "%" in str(table.snapshot().metadata.configuration[NO_TEXT])  # it is a template
+            return
+        except InvalidInputError:
+            assert layout != "auto"
+            continue
+        except LakelogError as refused:
+            if refused.kind != "unsupported_feature":
+                raise
+            return
+        written += not report.reused
+        assert report.num_adds == before["num_files"]
+        assert table.verify(report.version).verdict in {"proved", "unprovable"}
+        _check_alike(before, lakelog.open(location), layout)
+        if peer_before is not None:
+            assert peer_state(location) == peer_before, layout
+    commits = sorted((location / "_delta_log").glob("[0-9]*[0-9].json"))
+    for commit in commits[:-1] if written else ():
+        commit.unlink()
+    _check_alike(before, lakelog.open(location), "without the commits below")
+
+
+def _check_alike(before: dict[str, Any], table: lakelog.Table, what: str) -> None:
+    after = state_of(table)
+    assert not differences(before["rows"], after.pop("rows"), ("path", "dvId")), what
+    assert after == {k: v for k, v in before.items() if k != "rows"}, what
+
+
+@each(INDEXTABLES)
+def test_an_indextables_table_reads_the_same_from_a_checkpoint_of_ours(
+    name: str, tmp_path: Path
+) -> None:
+    root = find_corpus()
+    assert root is not None
+    location = copied(root / "indextables" / name, "_transaction_log", tmp_path / "t")
+    table = lakelog.open(location)
+    before = table.snapshot().files().sort("path").collect()
+    for layout in ("json", "flattened"):
+        report = table.checkpoint(layout=layout)
+        assert report.num_adds == before.height
+        again = lakelog.open(location)
+        assert again.verify(report.version).verdict in {"proved", "unprovable"}
+        rows = again.snapshot().files().sort("path").collect()
+        assert not differences(
+            [normal(row, set(before.columns) - {"version"}) for row in rows_of(before.lazy())],
+            [normal(row, set(before.columns) - {"version"}) for row in rows_of(rows.lazy())],
+            ("path",),
+        )
