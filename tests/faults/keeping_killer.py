@@ -1,0 +1,66 @@
+"""Runs keepers of a log that die: ``keeping_killer.py``, an order a line of JSON on standard input.
+
+An order names what is done, where, and after how long it is killed; the answer is its exit code.
+Each keeper is a fork of this process, which has imported everything and run nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+import warnings
+from typing import Any
+
+import lakelog.table
+
+
+def keep(order: dict[str, Any]) -> None:
+    """Do what is ordered, once."""
+    warnings.simplefilter("ignore", lakelog.errors.LakelogWarning)
+    table = lakelog.open(order["location"])
+    given = order["given"]
+    match order["does"]:
+        case "checkpoint":
+            table.checkpoint(**given)
+        case "cleanup":
+            table.cleanup(plan=False, retention=0, checkpoint_retention=0, **given)
+        case "repair":
+            table.repair(plan=False)
+        case "compact":
+            table.compact_log(**given)
+
+
+def run(order: dict[str, Any]) -> int:
+    """Fork a keeper, and kill it in time; its exit code, negative if it was killed."""
+    ready, begun = os.pipe()
+    child = os.fork()
+    if child == 0:
+        failed = True
+        try:
+            os.write(begun, b".")
+            keep(order)
+            failed = False
+        except Exception:  # noqa: BLE001 - the test shows it
+            traceback.print_exc()
+        finally:
+            os._exit(int(failed))
+    os.read(ready, 1)
+    os.close(ready)
+    os.close(begun)
+    time.sleep(order["after_s"])
+    os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main() -> None:
+    for line in sys.stdin:
+        sys.stdout.write(f"{run(json.loads(line))}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Keepers of a log that are killed at any moment: the table reads as before, no half of a
+checkpoint is seen, and who begins again ends well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+import lakelog
+from lakelog.checkpoint.verify import verify_one
+from lakelog.errors import LakelogWarning
+from tests.races import keepers
+
+KILLER = Path(__file__).with_name("keeping_killer.py")
+ROUNDS = 8
+V2 = {"delta.checkpointPolicy": "v2"}
+CASES: dict[str, tuple[str, dict[str, str], list[str]]] = {
+    "classic": ("delta", {"delta.checkpointInterval": "1000000"}, ["classic", "multipart"]),
+    "v2": ("delta", {"delta.checkpointInterval": "1000000", **V2}, ["v2-json", "v2-parquet"]),
+    "indextables": (
+        "indextables",
+        {"spark.indextables.checkpoint.interval": "1000000"},
+        ["json", "flattened"],
+    ),
+}
+
+Run = Callable[[dict[str, Any]], int]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Runs one keeper to its end, and gives its exit code; negative if a signal ended it."""
+    process = subprocess.Popen(
+        [sys.executable, str(KILLER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    orders, answers = process.stdin, process.stdout
+
+    def run(order: dict[str, Any]) -> int:
+        orders.write(json.dumps(order) + "\n")
+        orders.flush()
+        answer = answers.readline()
+        assert answer, "the killer itself has died"
+        return int(answer)
+
+    yield run
+    orders.close()
+    process.wait(30)
+    answers.close()
+
+
+def damage(table: lakelog.Table, rng: random.Random) -> None:
+    """Cut the newest checkpoint short, which can be made again, and tear the pointer."""
+    newest = table.log.list_all().checkpoints[-1]
+    file = Path(table.path, newest.paths[0])
+    whole = file.read_bytes()
+    file.write_bytes(whole[: rng.randrange(1, len(whole))])
+    Path(table.path, table.log.dialect.log_folder, "_last_checkpoint").write_bytes(b'{"vers')
+
+
+def check(location: Path, last: int, promised: int, *, damaged: bool) -> None:
+    """Every promised version reads as it should, and no checkpoint is half there."""
+    table = lakelog.open(location)
+    with warnings.catch_warnings():
+        if damaged:
+            warnings.simplefilter("ignore", LakelogWarning)
+        keepers.check(table.snapshot(), table.format)
+        for version in range(promised, last + 1):
+            keepers.check(table.snapshot(version), table.format)
+    for checkpoint in table.log.list_all().checkpoints:
+        verdict = verify_one(table.log, checkpoint).verdict
+        assert verdict in {"proved", "unprovable"} or damaged, checkpoint
+    if table.format == "delta" and not damaged:
+        peer = DeltaTable(location)
+        assert peer.version() == last
+        live = sorted(map(unquote, peer.get_add_actions().column("path").to_pylist()))
+        assert live == keepers.expected(last, "delta")["files"]
+
+
+def ordered(rng: random.Random, layouts: list[str], form: str, last: int) -> dict[str, Any]:
+    """What a keeper is to do."""
+    does = rng.choice(["checkpoint", "checkpoint", "cleanup", "cleanup", "repair", "compact"])
+    given: dict[str, Any] = {}
+    match does:
+        case "checkpoint":
+            given = {"layout": rng.choice(layouts)}
+        case "cleanup":
+            given = {"quarantine": rng.random() < 0.5, "force": True}
+        case "compact" if form == "delta":
+            given = {"a": last - 3, "b": last}
+        case "compact":
+            does = "repair"
+    return {"does": does, "given": given}
+
+
+def finish(location: Path, order: dict[str, Any]) -> int:
+    """Do it again, to the end; gives the oldest version promised by then."""
+    table = lakelog.open(location)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakelogWarning)
+        match order["does"]:
+            case "checkpoint":
+                assert table.checkpoint(**order["given"]).version == table.version()
+            case "cleanup":
+                report: Any = table.cleanup(
+                    plan=False, retention=0, checkpoint_retention=0, **order["given"]
+                )
+                assert not report.errors
+                return int(report.oldest_promised or 0)
+            case "repair":
+                mended: Any = table.repair(plan=False)
+                assert not mended.left.height, mended.left.to_dicts()
+                assert lakelog.open(location).repair().is_sound  # type: ignore[union-attr]
+            case "compact":
+                table.compact_log(**order["given"])
+    return 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_keepers_killed_at_any_moment_leave_a_table_that_reads_and_can_be_kept(
+    tmp_path: Path, run: Run, name: str
+) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    rng = random.Random(seed)
+    form, properties, layouts = CASES[name]
+    location = tmp_path / "t"
+    table = lakelog.create(location, {"x": pl.Int64}, (), form, properties)
+    keepers.age(table, 0)
+    last = promised = 0
+    ends: Counter[tuple[str, int]] = Counter()
+    for _ in range(ROUNDS):
+        for _ in range(4):
+            last += 1
+            keepers.commit(table, last, str(location))
+        order = ordered(rng, layouts, form, last)
+        damaged = order["does"] == "repair"
+        if damaged:
+            table.checkpoint(layout=rng.choice(layouts))
+            damage(table, rng)
+        if order["does"] == "cleanup":
+            table.checkpoint(last - 1, rng.choice(layouts))
+            promised = last  # without any retention, the latest version alone
+        ended = run({**order, "location": str(location), "after_s": rng.random() * 0.25})
+        ends[order["does"], ended] += 1
+        assert ended in {0, -signal.SIGKILL}, order
+        check(location, last, promised, damaged=damaged)
+        promised = max(promised, finish(location, order))
+        check(location, last, promised, damaged=False)
+    print(dict(ends))  # noqa: T201 - shown if the test fails
