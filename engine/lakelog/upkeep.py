@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
@@ -194,6 +194,45 @@ class Upkeep(ABC):
 
         return compact_log(self._log, a, b, memory_limit=memory_limit)
 
+    @overload
+    def vacuum(
+        self,
+        plan: Literal[True] = ...,
+        *,
+        retention: Duration | None = ...,
+        force: bool = ...,
+        keep_versions: Sequence[int] = ...,
+        keep_history: bool = ...,
+        inventory: Any = ...,
+        progress: Progress | None = ...,
+    ) -> VacuumPlan: ...
+
+    @overload
+    def vacuum(
+        self,
+        plan: Literal[False],
+        *,
+        retention: Duration | None = ...,
+        force: bool = ...,
+        keep_versions: Sequence[int] = ...,
+        keep_history: bool = ...,
+        inventory: Any = ...,
+        progress: Progress | None = ...,
+    ) -> VacuumReport: ...
+
+    @overload
+    def vacuum(
+        self,
+        plan: bool,
+        *,
+        retention: Duration | None = ...,
+        force: bool = ...,
+        keep_versions: Sequence[int] = ...,
+        keep_history: bool = ...,
+        inventory: Any = ...,
+        progress: Progress | None = ...,
+    ) -> VacuumPlan | VacuumReport: ...
+
     def vacuum(
         self,
         plan: bool = True,
@@ -241,6 +280,48 @@ class Upkeep(ABC):
         )
         found = asked.plan(inventory, progress)
         return found if plan else found.apply(progress)
+
+    @overload
+    def cleanup(
+        self,
+        plan: Literal[True] = ...,
+        quarantine: bool = ...,
+        *,
+        retention: Duration | None = ...,
+        checkpoint_retention: Duration | None = ...,
+        force: bool = ...,
+        keep: bool = ...,
+        failure_policy: str | None = ...,
+        progress: Progress | None = ...,
+    ) -> CleanupPlan: ...
+
+    @overload
+    def cleanup(
+        self,
+        plan: Literal[False],
+        quarantine: bool = ...,
+        *,
+        retention: Duration | None = ...,
+        checkpoint_retention: Duration | None = ...,
+        force: bool = ...,
+        keep: bool = ...,
+        failure_policy: str | None = ...,
+        progress: Progress | None = ...,
+    ) -> CleanupReport: ...
+
+    @overload
+    def cleanup(
+        self,
+        plan: bool,
+        quarantine: bool = ...,
+        *,
+        retention: Duration | None = ...,
+        checkpoint_retention: Duration | None = ...,
+        force: bool = ...,
+        keep: bool = ...,
+        failure_policy: str | None = ...,
+        progress: Progress | None = ...,
+    ) -> CleanupPlan | CleanupReport: ...
 
     def cleanup(
         self,
@@ -361,6 +442,42 @@ class Upkeep(ABC):
 
         tried = proposals(log_retention, deleted_file_retention, checkpoint_retention)
         return simulate(self._log, tried if tried != [Proposal()] else [], consumers)
+
+    @overload
+    def repair(
+        self,
+        plan: Literal[True] = ...,
+        *,
+        check_files: bool = ...,
+        remove_missing: bool = ...,
+        inventory: Any = ...,
+        strict: bool = ...,
+        progress: Progress | None = ...,
+    ) -> RepairPlan: ...
+
+    @overload
+    def repair(
+        self,
+        plan: Literal[False],
+        *,
+        check_files: bool = ...,
+        remove_missing: bool = ...,
+        inventory: Any = ...,
+        strict: bool = ...,
+        progress: Progress | None = ...,
+    ) -> RepairReport: ...
+
+    @overload
+    def repair(
+        self,
+        plan: bool,
+        *,
+        check_files: bool = ...,
+        remove_missing: bool = ...,
+        inventory: Any = ...,
+        strict: bool = ...,
+        progress: Progress | None = ...,
+    ) -> RepairPlan | RepairReport: ...
 
     def repair(
         self,

@@ -130,7 +130,7 @@ def finish(location: Path, order: dict[str, Any]) -> int:
             case "repair":
                 mended: Any = table.repair(plan=False)
                 assert not mended.left.height, mended.left.to_dicts()
-                assert lakelog.open(location).repair().is_sound  # type: ignore[union-attr]
+                assert lakelog.open(location).repair().is_sound
             case "compact":
                 table.compact_log(**order["given"])
     return 0

@@ -8,6 +8,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -43,19 +44,17 @@ def checkpointed(
     return lakelog.open(str(where))
 
 
-def plan_of(table: Table, **options: object) -> RepairPlan:
+def plan_of(table: Table, **options: Any) -> RepairPlan:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LakelogWarning)
-        found = table.repair(**options)  # type: ignore[arg-type]
-    assert isinstance(found, RepairPlan)
+        found: RepairPlan = table.repair(**options)
     return found
 
 
-def mended(table: Table, **options: object) -> RepairReport:
+def mended(table: Table, **options: Any) -> RepairReport:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LakelogWarning)
-        found = table.repair(plan=False, **options)  # type: ignore[arg-type]
-    assert isinstance(found, RepairReport)
+        found: RepairReport = table.repair(plan=False, **options)
     return found
 
 

@@ -25,7 +25,6 @@ from lakelog.demo.calendar import commit_ms, plan
 from lakelog.demo.generate import append_commit, make_table
 from lakelog.errors import ConflictError, InternalError
 from lakelog.log.display import size_text
-from lakelog.retention.cleanup import CleanupPlan
 
 if TYPE_CHECKING:
     from lakelog.log.snapshot import Snapshot
@@ -239,7 +238,6 @@ def _checkpoint(show: _Show, table: Table, snapshot: Snapshot) -> None:
 def _cleanup(show: _Show, table: Table) -> None:
     with show.step("Plan a cleanup of the log", "plan = table.cleanup()"):
         plan = table.cleanup()
-    assert isinstance(plan, CleanupPlan)
     if plan.files.is_empty():
         show.say("Nothing may go: the table's retention promises every version.")
         return
