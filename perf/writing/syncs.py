@@ -25,9 +25,9 @@ def per_commit(contender: str) -> float | None:
     strace = shutil.which("strace")
     if strace is None:
         return None
-    from perf.writing.workloads import find
+    from perf.writing.workloads import WRITE_WORKLOADS
 
-    workload = find("commits_small_local")
+    workload = next(w for w in WRITE_WORKLOADS if w.name == "commits_small_local")
     few, more = (_count(strace, contender, scale) for scale in (_FEW, _MORE))
     if few is None or more is None:
         return None

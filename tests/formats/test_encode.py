@@ -51,7 +51,7 @@ def test_random_commits_are_spelled_as_the_plain_encoder_does_and_read_back(
 
     found = decode(DIALECTS[name], encoded)
     start = 1 if info and name == "delta" else 0
-    rows = making.expected([*model.in_order(meta), *files], name, start)
+    rows = making.expected([dict(row) for row in (*model.in_order(meta), *files)], name, start)
     read = sorted(
         (row for part in (found.meta, found.files, found.other) for row in plain(part)),
         key=lambda row: row["position"],
