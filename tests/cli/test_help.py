@@ -15,7 +15,7 @@ import pytest
 from lakelog.cli.app import app
 
 READING = "actions blame demo diff files history info replay".split()
-UPKEEP = "checkpoint cleanup compact repair undo vacuum verify".split()
+UPKEEP = "checkpoint checksum cleanup compact repair replicate simulate undo vacuum verify".split()
 COMMANDS = tuple(sorted([*READING, *UPKEEP]))
 HEAVY = ("polars", "pyarrow", "fsspec", "numpy", "orjson", "rich", "asyncio")
 

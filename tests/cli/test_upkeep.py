@@ -238,6 +238,89 @@ def test_commits_are_compacted(lakelog: Any, orders: Path) -> None:
     assert lakelog("compact", orders, 9, 3).code == 2
 
 
+# --- checksum and replicate -----------------------------------------------------------------------
+
+
+def test_a_checksum_is_written_and_one_that_is_wrong_is_a_finding(
+    lakelog: Any, orders: Path
+) -> None:
+    for path in (orders / "_delta_log").glob("*.crc"):
+        path.unlink()
+    outcome = lakelog("checksum", orders)
+    assert outcome.code == 0
+    assert f"{LATEST:020d}.crc" in log_of(orders)
+    files = engine.open(orders).snapshot().num_files()
+    assert outcome.text.splitlines()[-2].split() == ["files", f"{files:,}"]
+    again = lakelog("checksum", orders, "--memory-limit", "2GB")
+    assert again.code == 0
+    assert "no, it was there already" in again.text
+    assert "disagrees on  nothing" in again.text
+    path = orders / "_delta_log" / f"{LATEST:020d}.crc"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"numFiles": files + 1}))
+    wrong = lakelog("checksum", orders, "--version", LATEST, "-o", "json")
+    assert wrong.code == 1
+    (row,) = rows(wrong.text)
+    assert (row["version"], row["written"]) == (LATEST, False)
+    assert row["disagreements"] == ["numFiles"]
+    assert json.loads(row["body"])["numFiles"] == files
+
+
+def test_a_checkpoint_is_replicated(lakelog: Any, orders: Path, tmp_path: Path) -> None:
+    lakelog("checkpoint", orders)
+    copy = tmp_path / "copy"
+    outcome = lakelog("replicate", orders, copy, "--to-option", "auto_mkdir=true")
+    assert outcome.code == 0
+    assert "pointer   moved here" in outcome.text
+    assert "original  proved" in outcome.text
+    ours, theirs = (engine.open(where).snapshot() for where in (orders, copy))
+    assert theirs.version == LATEST
+    assert theirs.num_files() == ours.num_files()
+    (row,) = rows(lakelog("replicate", orders, copy, "--version", LATEST, "-o", "json").text)
+    assert (row["version"], row["copied"], row["verdict"]) == (LATEST, 0, "proved")
+    assert lakelog("replicate", orders, copy, "--version", 3).code == 1
+    assert lakelog("replicate", orders).code == 2
+
+
+# --- simulate -------------------------------------------------------------------------------------
+
+
+def test_a_simulation_tells_what_would_go_and_who_would_miss_it(lakelog: Any, orders: Path) -> None:
+    before = log_of(orders)
+    words = ("--log-retention", "30 days", "--log-retention", "20000 days")
+    more = ("--consumer", "billing=3", "--consumer", "audit=59", "--consumer", "billing=50")
+    found = rows(lakelog("simulate", orders, *words, *more, "-o", "json").text)
+    assert [row["proposal"] for row in found] == ["current", "1", "2"]
+    month, long = found[1:]
+    assert month["log_retention_ms"] == 30 * 86_400_000
+    assert month["log_files"] == len(rows(lakelog("cleanup", orders, "-o", "json").text))
+    assert (month["broken_consumers"], long["log_files"]) == (["billing"], 0)
+    shown = lakelog("simulate", orders, *words, *more)
+    assert shown.code == 0
+    assert "log_retention" in shown.text
+    assert "3 proposals · nothing is changed" in shown.text
+    assert log_of(orders) == before
+
+
+def test_lengths_of_time_are_told_in_words(lakelog: Any, orders: Path) -> None:
+    words = ("--deleted-file-retention", "36h", "--checkpoint-retention", "0s")
+    columns = "proposal,deleted_file_retention,checkpoint_retention,broken_consumers"
+    lines = lakelog("simulate", orders, *words, "--columns", columns).text.splitlines()
+    assert lines[2].split() == ["1", "36", "hours", "0", "milliseconds"]
+
+
+@pytest.mark.parametrize("wrong", ["billing", "=3", "billing=", "billing=-1", "billing=x"])
+def test_a_consumer_without_sense_is_a_wrong_call(lakelog: Any, orders: Path, wrong: str) -> None:
+    outcome = lakelog("simulate", orders, "--consumer", wrong)
+    assert outcome.code == 2
+    assert "billing=120" in outcome.errors
+
+
+def test_as_many_proposals_are_needed_of_each_retention(lakelog: Any, orders: Path) -> None:
+    words = ("--log-retention", "1d", "--log-retention", "2d", "--log-retention", "3d")
+    more = ("--checkpoint-retention", "1d", "--checkpoint-retention", "2d")
+    assert lakelog("simulate", orders, *words, *more).code == 2
+
+
 # --- options and the bar --------------------------------------------------------------------------
 
 

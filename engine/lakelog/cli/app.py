@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 import lakelog
-from lakelog.cli import options, upkeep
+from lakelog.cli import options, retention, upkeep
 from lakelog.cli.guard import GuardedGroup, run
 from lakelog.cli.options import Target, as_output, examples
 
@@ -48,12 +48,12 @@ def app() -> None:
     """Read the log of a lake table, and look after it.
 
     What is in it, how it came to be, who did it; checkpoints, cleanup, repair. TABLE is a folder
-    with a Delta or an IndexTables log, as a path or as any fsspec URL. Only checkpoint, undo, and
-    what is told to --apply, write to it.
+    with a Delta or an IndexTables log, as a path or as any fsspec URL. Only checkpoint,
+    checksum, compact, undo, and what is told to --apply, write to it.
     """
 
 
-for command in upkeep.COMMANDS:
+for command in (*upkeep.COMMANDS, *retention.COMMANDS):
     app.add_command(command)
 
 

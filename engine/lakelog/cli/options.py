@@ -71,6 +71,21 @@ class StorageOption(click.ParamType[tuple[str, Any]]):
             return key, text
 
 
+class Consumer(click.ParamType[tuple[str, int]]):
+    """``NAME=VERSION``: who reads a table's changes, and the version that is read next."""
+
+    name = "NAME=VERSION"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """The pair."""
+        consumer, _, version = str(value).rpartition("=")
+        if not consumer or not version.isdecimal():
+            self.fail("write NAME=VERSION, such as billing=120", param, ctx)
+        return consumer, int(version)
+
+
 class Size(click.ParamType[int]):
     """Bytes, with an optional unit: ``1048576``, ``64MB``, ``128MiB`` (all binary)."""
 
@@ -131,6 +146,28 @@ def target(command: _F) -> _F:
         help="Option of the fsspec filesystem, such as anon=true; repeatable.",
     )
     return click.argument("table", metavar="TABLE")(option(command))
+
+
+def apply(command: _F) -> _F:
+    """``--apply``."""
+    text = "Do it; without this, nothing is changed."
+    return click.option("--apply", is_flag=True, help=text)(command)
+
+
+def inventory(command: _F) -> _F:
+    """``--inventory``."""
+    return click.option(
+        "--inventory",
+        metavar="FILE",
+        help="What stands in the table's folder, as Parquet, CSV or JSON with path, size and "
+        "modificationTime, in place of a listing.",
+    )(command)
+
+
+def memory(command: _F) -> _F:
+    """``--memory-limit``."""
+    text = "The most memory that the process may take."
+    return click.option("--memory-limit", type=Size(), help=text)(command)
 
 
 def travel(command: _F) -> _F:

@@ -1,7 +1,7 @@
-"""The commands that look after a log, their options and their help. Imports nothing heavy.
+"""The commands that write and mend what a log is read by: checkpoints, compactions, checksums.
+Imports nothing heavy.
 
-They write, so each says what: `cleanup`, `vacuum` and `repair` only plan unless ``--apply`` is
-given. Their work is in `lakelog.cli.upkeep_work`.
+`repair` only plans unless ``--apply`` is given. Their work is in `lakelog.cli.upkeep_work`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,6 @@ from lakelog.cli import options
 from lakelog.cli.options import Target, as_output, examples
 
 StorageOptions = tuple[tuple[str, Any], ...]
-
-_apply = click.option("--apply", is_flag=True, help="Do it; without this, nothing is changed.")
-_force = click.option(
-    "--force", is_flag=True, help="Accept a retention that is shorter than the table's own."
-)
-_inventory = click.option(
-    "--inventory",
-    metavar="FILE",
-    help="What stands in the table's folder, as Parquet, CSV or JSON with path, size and "
-    "modificationTime, in place of a listing.",
-)
-_memory = click.option(
-    "--memory-limit", type=options.Size(), help="The most memory that the process may take."
-)
 
 
 @click.command(
@@ -46,7 +32,7 @@ _memory = click.option(
     help="classic, multipart, v2, v2-json or v2-parquet for Delta; json, json-multipart or "
     "flattened for IndexTables; auto chooses by protocol, properties and size.",
 )
-@_memory
+@options.memory
 @click.option("--no-verify", is_flag=True, help="Do not read it back and compare.")
 @options.output
 @options.debug
@@ -84,7 +70,7 @@ def checkpoint(
 @click.option(
     "--version", "-v", type=click.IntRange(min=0), help="The newest checkpoint by default."
 )
-@_memory
+@options.memory
 @click.option("--strict", is_flag=True, help="A checkpoint that cannot be proved is a finding.")
 @options.output
 @options.debug
@@ -121,14 +107,14 @@ def verify(
     )
 )
 @options.target
-@_apply
+@options.apply
 @click.option("--check-files", is_flag=True, help="Look for live files that are not there.")
 @click.option(
     "--remove-missing",
     is_flag=True,
     help="Remove these from the table, in one commit; their rows are lost.",
 )
-@_inventory
+@options.inventory
 @click.option("--strict", is_flag=True, help="Mend nothing where something cannot be mended.")
 @options.rows
 @options.debug
@@ -164,131 +150,12 @@ def repair(
 
 
 @click.command(
-    epilog=examples(
-        "lakelog cleanup orders",
-        'lakelog cleanup orders --retention "60 days" --all --output csv',
-        "lakelog cleanup orders --apply --quarantine",
-    )
-)
-@options.target
-@_apply
-@click.option(
-    "--quarantine", is_flag=True, help="Move the files aside; `lakelog undo` moves them back."
-)
-@click.option(
-    "--retention",
-    type=options.Duration(),
-    help="How long versions can be read after they were replaced; the table's by default.",
-)
-@click.option(
-    "--checkpoint-retention",
-    type=options.Duration(),
-    help="How long replaced checkpoints stay; the table's by default.",
-)
-@_force
-@click.option("--all", "keep", is_flag=True, help="Show the files that stay, too, and why.")
-@click.option("--fail-fast", is_flag=True, help="Stop at the first file that cannot be deleted.")
-@options.rows
-@options.debug
-def cleanup(
-    table: str,
-    storage_option: StorageOptions,
-    apply: bool,
-    quarantine: bool,
-    retention: int | None,
-    checkpoint_retention: int | None,
-    force: bool,
-    keep: bool,
-    fail_fast: bool,
-    output: str | None,
-    to: str | None,
-    limit: int | None,
-    columns: str,
-) -> int:
-    """Find log files that no promised version needs, and delete them.
-
-    Each is told with the checkpoint that covers it, which is proved before anything goes. No
-    version that the retention promises is ever lost.
-    """
-    from lakelog.cli import upkeep_work
-
-    return upkeep_work.cleanup(
-        Target(table, dict(storage_option)),
-        as_output(output, to, limit, columns),
-        apply=apply,
-        quarantine=quarantine,
-        retention=retention,
-        checkpoint_retention=checkpoint_retention,
-        force=force,
-        keep=keep,
-        failure_policy="fail" if fail_fast else None,
-    )
-
-
-@click.command(
-    epilog=examples(
-        "lakelog vacuum orders",
-        'lakelog vacuum orders --retention "14 days" --output parquet --to doomed.parquet',
-        "lakelog vacuum orders --apply --keep-version 10",
-    )
-)
-@options.target
-@_apply
-@click.option(
-    "--retention",
-    type=options.Duration(),
-    help="How long files stay after they were removed; the table's by default.",
-)
-@_force
-@click.option(
-    "--keep-version",
-    "keep_versions",
-    type=click.IntRange(min=0),
-    multiple=True,
-    help="A version whose files stay, however old; repeatable.",
-)
-@click.option(
-    "--keep-history", is_flag=True, help="Files of every version that can be rebuilt stay."
-)
-@_inventory
-@options.rows
-@options.debug
-def vacuum(
-    table: str,
-    storage_option: StorageOptions,
-    apply: bool,
-    retention: int | None,
-    force: bool,
-    keep_versions: tuple[int, ...],
-    keep_history: bool,
-    inventory: str | None,
-    output: str | None,
-    to: str | None,
-    limit: int | None,
-    columns: str,
-) -> int:
-    """Find data files that no retained version needs, and delete them."""
-    from lakelog.cli import upkeep_work
-
-    return upkeep_work.vacuum(
-        Target(table, dict(storage_option)),
-        inventory,
-        as_output(output, to, limit, columns),
-        apply=apply,
-        retention_ms=retention,
-        force=force,
-        keep_versions=keep_versions,
-        keep_history=keep_history,
-    )
-
-
-@click.command(
     epilog=examples("lakelog compact orders 10 19", "lakelog compact orders 0 99 --output json")
 )
 @options.target
 @click.argument("a", type=click.IntRange(min=0), metavar="A")
 @click.argument("b", type=click.IntRange(min=0), metavar="B")
-@_memory
+@options.memory
 @options.output
 @options.debug
 def compact(
@@ -312,42 +179,74 @@ def compact(
 
 
 @click.command(
-    epilog=examples(
-        "lakelog undo orders",
-        "lakelog undo orders 20260105T101500Z-3f9ac2d1",
-        'lakelog undo orders --purge "7 days"',
-    )
+    epilog=examples("lakelog checksum orders", "lakelog checksum orders --version 10 --output json")
 )
 @options.target
-@click.argument("quarantine", metavar="[ID]", required=False)
-@click.option(
-    "--purge",
-    type=options.Duration(),
-    help="Delete for good what has lain in quarantine for so long.",
-)
-@options.rows
+@click.option("--version", "-v", type=click.IntRange(min=0), help="The latest by default.")
+@options.memory
+@options.output
 @options.debug
-def undo(
+def checksum(
     table: str,
     storage_option: StorageOptions,
-    quarantine: str | None,
-    purge: int | None,
+    version: int | None,
+    memory_limit: int | None,
     output: str | None,
     to: str | None,
-    limit: int | None,
-    columns: str,
 ) -> int:
-    """Move what a cleanup put into quarantine back.
+    """Write the checksum of a version, unless it has one.
 
-    Without an ID it lists the quarantines.
+    One that is there is compared with replay and left as it is; the exit code is 1 where they
+    disagree. Delta only.
     """
-    if quarantine is not None and purge is not None:
-        raise click.UsageError("give an ID or --purge, not both")
     from lakelog.cli import upkeep_work
 
     target = Target(table, dict(storage_option))
-    return upkeep_work.undo(target, quarantine, purge, as_output(output, to, limit, columns))
+    return upkeep_work.checksum(target, version, memory_limit, as_output(output, to))
 
 
-COMMANDS = (checkpoint, verify, repair, cleanup, vacuum, compact, undo)
+@click.command(
+    epilog=examples(
+        "lakelog replicate orders /mnt/backup/orders",
+        "lakelog replicate orders s3://backup/orders --to-option anon=false --version 10",
+    )
+)
+@options.target
+@click.argument("location", metavar="LOCATION")
+@click.option(
+    "--version", "-v", type=click.IntRange(min=0), help="The newest checkpoint by default."
+)
+@click.option(
+    "--to-option",
+    multiple=True,
+    type=options.StorageOption(),
+    help="Option of the fsspec filesystem of LOCATION, as --storage-option; repeatable.",
+)
+@options.output
+@options.debug
+def replicate(
+    table: str,
+    storage_option: StorageOptions,
+    location: str,
+    version: int | None,
+    to_option: StorageOptions,
+    output: str | None,
+    to: str | None,
+) -> None:
+    """Copy a checkpoint to another location.
+
+    It is proved first; the copy is read back before anybody can see it, and its pointer moves last.
+    LOCATION is a folder, as a path or as any fsspec URL, that is empty or holds a replica of TABLE.
+    """
+    from lakelog.cli import upkeep_work
+
+    upkeep_work.replicate(
+        Target(table, dict(storage_option)),
+        Target(location, dict(to_option)),
+        version,
+        as_output(output, to),
+    )
+
+
+COMMANDS = (checkpoint, verify, repair, compact, checksum, replicate)
 """The commands of this module."""
