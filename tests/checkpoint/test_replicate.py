@@ -65,7 +65,7 @@ def test_a_replica_gives_the_same_state(
     table = checkpointed(tmp_path / "table", form, layout, configuration)
     report = table.replicate(tmp_path / "copy")
     assert (report.version, report.layout, report.verdict) == (8, layout, "proved")
-    assert report.pointer_moved
+    assert report.pointer_moved == (layout != "flattened")  # other readers do not know it
     assert report.copied == len(report.paths)
     assert "copied" in str(report)
     assert "copied" in report._repr_html_()

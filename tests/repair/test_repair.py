@@ -156,6 +156,24 @@ def test_indextables_checkpoints_are_mended(tmp_path: Path, layout: str) -> None
     assert plan_of(table).is_sound
 
 
+def test_a_pointer_to_what_other_readers_do_not_know_is_moved_to_what_they_do(
+    tmp_path: Path,
+) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where, "indextables", "json")
+    pointer = where / "_transaction_log" / "_last_checkpoint"
+    with table.transaction() as tx:
+        tx.add(path="late", size=1)
+    table.checkpoint(layout="flattened")
+    assert json.loads(pointer.read_bytes())["version"] == 8
+    assert plan_of(table).is_sound
+    pointer.write_text('{"version": 9}')
+    assert told(plan_of(table)) == [("pointer", "write")]
+    assert mended(table).left.height == 0
+    assert json.loads(pointer.read_bytes())["version"] == 8
+    assert plan_of(table).is_sound
+
+
 def test_one_that_cannot_be_made_again_is_refused_with_the_reason(tmp_path: Path) -> None:
     where = tmp_path / "table"
     table = checkpointed(where)

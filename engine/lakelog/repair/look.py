@@ -32,6 +32,7 @@ from lakelog.checkpoint.plan import LAYOUTS
 from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnsupportedError
 from lakelog.formats.base import Checkpoint, LogListing
+from lakelog.formats.indextables.protocol import knows_flattened
 from lakelog.log.context import Log
 from lakelog.log.opening import table_ids
 from lakelog.log.segment import choose_segment, latest_version
@@ -130,7 +131,7 @@ def look_at_pointer(
     """
     path = log.dialect.pointer_path
     sound = [c for c in listing.checkpoints if c not in unsound]
-    newest = sound[-1] if sound else None
+    newest = next((c for c in reversed(sound) if _may_be_named(log, c)), None)
     try:
         content: bytes | None = log.store.read(path)
     except NotFoundError:
@@ -145,6 +146,8 @@ def look_at_pointer(
         problem = "it is damaged"
     elif pointed not in versions:
         problem = f"it names version {pointed}, where no complete sound checkpoint stands"
+    elif not any(_may_be_named(log, c) for c in sound if c.version == pointed):
+        problem = f"it names version {pointed}, whose checkpoint not all readers of the table know"
     elif newest is not None and pointed < newest.version:
         problem = f"it names version {pointed}, and a checkpoint stands at {newest.version}"
     else:
@@ -158,6 +161,25 @@ def look_at_pointer(
     else:
         why = "a pointer is a hint: the checkpoint that it will name is complete"
         yield Finding("pointer", path, newest.version, problem, WRITE, why, newest)
+
+
+def _may_be_named(log: Log, checkpoint: Checkpoint) -> bool:
+    """Whether the pointer may name a checkpoint; where some readers of the table do not know it,
+    they would be worse off than without.
+    """
+    if checkpoint.layout != "flattened":
+        return True
+    try:
+        reader = log.dialect.open_checkpoint(log.store, checkpoint)
+        rows = actions.conform(reader.read_meta(("protocol",)), ("readerFeatures",))
+        return any(map(knows_flattened, rows["readerFeatures"].to_list()))
+    except _DEPENDS:
+        pass  # it is to be made again, from what replay says
+    try:
+        state = independent_state(log, checkpoint.version)
+        return state is not None and knows_flattened(state.protocol.reader_features)
+    except _DEPENDS:
+        return False
 
 
 def look_at_checksums(

@@ -268,9 +268,7 @@ class _Work:
         log.store.delete(log.dialect.pointer_path)
         if finding.action == DELETE:
             return
-        complete = log.list_all().checkpoints
-        if complete:
-            point_at(log, complete[-1])
+        any(point_at(log, checkpoint) for checkpoint in reversed(log.list_all().checkpoints))
 
     def record(self, finding: Finding) -> None:
         """Write a version's checksum anew."""

@@ -87,6 +87,11 @@ META: list[dict[str, Any]] = [
         "position": 0,
     },
 ]
+OWN: list[dict[str, Any]] = [
+    META[0] | {"readerFeatures": ["multiPartCheckpoint", "columnarCommits"]},
+    *META[1:],
+]
+"""The same of a table that lakelog alone reads."""
 FILES: list[dict[str, Any]] = [
     {
         "actionType": "add",
@@ -414,7 +419,7 @@ def test_a_compressed_file_that_nobody_would_unpack_is_refused(
 def test_the_pointer_tells_what_the_readers_of_the_format_look_for(
     store: LogStore, layout: str
 ) -> None:
-    staged = stage(store, layout)
+    staged = stage(store, layout, meta=OWN if layout.startswith("flattened") else META)
     assert staged.pointer is not None
     path, data = staged.pointer
     assert path == f"{FOLDER}/_last_checkpoint"
@@ -447,7 +452,34 @@ def test_a_table_that_commits_by_avro_states_keeps_its_pointer(
     unread = InjectingStore(store, [Rule("fail", "read")])
     assert stage(unread, layout).pointer is None
     store.put(f"{FOLDER}/_last_checkpoint", b"torn")
-    assert stage(store, layout).pointer is not None
+    assert stage(store, layout, meta=OWN).pointer is not None
+
+
+@pytest.mark.parametrize("layout", PLANS)
+def test_the_pointer_never_names_what_other_readers_of_the_table_do_not_know(
+    store: LogStore, layout: str
+) -> None:
+    staged = stage(store, layout)
+    assert (staged.pointer is None) == layout.startswith("flattened")
+    assert stage(store, layout, meta=OWN).pointer is not None
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("layout", PLANS)
+def test_the_pointer_to_a_checkpoint_that_stands_is_the_one_that_its_writer_gives(
+    store: LogStore, layout: str, own: bool
+) -> None:
+    staged = stage(store, layout, meta=OWN if own else META)
+    for file in staged.files:
+        if file.path != file.target:
+            store.move(file.path, file.target)
+    (standing,) = DIALECT.list_log(store).checkpoints
+    later = DIALECT.pointer_to(store, standing, 1_234)
+    if staged.pointer is None:
+        assert later is None
+    else:
+        assert later is not None
+        assert orjson.loads(later[1]) == orjson.loads(staged.pointer[1])
 
 
 def test_flattened_files_have_the_contract_s_schema(store: LogStore) -> None:

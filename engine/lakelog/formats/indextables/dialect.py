@@ -31,9 +31,8 @@ from lakelog.formats.indextables.commits import commit_path, decode_commits, enc
 from lakelog.formats.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.formats.indextables.flattened import FlattenedReader
 from lakelog.formats.indextables.json_checkpoint import JsonCheckpointReader
-from lakelog.formats.indextables.protocol import check_readable
+from lakelog.formats.indextables.protocol import STATE_PROTOCOL, check_readable, knows_flattened
 from lakelog.formats.indextables.reading import DEFAULT_PROTOCOL_VERSION
-from lakelog.formats.indextables.staging import STATE_PROTOCOL
 from lakelog.formats.pointers import count_held
 from lakelog.storage import LogStore
 
@@ -128,8 +127,12 @@ class IndexTablesDialect:
         """``_last_checkpoint``; see `Dialect.pointer_to`."""
         reader = self.open_checkpoint(store, checkpoint)
         held = count_held(store, reader)
-        protocol = actions.conform(reader.read_meta(("protocol",)), ("minReaderVersion",))
-        if any(version >= STATE_PROTOCOL for (version,) in protocol.iter_rows() if version):
+        wanted = ("minReaderVersion", "readerFeatures")
+        protocol = actions.conform(reader.read_meta(("protocol",)), wanted)
+        is_flattened = checkpoint.layout == "flattened"
+        if any(version >= STATE_PROTOCOL for version in protocol["minReaderVersion"] if version):
+            return None
+        if is_flattened and not any(map(knows_flattened, protocol["readerFeatures"].to_list())):
             return None
         body: dict[str, Any] = {
             "version": checkpoint.version,
@@ -138,9 +141,14 @@ class IndexTablesDialect:
             "numFiles": held.adds,
             "createdTime": created_ms,
         }
-        if checkpoint.layout == "flattened":
-            parts = {"parts": len(checkpoint.paths)} if len(checkpoint.paths) > 1 else {}
-            body |= {**parts, "format": checkpoint.layout}
+        if is_flattened:
+            body |= {"parts": len(checkpoint.paths)} if len(checkpoint.paths) > 1 else {}
+            body["format"] = checkpoint.layout
+        elif checkpoint.layout == "json-multipart":
+            parts = checkpoint.paths[1:]
+            # By the id other readers know that the file is a manifest.
+            checkpoint_id = parts[0].rpartition("/")[2].split(".")[2]
+            body |= {"parts": len(parts), "checkpointId": checkpoint_id}
         return listing.LAST_CHECKPOINT, orjson.dumps(body)
 
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:

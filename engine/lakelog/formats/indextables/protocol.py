@@ -12,12 +12,14 @@ version  adds
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
 
 MIN_READER_VERSION = 1
 MAX_READER_VERSION = 4
+STATE_PROTOCOL = 4
+"""Least reader version whose readers take ``_last_checkpoint`` for an Avro state."""
 
 READER_FEATURES = frozenset(
     {
@@ -32,6 +34,19 @@ READER_FEATURES = frozenset(
 )
 """Reader features that this reader honours, by the names of the reference; ``columnarCommits`` is
 lakelog's own."""
+
+OWN_FEATURE = "columnarCommits"
+"""The reader feature that lakelog brought: who reads a table that has it knows ``schemas/``, and so
+flattened checkpoints."""
+
+
+def knows_flattened(reader_features: Collection[str] | None) -> bool:
+    """Whether every reader that may open a table knows flattened checkpoints.
+
+    >>> knows_flattened(None), knows_flattened(["columnarCommits"])
+    (False, True)
+    """
+    return OWN_FEATURE in (reader_features or ())
 
 
 def check_readable(protocol: Mapping[str, object], table: str) -> None:

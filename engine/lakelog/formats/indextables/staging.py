@@ -18,11 +18,9 @@ from lakelog.formats.base import CheckpointPlan, StagedFile
 from lakelog.formats.indextables.docmapping import registry_of_meta
 from lakelog.formats.indextables.framing import unframe
 from lakelog.formats.indextables.listing import LAST_CHECKPOINT, LOG_FOLDER
+from lakelog.formats.indextables.protocol import STATE_PROTOCOL, knows_flattened
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
-
-STATE_PROTOCOL = 4
-"""Least reader version whose readers take ``_last_checkpoint`` for an Avro state."""
 
 
 @dataclass(eq=False)
@@ -47,6 +45,7 @@ class Staging:
     registry: dict[str, str] = field(default_factory=dict)
     configuration: dict[str, str | None] = field(default_factory=dict)
     _reader_version: int = 1
+    _reader_features: tuple[str, ...] = ()
     _open: list[Upload] = field(default_factory=list)
 
     def learn(self, meta: pl.DataFrame) -> None:
@@ -57,6 +56,7 @@ class Staging:
                 self.configuration = dict(row.get("configuration") or {})
             elif row["actionType"] == "protocol":
                 self._reader_version = row.get("minReaderVersion") or 1
+                self._reader_features = tuple(row.get("readerFeatures") or ())
 
     def hidden(self) -> str:
         """A new name that no reader looks at."""
@@ -94,13 +94,18 @@ class Staging:
             return
 
     def pointer(self, **more: Any) -> tuple[str, bytes] | None:
-        """``_last_checkpoint``, or None where the table's readers take it for an Avro state: they
-        would look for a folder that is not there, and fail.
+        """``_last_checkpoint``, or None where other readers of the table must not follow it.
+
+        Those of an Avro state would look for a folder that is not there, and fail. Those that do
+        not know flattened Parquet would lose the JSON checkpoint that it named before, and their
+        cleanup would take the commits below what they cannot read.
 
         Args:
             more: Fields beside those that every pointer has.
         """
         if self._reader_version >= STATE_PROTOCOL or self._points_to_state():
+            return None
+        if self.plan.layout == "flattened" and not knows_flattened(self._reader_features):
             return None
         body = {
             "version": self.plan.version,
