@@ -173,8 +173,10 @@ class MadeLog:
         return lines
 
     def protocol(self) -> dict[str, Any]:
+        names = list(self.writer_features)
         if self.form == "indextables":
-            return {"minReaderVersion": 3, "minWriterVersion": 3}
+            features = {"readerFeatures": names, "writerFeatures": names} if names else {}
+            return {"minReaderVersion": 3, "minWriterVersion": 3, **features}
         if not self.writer_features:
             return {"minReaderVersion": 1, "minWriterVersion": 2}
         readers = [n for n in self.writer_features if n in {"v2Checkpoint", "deletionVectors"}]

@@ -613,6 +613,7 @@ def test_checkpoints_of_every_layout_cover_an_indextables_log(tmp_path: Path, la
             "spark.indextables.checkpoint.retention": "1",
             "spark.indextables.checkpoint.actionsPerPart": "10",
         },
+        writer_features=("columnarCommits",) if layout == "flattened" else (),
     )
     made.commits(60 - i / 2 for i in range(80))
     for version in (10, 40, 70):
@@ -627,6 +628,81 @@ def test_checkpoints_of_every_layout_cover_an_indextables_log(tmp_path: Path, la
     assert set(report.files.filter(pl.col("kind") == "checkpoint")["version"]) == {10}
     assert not list(made.folder.rglob(f"{10:020d}.checkpoint*"))
     assert contents(fresh(made), range(40, 80)) == before
+
+
+def flattened(tmp_path: Path, *features: str) -> MadeLog:
+    """Eighty commits, with flattened checkpoints alone."""
+    few = {"spark.indextables.checkpoint.retention": "1"}
+    made = MadeLog(
+        tmp_path / "table", form="indextables", configuration=few, writer_features=features
+    )
+    made.commits(60 - i / 2 for i in range(80))
+    for version in (10, 40, 70):
+        made.table().checkpoint(version, layout="flattened")
+    for path in (made.folder / "_checkpoints").iterdir():
+        made.age(path, 35)
+    return made
+
+
+def test_what_other_readers_do_not_know_covers_nothing(tmp_path: Path) -> None:
+    found = plan(flattened(tmp_path).table())
+    assert (found.gate, found.files.height) == ("foreign-readers", 0)
+    assert "version 40" in found.why
+    assert "columnarCommits" in found.why
+    assert "layout json" in str(found)
+    assert found.apply().gate == "foreign-readers"
+
+
+def test_it_covers_where_lakelog_alone_reads_the_table(tmp_path: Path) -> None:
+    made = flattened(tmp_path, "columnarCommits")
+    found = plan(made.table())
+    assert (found.gate, found.checkpoint_version, found.why) == (None, 40, "")
+    before = contents(made.table(), range(59, 80))
+    assert found.apply().verdict == "proved"
+    assert contents(fresh(made), range(59, 80)) == before
+
+
+def test_a_json_checkpoint_below_it_covers_what_it_can(tmp_path: Path) -> None:
+    made = flattened(tmp_path)
+    made.checkpoint(20, 35)
+    found = plan(made.table(), keep=True)
+    assert (found.gate, found.checkpoint_version) == (None, 20)
+    assert "version 40" in found.why
+    assert "more is kept" in str(found)
+    told = gates(found.files)
+    assert told[f"{19:020d}.json"] == "expired"
+    assert told[f"{20:020d}.json"] == "pointed" or told[f"{20:020d}.json"] == "cut-off-checkpoint"
+    assert {told[f"{v:020d}.json"] for v in range(21, 40)} == {"foreign-readers"}
+    assert told[f"{40:020d}.json"] == "promised" or told[f"{40:020d}.json"] == "cut-off-checkpoint"
+    because = found.files.filter(pl.col("gate") == "foreign-readers")["why"]
+    assert all("version 40" in why for why in because)
+    before = contents(made.table(), range(40, 80))
+    found.apply()
+    assert contents(fresh(made), range(40, 80)) == before
+    assert json.loads(made.file("_last_checkpoint").read_bytes())["version"] == 20
+    assert made.names() >= {f"{version:020d}.json" for version in range(21, 80)}
+
+
+@pytest.mark.parametrize(
+    ("pointer", "gate", "covering"),
+    [
+        (None, "foreign-readers", None),
+        (b"torn", "foreign-readers", None),
+        (b'{"version": 30}', "foreign-readers", None),
+        (b'{"version": 20}', None, 20),
+        (b'{"version": 70}', None, 40),
+    ],
+)
+def test_other_readers_begin_at_the_checkpoint_that_the_pointer_names(
+    tmp_path: Path, pointer: bytes | None, gate: str | None, covering: int | None
+) -> None:
+    made = indextables(tmp_path)
+    made.file("_last_checkpoint").unlink()
+    if pointer is not None:
+        made.put("_last_checkpoint", pointer, 1)
+    found = plan(made.table())
+    assert (found.gate, found.checkpoint_version) == (gate, covering)
+    assert gate is None or not found.files.height
 
 
 def test_age_is_strict_in_indextables(tmp_path: Path) -> None:

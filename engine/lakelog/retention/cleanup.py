@@ -88,7 +88,7 @@ class CleanupReport:
             could be proved from; it was then read whole), or None where nothing rests on it.
         oldest_promised: The oldest version that the retention promises.
         gate: Gate that kept everything, or None.
-        why: What it found, in a sentence.
+        why: What it found, in a sentence; without a gate, why more is kept than has to be.
         errors: What could not be deleted, each with its ``path``.
         quarantine: Id of the quarantine that holds the files, or None where they are gone for good.
         seconds: How long it took.
@@ -131,8 +131,7 @@ class CleanupReport:
         ]
         if self.quarantine is not None:
             rows.append(("quarantine", self.quarantine))
-        if self.gate is not None:
-            rows.append(("kept by", f"{self.gate}: {self.why}"))
+        rows += _kept_by(self.gate, self.why)
         return rows
 
     def __str__(self) -> str:
@@ -158,7 +157,7 @@ class CleanupPlan:
         checkpoint: Path of the cut-off checkpoint, or None.
         checkpoint_version: Its version.
         gate: Gate that keeps everything, or None.
-        why: What it found, in a sentence.
+        why: What it found, in a sentence; without a gate, why more is kept than has to be.
     """
 
     table: str
@@ -215,8 +214,7 @@ class CleanupPlan:
             ("covered by", self.checkpoint or "nothing"),
             ("may go", f"{doomed.height:,} files, {size_text(self.size_bytes)}"),
         ]
-        if self.gate is not None:
-            rows.append(("kept by", f"{self.gate}: {self.why}"))
+        rows += _kept_by(self.gate, self.why)
         return rows
 
     def __str__(self) -> str:
@@ -224,6 +222,12 @@ class CleanupPlan:
 
     def _repr_html_(self) -> str:
         return table_html("Cleanup plan", self._described())
+
+
+def _kept_by(gate: str | None, why: str) -> list[tuple[str, str]]:
+    if gate is not None:
+        return [("kept by", f"{gate}: {why}")]
+    return [("more is kept", why)] if why else []
 
 
 def _or_nothing(version: int | None) -> str:
@@ -270,6 +274,8 @@ def _explained(files: pl.DataFrame, horizon: Horizon, covered_by: str | None) ->
     )
     if horizon.gate is not None:
         texts[horizon.gate] += f": {horizon.why}"
+    elif horizon.passed_over is not None:
+        texts["foreign-readers"] += f": {horizon.why}"
     covered = pl.col("kind").is_in(list(_COVERED)) & (pl.col("action") == "delete")
     return files.select(
         "path",

@@ -19,8 +19,8 @@ Source: Delta protocol, Metadata Cleanup; specification 001, 3.3.2; specificatio
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -52,6 +52,7 @@ GATES: Mapping[str, str] = {
     "missing-commits": "commits are missing between the cut-off checkpoint and the cut-off commit",
     "checkpoint-protection": "checkpointProtection wants all older versions gone at once",
     "checkpoint-broken": "the cut-off checkpoint cannot be read whole",
+    "foreign-readers": "other readers of the table could not read what would be left",
     # What lets a file go.
     "expired": "a checkpoint that stays covers it, and no promised version needs it",
     "covered-compaction": "the compaction begins at or below the cut-off checkpoint",
@@ -160,7 +161,9 @@ class Horizon:
         checkpoint: Version of the cut-off checkpoint; None where there is none.
         checkpoints: Every complete checkpoint of that version: all stay, so all must be sound.
         gate: Gate that keeps everything; None where files may go.
-        why: What the gate found, in a sentence.
+        why: What the gate found, in a sentence; without a gate, why more stays than has to.
+        passed_over: Version of the checkpoint that would be the cut-off checkpoint if all readers
+            of the table found it; None where none was passed over.
     """
 
     cutoff_ms: int
@@ -169,6 +172,7 @@ class Horizon:
     checkpoints: tuple[Checkpoint, ...] = ()
     gate: str | None = None
     why: str = ""
+    passed_over: int | None = None
 
 
 def find_horizon(
@@ -179,6 +183,7 @@ def find_horizon(
     *,
     own_commit: bool = True,
     protected_before: int = 0,
+    found_by_all: Container[Checkpoint] | None = None,
 ) -> Horizon:
     """Decide what is promised and from which checkpoint it is rebuilt.
 
@@ -191,6 +196,7 @@ def find_horizon(
             commit provenance there only.
         protected_before: ``requireCheckpointProtectionBeforeVersion`` where the protocol has
             ``checkpointProtection``: all versions below go at once, or none.
+        found_by_all: Checkpoints that every reader of the table finds; None where all are.
     """
     cutoff_ms = retention.cutoff_ms(now_ms)
     commit = commits.last_at_or_before(cutoff_ms)
@@ -209,9 +215,17 @@ def find_horizon(
         kind = " with the commit of its version" if own_commit else ""
         why = f"no complete checkpoint{kind} stands at or below version {commit}"
         return Horizon(cutoff_ms, commit, gate="no-cut-off-checkpoint", why=why)
-    version = candidates[-1].version
-    chosen = tuple(c for c in checkpoints if c.version == version)
-    found = Horizon(cutoff_ms, commit, version, chosen)
+    known = [c for c in candidates if found_by_all is None or c in found_by_all]
+    if not known:
+        why = _passed_over(candidates[-1].version)
+        return Horizon(cutoff_ms, commit, gate="foreign-readers", why=why)
+    version = known[-1].version
+    # What covers the rest comes last.
+    chosen = tuple(c for c in checkpoints if c.version == version and c != known[-1])
+    found = Horizon(cutoff_ms, commit, version, (*chosen, known[-1]))
+    if candidates[-1].version > version:
+        best = candidates[-1].version
+        found = replace(found, why=_passed_over(best), passed_over=best)
     if _count_between(there, version + 1, commit) != commit - version:
         why = f"not every commit from {version + 1} to {commit} is there"
         return _kept(found, "missing-commits", why)
@@ -225,8 +239,15 @@ def find_horizon(
 
 
 def _kept(horizon: Horizon, gate: str, why: str) -> Horizon:
-    return Horizon(
-        horizon.cutoff_ms, horizon.commit, horizon.checkpoint, horizon.checkpoints, gate, why
+    return replace(horizon, gate=gate, why=why, passed_over=None)
+
+
+def _passed_over(version: int) -> str:
+    return (
+        f"IndexTables' own readers do not find the checkpoint of version {version}: they know JSON "
+        "alone, and begin at the one that _last_checkpoint names. Write one that they find "
+        "(layout json, or from protocol 3 json-multipart); or, where lakelog alone reads the "
+        "table, give its protocol the feature columnarCommits"
     )
 
 
@@ -319,6 +340,7 @@ def judge(files: pl.DataFrame, horizon: Horizon, facts: Facts) -> pl.DataFrame:
             _gate((kind == "staged-commit") & ((version > base) | ~stale), "promised"),
             _gate(kind.is_in(["compaction", "staged-commit", "temporary"]), None),
             _gate(version >= first, "promised"),
+            _gate((version > base) & (version < (horizon.passed_over or 0)), "foreign-readers"),
             _gate(version >= base, "cut-off-checkpoint"),
             _gate(pointed, "pointed"),
             _gate((kind == "checkpoint") & ~old, "checkpoint-retention"),

@@ -25,6 +25,7 @@ from lakelog.errors import (
 from lakelog.formats.base import Checkpoint, LogListing
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.formats.delta.names import parse_listing
+from lakelog.formats.indextables.protocol import knows_flattened
 from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.segment import latest_version
@@ -129,6 +130,7 @@ def survey(
     options = options or CheckpointOptions()
     retention = _retention(options, request, log, promised=protocol is not None)
     protected = _protected_before(protocol, snapshot.metadata) if protocol is not None else 0
+    pointed = log.pointed_version()
     if gate is not None:
         cutoff_ms = retention.cutoff_ms(now_ms)
         horizon = Horizon(cutoff_ms, gate=gate[0], why=gate[1])
@@ -140,13 +142,14 @@ def survey(
             now_ms,
             own_commit=log.dialect.name == "delta",
             protected_before=protected,
+            found_by_all=_found_by_all(log.dialect.name, protocol, complete, pointed),
         )
     horizon = _looked_through(seen, files, horizon)
     facts = Facts(
         now_ms,
         retention,
         complete,
-        log.pointed_version(),
+        pointed,
         horizons.contiguous_to(commits, horizon.checkpoint or 0),
         protected,
     )
@@ -227,6 +230,25 @@ def _protected_before(protocol: Protocol, metadata: Metadata) -> int:
     if "checkpointProtection" not in (protocol.writer_features or ()):
         return 0
     return int(metadata.configuration.get("delta.requireCheckpointProtectionBeforeVersion") or 0)
+
+
+def _found_by_all(
+    dialect: str,
+    protocol: Protocol | None,
+    complete: tuple[Checkpoint, ...],
+    pointed: int | None,
+) -> frozenset[Checkpoint] | None:
+    """The checkpoints that every reader of the table finds; None where all are.
+
+    IndexTables' own readers know JSON alone. They begin at the checkpoint that the pointer names,
+    and take it for granted that every commit above it is there; without one at the first commit.
+    """
+    if dialect == "delta" or (protocol is not None and knows_flattened(protocol.reader_features)):
+        return None
+    in_json = [c for c in complete if c.layout in {"json", "json-multipart"}]
+    if pointed not in {c.version for c in in_json}:
+        return frozenset()
+    return frozenset(c for c in in_json if c.version <= pointed)
 
 
 def _timed(
