@@ -9,7 +9,7 @@ import pytest
 
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.checkpoint.plan import (
-    FLATTENED_ACTIONS,
+    LARGE_ACTIONS,
     SIDECAR_ACTIONS,
     Table,
     choose_layout,
@@ -23,14 +23,16 @@ from tests.commit import making
 
 V2 = Protocol(3, 7, ("v2Checkpoint",), ("v2Checkpoint",))
 POLICY = {"delta.checkpointPolicy": "v2"}
+NO_PARTS = {"spark.indextables.checkpoint.multiPart.enabled": "false"}
 
 
 def delta(protocol: Protocol = making.V12, **properties: str) -> Table:
     return Table("delta", "t", protocol, making.table(properties=dict(properties)))
 
 
-def indextables(version: int = 2) -> Table:
-    return Table("indextables", "t", Protocol(version, version), making.table())
+def indextables(version: int = 2, *features: str, **properties: str) -> Table:
+    protocol = Protocol(version, version, features or None, features or None)
+    return Table("indextables", "t", protocol, making.table(properties=dict(properties)))
 
 
 def plan(table: Table, layout: str = "auto", **more: Any) -> CheckpointPlan:
@@ -56,10 +58,26 @@ def test_auto_follows_the_protocol_and_the_policy(table: Table, others: int, exp
     assert plan(table, num_others=others).layout == expected
 
 
-def test_a_large_indextables_checkpoint_is_parquet() -> None:
-    options = CheckpointOptions()
-    assert choose_layout(indextables(), options, FLATTENED_ACTIONS - 3, 2) == "json"
-    assert choose_layout(indextables(), options, FLATTENED_ACTIONS - 2, 2) == "flattened"
+@pytest.mark.parametrize(
+    ("table", "bounded", "expected"),
+    [
+        (indextables(3), False, "json-multipart"),
+        (indextables(3), True, "flattened"),
+        (indextables(3, "columnarCommits"), False, "flattened"),
+        (indextables(3, **NO_PARTS), False, "flattened"),
+        (indextables(2), False, "flattened"),
+        (indextables(4), False, "flattened"),
+    ],
+)
+def test_a_large_indextables_checkpoint_is_one_that_its_readers_know_where_there_is_one(
+    table: Table, bounded: bool, expected: str
+) -> None:
+    options = CheckpointOptions.of(table.metadata.configuration, table.format)
+    assert choose_layout(table, options, LARGE_ACTIONS - 3, 2, bounded=bounded) == "json"
+    assert choose_layout(table, options, LARGE_ACTIONS - 2, 2, bounded=bounded) == expected
+    limit = 1 << 30 if bounded else None
+    made = plan_checkpoint(table, 7, options, num_files=LARGE_ACTIONS, memory_limit=limit)
+    assert made.layout == expected
 
 
 @pytest.mark.parametrize("layout", ["v2", "v2-json", "v2-parquet"])
@@ -80,7 +98,7 @@ def test_json_parts_need_a_protocol_whose_readers_know_them() -> None:
     with pytest.raises(InvalidInputError, match="manifest") as refused:
         plan(indextables(2), "json-multipart")
     assert refused.value.hint is not None
-    assert plan(indextables(3), "json-multipart").part_actions == FLATTENED_ACTIONS
+    assert plan(indextables(3), "json-multipart").part_actions == LARGE_ACTIONS
 
 
 @pytest.mark.parametrize("layout", ["", "parquet", "avro-state", "json"])

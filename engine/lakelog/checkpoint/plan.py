@@ -11,13 +11,20 @@ layout                 ``auto`` takes it                           refused
 ``v2-parquet``         the same, with many rows that are no file   the same
                        actions
 ``json``               IndexTables, small
-``json-multipart``     never                                       below protocol 3, whose readers
-                                                                   would take the manifest for a
+``json-multipart``     IndexTables of protocol 3 from 100,000      below protocol 3, whose readers
+                       actions, without a memory limit             would take the manifest for a
                                                                    whole checkpoint
-``flattened``          IndexTables from 100,000 actions
+``flattened``          IndexTables from 100,000 actions: with
+                       ``columnarCommits``, with a memory limit,
+                       or where parts are not known or not wanted
 =====================  ==========================================  ===============================
 
 ``v2`` asks for either V2 layout, ``flattened`` for one file or for several.
+
+IndexTables' own readers know JSON alone. What they do not know serves nobody but lakelog, and
+cleanup cannot rest on it; so it is chosen by itself only where lakelog alone reads the table
+(``columnarCommits`` says so), or where JSON would not do: in one file it has no bound, and in parts
+it is read whole, which no memory limit allows.
 
 Source: Delta protocol, Checkpoint Specs; V2 Spec; specification 004; facts on IndexTables.
 """
@@ -35,6 +42,7 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.formats.base import CheckpointPlan
+from lakelog.formats.indextables.protocol import STATE_PROTOCOL, knows_flattened
 from lakelog.log.metadata import Metadata, Protocol
 
 AUTO = "auto"
@@ -44,8 +52,8 @@ LAYOUTS = {
 }
 """Layouts that are written, by format."""
 
-FLATTENED_ACTIONS = 100_000
-"""Actions from which an IndexTables checkpoint is Parquet unless it is told otherwise."""
+LARGE_ACTIONS = 100_000
+"""Actions from which an IndexTables checkpoint is no single JSON file unless it is told to be."""
 
 SIDECAR_ACTIONS = 50_000
 """Actions of a sidecar, about; Spark's own number."""
@@ -105,7 +113,8 @@ def plan_checkpoint(
         UnsupportedFeatureError: The protocol asks of its writers what lakelog does not know.
     """
     check_writers(table)
-    chosen = choose_layout(table, options, num_files, num_others, layout)
+    bounded = memory_limit is not None
+    chosen = choose_layout(table, options, num_files, num_others, layout, bounded=bounded)
     parts = count_parts(chosen, options, num_files)
     schema = _schema(table.metadata)
     rows = _ROW_GROUP_ROWS
@@ -138,8 +147,18 @@ def choose_layout(
     num_files: int,
     num_others: int = 0,
     layout: str = AUTO,
+    *,
+    bounded: bool = False,
 ) -> str:
     """The layout that is asked for, if the table allows it, or the one that suits the table.
+
+    Args:
+        table: The table.
+        options: What its properties say.
+        num_files: File actions, about.
+        num_others: Rows that are no file actions.
+        layout: As `plan_checkpoint`.
+        bounded: Whether memory is limited.
 
     Raises:
         InvalidInputError: There is no such layout, or the protocol forbids it.
@@ -168,9 +187,15 @@ def choose_layout(
                 "set delta.checkpointPolicy to v2, which brings the feature",
             )
     else:
-        parts = (table.protocol.min_reader_version or 1) >= _MULTI_PART_PROTOCOL
+        reader = table.protocol.min_reader_version or 1
+        parts = reader >= _MULTI_PART_PROTOCOL
         if layout == AUTO:
-            return "flattened" if num_files + num_others >= FLATTENED_ACTIONS else "json"
+            if num_files + num_others < LARGE_ACTIONS:
+                return "json"
+            wanted = parts and reader < STATE_PROTOCOL and options.part_actions is not None
+            if wanted and not bounded and not knows_flattened(table.protocol.reader_features):
+                return "json-multipart"
+            return "flattened"
         found = layout
         if found == "json-multipart" and not parts:
             raise _refused(
@@ -212,7 +237,7 @@ def part_actions(layout: str, options: CheckpointOptions) -> int:
     by_bytes = max(1, options.max_file_bytes // _ACTION_BYTES)
     match layout:
         case "json-multipart":
-            return options.part_actions or FLATTENED_ACTIONS
+            return options.part_actions or LARGE_ACTIONS
         case "flattened":
             return by_bytes  # actions of a part are for parts of JSON
         case "v2-json" | "v2-parquet":
