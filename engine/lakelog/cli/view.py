@@ -59,11 +59,12 @@ def _console(*, to_file: bool) -> Console:
 def count(number: int, noun: str) -> str:
     """A number and its noun.
 
-    >>> count(1, "file"), count(1200, "commit"), count(2, "property")
-    ('1 file', '1,200 commits', '2 properties')
+    >>> count(1, "file"), count(1200, "commit"), count(2, "property"), count(2, "day")
+    ('1 file', '1,200 commits', '2 properties', '2 days')
     """
     if number != 1:
-        noun = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+        changes = noun.endswith("y") and noun[-2] not in "aeiou"
+        noun = noun[:-1] + "ies" if changes else noun + "s"
     return f"{number:,} {noun}"
 
 
