@@ -12,6 +12,7 @@ import pytest
 from lakelog.errors import CorruptionError, MalformedLogError, UnsupportedError
 from lakelog.formats.base import Checkpoint
 from lakelog.formats.indextables import DIALECT, doc_mapping_hash
+from lakelog.storage import FileEntry, LogStore, StoreWrapper
 from tests.formats.indextables.writing import (
     FRAMINGS,
     PROTOCOL,
@@ -88,6 +89,50 @@ def test_every_form_and_framing_gives_the_same_state(log: Log, form: str, framin
     assert "version" not in meta.columns
     assert reader.files_read() == reader.checkpoint.paths
     assert reader.struct_statistics() is None
+
+
+class Sweeping(StoreWrapper):
+    """A store whose listings are followed by the deletion of some of the commits in them."""
+
+    def __init__(self, store: LogStore, doomed: list[list[Path]]) -> None:
+        super().__init__(store)
+        self._doomed = doomed
+
+    def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
+        entries = super().list_from(folder, start)
+        for path in self._doomed.pop() if self._doomed else ():
+            path.unlink()
+        return entries
+
+
+class Listing(StoreWrapper):
+    """A store that lists a commit that is not there."""
+
+    def __init__(self, store: LogStore, version: int) -> None:
+        super().__init__(store)
+        self._entry = FileEntry(f"{version:020d}.json", 10, 1)
+
+    def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
+        return sorted([*super().list_from(folder, start), self._entry], key=lambda e: e.name)
+
+
+@pytest.mark.parametrize("taken", [1, 2, 3])
+def test_a_cleanup_of_the_commits_below_is_not_noticed(log: Log, taken: int) -> None:
+    write_json_checkpoint(log, _VERSION, "lines", [PROTOCOL, _METADATA, *_ADDS])
+    commits = [log.commit(version, [skip(str(version))]) for version in range(3)]
+    (checkpoint,) = log.checkpoints()
+    store = Sweeping(log.store, [commits[:taken]])
+    meta = DIALECT.open_checkpoint(store, checkpoint).read_meta(["mergeskip"])
+    assert meta.height == 3 - taken
+    assert not meta.height or paths(meta) == [str(version) for version in range(taken, 3)]
+
+
+def test_a_commit_below_that_is_listed_and_not_there_is_damage(log: Log) -> None:
+    write_json_checkpoint(log, _VERSION, "lines", [PROTOCOL, _METADATA, *_ADDS])
+    (checkpoint,) = log.checkpoints()
+    reader = DIALECT.open_checkpoint(Listing(log.store, 3), checkpoint)
+    with pytest.raises(MalformedLogError, match="was deleted while"):
+        reader.read_meta()
 
 
 def test_only_the_wanted_columns_and_kinds_come(log: Log) -> None:

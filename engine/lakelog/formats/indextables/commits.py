@@ -12,12 +12,13 @@ to a native log refuse a line on which they know none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import count, groupby
 
 import orjson
 import polars as pl
 
 from lakelog import actions
+from lakelog.errors import CorruptionError, NotFoundError
 from lakelog.formats.base import Actions, CommitContent, CommitFile
 from lakelog.formats.commits import read_commits
 from lakelog.formats.encode import encode_rows, ordered_content, require_content
@@ -31,6 +32,7 @@ from lakelog.formats.spelling import encode_info
 from lakelog.formats.wire import Wire
 from lakelog.storage import LogStore
 
+_MOST_LOOKS = 5
 _FILE_DEFAULTS: dict[str, object] = {"dataChange": True}
 _SKIP_DEFAULTS: dict[str, object] = {"skipCount": 1, "skipOperation": ""}
 _INDEXTABLES = "indextables"
@@ -157,12 +159,20 @@ def meta_at_or_below(store: LogStore, version: int) -> pl.DataFrame:
     """Protocol, metaData and mergeskip rows of every JSON commit up to `version` that is on disk.
 
     Checkpoints of other writers leave out skips, and an Avro state may leave out protocol and
-    metadata; these commits are where they still stand.
+    metadata; these commits are where they still stand. Nothing names them, so cleanup may take some
+    while they are read: what is left then is all that there is.
     """
-    commits = list_commits(store, end=version)
-    if not commits:
-        return actions.concat([])
-    return decode_commits(store, commits, files=False).meta
+    for look in count(1):
+        commits = list_commits(store, end=version)
+        if not commits:
+            break
+        try:
+            return decode_commits(store, commits, files=False).meta
+        except (CorruptionError, NotFoundError) as error:
+            left = {commit.path for commit in list_commits(store, end=version)}
+            if look == _MOST_LOOKS or error.path in left:
+                raise
+    return actions.concat([])
 
 
 def _fill(frame: pl.DataFrame, defaults: dict[str, object]) -> pl.DataFrame:
