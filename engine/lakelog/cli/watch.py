@@ -11,12 +11,12 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from io import RawIOBase
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import lakelog
 from lakelog.cli.options import Target
 from lakelog.storage import LogStore, StoreWrapper
+from lakelog.storage.wrapper import FileWrapper
 
 if TYPE_CHECKING:
     from lakelog.table import Table
@@ -71,39 +71,17 @@ class MeteredStore(StoreWrapper):
         return cast("BinaryIO", _MeteredFile(file, self._meter))
 
 
-class _MeteredFile(RawIOBase):
+class _MeteredFile(FileWrapper):
     """A seekable reader that counts."""
 
     def __init__(self, file: BinaryIO, meter: Meter) -> None:
-        self._file = file
+        super().__init__(file)
         self._meter = meter
 
     def read(self, size: int = -1, /) -> bytes:
-        data = self._file.read(size)
+        data = super().read(size)
         self._meter.add(size_bytes=len(data))
         return data
-
-    def readinto(self, buffer: Any, /) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
 
 
 def open_metered(target: Target) -> tuple[Table, Meter]:

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import RawIOBase
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import BinaryIO, TypeVar, cast
 
 from lakelog.errors import InvalidInputError, ReadTimeoutError
 from lakelog.storage.base import LogStore
 from lakelog.storage.local import LocalStore
 from lakelog.storage.ranged import RangedFile
-from lakelog.storage.wrapper import StoreWrapper
+from lakelog.storage.wrapper import FileWrapper, StoreWrapper
 
 T = TypeVar("T")
 
@@ -265,11 +265,11 @@ def _timed(
     return done[0]
 
 
-class _TimedFile(RawIOBase):
+class _TimedFile(FileWrapper):
     """A seekable reader that gives up on a read that takes too long."""
 
     def __init__(self, file: BinaryIO, path: str, timeout_s: float) -> None:
-        self._file = file
+        super().__init__(file)
         self._path = path
         self._timeout_s = timeout_s
         self._stuck = False
@@ -281,25 +281,8 @@ class _TimedFile(RawIOBase):
             self._stuck = True
             raise
 
-    def readinto(self, buffer: Any, /) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
     def close(self) -> None:
-        # Under a read that hangs, a file is left to the thread that reads it.
-        if not self.closed and not self._stuck:
-            self._file.close()
-        super().close()
+        if self._stuck:
+            RawIOBase.close(self)  # the file is left to the thread that reads it, and hangs
+        else:
+            super().close()

@@ -1,9 +1,12 @@
-"""`StoreWrapper`: a `LogStore` that hands every call on; subclasses change what they care about."""
+"""`StoreWrapper` and `FileWrapper`: a `LogStore` and a reader that hand every call on; subclasses
+change what they care about.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO
+from io import RawIOBase
+from typing import Any, BinaryIO
 
 from lakelog.errors import LakelogError
 from lakelog.storage.base import FileEntry, LogStore, Upload
@@ -84,3 +87,46 @@ class StoreWrapper:
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
         """As the store below."""
         return self._store.walk(folder)
+
+
+class FileWrapper(RawIOBase):
+    """A seekable reader over another one; subclasses change `read`, or more.
+
+    Args:
+        file: The reader below; closed with this one.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, size: int = -1, /) -> bytes:
+        """As the reader below."""
+        return self._file.read(size)
+
+    def readinto(self, buffer: Any, /) -> int:
+        """As `read`."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """As the reader below."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """As the reader below."""
+        return self._file.tell()
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def close(self) -> None:
+        """Close both."""
+        if not self.closed:
+            self._file.close()
+        super().close()
