@@ -34,13 +34,30 @@ class _Nameless:
         """Bytes written so far."""
         return 0 if self._file is None else self._file.seek(0, 2)
 
-    def end(self) -> IO[bytes]:
-        """The file, at its end."""
-        if self._file is None:
-            # Unbuffered: what is written is whole batches.
-            self._file = tempfile.TemporaryFile(buffering=0, prefix="lakelog-")  # noqa: SIM115 - closed by `close`
-        self._file.seek(0, 2)
-        return self._file
+    def append(self, data: memoryview, what: str) -> int:
+        """Write at the end; gives the place.
+
+        Args:
+            data: Bytes.
+            what: What they are, for the error.
+
+        Raises:
+            CheckpointWriteError: There is no room.
+        """
+        try:
+            if self._file is None:
+                # Unbuffered: what is written is whole batches.
+                self._file = tempfile.TemporaryFile(buffering=0, prefix="lakelog-")  # noqa: SIM115 - closed by `close`
+            start = self._file.seek(0, 2)
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as cause:
+            raise CheckpointWriteError(
+                f"{what} that memory has no room for cannot be written to disk: {cause}",
+                path=tempfile.gettempdir(),
+                hint="make room there, set TMPDIR to a larger place, or raise the memory limit",
+            ) from cause
+        return start
 
     def read(self, at: int, size: int) -> bytes:
         """The bytes at a place."""
@@ -116,22 +133,12 @@ class Spill:
 
     def _write(self, partition: int, rows: pa.Table) -> None:
         options = pa.ipc.IpcWriteOptions(compression="lz4")
-        try:
-            file = self._file.end()
-            start = file.tell()
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
-                writer.write_table(rows)
-            written = memoryview(sink.getvalue())
-            while written:
-                written = written[file.write(written) :]
-        except OSError as cause:
-            raise CheckpointWriteError(
-                f"rows that memory has no room for cannot be written to disk: {cause}",
-                path=tempfile.gettempdir(),
-                hint="make room there, set TMPDIR to a larger place, or raise the memory limit",
-            ) from cause
-        self._places.setdefault(partition, []).append((start, file.tell() - start))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
+            writer.write_table(rows)
+        data = memoryview(sink.getvalue())
+        start = self._file.append(data, "rows")
+        self._places.setdefault(partition, []).append((start, len(data)))
 
     def frames(self, partition: int) -> Iterator[pl.DataFrame]:
         """The frames of a partition, in the order in which they were appended."""
@@ -246,18 +253,7 @@ class Repeats:
         # Sorted, so that those with the same first bits stand together.
         edges = np.arange(1, 1 << _RADIX_BITS, dtype=np.uint64) << np.uint64(64 - _RADIX_BITS)
         cuts = [0, *np.searchsorted(held, edges).tolist(), len(held)]
-        try:
-            file = self._file.end()
-            start = file.tell()
-            written = memoryview(held.tobytes())
-            while written:
-                written = written[file.write(written) :]
-        except OSError as cause:
-            raise CheckpointWriteError(
-                f"hashes that memory has no room for cannot be written to disk: {cause}",
-                path=tempfile.gettempdir(),
-                hint="make room there, set TMPDIR to a larger place, or raise the memory limit",
-            ) from cause
+        start = self._file.append(memoryview(held.tobytes()), "hashes")
         for bucket, (first, last) in enumerate(pairwise(cuts)):
             if last > first:
                 place = (start + first * 8, (last - first) * 8)
