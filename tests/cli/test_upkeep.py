@@ -297,6 +297,7 @@ def test_a_simulation_tells_what_would_go_and_who_would_miss_it(lakelog: Any, or
     shown = lakelog("simulate", orders, *words, *more)
     assert shown.code == 0
     assert "log_retention" in shown.text
+    assert "checkpoint_retention" not in shown.text
     assert "3 proposals · nothing is changed" in shown.text
     assert log_of(orders) == before
 

@@ -38,12 +38,9 @@ _SHOWN = (
     "gate",
     "oldest_version",
     "versions_lost",
-    "log_files",
     "log_bytes",
-    "data_files",
     "data_bytes",
     "stream_from",
-    "change_feed_from",
     "broken_consumers",
 )
 
@@ -153,7 +150,13 @@ def simulate(
     if output.format == "table":
         rows = _readable(rows)
     summary = ["nothing is changed"]
-    emit(rows.lazy(), output, View("proposal", _SHOWN, (), lambda _: summary))
+    emit(rows.lazy(), output, View("proposal", _SHOWN, (), lambda _: summary, _same_retentions))
+
+
+def _same_retentions(shown: pl.DataFrame) -> tuple[str, ...]:
+    """Retentions that no proposal changes."""
+    given = [name for name in shown.columns if name.endswith("_retention")]
+    return tuple(name for name in given if shown[name].n_unique() == 1)
 
 
 def _readable(rows: pl.DataFrame) -> pl.DataFrame:
