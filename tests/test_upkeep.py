@@ -106,14 +106,19 @@ def test_checkpoints_that_are_asked_for_and_those_in_the_background_take_turns(
     assert table.verify().is_proved
 
 
+def make_old(where: Path) -> None:
+    """Make every file of the log two months old."""
+    old = time.time() - 60 * DAY_S
+    for file in (where / "_delta_log").iterdir():
+        os.utime(file, (old, old))
+
+
 def test_old_commits_go_after_a_checkpoint(tmp_path: Path) -> None:
     where = tmp_path / "table"
     table = new_table(str(where), configuration={"delta.checkpointInterval": "5"})
     commit(table, 1, 5)
     settled(table)
-    old = time.time() - 60 * DAY_S
-    for file in (where / "_delta_log").iterdir():
-        os.utime(file, (old, old))
+    make_old(where)
     # A handle cleans up once an hour, and this one has looked already.
     table = lakelog.open(str(where))
     commit(table, 6, 5)
@@ -131,9 +136,7 @@ def test_a_table_that_keeps_its_history_is_not_cleaned_up(tmp_path: Path) -> Non
     table = new_table(str(where), configuration=keep)
     commit(table, 1, 5)
     settled(table)
-    old = time.time() - 60 * DAY_S
-    for file in (where / "_delta_log").iterdir():
-        os.utime(file, (old, old))
+    make_old(where)
     table = lakelog.open(str(where))
     commit(table, 6, 5)
     settled(table)
