@@ -67,9 +67,9 @@ def test_every_option_can_be_set() -> None:
 
 def test_the_defaults_of_indextables_are_those_of_its_specification() -> None:
     options = CheckpointOptions.of({}, "indextables")
-    assert (options.enabled, options.interval, options.parallelism) == (True, 10, 4)
+    assert (options.enabled, options.interval, options.parallelism) == (True, 10, None)
     assert (options.compression, options.max_file_bytes) == ("snappy", 134_217_728)
-    assert options.read_timeout_s == 30.0
+    assert options.read_timeout_s is None
     assert options.part_actions == 100_000
     assert options.retain_versions == 30
     assert options.log_retention_ms == 2_592_000_000

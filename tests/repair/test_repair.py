@@ -205,8 +205,12 @@ def test_another_tables_past_is_never_brought_back(tmp_path: Path) -> None:
     newest(where, pattern="*4.checkpoint*").unlink()
     pointer(where).unlink()
     (finding,) = plan_of(table).findings.filter(pl.col("kind") == "checkpoint").rows(named=True)
-    assert finding["action"] == "refuse"
-    assert "another table" in finding["why"]
+    assert finding["action"] == "keep"
+    assert "another table's" in finding["problem"]
+    before = newest(where).read_bytes()
+    mended(table)
+    assert table.checkpoint().verified is False
+    assert newest(where).read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ Properties keep the names that their owners gave them. Which of them decides:
 ``checkpoint.maxFileSize``            .                                  134217728 bytes
 ``checkpoint.actionsPerPart``         .                                  100000; none
 ``checkpoint.multiPart.enabled``      .                                  true
-``checkpoint.parallelism``            .                                  4
-``checkpoint.read.timeoutSeconds``    .                                  30
+``checkpoint.parallelism``            .                                  the store's
+``checkpoint.read.timeoutSeconds``    .                                  the store's
 .                                     ``checkpoint.writeStatsAsJson``    true
 .                                     ``checkpoint.writeStatsAsStruct``  true
 ``checkpoint.retention``              .                                  30 versions; none
@@ -79,8 +79,9 @@ class CheckpointOptions:
         policy: ``classic`` or ``v2``.
         compression: Parquet codec, as pyarrow spells it; ``none`` for none.
         max_file_bytes: Length that no Parquet file of a checkpoint should pass.
-        parallelism: Files read at the same time.
-        read_timeout_s: Seconds that reading may take.
+        parallelism: Files read at the same time; None is what suits the store.
+        read_timeout_s: Seconds without any file arriving after which a read is given up; None is as
+            long as the store takes.
         stats_as_json: Whether statistics are kept as text.
         stats_as_struct: Whether statistics and partition values are kept typed.
         part_actions: Actions that one file of a checkpoint should hold at most; None leaves it
@@ -101,8 +102,8 @@ class CheckpointOptions:
     policy: str = "classic"
     compression: str = "zstd"
     max_file_bytes: int = DEFAULT_MAX_FILE_BYTES
-    parallelism: int = 4
-    read_timeout_s: float = 30.0
+    parallelism: int | None = None
+    read_timeout_s: float | None = None
     stats_as_json: bool = True
     stats_as_struct: bool = True
     part_actions: int | None = None
@@ -145,8 +146,8 @@ class CheckpointOptions:
             policy=read.text("", defaults.policy, "checkpointPolicy"),
             compression=_SPELLINGS.get(codec, codec),
             max_file_bytes=read.whole("checkpoint.maxFileSize", defaults.max_file_bytes),
-            parallelism=read.whole("checkpoint.parallelism", defaults.parallelism),
-            read_timeout_s=float(read.whole("checkpoint.read.timeoutSeconds", 30)),
+            parallelism=read.optional("checkpoint.parallelism", None),
+            read_timeout_s=read.optional("checkpoint.read.timeoutSeconds", None),
             stats_as_json=read.flag("", "checkpoint.writeStatsAsJson"),
             stats_as_struct=read.flag("", "checkpoint.writeStatsAsStruct"),
             part_actions=part_actions if read.flag("checkpoint.multiPart.enabled") else None,

@@ -4,7 +4,8 @@
 verdict          meaning
 ===============  ===================================================================================
 ``proved``       an older checkpoint and the commits above it, or all commits, give the same state
-``unprovable``   it can be read and is sound in itself, and nothing is left to replay it from
+``unprovable``   it can be read and is sound in itself, and nothing is left to replay it from, or
+                 the commits below are another table's
 ``wrong``        replay gives another state; `VerifyReport.differences` names files
 ``broken``       it cannot be read, or contradicts itself
 ===============  ===================================================================================
@@ -53,7 +54,7 @@ from lakelog.formats.digest import Digest
 from lakelog.log.context import Log
 from lakelog.log.display import table_html, table_text
 from lakelog.log.files import file_columns, tombstone_columns
-from lakelog.log.opening import fall_back
+from lakelog.log.opening import fall_back, table_ids
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import State
 
@@ -284,6 +285,12 @@ class _Proof:
             )
         while True:
             try:
+                ids = table_ids(other) | {own.metadata.id}
+                if len(ids) > 1:
+                    # A table was written over: what readers begin with is the checkpoint.
+                    told = ", ".join(sorted(map(str, ids)))
+                    reason = f"the commits below are another table's (ids {told})"
+                    return replace(report, verdict="unprovable", reason=reason)
                 expected = self._side(other, comparison)
                 break
             except CheckpointCorruptionError as error:

@@ -182,7 +182,7 @@ class _Job:
         apart = independent_state(self.log, plan.version)
         reports = [verify_one(self.log, checkpoint, self.memory_limit) for checkpoint in there]
         for report in reports:
-            if report.verdict == "proved" or (report.verdict == "unprovable" and apart is None):
+            if report.verdict in {"proved", "unprovable"}:
                 if report.reason is not None:
                     self._notes.append(report.reason)
                 return self._kept(report)

@@ -88,6 +88,21 @@ def to_duration_ms(value: Duration) -> int:
     return found
 
 
+def duration_text(duration_ms: int) -> str:
+    """A duration for people, as `to_duration_ms` reads it back.
+
+    >>> duration_text(604_800_000), duration_text(5_400_000), duration_text(0)
+    ('7 days', '1 hour 30 minutes', '0 milliseconds')
+    """
+    parts: list[str] = []
+    rest = duration_ms
+    for unit in ("day", "hour", "minute", "second", "millisecond"):
+        count, rest = divmod(rest, _UNITS_MS[unit])
+        if count:
+            parts.append(f"{count} {unit}" + "s" * (count != 1))
+    return " ".join(parts) or "0 milliseconds"
+
+
 def deleted_file_retention_ms(configuration: Mapping[str, str | None]) -> int:
     """How long a tombstone is kept, in milliseconds (one week unless the table says otherwise)."""
     value = configuration.get(DELETED_FILE_RETENTION)

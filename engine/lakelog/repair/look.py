@@ -86,7 +86,7 @@ def look_at_checkpoints(log: Log, listing: LogListing, progress: Progress) -> It
         path, version = checkpoint.paths[0], checkpoint.version
         reason = report.reason or "its content differs"
         if report.verdict == "unprovable":
-            why = "it is sound in itself, and the files that would prove it are gone"
+            why = "it is sound in itself, and what would prove it is not there"
             yield Finding("checkpoint", path, version, reason, KEEP, why, checkpoint)
         elif report.verdict != "proved":
             problem = f"it is {report.verdict}: {reason}"

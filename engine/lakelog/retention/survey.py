@@ -8,7 +8,6 @@ stay; never a file action.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -28,6 +27,7 @@ from lakelog.formats.delta.names import parse_listing
 from lakelog.formats.indextables.protocol import knows_flattened
 from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.properties import duration_text
 from lakelog.log.segment import latest_version
 from lakelog.log.snapshot import Snapshot
 from lakelog.retention import horizon as horizons
@@ -186,7 +186,7 @@ def _of_properties(
         if name in _CATALOG and switched:
             return "catalog", f"the table has the feature {name!r}"
     if not options.cleanup_enabled and not request.force:
-        return "cleanup-disabled", "force=True cleans up nevertheless"
+        return "cleanup-disabled", "forced, it is cleaned up nevertheless"
     return None
 
 
@@ -194,9 +194,9 @@ def _retention(
     options: CheckpointOptions, request: Request, log: Log, *, promised: bool
 ) -> Retention:
     wanted = (
-        ("retention_ms", request.retention_ms, options.log_retention_ms),
+        ("retention", request.retention_ms, options.log_retention_ms),
         (
-            "checkpoint_retention_ms",
+            "checkpoint_retention",
             request.checkpoint_retention_ms,
             options.checkpoint_retention_ms,
         ),
@@ -210,9 +210,9 @@ def _retention(
             raise UnsafeRetentionError(
                 "the retention is shorter than the table's own",
                 path=log.table,
-                expected=f"{name} of at least {dt.timedelta(milliseconds=owned)}",
-                found=str(dt.timedelta(milliseconds=asked)),
-                hint="change the table's properties, or force=True",
+                expected=f"{name} of at least {duration_text(owned)}",
+                found=duration_text(asked),
+                hint="change the table's properties, or force it",
             )
     is_delta = log.dialect.name == "delta"
     (_, log_ms, own_log_ms), (_, checkpoint_ms, own_checkpoint_ms) = wanted

@@ -46,6 +46,7 @@ from lakelog.formats.delta.deletion_vectors import vector_paths
 from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.metadata import Metadata
+from lakelog.log.properties import duration_text
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
 from lakelog.storage.base import FileEntry
@@ -331,9 +332,9 @@ class Vacuum:
             raise UnsafeRetentionError(
                 "the retention is shorter than the table's own",
                 path=self.log.table,
-                expected=f"at least {dt.timedelta(milliseconds=promised)}",
-                found=str(dt.timedelta(milliseconds=self.retention_ms)),
-                hint="readers and writers at work may still need the files; force=True if there "
+                expected=f"at least {duration_text(promised)}",
+                found=duration_text(self.retention_ms),
+                hint="readers and writers at work may still need the files; force it if there "
                 "are none, or change delta.deletedFileRetentionDuration",
             )
         return self.retention_ms
