@@ -66,7 +66,7 @@ class Comparison:
     empty_tags: bool = True
 
     @staticmethod
-    def of(plan: CheckpointPlan, format: str, columns: Sequence[str]) -> Comparison:  # noqa: A002
+    def of(plan: CheckpointPlan, format: str, columns: Sequence[str]) -> Comparison:
         """The comparison of what a plan's writer was given with what it wrote.
 
         Args:

@@ -115,7 +115,7 @@ class CheckpointOptions:
     cleanup_failure_policy: str = "continue"
 
     @staticmethod
-    def of(configuration: Mapping[str, str | None], format: str) -> CheckpointOptions:  # noqa: A002
+    def of(configuration: Mapping[str, str | None], format: str) -> CheckpointOptions:
         """The options that a table's properties give.
 
         Args:

@@ -69,7 +69,7 @@ it raises `Stopped` when the checkpoint is no longer wanted."""
 def is_due(
     version: int,
     options: CheckpointOptions,
-    format: str,  # noqa: A002 - the API's word
+    format: str,
     progress: Progress,
 ) -> bool:
     """Whether a checkpoint of `version`, which was just committed, is due.

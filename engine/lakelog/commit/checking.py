@@ -20,7 +20,7 @@ from lakelog.log.metadata import Metadata
 def check(
     intent: Intent,
     table: str,
-    format: str,  # noqa: A002 - the API's word
+    format: str,
     *,
     replaced: bool,
     live_files: Callable[[], pl.LazyFrame],

@@ -206,7 +206,7 @@ def find_conflict(
     intent: Intent,
     winner: Winner,
     *,
-    format: str,  # noqa: A002 - the name that the dialects go by
+    format: str,
     matches: Matches | None = None,
 ) -> ConflictError | None:
     """The first rule that a commit breaks for a transaction, as an error to raise; None if none.
@@ -240,7 +240,7 @@ def broken_rules(
     intent: Intent,
     winner: Winner,
     *,
-    format: str,  # noqa: A002
+    format: str,
     matches: Matches | None = None,
 ) -> Iterator[tuple[str, str]]:
     """Every rule that a commit breaks for a transaction, with an example, the most exact first.
@@ -281,7 +281,7 @@ def may_match(
     files: pl.DataFrame,
     where: tuple[pl.Expr, ...],
     metadata: Metadata,
-    format: str,  # noqa: A002
+    format: str,
 ) -> pl.Series:
     """Which files may hold a row for which one of the predicates is true.
 
@@ -319,7 +319,7 @@ def _error(rule: str, found: str, winner: Winner) -> ConflictError:
     )
 
 
-def _protocol(intent: Intent, winner: Winner, format: str) -> Iterator[tuple[str, str]]:  # noqa: A002
+def _protocol(intent: Intent, winner: Winner, format: str) -> Iterator[tuple[str, str]]:
     ours, theirs = last_protocol(intent.meta), last_protocol(winner.actions.meta)
     if theirs is not None:
         if ours is not None:
@@ -341,7 +341,7 @@ def _may_use_features(winner: Winner) -> bool:
     )
 
 
-def _metadata(intent: Intent, winner: Winner, format: str) -> Iterator[tuple[str, str]]:  # noqa: A002
+def _metadata(intent: Intent, winner: Winner, format: str) -> Iterator[tuple[str, str]]:
     theirs = last_metadata(winner.actions.meta)
     if theirs is None:
         return

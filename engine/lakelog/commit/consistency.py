@@ -60,7 +60,7 @@ def check_metadata(
     new: Metadata,
     old: Metadata | None,
     protocol: Protocol,
-    format: str,  # noqa: A002 - the API's word
+    format: str,
     *,
     replaced: bool = False,
 ) -> None:
@@ -101,7 +101,7 @@ def check_metadata(
         check_evolution(old, new, protocol, replaced=replaced)
 
 
-def _check_identity(new: Metadata, old: Metadata | None, format: str) -> None:  # noqa: A002
+def _check_identity(new: Metadata, old: Metadata | None, format: str) -> None:
     if not new.id:
         raise InvalidMetadataError("the metadata has no table id", expected="metaData.id")
     if old is not None and old.id is not None and new.id != old.id:
@@ -158,7 +158,7 @@ def _structs(schema: contract.Struct) -> Iterable[tuple[str, contract.Struct]]:
 def _check_names(
     schema: contract.Struct,
     before: dict[tuple[str, ...], contract.Field],
-    format: str,  # noqa: A002
+    format: str,
     *,
     mapped: bool,
 ) -> None:

@@ -356,7 +356,7 @@ INDEXTABLES: Mapping[str, Feature] = {feature.name: feature for feature in _INDE
 """Features of IndexTables by name; ``implied_from`` is the version that brought each."""
 
 
-def features_of(format: str) -> Mapping[str, Feature]:  # noqa: A002 - the API's word
+def features_of(format: str) -> Mapping[str, Feature]:
     """The features of a format, ``delta`` or ``indextables``, by name."""
     return INDEXTABLES if format == "indextables" else DELTA
 
@@ -382,7 +382,7 @@ def listed(protocol: Protocol) -> frozenset[str]:
 
 
 @lru_cache(maxsize=64)
-def supported(protocol: Protocol, format: str) -> frozenset[str]:  # noqa: A002 - the API's word
+def supported(protocol: Protocol, format: str) -> frozenset[str]:
     """Features that a protocol supports: those listed, and those that its versions imply.
 
     A Delta feature is implied only below writer version 7, and one for readers only below reader
@@ -429,7 +429,7 @@ def mapping_mode(protocol: Protocol, metadata: Metadata) -> str:
     return metadata.column_mapping_mode if supports(protocol, "columnMapping") else "none"
 
 
-def with_required(names: Iterable[str], format: str) -> frozenset[str]:  # noqa: A002 - the API's word
+def with_required(names: Iterable[str], format: str) -> frozenset[str]:
     """`names` and all that they rest on, at any remove; unknown names are kept as they are."""
     known = features_of(format)
     found: set[str] = set()

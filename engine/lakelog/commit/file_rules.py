@@ -89,7 +89,7 @@ def check_files(
     files: pl.DataFrame,
     metadata: Metadata,
     protocol: Protocol,
-    format: str,  # noqa: A002 - the API's word
+    format: str,
 ) -> None:
     """Refuse file actions that no commit of the table may hold.
 
@@ -143,7 +143,7 @@ def check_files(
     _check_partitions(files, metadata, mapping_mode_of(protocol, metadata, format), format)
 
 
-def mapping_mode_of(protocol: Protocol, metadata: Metadata, format: str) -> str:  # noqa: A002
+def mapping_mode_of(protocol: Protocol, metadata: Metadata, format: str) -> str:
     """The column mapping mode that partition values follow; IndexTables has none."""
     return "none" if format == "indextables" else mapping_mode(protocol, metadata)
 
@@ -376,7 +376,7 @@ def _check_partitions(
     files: pl.DataFrame,
     metadata: Metadata,
     mapping: str,
-    format: str,  # noqa: A002
+    format: str,
 ) -> None:
     if not files.height:
         return

@@ -85,7 +85,7 @@ def needs_meta(intent: Intent) -> bool:
     return bool(_rows(intent.meta, "mergeskip"))
 
 
-def depends_on_ground(intent: Intent, format: str) -> bool:  # noqa: A002 - the API's word
+def depends_on_ground(intent: Intent, format: str) -> bool:
     """Whether the content is another one for another `Ground`, the present aside."""
     return needs_meta(intent) or (format == "delta" and is_active(_FEATURE, *after(intent)))
 
@@ -119,7 +119,7 @@ def finalise(
     description: Description,
     ground: Ground,
     now_ms: int,
-    format: str,  # noqa: A002 - the API's word
+    format: str,
 ) -> CommitContent:
     """The content of the commit after `ground`.
 

@@ -67,7 +67,7 @@ _NOT_SPELLED = frozenset(
 )
 
 
-def check_writable(protocol: Protocol, metadata: Metadata, table: str, format: str) -> None:  # noqa: A002
+def check_writable(protocol: Protocol, metadata: Metadata, table: str, format: str) -> None:
     """Refuse a table that lakelog must not write.
 
     Args:
@@ -139,7 +139,7 @@ def check_actions(
     files: pl.DataFrame,
     meta: pl.DataFrame,
     table: str,
-    format: str,  # noqa: A002 - the API's word
+    format: str,
 ) -> None:
     """Refuse actions that a feature of the table forbids, or that lakelog cannot answer for.
 
@@ -268,7 +268,7 @@ def _refuse_rows_unseen(wrong: pl.Series, feature: str, what: str, table: str) -
         )
 
 
-def _check_kinds(files: pl.DataFrame, meta: pl.DataFrame, table: str, format: str) -> None:  # noqa: A002
+def _check_kinds(files: pl.DataFrame, meta: pl.DataFrame, table: str, format: str) -> None:
     wire = Wire.of(format)
     for frame, kinds in (
         (files, {*FILE_ACTIONS, "cdc"}),

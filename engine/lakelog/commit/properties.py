@@ -252,7 +252,7 @@ _INDEXTABLES_BY_LOWER = {key.lower(): kind for key, kind in INDEXTABLES_PROPERTI
 _FEATURES_BY_LOWER = {name.lower() for name in DELTA}
 
 
-def check_properties(configuration: Mapping[str, str | None], format: str) -> None:  # noqa: A002
+def check_properties(configuration: Mapping[str, str | None], format: str) -> None:
     """Refuse table properties that are unknown, or whose values are not of their kind.
 
     Args:

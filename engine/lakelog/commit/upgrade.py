@@ -39,7 +39,7 @@ DEFAULT_PROTOCOL = {"delta": Protocol(1, 2), "indextables": Protocol(2, 2)}
 _LAST_VERSIONS = {"delta": (READER_LISTS, WRITER_LISTS), "indextables": (4, 4)}
 
 
-def features_needed(metadata: Metadata, format: str) -> frozenset[str]:  # noqa: A002
+def features_needed(metadata: Metadata, format: str) -> frozenset[str]:
     """Features that the metadata switches on, by properties and by the schema.
 
     ``delta.feature.<name>`` asks for a feature by name, in any case; a name that is not known
@@ -70,7 +70,7 @@ def features_needed(metadata: Metadata, format: str) -> frozenset[str]:  # noqa:
 def upgrade(
     protocol: Protocol | None,
     features: Iterable[str],
-    format: str,  # noqa: A002 - the API's word
+    format: str,
 ) -> Protocol:
     """The least protocol that supports all that `protocol` supports, and `features` besides.
 
@@ -115,7 +115,7 @@ def upgrade(
     return _delta(base, added, there)
 
 
-def check_protocol_change(old: Protocol | None, new: Protocol, format: str) -> None:  # noqa: A002
+def check_protocol_change(old: Protocol | None, new: Protocol, format: str) -> None:
     """Refuse a protocol that no table may have, or that takes something back.
 
     Args:
@@ -166,7 +166,7 @@ def check_protocol_change(old: Protocol | None, new: Protocol, format: str) -> N
         )
 
 
-def _not_satisfied(names: Iterable[str], there: frozenset[str], format: str) -> set[str]:  # noqa: A002
+def _not_satisfied(names: Iterable[str], there: frozenset[str], format: str) -> set[str]:
     known = features_of(format)
     return {
         name
@@ -175,7 +175,7 @@ def _not_satisfied(names: Iterable[str], there: frozenset[str], format: str) -> 
     }
 
 
-def _refuse_unwritable(name: str, format: str) -> None:  # noqa: A002
+def _refuse_unwritable(name: str, format: str) -> None:
     feature = features_of(format).get(name)
     if feature is None or feature.stance is Stance.REFUSED:
         reason = "lakelog does not know what it changes" if feature is None else feature.note
@@ -241,7 +241,7 @@ def _ordered(old: tuple[str, ...] | None, names: Iterable[str]) -> tuple[str, ..
     return (*kept, *sorted(set(names) - set(kept)))
 
 
-def _check_versions(protocol: Protocol, format: str) -> None:  # noqa: A002
+def _check_versions(protocol: Protocol, format: str) -> None:
     last_reader, last_writer = _LAST_VERSIONS[format]
     for name, version, last in (
         ("minReaderVersion", protocol.min_reader_version, last_reader),
@@ -258,7 +258,7 @@ def _check_versions(protocol: Protocol, format: str) -> None:  # noqa: A002
             )
 
 
-def _check_names(protocol: Protocol, format: str) -> None:  # noqa: A002
+def _check_names(protocol: Protocol, format: str) -> None:
     known = features_of(format)
     for field, names in (
         ("readerFeatures", protocol.reader_features or ()),

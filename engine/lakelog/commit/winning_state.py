@@ -73,7 +73,7 @@ _FIELDS = {
 }
 
 
-def demands(protocol: Protocol, format: str) -> frozenset[str]:  # noqa: A002 - the API's word
+def demands(protocol: Protocol, format: str) -> frozenset[str]:
     """What a protocol asks of a writer: the features that it supports, and versions that are more
     than their features, such as ``minWriterVersion 8``; in IndexTables every version is.
 
@@ -89,12 +89,12 @@ def demands(protocol: Protocol, format: str) -> frozenset[str]:  # noqa: A002 - 
     )
 
 
-def dropped_features(old: Protocol, new: Protocol, format: str) -> list[str]:  # noqa: A002
+def dropped_features(old: Protocol, new: Protocol, format: str) -> list[str]:
     """What `old` asks of a writer and `new` does not, sorted."""
     return sorted(demands(old, format) - demands(new, format))
 
 
-def binding_features(old: Protocol, new: Protocol, format: str) -> list[str]:  # noqa: A002
+def binding_features(old: Protocol, new: Protocol, format: str) -> list[str]:
     """What `new` adds and what may bind a writer from that commit on, sorted.
 
     A feature that is not known to bind nobody at first is taken to bind.
@@ -107,7 +107,7 @@ def metadata_changes(
     old: Metadata,
     new: Metadata,
     protocol: Protocol,
-    format: str,  # noqa: A002 - the API's word
+    format: str,
 ) -> list[str]:
     """What `new` changes that a transaction under way may rest on, by name, sorted.
 
@@ -141,7 +141,7 @@ def _is_harmless(
     old: Mapping[str, str | None],
     new: Mapping[str, str | None],
     features: frozenset[str],
-    format: str,  # noqa: A002 - the API's word
+    format: str,
 ) -> bool:
     if key not in new:
         return False
