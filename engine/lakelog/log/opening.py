@@ -149,7 +149,7 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
     """
     listing = state.log.list_all()
     excluded = state.excluded
-    broken: BaseException = error
+    broken = error.__cause__
     while True:
         assert state.segment.checkpoint is not None
         # One found broken earlier stays out: two of them would otherwise take turns for ever.
