@@ -306,7 +306,7 @@ def test_lengths_of_time_are_told_in_words(lakelog: Any, orders: Path) -> None:
     words = ("--deleted-file-retention", "36h", "--checkpoint-retention", "0s")
     columns = "proposal,deleted_file_retention,checkpoint_retention,broken_consumers"
     lines = lakelog("simulate", orders, *words, "--columns", columns).text.splitlines()
-    assert lines[2].split() == ["1", "36", "hours", "0", "milliseconds"]
+    assert lines[2].split() == ["1", "1", "day", "12", "hours", "0", "milliseconds"]
 
 
 @pytest.mark.parametrize("wrong", ["billing", "=3", "billing=", "billing=-1", "billing=x"])

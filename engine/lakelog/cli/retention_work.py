@@ -15,9 +15,10 @@ import polars as pl
 from lakelog.cli.options import Output, Target
 from lakelog.cli.output import View, check, emit
 from lakelog.cli.reports import FINDINGS, GOOD, PLANNED, read_inventory, tell, tell_errors
-from lakelog.cli.view import count, duration_text, time_text
+from lakelog.cli.view import count, time_text
 from lakelog.cli.watch import open_metered, progress
 from lakelog.log.display import size_text
+from lakelog.log.properties import duration_text
 from lakelog.retention.cleanup import CleanupPlan
 from lakelog.retention.vacuum import VacuumPlan
 

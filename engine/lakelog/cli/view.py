@@ -165,19 +165,6 @@ def table_text(frame: pl.DataFrame, summary: Sequence[str], *, to_file: bool = F
     return render([rich_table(frame), Text(" · ".join(summary), style="dim")], to_file=to_file)
 
 
-def duration_text(length_ms: int) -> str:
-    """A length of time in the largest unit that it is a whole number of.
-
-    >>> duration_text(172_800_000), duration_text(3_600_000), duration_text(1_500)
-    ('2 days', '1 hour', '1,500 milliseconds')
-    """
-    units = {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000}
-    for noun, unit_ms in units.items():
-        if length_ms and length_ms % unit_ms == 0:
-            return count(length_ms // unit_ms, noun)
-    return count(length_ms, "millisecond")
-
-
 def facts_text(facts: Sequence[tuple[str, str]], *, to_file: bool = False) -> str:
     """Labels and values, values wrapped beside their labels."""
     return render([facts_table(facts)], to_file=to_file)
