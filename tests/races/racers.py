@@ -53,7 +53,8 @@ class Racer:
     def open(self) -> Any:
         import lakelog
 
-        return lakelog.open(self.race["location"], self.race["options"])
+        # Without checkpoints, which do not say who wrote a file: the tests ask the commits.
+        return lakelog.open(self.race["location"], self.race["options"], upkeep=False)
 
     def wait(self) -> None:
         """Until all are here."""
