@@ -30,7 +30,7 @@ from tests.checkpoint.incremental_tables import (
 from tests.model import replay
 from tests.model.compare import differences, normal
 
-EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "4"))
 SEEDS = pytest.mark.parametrize("seed", range(EXAMPLES))
 KEY = ("path", "dvId")
 WHERE_FROM = {"version", "position", "timestamp", "dataChange", "extra"}

@@ -60,6 +60,10 @@ RUNS: list[tuple[Fault, Sequence[Operation], int | None]] = [
 ]
 
 
+FIRST = (CLASSIC, RUNS[0])
+"""Every operation of the plainest layout, reads included; the others begin with the writes."""
+
+
 def names(root: Path, kind: Kind) -> set[str]:
     folder = root / kind.dialect.log_folder
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
@@ -113,7 +117,9 @@ CASES = [
     for kind in KINDS
     for run in RUNS
     # Several files, and files that name others, are where the faults can differ.
-    if kind in (MULTIPART, V2_JSON, FLATTENED_PARTS) or run in (RUNS[0], RUNS[4])
+    if (kind in (MULTIPART, V2_JSON, FLATTENED_PARTS) and run != RUNS[0])
+    or run == RUNS[4]
+    or (kind, run) == FIRST
 ]
 
 
@@ -178,7 +184,7 @@ class DyingStore(InjectingStore):
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", [CLASSIC, MULTIPART, V2_JSON, FLATTENED_PARTS], ids=str)
 def test_a_process_that_dies_leaves_nothing_that_is_seen(
     kind: Kind, after: bool, tmp_path: Path
 ) -> None:

@@ -33,7 +33,7 @@ from tests.model import replay
 from tests.model.compare import differences, normal
 from tests.model.observe import disagreements
 
-EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "4"))
+EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "2"))
 SEEDS = pytest.mark.parametrize("seed", range(EXAMPLES))
 FORBIDDEN = ("multipart", "v2-json", "v2-parquet", "json-multipart")
 """Layouts that some protocols forbid."""

@@ -149,8 +149,9 @@ def trials(prepared: MadeLog, tmp_path: Path) -> Callable[[], Trial]:
     return trial
 
 
-@pytest.mark.parametrize("fault", ["fail", "lost", "unknown"])
-@pytest.mark.parametrize("quarantine", [False, True])
+@pytest.mark.parametrize(
+    ("fault", "quarantine"), [("fail", False), ("fail", True), ("lost", True), ("unknown", False)]
+)
 def test_a_write_that_fails_at_any_point_harms_nothing(
     trials: Callable[[], Trial], fault: Fault, quarantine: bool
 ) -> None:

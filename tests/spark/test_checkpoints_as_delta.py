@@ -298,7 +298,7 @@ def test_parts_hold_what_spark_puts_in_them(spark: Any, tmp_path: Path) -> None:
 LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet", "classic-v2")
 
 
-@pytest.mark.parametrize("layout", [*LAYOUTS, "v2-json inline", "v2-parquet inline"])
+@pytest.mark.parametrize("layout", [*LAYOUTS, "v2-json inline"])
 def test_spark_reads_the_same_state_from_a_checkpoint(
     spark: Any, tmp_path: Path, layout: str
 ) -> None:
