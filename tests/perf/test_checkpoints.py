@@ -1,0 +1,54 @@
+"""The benchmarks of checkpoints and cleanup at a small scale: all run, no table is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from perf import answers
+from perf.checkpoints import check
+from perf.checkpoints.workloads import CHECKPOINT_WORKLOADS
+from perf.writing import worker
+from perf.writing.base import Job
+from perf.writing.workloads import Limit
+
+SCALE = 0.001
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAKELOG_BENCH_DIR", str(tmp_path_factory.mktemp("bench")))
+        yield
+
+
+@pytest.mark.parametrize("name", [w.name for w in CHECKPOINT_WORKLOADS])
+def test_every_contender_leaves_the_table_as_it_was(name: str) -> None:
+    workload = next(w for w in CHECKPOINT_WORKLOADS if w.name == name)
+    measured = {who: worker.measure(who, name, SCALE) for who in workload.contenders}
+    for figures in measured.values():
+        assert {c.figure for c in workload.comparisons} & set(figures)
+    for table in set(workload.tables.values()):
+        mine = [who for who in measured if workload.tables[who] == table]
+        answers.check((who, measured[who]["answer"]) for who in mine)  # type: ignore[misc]
+
+
+def test_a_checkpoint_that_lost_files_is_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_back = check.read_back
+
+    def less(job: Job) -> list[tuple[str, answers.Answer]]:
+        (first, one), (second, other) = read_back(job)
+        return [(first, one), (second, other | {"files": 0})]
+
+    monkeypatch.setattr(check, "read_back", less)
+    with pytest.raises(answers.WrongAnswerError, match="files"):
+        worker.measure("lakelog", "checkpoint_1m_files", SCALE)
+
+
+def test_a_limit_is_held_by_whoever_needs_most() -> None:
+    limit = Limit("peak", "mb", ("a", "b"), 5, "MB")
+    assert limit.reached({"a": {"mb": 4.0}, "b": {"mb": 6.0}}) == 6
+    assert limit.kept(5.0) is True
+    assert limit.kept(5.1) is False
+    assert (limit.target, limit.told(4)) == ("<= 5 MB", "4.00 MB")
