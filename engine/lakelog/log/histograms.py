@@ -81,6 +81,9 @@ def count_deleted(cardinalities: Iterable[pl.Series]) -> list[int]:
     """
     counts = [0] * len(DELETED_BOUNDS)
     for batch in cardinalities:
+        if batch.null_count() == batch.len():
+            counts[0] += batch.len()
+            continue
         bins = _bins(batch.cast(pl.Int64).fill_null(0).clip(0), DELETED_BOUNDS)
         for number, count in bins.value_counts().iter_rows():
             counts[number] += count
