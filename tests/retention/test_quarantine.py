@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import uuid
 from pathlib import Path
 
@@ -168,3 +169,17 @@ def test_an_object_store_copies_and_deletes(made: MadeLog) -> None:
     assert [content(table, v) for v in range(15, 30)] == before[15:]
     assert set(report.undo()["outcome"]) == {"back"}
     assert [content(table, v) for v in range(30)] == before
+
+
+def test_what_is_being_written_is_not_purged(made: MadeLog) -> None:
+    report = quarantined(made)
+    folder = made.folder / ".lakelog-quarantine" / str(report.quarantine)
+    writing = folder / f".lakelog-{uuid.uuid4().hex}.tmp"
+    writing.write_bytes(b"half")
+    now_s = made.clock.now_ms / 1000
+    os.utime(writing, (now_s, now_s))
+    assert made.table().purge_quarantines(AT_ONCE).height == 1
+    assert [p for p in folder.rglob("*") if p.is_file()] == [writing]
+    made.clock.now_ms += 2 * DAY_MS
+    assert made.table().purge_quarantines(AT_ONCE).height == 1
+    assert not writing.exists()

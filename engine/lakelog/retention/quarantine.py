@@ -34,10 +34,12 @@ from lakelog.errors import (
 from lakelog.log.context import Log
 from lakelog.retention.inventory import QUARANTINE
 from lakelog.storage.base import IN_FLIGHT
+from lakelog.storage.durable import TEMPORARY
 
 RECORD = "quarantine.json"
 _ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
 _LOCAL_MOVES = 4
+_DAY_MS = 86_400_000
 _FIRST_BACK = ("sidecar", "checkpoint", "commit", "checksum")
 
 UNDONE_SCHEMA = pl.Schema(
@@ -230,11 +232,16 @@ def quarantines(log: Log) -> pl.DataFrame:
 
 
 def _lying(log: Log) -> dict[str, list[tuple[str, int]]]:
-    """Names and sizes of the files that lie in each quarantine, without its record."""
+    """Names and sizes of the files that lie in each quarantine, without its record, and without
+    what somebody may be writing there.
+    """
     found: dict[str, list[tuple[str, int]]] = {}
+    abandoned_ms = log.clock() - _DAY_MS
     for batch in log.store.walk(f"{log.dialect.log_folder}/{QUARANTINE}"):
         for entry in batch:
             id_, _, name = entry.name.partition("/")
+            if TEMPORARY.fullmatch(name.rpartition("/")[2]) and entry.modified_ms > abandoned_ms:
+                continue
             if _ID.fullmatch(id_) and name:
                 files = found.setdefault(id_, [])
                 if name != RECORD:
