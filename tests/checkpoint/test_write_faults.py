@@ -231,7 +231,7 @@ def test_a_part_that_fails_takes_back_those_that_have_their_names(tmp_path: Path
     assert names(root, MULTIPART) == before
 
 
-@pytest.mark.parametrize("kind", [CLASSIC, V2_JSON, JSON, FLATTENED_PARTS], ids=str)
+@pytest.mark.parametrize("kind", [CLASSIC, V2_JSON, JSON], ids=str)
 def test_a_checkpoint_whose_pointer_cannot_be_written_is_published_all_the_same(
     kind: Kind, tmp_path: Path
 ) -> None:

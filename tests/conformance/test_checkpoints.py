@@ -29,7 +29,7 @@ pytestmark = pytest.mark.corpus
 
 DELTA = delta_tables()
 INDEXTABLES = indextables()
-ASKED = ("auto", "multipart", "v2-json", "v2-parquet")
+ASKED = ("auto", "multipart", "v2-parquet")
 APPLICATIONS_EXPIRE = "delta.setTransactionRetentionDuration"
 NO_TEXT = "delta.checkpoint.writeStatsAsJson"
 APART = ("stats", "dataChange", "tags")
