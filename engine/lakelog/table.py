@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from lakelog.checkpoint.replicate import ReplicaReport
-    from lakelog.retention.vacuum import Progress
+    from lakelog.telemetry import Progress
 
 DIALECTS: tuple[Dialect, ...] = (delta.DIALECT, indextables.DIALECT)
 

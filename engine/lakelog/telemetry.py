@@ -36,11 +36,15 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Self
+
+Progress = Callable[[str, int, int | None], None]
+"""Told of a step, how far it is, and of how much; None where that is not known."""
 
 LOGGER = logging.getLogger("lakelog")
 LOGGER.addHandler(logging.NullHandler())  # what is told is for those who ask for it

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from lakelog.repair.mend import RepairPlan, RepairReport
     from lakelog.retention.cleanup import CleanupPlan, CleanupReport
     from lakelog.retention.simulate import Proposed
-    from lakelog.retention.vacuum import Progress, VacuumPlan, VacuumReport
+    from lakelog.retention.vacuum import VacuumPlan, VacuumReport
+    from lakelog.telemetry import Progress
 
 # Each of the methods imports what it does its work with: most handles only read, and opening one
 # is to be quick.

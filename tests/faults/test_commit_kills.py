@@ -7,16 +7,12 @@ as after, what was acknowledged is there, and the next writer is not disturbed b
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -36,6 +32,7 @@ from tests.faults.commit_cases import (
     prepare,
     read,
 )
+from tests.faults.killers import started
 
 KILLER = Path(__file__).with_name("commit_killer.py")
 
@@ -45,28 +42,8 @@ Run = Callable[..., int]
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
     """Runs one writer to its end, and gives its exit code; negative if a signal ended it."""
-    process = subprocess.Popen(
-        [sys.executable, str(KILLER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    orders, answers = process.stdin, process.stdout
-
-    def run(do: str, **order: Any) -> int:
-        orders.write(json.dumps({"do": do, **order}) + "\n")
-        orders.flush()
-        answer = answers.readline()
-        assert answer, "the killer itself has died"
-        return int(json.loads(answer))
-
-    yield run
-    orders.close()
-    process.wait(30)
-    answers.close()
+    with started(KILLER) as run_order:
+        yield lambda do, **order: run_order({"do": do, **order})
 
 
 def acknowledged(ack: Path) -> list[int]:

@@ -4,12 +4,8 @@ checkpoint is seen, and who begins again ends well.
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,6 +20,7 @@ from deltalake import DeltaTable
 import lakelog
 from lakelog.checkpoint.verify import verify_one
 from lakelog.errors import LakelogWarning
+from tests.faults.killers import started
 from tests.races import keepers
 
 KILLER = Path(__file__).with_name("keeping_killer.py")
@@ -45,28 +42,8 @@ Run = Callable[[dict[str, Any]], int]
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
     """Runs one keeper to its end, and gives its exit code; negative if a signal ended it."""
-    process = subprocess.Popen(
-        [sys.executable, str(KILLER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    orders, answers = process.stdin, process.stdout
-
-    def run(order: dict[str, Any]) -> int:
-        orders.write(json.dumps(order) + "\n")
-        orders.flush()
-        answer = answers.readline()
-        assert answer, "the killer itself has died"
-        return int(answer)
-
-    yield run
-    orders.close()
-    process.wait(30)
-    answers.close()
+    with started(KILLER) as run:
+        yield run
 
 
 def damage(table: lakelog.Table, rng: random.Random) -> None:

@@ -34,10 +34,9 @@ from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.opening import open_state
 from lakelog.storage import LogStore
+from lakelog.telemetry import Progress
 
 _PIECE_BYTES = 8 << 20
-
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
@@ -187,16 +186,17 @@ def _paths(log: Log, checkpoint: Checkpoint, files: tuple[str, ...]) -> list[str
 
 def _copy(source: LogStore, target: LogStore, path: str) -> tuple[bool, int]:
     """Copy one file, unless it is there; gives whether it was copied, and its length."""
-    with source.open(path) as original:
-        wanted, length = _hash(original)
-    if _is(target, path, wanted):
-        return False, length
+    entry, there = source.stat(path), target.stat(path)
+    if entry is not None and there is not None and there.size_bytes == entry.size_bytes:
+        with source.open(path) as original:
+            wanted, length = _hash(original)
+        if _is(target, path, wanted):
+            return False, length
     folder, _, _ = path.rpartition("/")
     hidden = f"{folder}/.lakelog-{secrets.token_hex(16)}.tmp"
     try:
         with source.open(path) as original, target.upload(hidden) as upload:
-            for piece in _pieces(original):
-                upload.write(piece)
+            wanted, length = _hash(original, upload.write)
         _require_same(target, hidden, wanted, path)
         target.move(hidden, path)
     except BaseException:
@@ -223,9 +223,11 @@ def _is(store: LogStore, path: str, wanted: str) -> bool:
         return _hash(file)[0] == wanted
 
 
-def _hash(file: BinaryIO) -> tuple[str, int]:
+def _hash(file: BinaryIO, take: Callable[[bytes], object] = len) -> tuple[str, int]:
+    """SHA-256 and length of a file, each piece of which `take` gets, too."""
     found, length = hashlib.sha256(), 0
     for piece in _pieces(file):
+        take(piece)
         found.update(piece)
         length += len(piece)
     return found.hexdigest(), length

@@ -65,9 +65,7 @@ from lakelog.log.context import Log
 from lakelog.log.files import statistics_text
 from lakelog.log.opening import fall_back, open_state
 from lakelog.log.state import State
-
-Progress = Callable[[str, int, int | None], None]
-"""Told of a step (``write``, ``verify``, ``publish``), how far it is, and of how many."""
+from lakelog.telemetry import Progress
 
 _SAMPLE_ROWS = 2_048
 _PARQUET_MAGIC = b"PAR1"

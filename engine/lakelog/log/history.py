@@ -21,6 +21,7 @@ from lakelog.errors import (
 )
 from lakelog.formats.base import Actions, CommitFile, CommitInfo
 from lakelog.formats.commit_info import in_commit_timestamp
+from lakelog.formats.commits import group_commits
 from lakelog.log.context import Log, commit_times, state_times
 from lakelog.log.opening import MOST_LOOKS
 from lakelog.log.segment import latest_version, validate_contiguous
@@ -187,16 +188,7 @@ def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFra
 
 def by_size(commits: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:
     """Runs of commits of about 64 MB, so that a long log is decoded piece by piece."""
-    chunk: list[CommitFile] = []
-    size = 0
-    for commit in commits:
-        if chunk and size + commit.size_bytes > _CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(commit)
-        size += commit.size_bytes
-    if chunk:
-        yield chunk
+    return group_commits(commits, _CHUNK_BYTES)
 
 
 def _chunk(

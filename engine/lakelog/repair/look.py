@@ -38,7 +38,7 @@ from lakelog.log.opening import table_ids
 from lakelog.log.segment import choose_segment, latest_version
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
-from lakelog.retention.vacuum import Progress
+from lakelog.telemetry import Progress
 
 WRITE, DELETE, REMOVE, REFUSE, KEEP = "write", "delete", "remove", "refuse", "keep"
 _DEPENDS = (CorruptionError, NotFoundError, UnsupportedError)

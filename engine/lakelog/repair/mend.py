@@ -36,8 +36,9 @@ from lakelog.repair.look import (
 )
 from lakelog.retention.inventory import inventory
 from lakelog.retention.quarantine import Quarantine
-from lakelog.retention.vacuum import Progress, listed_files
+from lakelog.retention.vacuum import listed_files
 from lakelog.storage.base import FileEntry
+from lakelog.telemetry import Progress
 
 FINDINGS_SCHEMA = pl.Schema(
     {

@@ -41,8 +41,9 @@ from lakelog.retention.horizon import Horizon
 from lakelog.retention.inventory import walk_log
 from lakelog.retention.proof import check_reopens, check_times, prove_checkpoint
 from lakelog.retention.quarantine import undo
-from lakelog.retention.removal import Progress, Removal
+from lakelog.retention.removal import Removal
 from lakelog.retention.survey import Request, Survey, survey
+from lakelog.telemetry import Progress
 
 __all__ = [
     "FILES_SCHEMA",

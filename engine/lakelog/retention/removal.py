@@ -11,8 +11,6 @@ sidecar goes after every manifest that named it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import polars as pl
 
 from lakelog.errors import LakelogError, UnavailableError
@@ -20,8 +18,7 @@ from lakelog.log.context import Log
 from lakelog.retention.inventory import ListedStore, inventory, walk_log
 from lakelog.retention.quarantine import Quarantine
 from lakelog.retention.survey import Request, Survey, named_sidecars
-
-Progress = Callable[[str, int, int | None], None]
+from lakelog.telemetry import Progress
 
 _CHUNK = 1000
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,11 +45,13 @@ from lakelog.errors import (
 from lakelog.formats.delta.deletion_vectors import vector_paths
 from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
+from lakelog.log.history import by_size
 from lakelog.log.metadata import Metadata
 from lakelog.log.properties import duration_text
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
 from lakelog.storage.base import FileEntry
+from lakelog.telemetry import Progress
 
 FILES_SCHEMA = pl.Schema(
     {
@@ -63,8 +65,6 @@ FILES_SCHEMA = pl.Schema(
 )
 """Columns of `VacuumPlan.files`."""
 
-Progress = Callable[[str, int, int | None], None]
-
 _VECTOR_COLUMNS = ("dvStorageType", "dvPathOrInline")
 _LOG_FOLDERS = ("_delta_log", "_transaction_log")
 _CHANGE_DATA = "_change_data"
@@ -72,7 +72,6 @@ _VECTOR_FILE = r"(^|/)deletion_vector_[0-9a-fA-F-]{36}\.bin$"
 _ABSOLUTE = r"^([A-Za-z][A-Za-z0-9+.-]*:)?/"
 _ODD = rf"{_ABSOLUTE}|//|(^|/)\.\.?(/|$)"
 _DELETED_AT_ONCE = 10_000
-_DECODED_BYTES = 64 << 20
 _SIZES = ("size_bytes", "size", "length")
 _TIMES = ("modified_ms", "modificationTime", "modification_time")
 
@@ -359,16 +358,11 @@ class Vacuum:
         for first, last in rebuildable(listing):
             for frame in _files(Snapshot.open(self.log, first), "add"):
                 found.add(frame)
-            waiting = [c for c in listing.commits if first < c.version <= last]
-            while waiting:
-                taken, size = 0, 0
-                while taken < len(waiting) and (not taken or size < _DECODED_BYTES):
-                    size += waiting[taken].size_bytes
-                    taken += 1
-                files = self.log.dialect.decode(self.log.store, waiting[:taken]).files
+            later = [c for c in listing.commits if first < c.version <= last]
+            for run in by_size(later):
+                files = self.log.dialect.decode(self.log.store, run).files
                 if files.height:
                     found.add(files.filter(pl.col("actionType") == "add"))
-                waiting = waiting[taken:]
 
 
 @dataclass(frozen=True)

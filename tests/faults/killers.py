@@ -1,0 +1,41 @@
+"""Processes that run what is to be killed: one order a line in, one exit code a line out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def started(killer: Path) -> Iterator[Callable[[dict[str, Any]], int]]:
+    """Gives what runs one order to its end, and gives its exit code; negative if a signal ended
+    it.
+    """
+    process = subprocess.Popen(
+        [sys.executable, str(killer)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    orders, answers = process.stdin, process.stdout
+
+    def run(order: dict[str, Any]) -> int:
+        orders.write(json.dumps(order) + "\n")
+        orders.flush()
+        answer = answers.readline()
+        assert answer, "the killer itself has died"
+        return int(answer)
+
+    yield run
+    orders.close()
+    process.wait(30)
+    answers.close()
