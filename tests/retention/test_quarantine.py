@@ -6,14 +6,20 @@ import datetime as dt
 import json
 import os
 import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lakelog import CorruptionError, InvalidInputError
+from lakelog import CorruptionError, InvalidInputError, LakelogError, Table
+from lakelog.log.context import Log
 from lakelog.retention.cleanup import CleanupPlan, CleanupReport
 from lakelog.retention.quarantine import QUARANTINES_SCHEMA, UNDONE_SCHEMA
 from lakelog.storage import open_store
+from lakelog.storage.base import FileEntry, LogStore
+from lakelog.storage.wrapper import StoreWrapper
+from tests.commit.tables import DIALECTS, runtime
 from tests.retention.logs import DAY_MS, MadeLog, content, fresh
 
 AT_ONCE = dt.timedelta(0)
@@ -151,10 +157,6 @@ def test_a_negative_age_is_refused(made: MadeLog) -> None:
 
 def test_an_object_store_copies_and_deletes(made: MadeLog) -> None:
     """In memory, as on object stores, a move is a copy; the times are those of the copies."""
-    from lakelog import Table
-    from lakelog.log.context import Log
-    from tests.commit.tables import DIALECTS, runtime
-
     store = open_store("memory://quarantine-test/table")
     for name in sorted(made.names()):
         store.put(f"_delta_log/{name}", made.file(name).read_bytes())
@@ -183,3 +185,69 @@ def test_what_is_being_written_is_not_purged(made: MadeLog) -> None:
     made.clock.now_ms += 2 * DAY_MS
     assert made.table().purge_quarantines(AT_ONCE).height == 1
     assert not writing.exists()
+
+
+class Meddled(StoreWrapper):
+    """A store in which somebody else does something right after a call of one kind."""
+
+    def __init__(self, store: LogStore, call: str, meddle: Callable[[], object]) -> None:
+        super().__init__(store)
+        self._call = call
+        self._meddle: Callable[[], object] | None = meddle
+
+    def _after(self, call: str) -> None:
+        if call == self._call and self._meddle is not None:
+            meddle, self._meddle = self._meddle, None
+            meddle()
+
+    def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
+        yield from list(self._store.walk(folder))
+        self._after("walk")
+
+    def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
+        errors = self._store.delete_many(paths)
+        self._after("delete_many")
+        return errors
+
+
+def meddled(made: MadeLog, call: str, meddle: Callable[[], object]) -> Table:
+    log = made.table().log
+    return Table(replace(log, store=Meddled(log.store, call, meddle)), runtime())
+
+
+@pytest.mark.parametrize("call", ["walk", "delete_many"])
+def test_two_may_purge_at_once(made: MadeLog, call: str) -> None:
+    first = quarantined(made)
+    made.clock.now_ms += 10 * DAY_MS
+    made.checkpoint(25, 3, "v2-json")
+    second = quarantined(made)
+    table = meddled(made, call, lambda: made.table().purge_quarantines(AT_ONCE))
+    purged = table.purge_quarantines(AT_ONCE)
+    assert purged["id"].to_list() == [first.quarantine, second.quarantine]
+    assert made.table().quarantines().height == 0
+    assert not [p for p in (made.folder / ".lakelog-quarantine").rglob("*") if p.is_file()]
+
+
+def test_what_is_undone_while_it_is_purged_stays_back(made: MadeLog) -> None:
+    before = times(made)
+    report = quarantined(made)
+    meddled(made, "walk", report.undo).purge_quarantines(AT_ONCE)
+    assert times(made) == before
+    assert fresh(made).versions() == [(0, 29)]
+
+
+def test_what_is_purged_while_it_is_undone_is_missing(made: MadeLog) -> None:
+    report = quarantined(made)
+    assert report.quarantine is not None
+    table = meddled(made, "walk", lambda: made.table().purge_quarantines(AT_ONCE))
+    assert set(table.undo_cleanup(report.quarantine)["outcome"]) == {"missing"}
+    assert fresh(made).versions() == [(15, 29)]
+
+
+def test_two_may_undo_at_once(made: MadeLog) -> None:
+    before = times(made)
+    report = quarantined(made)
+    assert report.quarantine is not None
+    undone = meddled(made, "walk", report.undo).undo_cleanup(report.quarantine)
+    assert set(undone["outcome"]) == {"back"}
+    assert times(made) == before

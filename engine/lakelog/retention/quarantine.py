@@ -15,7 +15,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -119,7 +119,8 @@ class Quarantine:
         def move(path: str) -> LakelogError | None:
             return _moved(self.log, path, self.place_of(path))
 
-        return [error for error in _all(self.log, move, paths) if error is not None]
+        errors = _all(self.log, move, paths)
+        return [e for e in errors if e is not None and not isinstance(e, NotFoundError)]
 
 
 def _all(
@@ -133,8 +134,6 @@ def _all(
 def _moved(log: Log, source: str, target: str) -> LakelogError | None:
     try:
         log.store.move(source, target)
-    except NotFoundError:
-        return None
     except OutcomeUnknownError as error:
         # Only copied, the file stands in both places, and one of them is enough to undo from.
         return None if log.store.stat(source) is None else _with_path(error, source)
@@ -193,10 +192,12 @@ def undo(log: Log, quarantine: str) -> pl.DataFrame:
             else:
                 outcomes[path] = "missing"
         errors = _all(log, lambda path: _moved(log, held.place_of(path), path), waiting)
-        for error in errors:
-            if error is not None:
+        for path, error in zip(waiting, errors, strict=True):
+            if error is not None and not isinstance(error, NotFoundError):
                 raise error
-        outcomes |= dict.fromkeys(waiting, "back")
+            # Somebody else has moved it back, or has purged it.
+            is_back = error is None or log.store.stat(path) is not None
+            outcomes[path] = "back" if is_back else "missing"
     if "kept" not in outcomes.values():
         log.store.delete(f"{held.folder}/{RECORD}")
     telemetry.event("cleanup.undone", quarantine=quarantine, files=len(outcomes))
@@ -221,8 +222,12 @@ def _back(files: pl.DataFrame) -> list[list[str]]:
 
 def quarantines(log: Log) -> pl.DataFrame:
     """The quarantines of a table, oldest first, in `QUARANTINES_SCHEMA`, without empty ones."""
+    return _described(_lying(log))
+
+
+def _described(lying: Mapping[str, list[tuple[str, int]]]) -> pl.DataFrame:
     rows = []
-    for id_, entries in _lying(log).items():
+    for id_, entries in lying.items():
         created = dt.datetime.strptime(id_[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC)
         commits = [int(m[1]) for e in entries if (m := re.fullmatch(r"(\d{20})\.json", e[0]))]
         sizes = [size for _, size in entries]
@@ -250,7 +255,10 @@ def _lying(log: Log) -> dict[str, list[tuple[str, int]]]:
 
 
 def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
-    """Delete what has lain in quarantine for a time, for good.
+    """Delete what has lain in quarantine for a time, for good; what others delete or move back
+    meanwhile is no error.
+
+    An age that is shorter than a cleanup takes also meets the quarantine that one is filling.
 
     Args:
         log: The log.
@@ -266,8 +274,8 @@ def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
     if older_than_ms < 0:
         raise InvalidInputError("an age is a time from 0", expected=">= 0", found=older_than_ms)
     before = dt.datetime.fromtimestamp((log.clock() - older_than_ms) / 1000, dt.UTC)
-    old = quarantines(log).filter(pl.col("created") <= before)
-    lying = _lying(log)
+    lying = _lying(log)  # once: another purge or an undo may be at work
+    old = _described(lying).filter(pl.col("created") <= before)
     for id_ in old["id"]:
         folder = Quarantine(log, id_).folder
         errors = log.store.delete_many([f"{folder}/{name}" for name, _ in lying[id_]])
