@@ -1,0 +1,260 @@
+"""`ReadPlan`: how the rows of one version look, the same for all its files.
+
+A plan is small and picklable: it travels to whoever reads. The files themselves travel beside it,
+as rows of `lakelog.log.snapshot.Snapshot.files` with at least the columns `FILE_COLUMNS`.
+
+Source: Delta protocol, Column Mapping; Type Widening; Timestamp without timezone; Variant Data
+Type.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from lakelog import contract
+from lakelog.errors import InvalidInputError, UnsupportedFeatureError
+from lakelog.log.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE_COLUMNS = (
+    "path",
+    "partitionValues",
+    "size",
+    "dvStorageType",
+    "dvPathOrInline",
+    "dvOffset",
+    "dvSizeInBytes",
+    "dvCardinality",
+)
+"""What reading needs of a file; a frame that lacks one is refused, for without its deletion vector
+a file would give rows that were deleted.
+"""
+
+MAPPING_MODE = "delta.columnMapping.mode"
+_TYPE_CHANGES = "delta.typeChanges"
+_WHOLE = ("byte", "short", "integer", "long")
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """How the rows of one version look; the same for all its files. Make one with `of`.
+
+    Attributes:
+        location: Path or URL of the table; a local one is absolute.
+        storage_options: For the store, as `lakelog.open` takes them.
+        schema_json: StructType JSON of the whole table, with the metadata of column mapping.
+        partition_columns: Logical names.
+        configuration: ``delta.columnMapping.mode``, where the protocol honours it.
+        columns: Logical names of the columns wanted, in order; none asks for a count alone.
+        version: Version of the table, for messages.
+    """
+
+    location: str
+    storage_options: Mapping[str, Any] | None = field(repr=False)  # may hold credentials
+    schema_json: str
+    partition_columns: tuple[str, ...]
+    configuration: Mapping[str, str]
+    columns: tuple[str, ...]
+    version: int | None = None
+
+    @staticmethod
+    def of(
+        snapshot: Snapshot,
+        columns: Sequence[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> ReadPlan:
+        """The plan of a version.
+
+        Args:
+            snapshot: The version.
+            columns: Logical names of the columns wanted, in order; None is all of them.
+            storage_options: As `lakelog.open` took them.
+
+        Raises:
+            InvalidInputError: The table has no such column, or one is asked for twice.
+            UnsupportedFeatureError: The rows are not in Parquet files (IndexTables), a column is of
+                a type that lakelog does not read, or was widened in a way that it does not know.
+            CorruptionError: The log is damaged.
+        """
+        metadata = snapshot.metadata
+        if snapshot.format != "delta":
+            raise UnsupportedFeatureError(
+                "the rows of an IndexTables table are in search index splits, not in Parquet files",
+                path=snapshot.path,
+                version=snapshot.version,
+                expected="a Delta table",
+                found=snapshot.format,
+                hint="read its files and statistics with Snapshot.files, its rows with IndexTables",
+            )
+        if (metadata.format_provider or "parquet").lower() != "parquet":
+            raise UnsupportedFeatureError(
+                "the table's data files are not Parquet",
+                path=snapshot.path,
+                version=snapshot.version,
+                expected="parquet",
+                found=metadata.format_provider,
+                hint="read them with the engine that wrote them",
+            )
+        _check_widenings(metadata.schema, snapshot)
+        mode = metadata.column_mapping_mode if _honours_mapping(snapshot) else "none"
+        plan = ReadPlan(
+            location=_absolute(snapshot.path),
+            storage_options=None if storage_options is None else dict(storage_options),
+            schema_json=metadata.schema_string or "",
+            partition_columns=metadata.partition_columns,
+            configuration={} if mode == "none" else {MAPPING_MODE: mode},
+            columns=(),
+            version=snapshot.version,
+        )
+        return plan.select(plan.schema.names if columns is None else columns)
+
+    def select(self, columns: Sequence[str]) -> ReadPlan:
+        """The same plan for other columns; errors as `of`."""
+        for name in columns:
+            found = self.fields.get(name)
+            if found is None:
+                raise InvalidInputError(
+                    f"the table has no column {name!r}",
+                    path=self.location,
+                    version=self.version,
+                    expected=", ".join(self.fields),
+                    found=name,
+                )
+            _check_type(found.type, name, self)
+        if len(set(columns)) < len(columns):
+            raise InvalidInputError(
+                "a column is asked for twice", found=", ".join(columns), expected="each once"
+            )
+        return replace(self, columns=tuple(columns))
+
+    @cached_property
+    def schema(self) -> contract.Struct:
+        """The schema of the whole table."""
+        return contract.parse_schema(self.schema_json)
+
+    @cached_property
+    def fields(self) -> Mapping[str, contract.Field]:
+        """Every column of the table by its logical name."""
+        return {f.name: f for f in self.schema.fields}
+
+    @property
+    def mapping(self) -> str:
+        """Column mapping mode: ``none``, ``name`` or ``id``."""
+        return self.configuration.get(MAPPING_MODE, "none")
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """What `lakelog.data.read.read_files` gives: logical names, types as `contract.to_arrow`.
+
+        Timestamps are microseconds in UTC, those without a time zone microseconds without one.
+        """
+        import pyarrow as pa
+
+        wanted = contract.Struct(tuple(self.fields[name] for name in self.columns))
+        return pa.schema(list(contract.to_arrow(wanted)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is derived, so that a plan stays small on its way."""
+        derived = ("schema", "fields", "arrow_schema")
+        return {name: value for name, value in self.__dict__.items() if name not in derived}
+
+
+def _absolute(location: str) -> str:
+    """A local path from the root, for a task may run in another folder."""
+    remote = "://" in location or "::" in location or location.startswith("file:")
+    return location if remote else os.path.abspath(location)
+
+
+def _honours_mapping(snapshot: Snapshot) -> bool:
+    """Source: Delta protocol, Column Mapping."""
+    protocol = snapshot.protocol
+    if protocol.min_reader_version >= 3:
+        return "columnMapping" in (protocol.reader_features or ())
+    return protocol.min_reader_version == 2
+
+
+def _check_type(type_: contract.DataType, name: str, plan: ReadPlan) -> None:
+    match type_:
+        case contract.Array(element, _):
+            _check_type(element, name, plan)
+        case contract.Map(key, value, _):
+            _check_type(key, name, plan)
+            _check_type(value, name, plan)
+        case contract.Struct(fields):
+            for child in fields:
+                _check_type(child.type, f"{name}.{child.name}", plan)
+        case contract.Primitive(kind):
+            texts = kind.startswith(("string", "char", "varchar"))
+            if kind == "variant" or not (texts or contract.is_known(type_)):
+                raise UnsupportedFeatureError(
+                    f"the column {name!r} is of a type that lakelog does not read: {kind}",
+                    path=plan.location,
+                    version=plan.version,
+                    found=kind,
+                    hint="ask for other columns",
+                )
+
+
+def _check_widenings(schema: contract.Struct, snapshot: Snapshot) -> None:
+    for path, field_ in _nested_fields(schema):
+        for change in field_.metadata.get(_TYPE_CHANGES) or ():
+            before, after = str(change.get("fromType")), str(change.get("toType"))
+            if not is_widening(before, after):
+                raise UnsupportedFeatureError(
+                    f"the column {path!r} changed its type in a way that lakelog does not know",
+                    path=snapshot.path,
+                    version=snapshot.version,
+                    expected="a type change of the Delta protocol",
+                    found=f"{before} to {after}",
+                    hint="upgrade lakelog",
+                )
+
+
+def _nested_fields(type_: contract.DataType, path: str = "") -> list[tuple[str, contract.Field]]:
+    match type_:
+        case contract.Array(element, _):
+            return _nested_fields(element, path)
+        case contract.Map(key, value, _):
+            return _nested_fields(key, path) + _nested_fields(value, path)
+        case contract.Struct(fields):
+            found: list[tuple[str, contract.Field]] = []
+            for child in fields:
+                name = f"{path}.{child.name}" if path else child.name
+                found += [(name, child), *_nested_fields(child.type, name)]
+            return found
+        case _:
+            return []
+
+
+def is_widening(before: str, after: str) -> bool:
+    """Whether a type change, by the names of its types, is one that the protocol supports.
+
+    Source: Delta protocol, Type Widening, Supported Type Changes.
+
+    >>> is_widening("integer", "long"), is_widening("long", "integer")
+    (True, False)
+    """
+    old, new = _type_named(before), _type_named(after)
+    if isinstance(new, contract.Decimal):
+        if isinstance(old, contract.Decimal):
+            grown = new.scale - old.scale
+            return grown >= 0 and new.precision - old.precision >= grown
+        digits = {"byte": 10, "short": 10, "integer": 10, "long": 20}.get(before)
+        return digits is not None and new.precision - new.scale >= digits
+    if before in _WHOLE and after in _WHOLE:
+        return _WHOLE.index(before) <= _WHOLE.index(after)
+    if after == "double":
+        return before in {"byte", "short", "integer", "float", "double"}
+    return before == after or (before, after) == ("date", "timestamp_ntz")
+
+
+def _type_named(name: str) -> contract.DataType:
+    whole = {"type": "struct", "fields": [{"name": "type", "type": name}]}
+    return contract.parse_schema(json.dumps(whole)).fields[0].type
