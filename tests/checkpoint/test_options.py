@@ -35,8 +35,8 @@ SETTINGS: list[tuple[str, str, dict[str, Any]]] = [
     (ITX + "checkpoint.compression", "GZIP", {"compression": "gzip"}),
     (ITX + "checkpoint.compression", "uncompressed", {"compression": "none"}),
     (ITX + "checkpoint.maxFileSize", "1000000", {"max_file_bytes": 1_000_000}),
-    (ITX + "checkpoint.parallelism", "9", {"parallelism": 9}),
-    (ITX + "checkpoint.read.timeoutSeconds", "60", {"read_timeout_s": 60.0}),
+    (ITX + "checkpoint.parallelism", "9", {}),  # of every read: `read_limits`
+    (ITX + "checkpoint.read.timeoutSeconds", "60", {}),
     (ITX + "checkpoint.actionsPerPart", "50", {"part_actions": 50}),
     (ITX + "logRetention.duration", "86400000", {"log_retention_ms": DAY_MS}),
     (ITX + "checkpointRetention.duration", "0", {"checkpoint_retention_ms": 0}),
@@ -67,9 +67,8 @@ def test_every_option_can_be_set() -> None:
 
 def test_the_defaults_of_indextables_are_those_of_its_specification() -> None:
     options = CheckpointOptions.of({}, "indextables")
-    assert (options.enabled, options.interval, options.parallelism) == (True, 10, None)
+    assert (options.enabled, options.interval) == (True, 10)
     assert (options.compression, options.max_file_bytes) == ("snappy", 134_217_728)
-    assert options.read_timeout_s is None
     assert options.part_actions == 100_000
     assert options.retain_versions == 30
     assert options.log_retention_ms == 2_592_000_000

@@ -19,8 +19,6 @@ Properties keep the names that their owners gave them. Which of them decides:
 ``checkpoint.maxFileSize``            .                                  134217728 bytes
 ``checkpoint.actionsPerPart``         .                                  100000; none
 ``checkpoint.multiPart.enabled``      .                                  true
-``checkpoint.parallelism``            .                                  the store's
-``checkpoint.read.timeoutSeconds``    .                                  the store's
 .                                     ``checkpoint.writeStatsAsJson``    true
 .                                     ``checkpoint.writeStatsAsStruct``  true
 ``checkpoint.retention``              .                                  30 versions; none
@@ -37,8 +35,10 @@ run deletes nothing, so cleanup that follows a checkpoint is off with it.
 
 Accepted besides, since the reference writes them: ``checkpoint.maxRetries`` (its retries of a
 read; lakelog's stores retry on their own), ``checkpoint.compression.enabled`` (gzip of JSON
-checkpoints; the writer of those reads it) and ``checkpoint.checksumValidation.enabled`` (lakelog
-verifies a checkpoint either way).
+checkpoints; the writer of those reads it), ``checkpoint.parallelism`` and
+``checkpoint.read.timeoutSeconds`` (every read of the table heeds them, so
+`lakelog.log.properties.read_limits` has them) and ``checkpoint.checksumValidation.enabled``
+(lakelog verifies a checkpoint either way).
 
 Statistics are typed by default, as Delta Lake has it; the protocol's text says that they are not.
 Source: Delta Lake, DeltaConfig; IndexTables4Spark, Checkpoint Configuration; spec 001, 3.3.1; spec
@@ -79,9 +79,6 @@ class CheckpointOptions:
         policy: ``classic`` or ``v2``.
         compression: Parquet codec, as pyarrow spells it; ``none`` for none.
         max_file_bytes: Length that no Parquet file of a checkpoint should pass.
-        parallelism: Files read at the same time; None is what suits the store.
-        read_timeout_s: Seconds without any file arriving after which a read is given up; None is as
-            long as the store takes.
         stats_as_json: Whether statistics are kept as text.
         stats_as_struct: Whether statistics and partition values are kept typed.
         part_actions: Actions that one file of a checkpoint should hold at most; None leaves it
@@ -102,8 +99,6 @@ class CheckpointOptions:
     policy: str = "classic"
     compression: str = "zstd"
     max_file_bytes: int = DEFAULT_MAX_FILE_BYTES
-    parallelism: int | None = None
-    read_timeout_s: float | None = None
     stats_as_json: bool = True
     stats_as_struct: bool = True
     part_actions: int | None = None
@@ -146,8 +141,6 @@ class CheckpointOptions:
             policy=read.text("", defaults.policy, "checkpointPolicy"),
             compression=_SPELLINGS.get(codec, codec),
             max_file_bytes=read.whole("checkpoint.maxFileSize", defaults.max_file_bytes),
-            parallelism=read.optional("checkpoint.parallelism", None),
-            read_timeout_s=read.optional("checkpoint.read.timeoutSeconds", None),
             stats_as_json=read.flag("", "checkpoint.writeStatsAsJson"),
             stats_as_struct=read.flag("", "checkpoint.writeStatsAsStruct"),
             part_actions=part_actions if read.flag("checkpoint.multiPart.enabled") else None,
