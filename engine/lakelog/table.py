@@ -186,6 +186,7 @@ class Table(Upkeep):
         metrics: Mapping[str, Any] | None = None,
         user_metadata: str | None = None,
         max_attempts: int | None = None,
+        version: int | None = None,
     ) -> Transaction:
         """Begin a transaction; a context manager, see `lakelog.commit.transaction.Transaction`.
 
@@ -201,8 +202,12 @@ class Table(Upkeep):
             user_metadata: A text to keep with the commit.
             max_attempts: How many versions may be lost to other writers; None is what the table
                 says (``spark.indextables.transaction.retry.maxAttempts``), else 1,000.
+            version: The version that it rests on, such as the one that another process read; what
+                was committed since is checked for conflicts. None is the latest.
 
         Raises:
+            InvalidInputError: There is no such `version`.
+            VersionNotFoundError: It cannot be rebuilt any more.
             UnsupportedStoreError: Nothing can be committed safely on this store.
             UnsupportedFeatureError: The table asks of its writers what lakelog cannot do.
             TableNotFoundError: The log is empty.
@@ -219,6 +224,7 @@ class Table(Upkeep):
             metrics=metrics,
             user_metadata=user_metadata,
             max_attempts=max_attempts,
+            version=version,
         )
 
     def _remove(self, paths: Sequence[str]) -> int | None:

@@ -33,7 +33,7 @@ import polars as pl
 from lakelog.commit.quick import read_quickly
 from lakelog.commit.runtime import Runtime
 from lakelog.commit.steps import Step, steps_of
-from lakelog.errors import MalformedLogError
+from lakelog.errors import InvalidInputError, MalformedLogError
 from lakelog.formats.base import CommitFile
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.log.context import Log
@@ -201,7 +201,8 @@ def _look(log: Log, version: int) -> list[CommitFile] | None:
         path = path_of(following)
         entry = stat(path)
         if entry is None:
-            return found
+            # Still there: so clean-up, oldest first, has not just taken the commits after it.
+            return None if stat(path_of(version)) is None else found
         found.append(CommitFile(following, path, entry.size_bytes, entry.modified_ms))
     return None
 
@@ -284,6 +285,27 @@ class Heads:
             # Even if it lies behind what was kept: the table may have been made anew.
             self._head, self._confirmed_s, self._whole_s = head, before, before
         return head
+
+    def at(self, version: int) -> Head:
+        """The head that the log had at an earlier version; what came after it is caught up with
+        when it is built upon.
+
+        Raises:
+            InvalidInputError: The version is negative, or still to come.
+            VersionNotFoundError: It cannot be rebuilt any more.
+            LakelogError: As `latest`.
+        """
+        head = self.latest()
+        if version == head.version:
+            return head
+        if not 0 <= version < head.version:
+            raise InvalidInputError(
+                "the table has no such version",
+                path=self._log.table,
+                expected=f"0 to {head.version}",
+                found=version,
+            )
+        return Head.of(self._log, Snapshot.open(self._log, version))
 
     def _moved(self, head: Head, commits: Sequence[CommitFile]) -> Head:
         if not commits:

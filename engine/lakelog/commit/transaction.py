@@ -47,7 +47,8 @@ class Transaction:
     Make one with `Table.transaction`, as a context manager: leaving the block commits, and an
     exception commits nothing. Without a ``with``, call `commit`.
 
-    A transaction rests on the version that was the latest when it began (`snapshot`). If others
+    A transaction rests on the version that was the latest when it began (`snapshot`), or on the
+    earlier one that its work began with, where that was done elsewhere. If others
     commit in between, it is put behind them as it is, unless one of them changed what it rests on:
     what it removes, what it declared as read, the metadata, the protocol, a domain or an
     application's version; then a `ConflictError` says which commit it was and which rule was
@@ -74,11 +75,12 @@ class Transaction:
         metrics: Mapping[str, Any] | None = None,
         user_metadata: str | None = None,
         max_attempts: int | None = None,
+        version: int | None = None,
     ) -> None:
         refuse_unsafe_store(log)
         self._log, self._heads, self._runtime = log, heads, runtime
         self._format = log.dialect.name
-        self._head = heads.latest()
+        self._head = heads.latest() if version is None else heads.at(version)
         self._protocol, self._metadata = self._head.protocol, self._head.metadata
         gates.check_writable(self._protocol, self._metadata, log.table, self._format)
         self._isolation = _isolation(isolation, self._metadata)
