@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 from lakelog import Table
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.checkpoint.schedule import (
-    Progress,
+    Lag,
     Scheduler,
     Stopped,
     is_due,
-    log_progress,
+    log_lag,
     start_daemon,
 )
 from lakelog.commit.runtime import Committed, Runtime
@@ -39,7 +39,7 @@ from lakelog.storage import open_store
 from tests.commit.tables import location, new_table
 
 DIALECTS: dict[str, Dialect] = {"delta": delta.DIALECT, "indextables": indextables.DIALECT}
-NOTHING = Progress()
+NOTHING = Lag()
 
 
 def options(**settings_: Any) -> CheckpointOptions:
@@ -51,7 +51,7 @@ def options(**settings_: Any) -> CheckpointOptions:
 )
 def test_on_delta_a_checkpoint_is_due_at_multiples_and_never_at_0(version: int, due: bool) -> None:
     assert is_due(version, options(), "delta", NOTHING) == due
-    assert is_due(version, options(), "delta", Progress(3)) == due
+    assert is_due(version, options(), "delta", Lag(3)) == due
 
 
 @pytest.mark.parametrize(
@@ -62,15 +62,15 @@ def test_on_delta_a_checkpoint_is_due_at_multiples_and_never_at_0(version: int, 
 def test_on_indextables_one_is_due_so_many_versions_after_the_last(
     version: int, last: int | None, due: bool
 ) -> None:
-    assert is_due(version, options(), "indextables", Progress(last)) == due
+    assert is_due(version, options(), "indextables", Lag(last)) == due
 
 
 @pytest.mark.parametrize("form", DIALECTS)
 def test_one_is_due_after_so_many_bytes(form: str) -> None:
     by_bytes = options(bytes_interval=100)
-    assert not is_due(3, by_bytes, form, Progress(None, 99))
-    assert is_due(3, by_bytes, form, Progress(None, 100))
-    assert not is_due(3, by_bytes, form, Progress(3, 100))
+    assert not is_due(3, by_bytes, form, Lag(None, 99))
+    assert is_due(3, by_bytes, form, Lag(None, 100))
+    assert not is_due(3, by_bytes, form, Lag(3, 100))
 
 
 @settings(max_examples=50)
@@ -81,9 +81,9 @@ def test_none_is_due_where_they_are_off_or_one_is_there(
     off = options(interval=interval, enabled=False)
     on = options(interval=interval or 1, enabled=enabled, bytes_interval=1)
     for form in DIALECTS:
-        assert not is_due(version, off, form, Progress(last, 10))
+        assert not is_due(version, off, form, Lag(last, 10))
         if last is not None and last >= version:
-            assert not is_due(version, on, form, Progress(last, 10))
+            assert not is_due(version, on, form, Lag(last, 10))
 
 
 class Recorder:
@@ -107,7 +107,7 @@ class Bench:
     def __init__(self, tmp_path: Path, form: str = "delta", **more: Any) -> None:
         self.run = Recorder()
         self.now_s = 0.0
-        self.seen: Progress | Exception = NOTHING
+        self.seen: Lag | Exception = NOTHING
         self.looks = 0
         self.waiting: list[Callable[[], None]] = []
         self.inline = True
@@ -121,7 +121,7 @@ class Bench:
         else:
             self.waiting.append(work)
 
-    def look(self, _: Log) -> Progress:
+    def look(self, _: Log) -> Lag:
         self.looks += 1
         if isinstance(self.seen, Exception):
             raise self.seen
@@ -143,7 +143,7 @@ def test_on_delta_commits_by_rule_need_no_look_at_the_log(tmp_path: Path) -> Non
 
 def test_on_indextables_the_log_is_looked_at_first(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "indextables")
-    bench.seen = Progress(7)
+    bench.seen = Lag(7)
     for version in range(9, 30):
         bench.commit(version)
     assert bench.run.versions == [17, 27]
@@ -153,9 +153,9 @@ def test_on_indextables_the_log_is_looked_at_first(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_writer_counts(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "indextables")
-    bench.seen = Progress(7)
+    bench.seen = Lag(7)
     bench.commit(10)
-    bench.seen = Progress(16)
+    bench.seen = Lag(16)
     bench.commit(17)
     assert bench.run.versions == []
     bench.commit(25)
@@ -174,18 +174,18 @@ def test_the_table_s_interval_counts_and_may_change(tmp_path: Path) -> None:
 
 def test_bytes_of_commits_are_counted_from_the_last_checkpoint(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.seen = Progress(None, 40)
+    bench.seen = Lag(None, 40)
     asked = {"lakelog__checkpoint__intervalBytes": "100"}
     bench.commit(1, 40, **asked)
     assert bench.looks == 1
     bench.commit(2, 30, **asked)
     assert bench.run.versions == []
-    bench.seen = Progress(None, 110)
+    bench.seen = Lag(None, 110)
     bench.commit(3, 40, **asked)
     assert bench.run.versions == [3]
     bench.commit(4, 60, **asked)
     assert bench.run.versions == [3]
-    bench.seen = Progress(3, 120)
+    bench.seen = Lag(3, 120)
     bench.commit(5, 60, **asked)
     assert bench.run.versions == [3, 5]
     bench.scheduler.checkpointed(6)
@@ -413,9 +413,9 @@ def test_it_hangs_on_the_commits_of_a_table(tmp_path: Path, form: str) -> None:
     assert scheduler.wait(20)
     # On IndexTables commits 11 and 12 may have come before the first was listed.
     assert seen == [10] if form == "delta" else seen[0] >= 10
-    assert log_progress(table.log).last_version is None
+    assert log_lag(table.log).last_version is None
     sizes = [commit.size_bytes for commit in table.log.list_all().commits]
-    assert log_progress(table.log).bytes_since == sum(sizes)
+    assert log_lag(table.log).bytes_since == sum(sizes)
 
 
 SCRIPT = """

@@ -45,7 +45,7 @@ _STOP_WAIT_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
 
 
-class Progress(NamedTuple):
+class Lag(NamedTuple):
     """How far a log has come since its last checkpoint.
 
     Attributes:
@@ -70,7 +70,7 @@ def is_due(
     version: int,
     options: CheckpointOptions,
     format: str,
-    progress: Progress,
+    lag: Lag,
 ) -> bool:
     """Whether a checkpoint of `version`, which was just committed, is due.
 
@@ -79,26 +79,26 @@ def is_due(
         options: The table's options.
         format: ``delta``: at multiples of the interval; ``indextables``: so many versions after
             the last checkpoint, or after the first version.
-        progress: Since the last checkpoint, as far as known.
+        lag: Since the last checkpoint, as far as known.
 
     >>> options = CheckpointOptions(interval=10)
-    >>> is_due(20, options, "delta", Progress()), is_due(21, options, "delta", Progress(9))
+    >>> is_due(20, options, "delta", Lag()), is_due(21, options, "delta", Lag(9))
     (True, False)
-    >>> is_due(21, options, "indextables", Progress(9))
+    >>> is_due(21, options, "indextables", Lag(9))
     True
     """
-    last = progress.last_version
+    last = lag.last_version
     if not options.enabled or version <= 0 or (last is not None and last >= version):
         return False
     most_bytes = options.bytes_interval
-    if most_bytes is not None and progress.bytes_since >= most_bytes:
+    if most_bytes is not None and lag.bytes_since >= most_bytes:
         return True
     if format == "delta":
         return version % options.interval == 0
     return version - (last or 0) >= options.interval
 
 
-def log_progress(log: Log) -> Progress:
+def log_lag(log: Log) -> Lag:
     """What a listing tells of a log.
 
     Raises:
@@ -107,7 +107,7 @@ def log_progress(log: Log) -> Progress:
     listing = log.list_latest()
     last = max((checkpoint.version for checkpoint in listing.checkpoints), default=None)
     above = (c.size_bytes for c in listing.commits if last is None or c.version > last)
-    return Progress(last, sum(above))
+    return Lag(last, sum(above))
 
 
 def start_daemon(work: Callable[[], None]) -> None:
@@ -147,7 +147,7 @@ class Scheduler:
         run: Run,
         *,
         cleanup: Callable[[int], object] | None = None,
-        look: Callable[[Log], Progress] = log_progress,
+        look: Callable[[Log], Lag] = log_lag,
         monotonic: Callable[[], float] = time.monotonic,
         start: Callable[[Callable[[], None]], None] = start_daemon,
         exit_wait_s: float = EXIT_WAIT_S,
@@ -159,7 +159,7 @@ class Scheduler:
         self.last_report: object = None
         self._options: tuple[Mapping[str, str | None], CheckpointOptions] | None = None
         self._refused: str | None = None
-        self._progress: Progress | None = None
+        self._lag: Lag | None = None
         self._pauses = 0
         self._not_before_s = float("-inf")
         self._begin()
@@ -220,20 +220,20 @@ class Scheduler:
         if options.bytes_interval is None:
             return
         self._recent.append((committed.version, committed.size_bytes))
-        if self._progress is not None:
-            last, since = self._progress
-            self._progress = Progress(last, since + committed.size_bytes)
+        if self._lag is not None:
+            last, since = self._lag
+            self._lag = Lag(last, since + committed.size_bytes)
 
     def _may_be_due(self, version: int, options: CheckpointOptions) -> bool:
         """Whether it is worth looking: what others have done since is seen only then."""
-        if self._progress is not None:
-            return is_due(version, options, self._log.dialect.name, self._progress)
+        if self._lag is not None:
+            return is_due(version, options, self._log.dialect.name, self._lag)
         if not options.enabled or version <= 0:
             return False
         if options.bytes_interval is not None:
             return True
         # Without knowing of any checkpoint, one is due no sooner than with one at 0.
-        return is_due(version, options, self._log.dialect.name, Progress())
+        return is_due(version, options, self._log.dialect.name, Lag())
 
     def _wake(self) -> None:
         if self._running:
@@ -289,7 +289,7 @@ class Scheduler:
     def _still_due(self, version: int, options: CheckpointOptions) -> bool:
         """As of the log itself, unless Delta's rule alone decides, which asks for nothing."""
         form = self._log.dialect.name
-        known = self._progress or Progress()
+        known = self._lag or Lag()
         if known.last_version is not None and known.last_version >= version:
             return False  # a thread that committed before was late to ask
         by_rule = form == "delta" and version % options.interval == 0
@@ -297,7 +297,7 @@ class Scheduler:
             return True
         seen = self._look(self._log)
         with self._lock:
-            self._progress = seen
+            self._lag = seen
         return is_due(version, options, form, seen)
 
     def checkpointed(self, version: int) -> None:
@@ -308,9 +308,9 @@ class Scheduler:
             self._not_before_s = float("-inf")
             while self._recent and self._recent[0][0] <= version:
                 self._recent.popleft()
-            known = self._progress.last_version if self._progress is not None else None
+            known = self._lag.last_version if self._lag is not None else None
             last = version if known is None else max(known, version)
-            self._progress = Progress(last, sum(size for _, size in self._recent))
+            self._lag = Lag(last, sum(size for _, size in self._recent))
 
     def _pause(self) -> None:
         """After a failure commits do not ask again at once, but after ever longer times."""
