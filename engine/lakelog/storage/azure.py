@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from lakelog.storage.base import FileEntry
-from lakelog.storage.cloud import Names, Page, delete_one
+from lakelog.storage.cloud import DeletesOneByOne, Names, Page
 from lakelog.storage.conditional import (
     BUSY,
     LOST,
@@ -65,7 +65,7 @@ def shorten_pauses(filesystem: Any) -> None:
             policy.random_jitter_range = _JITTER_S
 
 
-class Azure:
+class Azure(DeletesOneByOne):
     """Azure Blob Storage; see `lakelog.storage.cloud.Cloud`."""
 
     @property
@@ -135,19 +135,6 @@ class Azure:
         if "AzureError" in names:
             return LOST
         return UNKNOWN
-
-    @property
-    def deleted_at_once(self) -> int:
-        """1: a batch would spare requests, but not every endpoint knows it."""
-        return 1
-
-    async def delete_many(
-        self, filesystem: Any, bucket: str, keys: Sequence[str]
-    ) -> Mapping[str, str]:
-        """Delete Blob."""
-        for key in keys:
-            await delete_one(filesystem, bucket, key)
-        return {}
 
     async def list_page(self, filesystem: Any, bucket: str, prefix: str, token: str | None) -> Page:
         """List Blobs without a delimiter."""

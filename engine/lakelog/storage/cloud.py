@@ -346,6 +346,27 @@ class CloudStore(FsspecStore):
             raise unavailable(path, cause) from cause
 
 
+class DeletesOneByOne:
+    """The half of a `Cloud` that deletes one object a request.
+
+    So do Azure, where not every endpoint knows a batch, and GCS, where a batch counts as so many
+    requests.
+    """
+
+    @property
+    def deleted_at_once(self) -> int:
+        """1."""
+        return 1
+
+    async def delete_many(
+        self, filesystem: Any, bucket: str, keys: Sequence[str]
+    ) -> Mapping[str, str]:
+        """Delete each; see `Cloud.delete_many`."""
+        for key in keys:
+            await delete_one(filesystem, bucket, key)
+        return {}
+
+
 async def delete_one(filesystem: Any, bucket: str, key: str) -> None:
     """Delete an object through a driver; one that is not there is no error."""
     try:

@@ -12,12 +12,12 @@ import asyncio
 import datetime as dt
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
 from lakelog.storage.base import FileEntry
-from lakelog.storage.cloud import Names, Page, delete_one
+from lakelog.storage.cloud import DeletesOneByOne, Names, Page
 from lakelog.storage.conditional import (
     BUSY,
     LOST,
@@ -43,7 +43,7 @@ def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"requests_timeout": timeout, **options}
 
 
-class Gcs:
+class Gcs(DeletesOneByOne):
     """Google Cloud Storage; see `lakelog.storage.cloud.Cloud`."""
 
     @property
@@ -121,19 +121,6 @@ class Gcs:
         if type(error) is OSError and str(error).startswith("Forbidden"):
             return REFUSED  # 403
         return UNKNOWN
-
-    @property
-    def deleted_at_once(self) -> int:
-        """1: a batch spares connections, but counts as so many requests."""
-        return 1
-
-    async def delete_many(
-        self, filesystem: Any, bucket: str, keys: Sequence[str]
-    ) -> Mapping[str, str]:
-        """Objects: delete."""
-        for key in keys:
-            await delete_one(filesystem, bucket, key)
-        return {}
 
     async def list_page(self, filesystem: Any, bucket: str, prefix: str, token: str | None) -> Page:
         """Objects: list without a delimiter."""
