@@ -24,7 +24,7 @@ from lakelog.errors import (
     InvalidTransactionError,
     PartitionMismatchError,
 )
-from lakelog.formats.delta.paths import with_dv_id
+from lakelog.formats.delta.paths import SCHEME, with_dv_id
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.statistics.partitions import PREFIX, typed_partitions
 from lakelog.statistics.values import physical_name
@@ -35,7 +35,7 @@ LOG_FOLDERS = ("_delta_log", "_transaction_log")
 CHANGE_DATA_FOLDER = "_change_data"
 """The one hidden folder that files of a table stand in."""
 
-_ABSOLUTE = r"^(?:/|[A-Za-z][A-Za-z0-9+.\-]*:)"
+_ABSOLUTE = rf"^(?:/|{SCHEME})"  # a colon is enough: Hadoop would take it for a scheme
 _STRAY = r"^$|//|/$|(?:^|/)\.{1,2}(?:/|$)|\x00"
 _HIDDEN = r"(?:^|/)_[^/]*/"
 _SUSPECT = f"{_ABSOLUTE}|{_STRAY}|{_HIDDEN}"

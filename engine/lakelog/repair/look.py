@@ -32,6 +32,7 @@ from lakelog.checkpoint.plan import LAYOUTS
 from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnsupportedError
 from lakelog.formats.base import Checkpoint, LogListing
+from lakelog.formats.delta.paths import ABSOLUTE
 from lakelog.formats.indextables.protocol import knows_flattened
 from lakelog.log.context import Log
 from lakelog.log.opening import table_ids
@@ -234,7 +235,7 @@ def look_at_files(log: Log, listed: pl.Series, *, remove: bool) -> Iterator[Find
     """
     snapshot = Snapshot.open(log)
     live = snapshot.files().select("path").collect()["path"]
-    relative = live.filter(~live.str.contains(r"^([A-Za-z][A-Za-z0-9+.-]*:)?/"))
+    relative = live.filter(~live.str.contains(ABSOLUTE))
     gone = relative.filter(~relative.is_in(listed.implode())).sort()
     why = (
         "its rows are lost either way; readers fail until it is removed"

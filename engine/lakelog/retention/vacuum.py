@@ -43,6 +43,7 @@ from lakelog.errors import (
     UnsupportedStoreError,
 )
 from lakelog.formats.delta.deletion_vectors import vector_paths
+from lakelog.formats.delta.paths import ABSOLUTE
 from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.history import by_size
@@ -69,8 +70,7 @@ _VECTOR_COLUMNS = ("dvStorageType", "dvPathOrInline")
 _LOG_FOLDERS = ("_delta_log", "_transaction_log")
 _CHANGE_DATA = "_change_data"
 _VECTOR_FILE = r"(^|/)deletion_vector_[0-9a-fA-F-]{36}\.bin$"
-_ABSOLUTE = r"^([A-Za-z][A-Za-z0-9+.-]*:)?/"
-_ODD = rf"{_ABSOLUTE}|//|(^|/)\.\.?(/|$)"
+_ODD = rf"{ABSOLUTE}|//|(^|/)\.\.?(/|$)"
 _DELETED_AT_ONCE = 10_000
 _SIZES = ("size_bytes", "size", "length")
 _TIMES = ("modified_ms", "modificationTime", "modification_time")

@@ -17,6 +17,12 @@ import polars as pl
 
 from lakelog.errors import InvalidActionError
 
+SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:"
+"""Pattern of what an absolute URL begins with."""
+
+ABSOLUTE = rf"^({SCHEME})?/"
+"""Pattern of the paths in a log that are not below the table's root by their form alone."""
+
 _ASCII_ESCAPES = {f"%{code:02X}": chr(code) for code in range(0x80)}
 _ASCII_ESCAPES |= {
     escape[:1] + escape[1:].lower(): text for escape, text in list(_ASCII_ESCAPES.items())
@@ -38,7 +44,7 @@ _NEEDS_QUOTING = "[" + "".join(f"\\x{{{ord(char):x}}}" for char in _QUOTED) + "]
 _PLAIN = "".join(_UNQUOTED).encode()
 # RFC 2396: a colon in the first segment of a relative path would make a scheme of what precedes it.
 _COLON_FIRST = re.compile(r"^[^/:]*:")
-_ABSOLUTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
+_URL = re.compile(f"^{SCHEME}/")
 _MULTIBYTE = re.compile(r"%[89a-fA-F][0-9a-fA-F]")
 
 
@@ -83,7 +89,7 @@ def encode_path(path: str) -> str:
     's3://bucket/é%3F.parquet'
     """
     encoded = path.translate(_TRANSLATION)
-    if _ABSOLUTE.match(encoded) or not _COLON_FIRST.match(encoded):
+    if _URL.match(encoded) or not _COLON_FIRST.match(encoded):
         return encoded
     first, slash, rest = encoded.partition("/")
     return first.replace(":", "%3A") + slash + rest
@@ -99,7 +105,7 @@ def encode_paths(paths: pl.Series) -> pl.Series:
     colon = encoded.str.contains(_COLON_FIRST.pattern)
     if colon.any():
         colon = colon.fill_null(False)
-        rows = (colon & ~encoded.str.contains(_ABSOLUTE.pattern).fill_null(False)).arg_true()
+        rows = (colon & ~encoded.str.contains(_URL.pattern).fill_null(False)).arg_true()
         encoded = encoded.scatter(rows, [encode_path(p) for p in paths.gather(rows)])
     return encoded
 
