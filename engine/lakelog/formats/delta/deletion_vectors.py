@@ -57,6 +57,25 @@ def vector_paths(files: pl.DataFrame) -> pl.Series:
     return paths
 
 
+def decode_z85(text: str) -> bytes | None:
+    """The bytes that a text in Z85 stands for; None where it is none.
+
+    >>> decode_z85("HelloWorld").hex()
+    '864fd26fb559f75b'
+    """
+    try:
+        raw = np.frombuffer(text.encode("ascii"), np.uint8)
+    except UnicodeEncodeError:
+        return None
+    digits = _DIGITS[raw]
+    if len(digits) % 5 or (digits == _NO_DIGIT).any():
+        return None
+    words = (digits.reshape(-1, 5).astype(np.uint64) * _POWERS).sum(axis=1, dtype=np.uint64)
+    if (words > np.uint64(0xFFFF_FFFF)).any():
+        return None
+    return bytes(words.astype(">u4").tobytes())
+
+
 def _relative(texts: pl.Series) -> pl.Series:
     distinct = texts.unique()  # several vectors share a file
     identifiers = distinct.str.slice(-_UUID_CHARS)

@@ -1,0 +1,240 @@
+"""Where rows go: texts of partition values, folders, file names, compression.
+
+Pure. Partition values are written down once for each partition, never for each row.
+
+Source: Delta protocol, Partition Value Serialization; Table Properties. Spark's
+ExternalCatalogUtils for the names of folders, which mean nothing to a reader of the log.
+"""
+
+from __future__ import annotations
+
+import decimal
+import hashlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from lakelog import contract
+from lakelog.errors import InvalidInputError, InvalidPropertyError
+
+CODEC_PROPERTY = "delta.parquet.compression.codec"
+SIZE_PROPERTY = "delta.targetFileSize"
+TARGET_FILE_BYTES = 128 << 20
+"""Length of a data file that writers aim at, unless the table or the caller says otherwise."""
+
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+_ESCAPED = re.compile("[\x00-\x1f\x7f\"#%'*/:=?\\\\{}\\[\\]^]")
+_MOST_NAME_BYTES = 255  # of a folder's name, on every filesystem in use
+_SIZE = re.compile(r"([0-9]+)\s*([kmgtp]?)i?b?", re.ASCII)
+_UNITS = {unit: 1 << 10 * power for power, unit in enumerate(("", "k", "m", "g", "t", "p"))}
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How data pages are compressed.
+
+    Attributes:
+        name: Its name in pyarrow.
+        extension: What file names say of it.
+        level: Level of compression; None is the codec's own.
+    """
+
+    name: str
+    extension: str
+    level: int | None = None
+
+
+CODECS: Mapping[str, Codec] = {
+    "snappy": Codec("snappy", ".snappy.parquet"),
+    "zstd": Codec("zstd", ".zstd.parquet", 1),
+    "gzip": Codec("gzip", ".gz.parquet"),
+    # The framing of Hadoop's LZ4 is deprecated; the codec proper is its successor.
+    "lz4": Codec("lz4", ".lz4raw.parquet"),
+    "lz4_raw": Codec("lz4", ".lz4raw.parquet"),
+    "none": Codec("none", ".parquet"),
+    "uncompressed": Codec("none", ".parquet"),
+}
+"""Codecs by the name that `CODEC_PROPERTY` has for them."""
+
+DEFAULT_CODEC = "snappy"
+
+
+def codec_of(name: str | None) -> Codec:
+    """The codec of a name, in any case; None is the default.
+
+    Raises:
+        InvalidPropertyError: It is none that data files are written with.
+    """
+    found = CODECS.get((name or DEFAULT_CODEC).lower())
+    if found is None:
+        raise InvalidPropertyError(
+            "data files are not written with this codec",
+            path=CODEC_PROPERTY,
+            expected=", ".join(CODECS),
+            found=name,
+        )
+    return found
+
+
+def size_of(text: str | None) -> int:
+    """Bytes of a size such as ``128mb``; None is `TARGET_FILE_BYTES`.
+
+    Raises:
+        InvalidPropertyError: It is no size, or none at all.
+
+    >>> size_of("100 mb"), size_of("7")
+    (104857600, 7)
+    """
+    if text is None:
+        return TARGET_FILE_BYTES
+    match = _SIZE.fullmatch(text.strip().lower())
+    size = 0 if match is None else int(match[1]) * _UNITS[match[2]]
+    if size < 1:
+        raise InvalidPropertyError(
+            "that is no size of a file", path=SIZE_PROPERTY, expected="such as '128mb'", found=text
+        )
+    return size
+
+
+def partition_texts(values: pl.Series, type_: contract.DataType) -> pl.Series:
+    """Values of a partition column as the log spells them.
+
+    Args:
+        values: Values, in ``contract.to_polars(type_)`` or what `lakelog.data.conform` makes of
+            them.
+        type_: The column's type.
+
+    Returns:
+        Texts of the same length and order; null where the value is null or an empty text, which
+        no reader could tell from it.
+
+    Raises:
+        InvalidInputError: A binary value is no UTF-8 text, or the type has no spelling.
+
+    >>> partition_texts(pl.Series(["a", "", None]), contract.Primitive("string")).to_list()
+    ['a', None, None]
+    """
+    if isinstance(type_, contract.Decimal):
+        texts = [None if v is None else format(v, "f") for v in values.to_list()]
+        return pl.Series(values.name, texts, dtype=pl.String)
+    name = type_.name if isinstance(type_, contract.Primitive) else ""
+    match name:
+        case "float" | "double":
+            spelled = [None if v is None else _float_text(v, name) for v in values.to_list()]
+            return pl.Series(values.name, spelled, dtype=pl.String)
+        case "long" | "integer" | "short" | "byte" | "boolean":
+            return values.cast(pl.String)
+        case "date":
+            return values.dt.strftime("%Y-%m-%d")
+        case "timestamp":
+            return values.dt.strftime("%Y-%m-%dT%H:%M:%S%.6fZ")
+        case "timestamp_ntz":
+            return _trimmed(values.dt.strftime("%Y-%m-%d %H:%M:%S%.6f"))
+        case "binary":
+            return _no_empty(_utf8(values))
+    if name.startswith(("string", "char", "varchar")):
+        return _no_empty(values.cast(pl.String))
+    raise InvalidInputError(
+        f"a table cannot be partitioned by the column {values.name!r}",
+        expected="a type whose values are written as text",
+        found=contract.to_json(type_),
+    )
+
+
+def _no_empty(texts: pl.Series) -> pl.Series:
+    return texts.set(texts == "", None)  # type: ignore[arg-type]
+
+
+def _utf8(values: pl.Series) -> pl.Series:
+    try:
+        return values.cast(pl.String)
+    except pl.exceptions.PolarsError as cause:
+        raise InvalidInputError(
+            f"a value of the partition column {values.name!r} is no UTF-8 text, and the log has no "
+            "other way to spell it",
+            expected="UTF-8",
+            found=str(cause).split("\n", 1)[0],
+        ) from cause
+
+
+def _trimmed(texts: pl.Series) -> pl.Series:
+    """Times without the zeros that say nothing."""
+    return texts.str.replace(r"\.?0+$", "").zip_with(texts.str.contains(r"\.\d*$"), texts)
+
+
+def _float_text(value: float, type_name: str) -> str:
+    """A number as Java spells it, so that all writers spell a value alike."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0:
+        return "0.0"
+    shortest = repr(value)
+    if type_name == "float":
+        import numpy as np
+
+        shortest = np.format_float_scientific(np.float32(value))
+    sign, digits, exponent = decimal.Decimal(shortest).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    figures = "".join(map(str, digits))
+    power = len(figures) + exponent - 1
+    minus = "-" if sign else ""
+    if -3 <= power < 7:
+        plain = format(decimal.Decimal(shortest), "f")
+        return plain if "." in plain else f"{plain}.0"
+    return f"{minus}{figures[0]}.{figures[1:] or '0'}E{power}"
+
+
+def partition_folder(names: Sequence[str], texts: Sequence[str | None]) -> str:
+    """The folder of a partition, ``name=value`` for each column; without columns an empty text.
+
+    Args:
+        names: Physical names of the partition columns.
+        texts: Their values, as `partition_texts` gives them.
+
+    A name that no filesystem takes is cut and told apart by a digest: what a file holds, its add
+    says, and not its path.
+
+    >>> partition_folder(["day", "kind"], ["2024-01-31", None])
+    'day=2024-01-31/kind=__HIVE_DEFAULT_PARTITION__'
+    >>> partition_folder(["p"], ["a b/c=50%"])
+    'p=a b%2Fc%3D50%25'
+    """
+    return "/".join(
+        _folder(f"{_escape(name)}={HIVE_NULL if text is None else _escape(text)}")
+        for name, text in zip(names, texts, strict=True)
+    )
+
+
+def _escape(text: str) -> str:
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def _folder(name: str) -> str:
+    data = name.encode()
+    if len(data) <= _MOST_NAME_BYTES:
+        return name
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    kept = data[: _MOST_NAME_BYTES - len(digest) - 1].decode(errors="ignore")
+    return f"{kept}-{digest}"
+
+
+def file_name(number: int, token: str, attempt: str, index: int, codec: Codec) -> str:
+    """The name of a data file, which no other file of any write ever has.
+
+    Args:
+        number: Number of the task that writes it.
+        token: Unique to the write.
+        attempt: Unique among the attempts of the task.
+        index: Number of the file among those of the attempt.
+        codec: Its compression.
+
+    >>> file_name(7, "2f0b", "c0ffee", 0, CODECS["zstd"])
+    'part-00007-2f0b-c0ffee.c000.zstd.parquet'
+    """
+    return f"part-{number:05d}-{token}-{attempt}.c{index:03d}{codec.extension}"

@@ -1,0 +1,73 @@
+"""`pack`: files shared out among tasks, the same way each time."""
+
+from __future__ import annotations
+
+import heapq
+
+import polars as pl
+
+from lakelog.errors import InvalidInputError
+
+TARGET_BYTES = 134_217_728
+OPEN_COST_BYTES = 4_194_304
+
+
+def pack(
+    sizes: pl.Series,
+    *,
+    target_bytes: int = TARGET_BYTES,
+    open_cost_bytes: int = OPEN_COST_BYTES,
+    at_least: int = 1,
+) -> pl.Series:
+    """The bin of each file.
+
+    Neighbours stay together: bins are stretches of the files as they come, cut where the bytes
+    reach the target. Where that would make fewer bins than are wanted, the largest files are dealt
+    out first, each to the bin that has least.
+
+    Args:
+        sizes: Bytes of each file, integers; null counts as 0.
+        target_bytes: Bytes of a bin, opening included; at most half a file more or less at either
+            end. A file is never split.
+        open_cost_bytes: What opening a file costs, in bytes that could be read meanwhile.
+        at_least: Bins wanted, as far as there are files.
+
+    Returns:
+        UInt32, one a file in the order given: bins from 0 on, none of them empty.
+
+    Raises:
+        InvalidInputError: A bound is not above 0, or the cost below 0.
+
+    Memory: some 32 bytes a file.
+
+    >>> pack(pl.Series([60, 60, 60, 60]), target_bytes=120, open_cost_bytes=0).to_list()
+    [0, 0, 1, 1]
+    >>> pack(pl.Series([100, 1, 1]), open_cost_bytes=0, at_least=2).to_list()
+    [0, 1, 1]
+    """
+    if target_bytes < 1 or open_cost_bytes < 0 or at_least < 1:
+        raise InvalidInputError(
+            "files cannot be packed so",
+            expected="target_bytes and at_least above 0, open_cost_bytes not below",
+            found=f"{target_bytes}, {at_least}, {open_cost_bytes}",
+        )
+    weights = sizes.fill_null(0).cast(pl.Int64).clip(0) + open_cost_bytes
+    wanted = min(at_least, weights.len())
+    total = int(weights.sum())
+    stretch = max(1, min(target_bytes, total // at_least))
+    # The bin in which a file's middle lies; numbers of empty bins are passed over.
+    bins = ((weights.cum_sum() - weights + weights // 2) // stretch).rle_id().cast(pl.UInt32)
+    if bins.n_unique() < wanted:
+        bins = _dealt(weights.to_list(), max(wanted, -(-total // target_bytes)))
+    return bins.alias("bin")
+
+
+def _dealt(weights: list[int], count: int) -> pl.Series:
+    """Largest first, each to the bin that has least; of few files, so a loop is cheap."""
+    heap = [(0, number) for number in range(min(count, len(weights)))]
+    bins = [0] * len(weights)
+    for index in sorted(range(len(weights)), key=lambda i: (-weights[i], i)):
+        held, number = heapq.heappop(heap)
+        bins[index] = number
+        heapq.heappush(heap, (held + max(1, weights[index]), number))
+    return pl.Series(bins, dtype=pl.UInt32)

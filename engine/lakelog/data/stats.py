@@ -1,0 +1,406 @@
+"""Statistics of a data file while it is written, as Delta on Spark writes them.
+
+Least and greatest values come from the file's own footer, where Parquet keeps them exactly; what
+it does not keep (not-a-numbers, nulls of arrays and maps, bounds of texts too long for it) is
+looked for in whole columns as they are written. A statistic that is not known is left out, which
+costs a reader time and never a row.
+
+Rules: the first 32 leaf columns, or those that the table names; texts cut to 32 characters, with
+an upper bound that still bounds; times in milliseconds, the lower one rounded down and the upper
+one up; NaN above all numbers; no bounds of Booleans, binaries, arrays, maps and variants.
+
+Source: Delta protocol, Per-file Statistics. Delta Lake, StatisticsCollection.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakelog import contract
+from lakelog.errors import InvalidPropertyError
+from lakelog.statistics.values import physical_name
+
+NUM_COLUMNS = "delta.dataSkippingNumIndexedCols"
+COLUMNS = "delta.dataSkippingStatsColumns"
+PREFIX_LENGTH = "delta.dataSkippingStringPrefixLength"
+PROPERTIES = (NUM_COLUMNS, COLUMNS, PREFIX_LENGTH)
+"""Table properties that decide what is collected."""
+
+_NUM_COLUMNS, _PREFIX_LENGTH = 32, 32
+_TEXT_BYTES = 4000  # Parquet keeps no bound of more than 4096 bytes
+_ASCII_MAX, _UNICODE_MAX = 0x7F, (0xDBFF, 0xDFFF)
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - both kinds of time count from it
+_FIRST_MS = -62_135_596_800_000  # year 1, and the last millisecond of year 9999
+_LAST_MS = 253_402_300_799_999
+_WHOLE = ("long", "integer", "short", "byte")
+
+_Tree: TypeAlias = "dict[str, _Tree | str]"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A column that statistics are kept of.
+
+    Attributes:
+        path: Physical names that lead to it, through structs.
+        type: Its type; arrays, maps and variants are leaves.
+        column: Number of its column in the Parquet file; None where it has several.
+        places: Numbers of the fields that lead to it.
+    """
+
+    path: tuple[str, ...]
+    type: contract.DataType
+    column: int | None
+    places: tuple[int, ...]
+
+    @property
+    def kind(self) -> str:
+        """Name of the primitive type; empty for others."""
+        return self.type.name if isinstance(self.type, contract.Primitive) else ""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its values are texts."""
+        return self.kind.startswith(("string", "char", "varchar"))
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its values may be no numbers."""
+        return self.kind in {"float", "double"}
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether its least and greatest values are kept."""
+        return (
+            isinstance(self.type, contract.Decimal)
+            or self.is_text
+            or self.is_float
+            or self.kind in {*_WHOLE, "date", "timestamp", "timestamp_ntz"}
+        )
+
+
+@dataclass(frozen=True)
+class StatsPlan:
+    """Which statistics the files of a table have.
+
+    Attributes:
+        leaves: Columns, in schema order.
+        bounded: Whether there are any to have bounds.
+        prefix_length: Characters that texts are cut to.
+    """
+
+    leaves: tuple[Leaf, ...]
+    prefix_length: int = _PREFIX_LENGTH
+
+    @staticmethod
+    def of(
+        columns: Sequence[contract.Field], configuration: Mapping[str, str | None], mapping: str
+    ) -> StatsPlan:
+        """The plan for files that hold `columns`.
+
+        Args:
+            columns: Columns of the files, in order: those of the table but partition columns.
+            configuration: Properties of the table.
+            mapping: Column mapping mode.
+
+        Raises:
+            InvalidPropertyError: A property has a value that it cannot have.
+        """
+        wanted = configuration.get(COLUMNS)
+        paths = None if wanted is None else [tuple(p) for p in column_names(wanted)]
+        most = _whole(configuration, NUM_COLUMNS, _NUM_COLUMNS)
+        prefix = _whole(configuration, PREFIX_LENGTH, _PREFIX_LENGTH)
+        found: list[Leaf] = []
+        for logical, leaf in _leaves(columns, mapping):
+            if paths is not None:
+                folded = tuple(name.lower() for name in logical)
+                if any(folded[: len(path)] == path for path in paths):
+                    found.append(leaf)
+            elif most < 0 or len(found) < most:
+                found.append(leaf)
+        return StatsPlan(tuple(found), prefix)
+
+
+def column_names(text: str) -> list[list[str]]:
+    """Column names as ``delta.dataSkippingStatsColumns`` lists them, in small letters.
+
+    Raises:
+        InvalidPropertyError: A name is empty, or a backtick is not closed.
+
+    >>> column_names("a, b.C,`d.e`.f")
+    [['a'], ['b', 'c'], ['d.e', 'f']]
+    """
+    names: list[list[str]] = [[]]
+    part, quoted, was_quoted = "", False, False
+    for sign in [*text, ","]:
+        if sign == "`":
+            quoted, was_quoted = not quoted, True
+        elif quoted:
+            part += sign
+        elif sign in ".,":
+            if not (part := part if was_quoted else part.strip()):
+                break
+            names[-1].append(part.lower())
+            if sign == ",":
+                names.append([])
+            part, was_quoted = "", False
+        elif not (was_quoted and sign.isspace()):
+            part += sign
+    else:
+        if not quoted:
+            return names[:-1]
+    raise InvalidPropertyError(
+        "the columns of statistics cannot be told",
+        path=COLUMNS,
+        expected="names with commas between, such as id,`odd name`,place.city",
+        found=text,
+    )
+
+
+def _whole(configuration: Mapping[str, str | None], key: str, default: int) -> int:
+    text = configuration.get(key)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError as cause:
+        raise InvalidPropertyError(
+            f"{key} is no whole number", path=key, expected="a whole number", found=text
+        ) from cause
+
+
+def _leaves(
+    columns: Sequence[contract.Field], mapping: str
+) -> Iterator[tuple[tuple[str, ...], Leaf]]:
+    """Every leaf with its logical path."""
+    count = 0
+
+    def walk(
+        fields: Sequence[contract.Field],
+        logical: tuple[str, ...],
+        path: tuple[str, ...],
+        places: tuple[int, ...],
+    ) -> Iterator[tuple[tuple[str, ...], Leaf]]:
+        nonlocal count
+        for place, each in enumerate(fields):
+            names = (*logical, each.name)
+            here, at = (*path, physical_name(each, mapping)), (*places, place)
+            if isinstance(each.type, contract.Struct):
+                yield from walk(each.type.fields, names, here, at)
+                continue
+            width = _width(each.type)
+            plain = not isinstance(each.type, contract.Array | contract.Map)
+            yield names, Leaf(here, each.type, count if plain else None, at)
+            count += width
+
+    yield from walk(columns, (), (), ())
+
+
+def _width(type_: contract.DataType) -> int:
+    """How many columns a type takes in Parquet."""
+    match type_:
+        case contract.Struct(fields):
+            return sum(_width(f.type) for f in fields)
+        case contract.Array(element, _):
+            return _width(element)
+        case contract.Map(key, value, _):
+            return _width(key) + _width(value)
+    return 1
+
+
+@dataclass
+class _Seen:
+    """What was seen of one leaf beside the footer."""
+
+    nulls: int = 0
+    has_nan: bool = False
+    least: bytes | None = None
+    greatest: bytes | None = None
+
+    def bound(self, low: bytes | None, high: bytes | None) -> None:
+        if low is not None and (self.least is None or low < self.least):
+            self.least = low
+        if high is not None and (self.greatest is None or high > self.greatest):
+            self.greatest = high
+
+
+@dataclass
+class FileStats:
+    """Statistics of one file: see its rows with `see`, and end with `json`.
+
+    Attributes:
+        plan: Which statistics.
+    """
+
+    plan: StatsPlan
+    _seen: list[_Seen] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._seen = [_Seen() for _ in self.plan.leaves]
+
+    def see(self, rows: pa.Table) -> None:
+        """Look at rows as they are written, in the schema of the file, one row group at a time."""
+        for leaf, seen in zip(self.plan.leaves, self._seen, strict=True):
+            if leaf.column is None:
+                seen.nulls += _column(rows, leaf.places).null_count
+            elif leaf.is_float:
+                if not seen.has_nan:
+                    seen.has_nan = bool(pc.any(pc.is_nan(_column(rows, leaf.places))).as_py())
+            elif leaf.is_text:
+                values = _column(rows, leaf.places)
+                longest = pc.max(pc.binary_length(values)).as_py()
+                if longest is not None and longest > _TEXT_BYTES:
+                    both = pc.min_max(values.cast(pa.large_binary()))
+                    seen.bound(both["min"].as_py(), both["max"].as_py())
+
+    def json(self, footer: pq.FileMetaData) -> str:
+        """The statistics as an add's ``stats``.
+
+        Args:
+            footer: Of the file, whose rows have all been seen.
+        """
+        least: _Tree = {}
+        greatest: _Tree = {}
+        nulls: _Tree = {}
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        for leaf, seen in zip(self.plan.leaves, self._seen, strict=True):
+            if leaf.column is None:
+                _put(nulls, leaf.path, str(seen.nulls))
+                continue
+            columns = [group.column(leaf.column).statistics for group in groups]
+            if all(c is not None and c.has_null_count for c in columns):
+                _put(nulls, leaf.path, str(sum(c.null_count for c in columns)))
+            if not leaf.has_bounds:
+                continue
+            low, high = _bounds(leaf, seen, columns)
+            _put(least, leaf.path, _spell(leaf, low, self.plan.prefix_length, upper=False))
+            _put(greatest, leaf.path, _spell(leaf, high, self.plan.prefix_length, upper=True))
+        parts = [f'"numRecords":{footer.num_rows}']
+        if any(leaf.has_bounds for leaf in self.plan.leaves):
+            parts += [f'"minValues":{_dump(least)}', f'"maxValues":{_dump(greatest)}']
+        if self.plan.leaves:
+            parts.append(f'"nullCount":{_dump(nulls)}')
+        return "{" + ",".join([*parts, '"tightBounds":true']) + "}"
+
+
+def _column(rows: pa.Table, places: tuple[int, ...]) -> pa.ChunkedArray:
+    column = rows.column(places[0])
+    return pc.struct_field(column, list(places[1:])) if len(places) > 1 else column
+
+
+def _bounds(leaf: Leaf, seen: _Seen, columns: Sequence[Any]) -> tuple[Any, Any]:
+    """Least and greatest value of a leaf as Parquet holds them; None where one is not known."""
+    low: Any = seen.least
+    high: Any = seen.greatest
+    for each in columns:
+        if each is None:
+            return None, None
+        if each.has_min_max:
+            low = each.min_raw if low is None else min(low, each.min_raw)
+            high = each.max_raw if high is None else max(high, each.max_raw)
+        elif each.num_values and not (seen.has_nan or seen.least is not None):
+            return None, None
+    if seen.has_nan:
+        return math.nan if low is None else low, math.nan
+    return low, high
+
+
+def _spell(leaf: Leaf, value: Any, prefix_length: int, *, upper: bool) -> str | None:
+    """A bound as JSON; None where it has no spelling."""
+    if value is None:
+        return None
+    if isinstance(leaf.type, contract.Decimal):
+        number = int.from_bytes(value, "big", signed=True) if isinstance(value, bytes) else value
+        return _decimal_text(number, leaf.type.scale)
+    if leaf.kind in _WHOLE:
+        return str(value)
+    if leaf.is_float:
+        return _float_text(value, leaf.kind)
+    if leaf.is_text:
+        text = value.decode("utf-8", "strict")
+        cut = cut_above(text, prefix_length) if upper else text[:prefix_length]
+        return None if cut is None else orjson.dumps(cut).decode()
+    if leaf.kind == "date":
+        ms = value * 86_400_000
+        return f'"{_time(ms):%Y-%m-%d}"' if _FIRST_MS <= ms <= _LAST_MS else None
+    ms = -(-value // 1000) if upper else value // 1000
+    if not _FIRST_MS <= ms <= _LAST_MS:
+        return None
+    zone = "Z" if leaf.kind == "timestamp" else ""
+    return f'"{_time(ms).isoformat(timespec="milliseconds")}{zone}"'
+
+
+def _time(ms: int) -> dt.datetime:
+    return _EPOCH + dt.timedelta(milliseconds=ms)
+
+
+def _decimal_text(unscaled: int, scale: int) -> str:
+    digits = str(abs(unscaled)).rjust(scale + 1, "0")
+    whole = digits if scale == 0 else f"{digits[:-scale]}.{digits[-scale:]}"
+    return f"-{whole}" if unscaled < 0 else whole
+
+
+def _float_text(value: float, kind: str) -> str:
+    if math.isnan(value):
+        return '"NaN"'
+    if math.isinf(value):
+        return '"Infinity"' if value > 0 else '"-Infinity"'
+    return str(np.float32(value)) if kind == "float" else repr(value)
+
+
+def cut_above(text: str, length: int) -> str | None:
+    """A text of about `length` characters that is not below `text`, as UTF-8 orders them.
+
+    Counted as Java counts, in UTF-16 units; None where no such text is short enough.
+
+    >>> cut_above("abc", 2), cut_above("ab", 2)
+    ('ab\\x7f', 'ab')
+
+    Source: Delta Lake, StatisticsCollection.truncateMaxStringAgg.
+    """
+    units = np.frombuffer(text.encode("utf-16-le"), dtype="<u2").tolist()
+    if len(units) <= length:
+        return text
+    if length <= 0:
+        return None
+    kept = length
+    if 0xD800 <= units[kept - 1] < 0xDC00:
+        kept += 1  # not through the middle of a character
+    while kept <= 2 * length:
+        if kept >= len(units):
+            return text
+        if tuple(units[kept : kept + 2]) == _UNICODE_MAX:
+            kept += 2  # nothing is above it
+            continue
+        above = (_ASCII_MAX,) if units[kept] < _ASCII_MAX else _UNICODE_MAX
+        cut = np.array([*units[:kept], *above], dtype="<u2")
+        return cut.tobytes().decode("utf-16-le")
+    return None
+
+
+def _put(tree: _Tree, path: tuple[str, ...], value: str | None) -> None:
+    """Put a value where its path leads; structs on the way are there with or without it."""
+    for name in path[:-1]:
+        below = tree.setdefault(name, {})
+        assert isinstance(below, dict)
+        tree = below
+    if value is not None:
+        tree[path[-1]] = value
+
+
+def _dump(tree: _Tree) -> str:
+    members = (
+        f"{orjson.dumps(name).decode()}:{value if isinstance(value, str) else _dump(value)}"
+        for name, value in tree.items()
+    )
+    return "{" + ",".join(members) + "}"
