@@ -31,6 +31,7 @@ def test_kinds_are_unique_and_never_change() -> None:
         "InvalidProtocolError": "invalid_protocol",
         "InvalidPropertyError": "invalid_property",
         "UnsafeRetentionError": "unsafe_retention",
+        "StreamMismatchError": "stream_mismatch",
         "NotFoundError": "not_found",
         "TableNotFoundError": "table_not_found",
         "VersionNotFoundError": "version_not_found",

@@ -150,6 +150,14 @@ class UnsafeRetentionError(InvalidInputError):
     kind = "unsafe_retention"
 
 
+class StreamMismatchError(InvalidInputError):
+    """A stream and a table do not go together, or no longer do: another checkpoint writes under the
+    same name, or the table's rows or schema changed in a way that a stream cannot follow.
+    """
+
+    kind = "stream_mismatch"
+
+
 class NotFoundError(LakelogError, FileNotFoundError):
     """What was asked for is not there."""
 
