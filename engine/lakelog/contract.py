@@ -2,7 +2,7 @@
 
 Owns the one place where field names and types come from; nothing retypes them in Python. Knows
 nothing of logs or storage. In a checkout the schemas stand in ``schemas/`` beside ``engine/``; a
-wheel carries the same files as ``lakelog/_schemas/``.
+wheel, and the zip file that Spark's executors get, carry the same files as ``lakelog/_schemas/``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +23,13 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-_PACKAGE = Path(__file__).resolve().parent
-_CANDIDATES = (_PACKAGE / "_schemas", _PACKAGE.parent.parent / "schemas")
+SHIPPED = "_schemas"
+"""Folder of the contract inside the package, where it is shipped with it."""
+
+_CANDIDATES: tuple[Traversable, ...] = (
+    resources.files("lakelog") / SHIPPED,
+    Path(__file__).resolve().parent.parent.parent / "schemas",
+)
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 _PRIMITIVES = frozenset(
@@ -292,8 +299,9 @@ def is_known(type_: DataType) -> bool:
 
 
 @cache
-def schema_directory() -> Path:
-    """The folder that holds the contract: the wheel's own, else the checkout's.
+def schema_directory() -> Traversable:
+    """The folder that holds the contract, maybe inside a zip file: the package's own, else the
+    checkout's.
 
     Raises:
         InternalError: Neither is there; the installation is broken.

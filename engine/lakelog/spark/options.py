@@ -1,0 +1,280 @@
+"""The options of the data source ``lakelog``: one parser for readers, writers and streams.
+
+Spark hands options over as texts. What is not known, does not apply, or cannot be read is an error
+that names the option. Values are never in a message where they may be secret: those of
+``storage.<key>`` are not printed at all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lakelog.errors import InvalidInputError
+
+Use = Literal["read", "write", "stream", "sink"]
+"""What a source is asked for: a batch reader, a batch writer, a stream's reader or its writer."""
+
+TABLES = ("rows", "files", "history", "actions", "diff", "skips")
+"""What can be read of a table, as option ``table`` names it."""
+
+STORAGE = "storage."
+_TRUE_OR_FALSE = {"true": True, "false": False}
+_PASSED_BY_SPARK = frozenset({"serialization.format", "checkpointlocation", "queryname"})
+"""Options, in lower case, that Spark or its catalog adds; they are not the source's."""
+
+_S3_OF_HADOOP = re.compile(r"^s3n://")
+_BYTES = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def _text(value: str) -> str:
+    return value
+
+
+def _flag(value: str) -> bool:
+    return _TRUE_OR_FALSE[value.strip().lower()]
+
+
+def _count(value: str) -> int:
+    count = int(value)
+    if count < 0:
+        raise ValueError(value)
+    return count
+
+
+def _positive(value: str) -> int:
+    count = int(value)
+    if count < 1:
+        raise ValueError(value)
+    return count
+
+
+def _size(value: str) -> int:
+    match = _BYTES.fullmatch(value.strip())
+    if match is None or not int(match[1]):
+        raise ValueError(value)
+    return int(match[1]) * _UNITS[match[2].lower()]
+
+
+def _time(value: str) -> int:
+    # Spark imports the source wherever any Python data source is looked up: it has to be light.
+    from lakelog.table import to_ms
+
+    return to_ms(value)
+
+
+def _names(value: str) -> tuple[str, ...]:
+    if value.lstrip().startswith("["):
+        names = json.loads(value)
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError(value)
+    else:
+        names = [name.strip() for name in value.split(",")]
+    if not names or not all(names) or len(set(names)) < len(names):
+        raise ValueError(value)
+    return tuple(names)
+
+
+def _table(value: str) -> str:
+    if value.lower() not in TABLES:
+        raise ValueError(value)
+    return value.lower()
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: As it is documented; Spark takes it in any case.
+        parse: From its text; a ``ValueError`` or ``KeyError`` says that it is malformed.
+        expected: What its text looks like.
+        uses: What takes it.
+        tables: Values of ``table`` it applies to, where `uses` has ``read``.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    expected: str
+    uses: frozenset[Use]
+    tables: tuple[str, ...] = TABLES
+
+
+def _option(
+    name: str,
+    parse: Callable[[str], Any],
+    expected: str,
+    uses: str,
+    tables: tuple[str, ...] = TABLES,
+) -> Option:
+    return Option(name, parse, expected, frozenset(uses.split()), tables)  # type: ignore[arg-type]
+
+
+_TIME = "ISO 8601, or milliseconds since the Unix epoch"
+_SIZE = "a number of bytes, such as 134217728 or 128m"
+_OF_A_VERSION = ("rows", "files", "skips")
+_BETWEEN = ("actions", "diff")
+
+OPTIONS = (
+    _option("path", _text, "the table's folder", "read write stream sink"),
+    _option("table", _table, " | ".join(TABLES), "read"),
+    _option("version", _count, "a version", "read", _OF_A_VERSION),
+    _option("timestamp", _time, _TIME, "read", _OF_A_VERSION),
+    _option("columns", _names, "names between commas, or a JSON list of them", "read stream"),
+    _option("pushdown", _flag, "true or false", "read", ("rows",)),
+    _option("parallelism", _positive, "a number of tasks, 1 or more", "read stream"),
+    _option("startVersion", _count, "a version", "read", _BETWEEN),
+    _option("endVersion", _count, "a version", "read", _BETWEEN),
+    _option("limit", _count, "a number of commits", "read", ("history",)),
+    _option("replaceWhere", _text, "a condition in SQL", "write"),
+    _option("userMetadata", _text, "any text", "write sink"),
+    _option("txnAppId", _text, "any text", "write sink"),
+    _option("txnVersion", _count, "a number that only rises", "write"),
+    _option("targetFileBytes", _size, _SIZE, "write sink"),
+    _option("compression", _text, "a codec of Parquet", "write sink"),
+    _option("startingVersion", _text, "a version, or latest", "stream"),
+    _option("startingTimestamp", _time, _TIME, "stream"),
+    _option("maxFilesPerTrigger", _positive, "a number of files, 1 or more", "stream"),
+    _option("maxBytesPerTrigger", _size, _SIZE, "stream"),
+    _option("skipChangeCommits", _flag, "true or false", "stream"),
+)
+_BY_KEY = {option.name.lower(): option for option in OPTIONS}
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Options that were read; small, and picklable.
+
+    Attributes:
+        path: Location of the table, as lakelog spells it.
+        values: Value of each other option that was given, by its documented name.
+        storage_options: For the fsspec filesystem; never printed.
+    """
+
+    path: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def table(self) -> str:
+        """What is read of the table."""
+        return str(self.get("table", "rows"))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Value of an option by its documented name, else `default`."""
+        return self.values.get(name, default)
+
+
+def parse_options(given: Mapping[str, str], use: Use | None = None) -> SourceOptions:
+    """Read the options that Spark hands over.
+
+    Args:
+        given: Texts by name, in any case.
+        use: What they are for; None takes what any use does.
+
+    Raises:
+        InvalidInputError: One is unknown, does not apply, is malformed, or is missing, by name.
+    """
+    values: dict[str, Any] = {}
+    storage: dict[str, Any] = {}
+    for key, text in given.items():
+        lower = key.lower()
+        if lower.startswith(STORAGE):
+            storage[key[len(STORAGE) :]] = _storage_value(text)
+        elif lower == "paths":
+            raise InvalidInputError(
+                "several tables cannot be read at once",
+                expected="one path",
+                hint="load each of them, and union the dataframes",
+            )
+        elif lower not in _PASSED_BY_SPARK:
+            option = _known(key, use)
+            values[option.name] = _parsed(option, text)
+    path = values.pop("path", "")
+    if not path:
+        raise InvalidInputError(
+            "option path is missing",
+            expected='.option("path", …), or .load(path)',
+            hint="say where the table is",
+        )
+    options = SourceOptions(_S3_OF_HADOOP.sub("s3://", path), values, storage)
+    _check_together(options, use)
+    return options
+
+
+def _known(key: str, use: Use | None) -> Option:
+    """The option called `key`, if `use` takes it."""
+    option = _BY_KEY.get(key.lower())
+    if option is not None and (use is None or use in option.uses):
+        return option
+    names = [each.name for each in OPTIONS if use is None or use in each.uses]
+    if option is not None:
+        raise InvalidInputError(
+            f"option {option.name} does not apply here",
+            expected=", ".join([*names, f"{STORAGE}<key>"]),
+            hint=f"it is an option of: {', '.join(sorted(option.uses))}",
+        )
+    near = difflib.get_close_matches(key.lower(), [name.lower() for name in names], n=1)
+    meant = f"did you mean {_BY_KEY[near[0]].name}?" if near else "leave it out"
+    raise InvalidInputError(
+        f"option {key} is unknown",
+        expected=", ".join([*names, f"{STORAGE}<key>"]),
+        hint=f"{meant} Options of the store are {STORAGE}<key>",
+    )
+
+
+def _parsed(option: Option, text: str) -> Any:
+    try:
+        return option.parse(text)
+    except (ValueError, KeyError, TypeError) as cause:
+        raise InvalidInputError(
+            f"option {option.name} is malformed", expected=option.expected, found=text
+        ) from cause
+
+
+def _check_together(options: SourceOptions, use: Use | None) -> None:
+    """Options that each are well, and not with one another."""
+    values = options.values
+    for one, other in (("version", "timestamp"), ("startingVersion", "startingTimestamp")):
+        if one in values and other in values:
+            raise InvalidInputError(
+                f"give option {one} or {other}, not both",
+                path=options.path,
+                found=f"{one}={values[one]}, {other}={values[other]}",
+            )
+    if ("txnVersion" in values) and "txnAppId" not in values:
+        raise InvalidInputError(
+            "option txnVersion needs txnAppId", path=options.path, hint="name the application"
+        )
+    if use != "read":
+        return
+    for name in values:
+        if options.table not in _BY_KEY[name.lower()].tables:
+            raise InvalidInputError(
+                f"option {name} does not apply to table {options.table}",
+                path=options.path,
+                expected=" or ".join(_BY_KEY[name.lower()].tables),
+            )
+    if options.table == "diff" and "startVersion" not in values:
+        raise InvalidInputError(
+            "option startVersion is missing",
+            path=options.path,
+            hint="a diff is from startVersion to endVersion (the latest, if it is not given)",
+        )
+
+
+def _storage_value(text: str) -> Any:
+    """An option of the store: true, false and JSON objects or lists are read, all else is text."""
+    if text.strip().lower() in _TRUE_OR_FALSE:
+        return _flag(text)
+    if text.lstrip()[:1] in {"{", "["}:
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text  # a secret may begin like this
+    return text

@@ -1,0 +1,285 @@
+"""Batch readers of the data source: a table's rows, and what its log tells.
+
+The driver opens the table, leaves out files that cannot match, and shares the rest out; executors
+get a plan, and their share as Arrow bytes. What the log tells is small beside the rows: it is read
+on the driver, but for the actions, which executors decode from ranges of commits.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+import lakelog
+from lakelog import contract
+from lakelog.commit.schemas import struct_of
+from lakelog.contract import Field, Primitive
+from lakelog.errors import LakelogError
+from lakelog.log.diff import DIFF_SCHEMA
+from lakelog.log.history import HISTORY_COLUMNS, by_size, commits_between
+from lakelog.spark.options import SourceOptions
+from lakelog.spark.pushdown import predicate_of
+from lakelog.spark.types import arrow_schema, check_asked, fit, spark_schema
+from lakelog.table import Table
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+    from lakelog.data.files import ReadPlan
+    from lakelog.log.snapshot import Snapshot
+
+TASKS_PER_CORE = 2
+"""Shares of small files for each task that runs at a time, so that a slow one is made up for."""
+
+ROWS_PER_BATCH = 65_536
+_ROWS_PER_SHARE = 4 * ROWS_PER_BATCH
+
+
+class Share(InputPartition):  # type: ignore[misc]
+    """What one task reads: Arrow bytes of a frame, or a range of versions."""
+
+
+def open_table(options: SourceOptions) -> Table:
+    """The table that the options name; nothing of it is kept up by a reader."""
+    return lakelog.open(options.path, dict(options.storage_options), upkeep=False)
+
+
+def open_snapshot(options: SourceOptions, pinned: int | None = None) -> Snapshot:
+    """The version that the options ask for, else the one that was settled before, else the latest.
+
+    Raises:
+        LakelogError: As `lakelog.table.Table.snapshot`.
+    """
+    version = options.get("version", pinned)
+    timestamp = options.get("timestamp") if version is None else None
+    return open_table(options).snapshot(version, timestamp)
+
+
+def schema_of(options: SourceOptions) -> tuple[StructType, int | None]:
+    """The schema of what the options ask for, and the version that it was settled on.
+
+    Raises:
+        LakelogError: As for opening the table; or an option ``columns`` names what is not there.
+    """
+    columns = options.get("columns")
+    if options.table in {"history", "actions", "diff"}:
+        return spark_schema(_log_struct(options.table, None), columns), None
+    snapshot = open_snapshot(options)
+    struct = snapshot.schema if options.table == "rows" else _log_struct(options.table, snapshot)
+    return spark_schema(struct, columns), snapshot.version
+
+
+def reader_of(
+    options: SourceOptions, schema: StructType, pinned: int | None, parallelism: int | None
+) -> DataSourceReader:
+    """The reader of what the options ask for.
+
+    Args:
+        options: Those of a batch read.
+        schema: Columns wanted.
+        pinned: The version that was settled with the schema.
+        parallelism: How many tasks the session runs at a time; None where nobody said.
+
+    Raises:
+        LakelogError: As for opening the table; or `schema` is not one it can be read with.
+    """
+    if options.table == "actions":
+        return ActionsReader(options, schema)
+    if options.table != "rows":
+        return LogReader(options, schema, pinned)
+    tasks = options.get("parallelism", parallelism) or os.cpu_count() or 1
+    kind = FilteredRowsReader if options.get("pushdown", False) else RowsReader
+    return kind(options, schema, pinned, tasks)
+
+
+def _log_struct(table: str, snapshot: Snapshot | None) -> contract.Struct:
+    """Schema of what the log tells."""
+    if table == "actions":
+        return contract.load("actions")
+    if table == "diff":
+        return struct_of(DIFF_SCHEMA)
+    if table == "history":
+        own = (Field("version", Primitive("long")), Field("timestamp", Primitive("timestamp")))
+        told = {field.name: field for field in contract.load("actions").fields}
+        return contract.Struct((*own, *(told[name] for name in HISTORY_COLUMNS)))
+    assert snapshot is not None, "files and skips are of a version"
+    frame = snapshot.files() if table == "files" else snapshot.skips()
+    return struct_of(frame.collect_schema())
+
+
+class _Reader(DataSourceReader):  # type: ignore[misc]
+    """What all readers share: exact batches, and errors that can be read."""
+
+    def __init__(self, schema: StructType) -> None:
+        self._arrow = arrow_schema(schema)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Batches of one share, exactly as Spark wants them."""
+        if partition.value is None:  # Spark's own, where there is nothing to share out
+            return
+        try:
+            for batch in self.batches(partition.value):
+                yield fit(batch, self._arrow)
+        except LakelogError as error:
+            raise error.with_traceback(None) from None
+
+    def batches(self, share: Any) -> Iterator[pa.RecordBatch]:
+        """Batches of one share with at least the columns wanted."""
+        raise NotImplementedError
+
+
+class RowsReader(_Reader):
+    """The rows of a version, from its data files.
+
+    Memory: on the driver, paths and partition values of the files read; in a task, its share of
+    them and a batch of rows.
+    """
+
+    def __init__(
+        self, options: SourceOptions, schema: StructType, pinned: int | None, tasks: int
+    ) -> None:
+        from lakelog.data.files import ReadPlan
+
+        super().__init__(schema)
+        self._snapshot: Snapshot | None = open_snapshot(options, pinned)
+        check_asked(schema, spark_schema(self._snapshot.schema, schema.names))
+        self._plan: ReadPlan = ReadPlan.of(self._snapshot, schema.names, options.storage_options)
+        self._tasks = tasks
+        self._predicate: pl.Expr | None = None
+
+    def partitions(self) -> Sequence[Share]:
+        """Files packed into shares of about the same work."""
+        from lakelog.data.files import FILE_COLUMNS
+
+        assert self._snapshot is not None, "shares are made on the driver"
+        files = self._snapshot.files(where=self._predicate).select(FILE_COLUMNS).collect()
+        return share_files(files, self._tasks)
+
+    def batches(self, share: bytes) -> Iterator[pa.RecordBatch]:
+        """Rows of the files of one share."""
+        from lakelog.data.read import read_files
+
+        yield from read_files(self._plan, unpack(share), predicate=self._predicate)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a task needs, and nothing of the log."""
+        return self.__dict__ | {"_snapshot": None}
+
+
+class FilteredRowsReader(RowsReader):
+    """As `RowsReader`, for who asks for it (``pushdown``): Spark's filters leave files out, by
+    their partition values and statistics, and rows.
+    """
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:  # noqa: N802 - Spark's
+        """Take note of the filters; Spark applies all of them again."""
+        assert self._snapshot is not None, "filters are pushed on the driver"
+        self._predicate, _ = predicate_of(filters, self._snapshot.schema)
+        return filters
+
+
+class LogReader(_Reader):
+    """What the log tells: ``files``, ``history``, ``diff`` or ``skips``.
+
+    Memory: the columns asked for, on the driver.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType, pinned: int | None) -> None:
+        super().__init__(schema)
+        self._options = options
+        self._pinned = pinned
+        snapshot = self._snapshot if options.table in {"files", "skips"} else None
+        check_asked(schema, spark_schema(_log_struct(options.table, snapshot)))
+
+    @cached_property
+    def _snapshot(self) -> Snapshot:
+        return open_snapshot(self._options, self._pinned)
+
+    @cached_property
+    def _frame(self) -> pl.LazyFrame:
+        options = self._options
+        if options.table == "history":
+            return open_table(options).history(options.get("limit")).lazy()
+        if options.table == "diff":
+            table = open_table(options)
+            end = options.get("endVersion")
+            end = table.version() if end is None else end
+            return table.diff(options.get("startVersion"), end).lazy()
+        return self._snapshot.files() if options.table == "files" else self._snapshot.skips()
+
+    def partitions(self) -> Sequence[Share]:
+        """The frame, in shares that a task takes at once."""
+        frame = self._frame.select(self._arrow.names).collect()
+        return [Share(pack_up(each)) for each in frame.iter_slices(_ROWS_PER_SHARE)]
+
+    def batches(self, share: bytes) -> Iterator[pa.RecordBatch]:
+        """Rows of one share."""
+        return batches_of(unpack(share))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a task needs: nothing of the log, and no options."""
+        return {"_arrow": self._arrow}
+
+
+class ActionsReader(_Reader):
+    """Every action of a range of commits, in order within a task; executors decode them."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(schema)
+        check_asked(schema, spark_schema(contract.load("actions")))
+        self._options = options
+
+    def partitions(self) -> Sequence[Share]:
+        """Ranges of commits of about 64 MB."""
+        start, end = self._options.get("startVersion", 0), self._options.get("endVersion")
+        log = open_table(self._options).log
+        commits = commits_between(log, log.list_all(), start, end)
+        return [Share((run[0].version, run[-1].version)) for run in by_size(commits)]
+
+    def batches(self, share: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+        """Actions of one range."""
+        frame = open_table(self._options).actions(*share)
+        return batches_of(frame.select(self._arrow.names).collect())
+
+
+def share_files(files: pl.DataFrame, tasks: int) -> list[Share]:
+    """Files packed into shares of about the same work, as Arrow bytes.
+
+    Args:
+        files: At least ``size``; every column travels.
+        tasks: How many tasks run at a time: there are a few shares for each, while there are
+            files.
+    """
+    from lakelog.data.pack import pack
+
+    if files.is_empty():
+        return []
+    bins = pack(files["size"], at_least=min(files.height, tasks * TASKS_PER_CORE))
+    shares = files.with_columns(bins.alias("#")).partition_by("#", include_key=False)
+    return [Share(pack_up(each)) for each in shares]
+
+
+def pack_up(frame: pl.DataFrame) -> bytes:
+    """A frame as Arrow's stream of bytes, compressed."""
+    buffer = io.BytesIO()
+    frame.write_ipc_stream(buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def unpack(share: bytes) -> pl.DataFrame:
+    """The frame that `pack_up` took."""
+    import polars as pl
+
+    return pl.read_ipc_stream(io.BytesIO(share))
+
+
+def batches_of(frame: pl.DataFrame) -> Iterator[pa.RecordBatch]:
+    """A frame as Arrow batches that Spark takes one at a time."""
+    yield from frame.to_arrow().to_batches(max_chunksize=ROWS_PER_BATCH)

@@ -1,0 +1,118 @@
+"""`session`: a Spark session that is ready for lakelog."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from lakelog.errors import MissingDependencyError
+from lakelog.spark.java import prepare_java
+from lakelog.spark.ship import is_connect, ship
+
+EVERYWHERE = {
+    # Times are written as Parquet's own, with statistics, and shown as the log has them.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Only a source that is asked to (option `pushdown`) is handed filters.
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+ON_ONE_MACHINE = {
+    # The name of a machine need not lead to it.
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+
+def session(
+    name: str = "lakelog", *, master: str = "local[*]", config: Mapping[str, str] | None = None
+) -> Any:
+    """A Spark session that reads and writes ``format("lakelog")``.
+
+    A session that is there already, classic or Connect, is taken as it is: `name`, `master` and
+    `config` then say nothing, and none of its settings is changed. Else one is started, on the
+    system's Java, or on a packaged one where there is none that serves (``JAVA_HOME`` of this
+    process is then set, and on one machine ``PYSPARK_PYTHON``, unless it is); where the environment
+    names a Connect server (``SPARK_REMOTE``), it is one of that server.
+
+    Args:
+        name: Name of the application.
+        master: Where it runs: ``local[*]`` is this machine, with all its cores.
+        config: Settings of Spark; they win over lakelog's own, which are UTC, Parquet's
+            timestamps in microseconds, Arrow, and filters for Python data sources.
+
+    Returns:
+        The session, with the data source registered and the package shipped.
+
+    Raises:
+        MissingDependencyError: PySpark, or a Java that it can run on, is not installed.
+    """
+    spark = active_session()
+    if spark is None:
+        spark = _start(name, master, config or {})
+    register(spark)
+    return spark
+
+
+def active_session() -> Any | None:
+    """The session that is there already, classic or Connect; None if there is none.
+
+    Raises:
+        MissingDependencyError: PySpark is not installed.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as cause:
+        raise MissingDependencyError(
+            "PySpark is not installed", hint="pip install 'lakelog[spark]'"
+        ) from cause
+    active = SparkSession.getActiveSession()
+    if active is None and SparkSession._instantiatedSession is not None:  # noqa: SLF001
+        # A session of another thread: the builder gives the one that the process has.
+        active = SparkSession.builder.getOrCreate()
+    return active
+
+
+def register(spark: Any) -> None:
+    """Register the data source ``lakelog`` with a session, and ship the package to its executors.
+
+    Where lakelog is installed on the driver and on the executors, Spark finds the source by
+    itself; registering it also tells it how many tasks the session runs at a time, by which it
+    divides small tables.
+
+    Args:
+        spark: A session, classic or Connect.
+    """
+    from lakelog.spark.source import LakelogDataSource
+
+    ship(spark)
+    spark.dataSource.register(LakelogDataSource.for_session(parallelism(spark)))
+
+
+def parallelism(spark: Any) -> int | None:
+    """How many tasks a session runs at a time; None where it does not say (Connect)."""
+    if not is_connect(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    for key in ("spark.sql.leafNodeDefaultParallelism", "spark.default.parallelism"):
+        said = spark.conf.get(key, None)
+        if said is not None:
+            return int(said)
+    return None
+
+
+def _start(name: str, master: str, config: Mapping[str, str]) -> Any:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
+
+    settings = dict(EVERYWHERE)
+    builder = SparkSession.builder.appName(name)
+    if not is_remote():
+        prepare_java()
+        builder = builder.master(master)
+        if master.startswith("local"):
+            settings |= ON_ONE_MACHINE
+            # Tasks run beside this process, and may as well run on its Python.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return builder.config(map=settings | dict(config)).getOrCreate()

@@ -1,0 +1,111 @@
+"""The data source ``lakelog`` of Spark: what it is called, its schema, and who does its work.
+
+Spark makes one of these for every load and save, in a Python process beside the driver. Readers
+and writers live in modules of their own, and are imported when they are wanted.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from lakelog.errors import LakelogError
+from lakelog.spark.options import Use, parse_options
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def readable(function: _F) -> _F:
+    """A function of the driver whose lakelog errors reach the user without what is behind them.
+
+    Spark prints a failure of a data source with its whole traceback and all its causes; the last
+    line, lakelog's message with path, version and hint, would drown.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except LakelogError as error:
+            raise error.with_traceback(None) from None
+
+    return wrapped  # type: ignore[return-value]
+
+
+class LakelogDataSource(DataSource):  # type: ignore[misc]
+    """The data source; see README, Spark, for its options.
+
+    A dataframe is the version that was the latest when it was loaded, whenever it is used, unless
+    a schema of the user's came with it.
+    """
+
+    parallelism: ClassVar[int | None] = None
+    """How many tasks the session runs at a time; None where nobody said."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self.pinned: int | None = None
+
+    @classmethod
+    def for_session(cls, parallelism: int | None) -> type[LakelogDataSource]:
+        """The source for a session that runs so many tasks at a time."""
+        if parallelism is None:
+            return cls
+        # Made here, so that it is not found in a module, and travels with its value.
+        return type("SessionDataSource", (cls,), {"parallelism": parallelism, "__module__": "-"})
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format`` and ``USING`` call it."""
+        return "lakelog"
+
+    @readable
+    def schema(self) -> StructType:
+        """The schema of what the options ask for; the version is settled here."""
+        from lakelog.spark.reading import schema_of
+
+        schema, self.pinned = schema_of(parse_options(self.options))
+        return schema
+
+    @readable
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch reader."""
+        from lakelog.spark.reading import reader_of
+
+        return reader_of(self._parsed("read"), schema, self.pinned, self.parallelism)
+
+    @readable
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch writer."""
+        from lakelog.spark.writing import batch_writer
+
+        return batch_writer(self._parsed("write"), schema, overwrite)
+
+    @readable
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """A stream's reader."""
+        from lakelog.spark.stream_source import stream_reader
+
+        return stream_reader(self._parsed("stream"), schema, self.parallelism)
+
+    @readable
+    def streamWriter(  # noqa: N802 - Spark's
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """A stream's writer."""
+        from lakelog.spark.stream_sink import stream_writer
+
+        return stream_writer(self._parsed("sink"), schema, overwrite)
+
+    def _parsed(self, use: Use) -> Any:
+        return parse_options(self.options, use)

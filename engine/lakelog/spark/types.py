@@ -1,0 +1,158 @@
+"""Types of Spark and of Arrow for the contract's, and batches made to fit them.
+
+Spark takes a batch only if its Arrow schema is exactly the one that it derives from the schema of
+the source, in order, types and nullability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import ArrayType, MapType, StructType
+
+from lakelog import contract
+from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatureError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SHOWN_METADATA = ("comment",)
+"""Metadata of a column that is for people. The rest is for writers of the log (column mapping,
+generated and default values), and Spark would act upon some of it.
+"""
+
+
+def spark_schema(struct: contract.Struct, columns: Sequence[str] | None = None) -> StructType:
+    """The schema of some columns of a table in Spark's own types.
+
+    ``char`` and ``varchar`` are text.
+
+    Args:
+        struct: The table's schema.
+        columns: Names of the columns wanted, in order; None is all of them.
+
+    Raises:
+        InvalidInputError: There is no such column, or it is asked for twice.
+        UnsupportedFeatureError: A column is of a type that cannot be read, by name.
+    """
+    names = {field.name: field for field in struct.fields}
+    wanted = list(names) if columns is None else list(columns)
+    for name in wanted:
+        if name not in names:
+            raise InvalidInputError(
+                f"there is no column {name!r}", expected=", ".join(names), found=name
+            )
+    if len(set(wanted)) < len(wanted):
+        raise InvalidInputError("a column is asked for twice", found=", ".join(wanted))
+    fields = tuple(_for_spark(names[name], name) for name in wanted)
+    return StructType.fromJson(contract.to_json(contract.Struct(fields)))
+
+
+def _for_spark(field: contract.Field, path: str) -> contract.Field:
+    shown = {key: field.metadata[key] for key in _SHOWN_METADATA if key in field.metadata}
+    return contract.Field(field.name, _type_for_spark(field.type, path), field.nullable, shown)
+
+
+def _type_for_spark(type_: contract.DataType, path: str) -> contract.DataType:
+    match type_:
+        case contract.Array(element, contains_null):
+            return contract.Array(_type_for_spark(element, f"{path}.element"), contains_null)
+        case contract.Map(key, value, contains_null):
+            keys = _type_for_spark(key, f"{path}.key")
+            return contract.Map(keys, _type_for_spark(value, f"{path}.value"), contains_null)
+        case contract.Struct(fields):
+            return contract.Struct(tuple(_for_spark(f, f"{path}.{f.name}") for f in fields))
+        case contract.Primitive(name) if name.startswith(("char", "varchar", "string")):
+            return contract.Primitive("string")
+        case contract.Primitive(name) if name == "variant" or not contract.is_known(type_):
+            raise UnsupportedFeatureError(
+                f"column {path!r} is of a type that cannot be read: {name}",
+                found=name,
+                hint="name the columns that you want in option columns",
+            )
+        case _:
+            return type_
+
+
+def check_asked(asked: StructType, own: StructType) -> None:
+    """Hold a schema that the user gave against the source's own.
+
+    It may leave columns out, order them as it likes, and say that any may be null.
+
+    Raises:
+        InvalidInputError: It has a column that the source lacks, or of another type, or says that
+            it is never null where it may be.
+    """
+    columns = {field.name: field for field in own}
+    for field in asked:
+        there = columns.get(field.name)
+        if there is None:
+            raise InvalidInputError(
+                f"there is no column {field.name!r}", expected=", ".join(columns), found=field.name
+            )
+        if not _fits(there.dataType, there.nullable, field.dataType, field.nullable):
+            raise InvalidInputError(
+                f"column {field.name!r} is of another type",
+                expected=_described(there),
+                found=_described(field),
+                hint="read it as it is, and cast it",
+            )
+
+
+def _described(field: Any) -> str:
+    return f"{field.dataType.simpleString()}{'' if field.nullable else ' not null'}"
+
+
+def _fits(there: Any, may_be_null: bool, asked: Any, asked_null: bool) -> bool:
+    """Whether values of one type are values of another that differs in nullability alone."""
+    if may_be_null and not asked_null:
+        return False
+    if type(there) is not type(asked):
+        return False
+    if isinstance(there, ArrayType):
+        one, other = there.containsNull, asked.containsNull
+        return _fits(there.elementType, one, asked.elementType, other)
+    if isinstance(there, MapType):
+        one, other = there.valueContainsNull, asked.valueContainsNull
+        keys = _fits(there.keyType, False, asked.keyType, False)
+        return keys and _fits(there.valueType, one, asked.valueType, other)
+    if isinstance(there, StructType):
+        return there.names == asked.names and all(
+            _fits(a.dataType, a.nullable, b.dataType, b.nullable)
+            for a, b in zip(there, asked, strict=True)
+        )
+    return bool(there == asked)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark expects of a source with this schema."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch with exactly this schema; its columns are found by name.
+
+    Args:
+        batch: Has at least the columns of `schema`.
+        schema: As `arrow_schema`.
+
+    Raises:
+        CorruptionError: A column that is never null holds a null.
+    """
+    import pyarrow as pa
+
+    if batch.schema.equals(schema):
+        columns = batch.columns
+    else:
+        # A struct's or list's nullability is part of its type; everything else is cast too.
+        columns = [batch.column(field.name).cast(field.type) for field in schema]
+    for field, column in zip(schema, columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise CorruptionError(
+                f"column {field.name!r} is never null by the table's schema, and holds a null",
+                hint="the writer of the file broke the schema; check the file, or the schema",
+            )
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
