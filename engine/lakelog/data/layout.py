@@ -146,7 +146,7 @@ def partition_texts(values: pl.Series, type_: contract.DataType) -> pl.Series:
 
 
 def _no_empty(texts: pl.Series) -> pl.Series:
-    return texts.set(texts == "", None)  # type: ignore[arg-type]
+    return texts.set(texts == "", None)
 
 
 def _utf8(values: pl.Series) -> pl.Series:

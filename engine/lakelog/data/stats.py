@@ -282,7 +282,7 @@ class FileStats:
                 _put(nulls, leaf.path, str(sum(c.null_count for c in columns)))
             if not leaf.has_bounds:
                 continue
-            low, high = _bounds(leaf, seen, columns)
+            low, high = _bounds(seen, columns)
             _put(least, leaf.path, _spell(leaf, low, self.plan.prefix_length, upper=False))
             _put(greatest, leaf.path, _spell(leaf, high, self.plan.prefix_length, upper=True))
         parts = [f'"numRecords":{footer.num_rows}']
@@ -298,7 +298,7 @@ def _column(rows: pa.Table, places: tuple[int, ...]) -> pa.ChunkedArray:
     return pc.struct_field(column, list(places[1:])) if len(places) > 1 else column
 
 
-def _bounds(leaf: Leaf, seen: _Seen, columns: Sequence[Any]) -> tuple[Any, Any]:
+def _bounds(seen: _Seen, columns: Sequence[Any]) -> tuple[Any, Any]:
     """Least and greatest value of a leaf as Parquet holds them; None where one is not known."""
     low: Any = seen.least
     high: Any = seen.greatest
@@ -359,12 +359,12 @@ def _float_text(value: float, kind: str) -> str:
 
 
 def cut_above(text: str, length: int) -> str | None:
-    """A text of about `length` characters that is not below `text`, as UTF-8 orders them.
+    r"""A text of about `length` characters that is not below `text`, as UTF-8 orders them.
 
     Counted as Java counts, in UTF-16 units; None where no such text is short enough.
 
     >>> cut_above("abc", 2), cut_above("ab", 2)
-    ('ab\\x7f', 'ab')
+    ('ab\x7f', 'ab')
 
     Source: Delta Lake, StatisticsCollection.truncateMaxStringAgg.
     """

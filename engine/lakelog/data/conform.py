@@ -1,0 +1,338 @@
+"""Rows as a caller has them, brought under a table's schema, or refused.
+
+Columns go by name. One that is missing becomes null where the column may be, or its default; one
+that the table lacks is an error. Types are changed only where no value changes: whole numbers that
+fit, decimals that keep every digit, times of another unit or zone at the same instant. Everything
+is done and checked in whole columns.
+
+Source: Delta protocol, Default Columns; Schema Serialization Format.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakelog import contract
+from lakelog.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
+from lakelog.data.physical import wide_field, wide_type
+from lakelog.errors import InvalidInputError, UnsupportedFeatureError
+
+DEFAULT = "CURRENT_DEFAULT"
+_CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
+_LENGTH = re.compile(r"(?:var)?char\(\s*(\d+)\s*\)", re.IGNORECASE)
+_LITERAL = re.compile(
+    r"(?:DATE\s*|TIMESTAMP\s*)?'(?P<text>[^'\\]*)'|(?P<number>[+-]?\d+(?:\.\d+)?)|(?P<word>true|false|null)",
+    re.IGNORECASE,
+)
+
+Rows: TypeAlias = "pa.Table | pa.RecordBatch | pl.DataFrame"
+
+
+def to_table(rows: Rows) -> pa.Table:
+    """Rows as an Arrow table; values are shared where they can be."""
+    if isinstance(rows, pl.DataFrame):
+        return rows.to_arrow(compat_level=pl.CompatLevel.oldest())
+    return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+
+
+class Conform:
+    """Brings rows under a schema.
+
+    Args:
+        columns: The table's columns, in order.
+    """
+
+    def __init__(self, columns: Sequence[Field]) -> None:
+        self._columns = tuple(columns)
+        self._struct = Struct(self._columns)
+        self.schema = pa.schema([wide_field(column) for column in columns])
+        """Of what `table` gives: logical names, all nullable, wide offsets."""
+
+    def table(self, rows: Rows) -> pa.Table:
+        """The rows in the schema, in their order.
+
+        Args:
+            rows: Columns by logical name, in any order, exact or but for case.
+
+        Raises:
+            InvalidInputError: A column is unknown, given twice, missing though it may not be null,
+                or of a type that does not become the table's without loss; a value is null where
+                none may be, too long, or out of range. ``path`` names the column.
+            UnsupportedFeatureError: A missing column has a default that is no literal, or the
+                column's type cannot be written.
+
+        Memory: the columns whose types differ.
+        """
+        given = to_table(rows)
+        places = self._places(given.schema.names)
+        columns = [
+            self._missing(column, given.num_rows)
+            if (place := places.get(column.name)) is None
+            else fit(given.column(place), column)
+            for column in self._columns
+        ]
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def _places(self, names: Sequence[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for place, name in enumerate(names):
+            column = self._struct.field(name)
+            if column is None:
+                raise InvalidInputError(
+                    f"the table has no column {name!r}",
+                    path=name,
+                    expected=", ".join(self._struct.names),
+                    found=name,
+                    hint='drop it, or give schema_mode="merge" to add it to the table',
+                )
+            if column.name in found:
+                raise InvalidInputError(
+                    f"the column {column.name!r} is given twice", path=column.name, found=name
+                )
+            found[column.name] = place
+        return found
+
+    def _missing(self, column: Field, count: int) -> pa.ChunkedArray:
+        value = _default(column)
+        if value is not None:
+            array = pa.repeat(value, count)
+        elif column.nullable:
+            array = pa.nulls(count, wide_type(column.type))
+        else:
+            raise InvalidInputError(
+                f"the column {column.name!r} may not be null, and is missing", path=column.name
+            )
+        return pa.chunked_array([array])
+
+
+def _default(column: Field) -> pa.Scalar | None:
+    """The default of a column; None where it is null."""
+    text = column.metadata.get(DEFAULT)
+    if text is None:
+        return None
+    match = _LITERAL.fullmatch(str(text).strip())
+    target = wide_type(column.type)
+    try:
+        if match is not None and not pa.types.is_nested(target):
+            if (match["word"] or "").lower() == "null":
+                return None
+            literal = match["text"] if match["text"] is not None else match["number"]
+            return pa.scalar(literal or match["word"].lower()).cast(target)
+    except pa.ArrowException:
+        pass  # no literal of the type
+    raise UnsupportedFeatureError(
+        f"the column {column.name!r} is missing, and its default is an expression that lakelog "
+        "does not evaluate",
+        path=column.name,
+        expected="a literal",
+        found=text,
+        hint="give the column",
+    )
+
+
+def fit(values: pa.ChunkedArray, column: Field) -> pa.ChunkedArray:
+    """A column's values in the type of the table's column; errors as `Conform.table`."""
+    target = wide_type(column.type)
+    chunks = [_fit(chunk, column.type, column.name) for chunk in values.chunks]
+    fitted = pa.chunked_array(chunks, type=target)
+    _check(fitted, column, column.name)
+    return fitted
+
+
+def _check(values: Any, column: Field, path: str) -> None:
+    """Nulls and lengths that the column does not admit."""
+    if not column.nullable and values.null_count:
+        raise InvalidInputError(
+            f"the column {path!r} may not be null",
+            path=path,
+            expected="no nulls",
+            found=f"{values.null_count} nulls",
+        )
+    limit = _LENGTH.fullmatch(str(column.metadata.get(_CHAR_VARCHAR) or _name(column.type)))
+    if limit is None:
+        return
+    longest = pc.max(pc.utf8_length(values)).as_py()
+    if longest is not None and longest > int(limit[1]):
+        raise InvalidInputError(
+            f"a text of the column {path!r} is too long",
+            path=path,
+            expected=limit[0],
+            found=f"{longest} characters",
+        )
+
+
+def _name(type_: DataType) -> str:
+    return type_.name if isinstance(type_, Primitive) else ""
+
+
+def _fit(array: pa.Array, type_: DataType, path: str) -> pa.Array:
+    target = wide_type(type_)
+    if pa.types.is_null(array.type) and not pa.types.is_null(target):
+        return pa.nulls(len(array), target)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    match type_:
+        case Struct():
+            return _fit_struct(array, type_, path)
+        case Array():
+            return _fit_list(array, type_, path)
+        case Map():
+            return _fit_map(array, type_, path)
+    if array.type.equals(target) and not _is_opaque(type_):
+        return array
+    _require_kin(array.type, type_, path)
+    try:
+        return _cast(array, target)
+    except pa.ArrowException as cause:
+        raise InvalidInputError(
+            f"a value of {path!r} would change if it became the table's type",
+            path=path,
+            expected=contract.to_json(type_),
+            found=str(cause).split("\n", 1)[0],
+        ) from cause
+
+
+def _is_opaque(type_: DataType) -> bool:
+    return isinstance(type_, Primitive) and (
+        type_.name == "variant" or pa.types.is_null(contract.to_arrow(type_))
+    )
+
+
+def _require_kin(given: pa.DataType, type_: DataType, path: str) -> None:
+    """Refuse a type whose values mean something else than the table's."""
+    is_ = pa.types
+    name = _name(type_)
+    if _is_opaque(type_):
+        raise UnsupportedFeatureError(
+            f"the column {path!r} is of a type that lakelog does not write: {name}",
+            path=path,
+            found=name,
+            hint="leave the column out, and it is null",
+        )
+    number = is_.is_integer(given) or is_.is_floating(given)
+    if isinstance(type_, Decimal):
+        kin = is_.is_integer(given) or is_.is_decimal(given)
+    elif name in {"long", "integer", "short", "byte", "float", "double"}:
+        kin = number
+    elif name == "boolean":
+        kin = is_.is_boolean(given)
+    elif name == "date":
+        kin = is_.is_date(given)
+    elif name in {"timestamp", "timestamp_ntz"}:
+        kin = is_.is_timestamp(given) and (given.tz is None) == (name == "timestamp_ntz")
+    elif name == "binary":
+        kin = is_.is_binary(given) or is_.is_large_binary(given) or is_.is_binary_view(given)
+        kin = kin or is_.is_fixed_size_binary(given)
+    else:
+        kin = is_.is_string(given) or is_.is_large_string(given) or is_.is_string_view(given)
+    if not kin:
+        _refuse(given, type_, path)
+
+
+def _refuse(given: pa.DataType, type_: DataType, path: str) -> NoReturn:
+    hint = None
+    if pa.types.is_timestamp(given) and _name(type_) in {"timestamp", "timestamp_ntz"}:
+        hint = "say which zone the times are in, or take it away"
+    raise InvalidInputError(
+        f"the column {path!r} is of another type",
+        path=path,
+        expected=contract.to_json(type_),
+        found=str(given),
+        hint=hint,
+    )
+
+
+def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if pa.types.is_decimal(target) and pa.types.is_integer(array.type):
+        # Arrow asks for room for any whole number before it looks at the values.
+        array = array.cast(pa.decimal128(20, 0))
+    cast = array.cast(target)
+    if pa.types.is_float32(target) and pa.types.is_float64(array.type):
+        same = pc.or_(pc.equal(cast.cast(array.type), array), pc.is_nan(array))
+        if not pc.all(same).as_py() and len(array) > array.null_count:
+            raise pa.ArrowInvalid("a number has more digits than a float holds")
+    return cast
+
+
+def _fit_struct(array: pa.Array, type_: Struct, path: str) -> pa.Array:
+    if not pa.types.is_struct(array.type):
+        _refuse(array.type, type_, path)
+    given: dict[str, int] = {}
+    for place in range(array.type.num_fields):
+        name = array.type.field(place).name
+        known = type_.field(name)
+        if known is None or known.name in given:
+            raise InvalidInputError(
+                f"{path!r} has no field {name!r}" if known is None else f"{name!r} is given twice",
+                path=f"{path}.{name}",
+                expected=", ".join(type_.names),
+                found=name,
+            )
+        given[known.name] = place
+    children = []
+    for field in type_.fields:
+        here = f"{path}.{field.name}"
+        if field.name in given:
+            child = _fit(array.field(given[field.name]), field.type, here)
+            # A field of a struct that is null is no value.
+            _check(child.filter(array.is_valid()) if array.null_count else child, field, here)
+        else:
+            if not field.nullable and len(array) > array.null_count:
+                raise InvalidInputError(
+                    f"the column {here!r} may not be null, and is missing", path=here
+                )
+            child = pa.nulls(len(array), wide_type(field.type))
+        children.append(child)
+    target = wide_type(type_)
+    fields = [target.field(i) for i in range(target.num_fields)]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(array))
+
+
+def _fit_list(array: pa.Array, type_: Array, path: str) -> pa.Array:
+    is_ = pa.types
+    if not (
+        is_.is_list(array.type)
+        or is_.is_large_list(array.type)
+        or is_.is_fixed_size_list(array.type)
+    ):
+        _refuse(array.type, type_, path)
+    if not is_.is_large_list(array.type):
+        array = array.cast(pa.large_list(array.type.value_field))
+    array = _unsliced(array)
+    here = f"{path}.element"
+    element = Field("element", type_.element, type_.contains_null)
+    if not element.nullable:
+        _check(array.flatten(), element, here)
+    values = _fit(array.values, type_.element, here)
+    return pa.LargeListArray.from_arrays(
+        array.offsets, values, type=wide_type(type_), mask=_nulls(array)
+    )
+
+
+def _fit_map(array: pa.Array, type_: Map, path: str) -> pa.Array:
+    if not pa.types.is_map(array.type):
+        _refuse(array.type, type_, path)
+    array = _unsliced(array)
+    keys = _fit(array.keys, type_.key, f"{path}.key")
+    items = _fit(array.items, type_.value, f"{path}.value")
+    _check(items, Field("value", type_.value, type_.value_contains_null), f"{path}.value")
+    return pa.MapArray.from_arrays(
+        array.offsets, keys, items, type=wide_type(type_), mask=_nulls(array)
+    )
+
+
+def _unsliced(array: pa.Array) -> pa.Array:
+    """The array from offset 0, as masks of nested arrays need it, and nothing but its values."""
+    return pa.concat_arrays([array, array[:0]])
+
+
+def _nulls(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None

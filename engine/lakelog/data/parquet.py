@@ -1,0 +1,106 @@
+"""One data file being written: Parquet bytes into an upload, its rows looked at on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog.data.layout import Codec
+from lakelog.data.stats import FileStats, StatsPlan
+from lakelog.storage.base import LogStore, Upload
+
+_OPTIONS: dict[str, Any] = {
+    # As Spark spells small decimals; half the size, and the footer's bounds are whole numbers.
+    "store_decimal_as_integer": True,
+    "store_schema": False,  # Arrow's own schema says nothing that the table's does not
+    "write_page_checksum": True,
+}
+
+
+class ParquetFile:
+    """A data file that appears, whole, when it is closed. For one thread at a time.
+
+    Args:
+        store: The table's store.
+        path: Of the file, relative to the table.
+        schema: Of its rows; see `lakelog.data.physical`.
+        codec: Compression.
+        stats: Statistics to keep.
+    """
+
+    def __init__(
+        self, store: LogStore, path: str, schema: pa.Schema, codec: Codec, stats: StatsPlan
+    ) -> None:
+        self.path = path
+        self._upload = store.upload(path)
+        self._sink = _Sink(self._upload)
+        self._stats = FileStats(stats)
+        self._footers: list[pq.FileMetaData] = []
+        try:
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                schema,
+                compression=codec.name,
+                compression_level=codec.level,
+                metadata_collector=self._footers,
+                **_OPTIONS,
+            )
+        except BaseException:
+            self._upload.abandon()
+            raise
+
+    def write(self, rows: pa.Table) -> None:
+        """Append one row group.
+
+        Raises:
+            UnavailableError: The store failed; the file will not appear.
+        """
+        self._stats.see(rows)
+        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes written so far."""
+        return self._upload.tell()
+
+    def close(self) -> str:
+        """Make the file appear; gives its statistics as JSON.
+
+        Raises:
+            OutcomeUnknownError: It may have appeared.
+            UnavailableError: It certainly did not.
+        """
+        self._writer.close()
+        self._upload.close()
+        return self._stats.json(self._footers[0])
+
+    def abandon(self) -> None:
+        """Leave nothing behind; after `close` it does nothing."""
+        self._sink.is_void = True
+        if self._writer.is_open:
+            # pyarrow closes its writers when they are collected, whatever became of the file.
+            self._writer.close()
+        self._upload.abandon()
+
+
+class _Sink:
+    """An upload as the file object that pyarrow writes to; closing it stays with its owner."""
+
+    closed = False
+
+    def __init__(self, upload: Upload) -> None:
+        self._upload = upload
+        self.is_void = False
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append, or throw away what a writer that was given up still says."""
+        return len(data) if self.is_void else self._upload.write(data)
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self._upload.tell()
+
+    def flush(self) -> None:
+        """Nothing: pieces are sent when they are whole."""

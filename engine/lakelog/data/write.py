@@ -1,0 +1,387 @@
+"""`DataFileWriter`: rows into data files, by partition, in bounded memory.
+
+A writer takes batches of rows as they come, brings them under the table's schema, and gives the
+rows of the ``add`` actions for what it wrote. It commits nothing: until its files are named by the
+log, nobody sees them, and whoever gives up deletes them with `DataFileWriter.abort`.
+
+Rows wait in memory by partition and are written a row group at a time. Where there are more
+partitions than files may be open, those that have to wait longer do so on local disk. Files are
+named for the attempt, so that two attempts of one task never meet.
+
+Source: Delta protocol, Data Files; Partition Value Serialization.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog.data import layout
+from lakelog.data.conform import Conform, Rows
+from lakelog.data.grouping import group_rows
+from lakelog.data.parquet import ParquetFile
+from lakelog.data.physical import renamed, wide_field
+from lakelog.data.spill import Place, RowSpill
+from lakelog.data.write_plan import WritePlan
+from lakelog.errors import InvalidInputError, LakelogError
+from lakelog.statistics.values import physical_name
+from lakelog.storage import LogStore, open_store
+
+__all__ = ["DataFileWriter", "WritePlan", "discard"]
+
+MEMORY_BYTES = 256 << 20
+"""Bytes of rows that wait in memory, at most."""
+
+OPEN_FILES = 128
+"""Files that are open at the same time, at most."""
+
+_ROW_GROUP_BYTES = 64 << 20  # of rows in memory; a quarter of it in the file, by custom
+_ROW_GROUP_ROWS = 1 << 20
+_SPLIT_ROWS, _SPLIT_BYTES = 1 << 20, 64 << 20
+_ATTEMPT_CHARACTERS = 12
+_MAP = pl.Map(pl.String, pl.String)
+_PLACES_AT_ONCE = 64  # batches read back from local disk for one write
+
+
+@dataclass(eq=False)
+class _Partition:
+    """A partition's rows that wait, and its file.
+
+    Attributes:
+        texts: Its partition values, as the log spells them.
+        folder: Where its files stand.
+        tables: Rows in memory.
+        rows: How many.
+        size_bytes: Their size in memory.
+        places: Rows on local disk, which come before those in memory.
+        file: The file that is being written.
+    """
+
+    texts: tuple[str | None, ...]
+    folder: str
+    tables: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+    size_bytes: int = 0
+    places: list[Place] = field(default_factory=list)
+    file: ParquetFile | None = None
+
+    def take(self) -> pa.Table:
+        """The rows in memory, which are no longer held here."""
+        table = pa.concat_tables(self.tables)
+        self.tables, self.rows, self.size_bytes = [], 0, 0
+        return table
+
+
+class DataFileWriter:
+    """Writes rows as data files of a table; a context manager, for one thread at a time.
+
+    Leaving the block without `finish` deletes what was written.
+
+    Args:
+        plan: How the files look.
+        number: Number of the task, for the names of files.
+        store: The table's store; None opens the plan's location.
+        new_id: Gives a random identifier; None asks the operating system.
+        clock: Milliseconds since the Unix epoch; None is the system's clock.
+        workers: How many files are written at the same time. A task of a cluster has one core.
+        memory_bytes: Bytes of rows that wait in memory, at most.
+        open_files: Files that are open at the same time, at most; beyond them rows wait on local
+            disk.
+    """
+
+    def __init__(
+        self,
+        plan: WritePlan,
+        *,
+        number: int = 0,
+        store: LogStore | None = None,
+        new_id: Callable[[], str] | None = None,
+        clock: Callable[[], int] | None = None,
+        workers: int = 1,
+        memory_bytes: int = MEMORY_BYTES,
+        open_files: int = OPEN_FILES,
+    ) -> None:
+        self._plan = plan
+        self._store = store or open_store(plan.location, plan.storage_options)
+        self._clock = clock or (lambda: time.time_ns() // 1_000_000)
+        attempt = (new_id or (lambda: str(uuid.uuid4())))()
+        self._attempt = attempt.replace("-", "")[:_ATTEMPT_CHARACTERS]
+        self._number = number
+        self._workers = max(1, workers)
+        self._memory_bytes = memory_bytes
+        self._open_files = max(1, open_files)
+        self._codec = layout.codec_of(plan.compression)
+        self._conform = Conform(plan.schema.fields)
+        self._schema = pa.schema([wide_field(f, plan.mapping) for f in plan.file_fields])
+        self._keys = [physical_name(f, plan.mapping) for f in plan.partition_fields]
+        self._partitions: dict[tuple[str | None, ...], _Partition] = {}
+        self._unsplit: list[pa.Table] = []
+        self._unsplit_rows = self._unsplit_bytes = 0
+        self._held_bytes = 0
+        self._spill = RowSpill(self._schema)
+        self._numbers = count()
+        self._paths: list[str] = []
+        self._done: list[dict[str, Any]] = []
+        self._over = False
+        if not self._schema.names:
+            raise InvalidInputError("the table has no column that files could hold")
+
+    # --- rows --------------------------------------------------------------------------------
+
+    def write(self, batch: Rows) -> None:
+        """Take rows.
+
+        Args:
+            batch: Columns by logical name, partition columns among them, in any order.
+
+        Raises:
+            InvalidInputError: The rows are not the table's; see `lakelog.data.conform.Conform`.
+            UnavailableError: The store, or the local disk, failed.
+
+        Memory: what the writer may hold, and some copies of a million rows.
+        """
+        self._require_open()
+        for piece in _slices(batch):
+            table = self._conform.table(piece)
+            if self._keys:
+                self._wait_to_split(table)
+            else:
+                self._hold(self._partition(()), self._rows_of(table), table.nbytes)
+
+    def _rows_of(self, table: pa.Table) -> pa.Table:
+        """The columns that stand in files, under the names that they have there."""
+        columns = []
+        for source, target in zip(self._plan.file_fields, self._schema, strict=True):
+            column = table.column(source.name)
+            if not column.type.equals(target.type):
+                chunks = [renamed(chunk, target.type) for chunk in column.chunks]
+                column = pa.chunked_array(chunks, type=target.type)
+            columns.append(column)
+        return pa.Table.from_arrays(columns, schema=self._schema)
+
+    def _wait_to_split(self, table: pa.Table) -> None:
+        self._unsplit.append(table)
+        self._unsplit_rows += table.num_rows
+        self._unsplit_bytes += table.nbytes
+        if self._unsplit_rows >= _SPLIT_ROWS or self._unsplit_bytes >= _SPLIT_BYTES:
+            self._split()
+
+    def _split(self) -> None:
+        """Share out the rows that wait among their partitions; few rows would make few of each."""
+        if not self._unsplit_rows:
+            return
+        table = pa.concat_tables(self._unsplit)
+        row_bytes = self._unsplit_bytes / self._unsplit_rows
+        self._unsplit, self._unsplit_rows, self._unsplit_bytes = [], 0, 0
+        groups = group_rows(table, self._plan.partition_fields)
+        rows = self._rows_of(table)
+        if len(groups) > 1:
+            rows = rows.combine_chunks().take(groups.order)
+        start = 0
+        for texts, height in zip(groups.texts, groups.counts, strict=True):
+            slice_ = rows.slice(start, height)
+            self._hold(self._partition(texts), slice_, int(row_bytes * height))
+            start += height
+
+    def _partition(self, texts: tuple[str | None, ...]) -> _Partition:
+        found = self._partitions.get(texts)
+        if found is None:
+            folder = layout.partition_folder(self._keys, texts)
+            found = self._partitions[texts] = _Partition(texts, folder)
+        return found
+
+    def _hold(self, partition: _Partition, rows: pa.Table, size_bytes: int) -> None:
+        if not rows.num_rows:
+            return
+        partition.tables.append(rows)
+        partition.rows += rows.num_rows
+        partition.size_bytes += size_bytes
+        self._held_bytes += size_bytes
+        if self._held_bytes >= self._memory_bytes:
+            self._drain()
+        elif partition.size_bytes >= _ROW_GROUP_BYTES and self._may_open(partition):
+            self._held_bytes -= partition.size_bytes
+            self._write_out(partition)
+
+    # --- files -------------------------------------------------------------------------------
+
+    def _may_open(self, partition: _Partition) -> bool:
+        open_ = sum(1 for each in self._partitions.values() if each.file is not None)
+        return partition.file is not None or open_ < self._open_files
+
+    def _drain(self) -> None:
+        """Write everything that waits in memory, to files as far as they may be open."""
+        waiting = [each for each in self._partitions.values() if each.rows]
+        waiting.sort(key=lambda each: (each.file is None, -each.size_bytes))
+        open_ = sum(1 for each in self._partitions.values() if each.file is not None)
+        direct = []
+        for each in waiting:
+            if each.file is not None or open_ < self._open_files:
+                open_ += each.file is None
+                direct.append(each)
+            else:
+                each.places += self._spill.append(each.take().combine_chunks())
+        self._held_bytes = 0
+        self._each(self._write_out, direct)
+
+    def _each(self, work: Callable[[_Partition], None], partitions: Iterable[_Partition]) -> None:
+        """Do the work for every partition, several at the same time."""
+        todo = list(partitions)
+        if self._workers == 1 or len(todo) < 2:
+            for each in todo:
+                work(each)
+            return
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="lakelog-write") as pool:
+            done = [pool.submit(work, each) for each in todo]
+            try:
+                for each_done in done:
+                    each_done.result()
+            except BaseException:
+                for each_done in done:
+                    each_done.cancel()
+                raise
+
+    def _write_out(self, partition: _Partition) -> None:
+        """Write the rows of a partition that wait in memory, and leave its file open."""
+        self._write_rows(partition, partition.take())
+
+    def _write_rows(self, partition: _Partition, rows: pa.Table) -> None:
+        if not rows.num_rows:
+            return
+        row_bytes = max(1, rows.nbytes // rows.num_rows)
+        step = min(_ROW_GROUP_ROWS, max(1, _ROW_GROUP_BYTES // row_bytes))
+        for start in range(0, rows.num_rows, step):
+            if partition.file is None:
+                partition.file = self._new_file(partition.folder)
+            partition.file.write(rows.slice(start, step))
+            if partition.file.size_bytes >= self._plan.target_file_bytes:
+                self._close(partition)
+
+    def _new_file(self, folder: str) -> ParquetFile:
+        index = next(self._numbers)
+        name = layout.file_name(self._number, self._plan.token, self._attempt, index, self._codec)
+        path = f"{folder}/{name}" if folder else name
+        self._paths.append(path)
+        return ParquetFile(self._store, path, self._schema, self._codec, self._plan.stats)
+
+    def _close(self, partition: _Partition) -> None:
+        file = partition.file
+        assert file is not None
+        texts = file.close()
+        partition.file = None
+        self._done.append(
+            {
+                "path": file.path,
+                "partitionValues": dict(zip(self._keys, partition.texts, strict=True)),
+                "size": file.size_bytes,
+                "modificationTime": self._clock(),
+                "dataChange": True,
+                "stats": texts,
+            }
+        )
+
+    def _complete(self, partition: _Partition) -> None:
+        """Write all that a partition still has, and close its file."""
+        places, partition.places = partition.places, []
+        for start in range(0, len(places), _PLACES_AT_ONCE):
+            self._write_rows(partition, self._spill.read(places[start : start + _PLACES_AT_ONCE]))
+        if partition.rows:
+            self._write_out(partition)
+        if partition.file is not None:
+            self._close(partition)
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def finish(self) -> pl.DataFrame:
+        """Write what is left and make every file appear, durable.
+
+        Returns:
+            One row a file, in order of path, for `Transaction.add`: ``path``, ``partitionValues``
+            (Map, physical names), ``size`` (bytes), ``modificationTime`` (milliseconds),
+            ``dataChange`` (True), ``stats`` (JSON). No rows make no files.
+
+        Raises:
+            OutcomeUnknownError: A file may have appeared; `abort` deletes it too.
+            UnavailableError: The store, or the local disk, failed.
+        """
+        self._require_open()
+        self._split()
+        self._each(self._complete, self._partitions.values())
+        self._over = True
+        self._spill.close()
+        return _frame(sorted(self._done, key=lambda file: str(file["path"])))
+
+    @property
+    def paths(self) -> list[str]:
+        """Every file that was begun, in no order."""
+        return list(self._paths)
+
+    def abort(self) -> None:
+        """Delete every file of this writer. Only for files that no log names: whoever tried to
+        commit them looks first. What cannot be deleted stays for vacuum.
+        """
+        self._over = True
+        self._spill.close()
+        for partition in self._partitions.values():
+            partition.tables = []
+            if partition.file is not None:
+                partition.file.abandon()
+                partition.file = None
+        discard(self._store, self._paths)
+
+    def _require_open(self) -> None:
+        if self._over:
+            raise InvalidInputError("the writer is finished", hint="make another one")
+
+    def __enter__(self) -> Self:
+        self._require_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._over:
+            self.abort()
+
+
+def discard(store: LogStore, paths: Sequence[str]) -> list[LakelogError]:
+    """Delete files that no log names; gives the errors of those that stay for vacuum."""
+    return store.delete_many(paths) if paths else []
+
+
+def _slices(batch: Rows) -> Iterator[Rows]:
+    count = batch.height if isinstance(batch, pl.DataFrame) else batch.num_rows
+    if count <= _SPLIT_ROWS:
+        yield batch
+        return
+    for start in range(0, count, _SPLIT_ROWS):
+        yield batch.slice(start, _SPLIT_ROWS)
+
+
+def _frame(files: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    schema = {
+        "path": pl.String(),
+        "partitionValues": _MAP,
+        "size": pl.Int64(),
+        "modificationTime": pl.Int64(),
+        "dataChange": pl.Boolean(),
+        "stats": pl.String(),
+    }
+    return pl.DataFrame(
+        [
+            pl.Series(name, [file[name] for file in files], dtype=dtype)
+            for name, dtype in schema.items()
+        ]
+    )

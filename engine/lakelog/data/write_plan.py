@@ -1,0 +1,220 @@
+"""`WritePlan`: how the files of one write look, and whether rows may be written at all.
+
+lakelog sees the rows that it writes itself, but evaluates no SQL: a table whose rules are SQL
+expressions is refused by the feature's name before anything is written.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog import contract
+from lakelog.commit import gates
+from lakelog.commit.features import mapping_mode
+from lakelog.data import layout, stats
+from lakelog.data.files import MAPPING_MODE
+from lakelog.errors import UnsupportedFeatureError
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """How the files of one write look; the same for all its tasks. Small and picklable.
+
+    Make one with `of`.
+
+    Attributes:
+        location: Path or URL of the table; a local one is absolute.
+        storage_options: For the store, as `lakelog.open` takes them.
+        schema_json: StructType JSON of the whole table, with the metadata of column mapping.
+        partition_columns: Logical names, in order.
+        configuration: The table's properties that say how files look.
+        target_file_bytes: Length of a file that is aimed at.
+        compression: Name of the codec, one of `lakelog.data.layout.CODECS`.
+        token: Unique to the write, and part of every file's name.
+    """
+
+    location: str
+    storage_options: Mapping[str, Any] | None = field(repr=False)  # may hold credentials
+    schema_json: str
+    partition_columns: tuple[str, ...]
+    configuration: Mapping[str, str]
+    target_file_bytes: int
+    compression: str
+    token: str
+
+    @staticmethod
+    def of(
+        snapshot: Snapshot,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+        token: str | None = None,
+    ) -> WritePlan:
+        """The plan for writing rows behind a version.
+
+        Args:
+            snapshot: The version.
+            storage_options: As `lakelog.open` took them.
+            target_file_bytes: None is what the table says (``delta.targetFileSize``), else 128 MiB.
+            compression: None is what the table says (``delta.parquet.compression.codec``), else
+                snappy.
+            token: None is a random UUID.
+
+        Raises:
+            UnsupportedFeatureError: The table's rows are not in Parquet files (IndexTables), or it
+                asks of whoever writes rows what lakelog cannot do (CHECK constraints, invariants,
+                generated and identity columns…; ``found`` names the feature).
+            InvalidPropertyError: A property has a value that it cannot have.
+        """
+        return WritePlan.under(
+            snapshot.path,
+            snapshot.metadata,
+            snapshot.protocol,
+            storage_options,
+            format=snapshot.format,
+            target_file_bytes=target_file_bytes,
+            compression=compression,
+            token=token,
+        )
+
+    @staticmethod
+    def under(
+        location: str,
+        metadata: Metadata,
+        protocol: Protocol,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        format: str = "delta",
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+        token: str | None = None,
+    ) -> WritePlan:
+        """As `of`, under metadata that are not the table's yet."""
+        require_rows_writable(location, metadata, protocol, format)
+        kept = metadata.configuration
+        codec = compression or kept.get(layout.CODEC_PROPERTY) or layout.DEFAULT_CODEC
+        layout.codec_of(codec)
+        size = target_file_bytes or layout.size_of(kept.get(layout.SIZE_PROPERTY))
+        mapping = mapping_mode(protocol, metadata)
+        configuration = {k: v for k in stats.PROPERTIES if (v := kept.get(k)) is not None}
+        if mapping != "none":
+            configuration[MAPPING_MODE] = mapping
+        return WritePlan(
+            location=_absolute(location),
+            storage_options=None if storage_options is None else dict(storage_options),
+            schema_json=metadata.schema_string or "",
+            partition_columns=metadata.partition_columns,
+            configuration=configuration,
+            target_file_bytes=size,
+            compression=codec.lower(),
+            token=token or str(uuid.uuid4()),
+        )
+
+    @property
+    def mapping(self) -> str:
+        """Column mapping mode: ``none``, ``name`` or ``id``."""
+        return self.configuration.get(MAPPING_MODE, "none")
+
+    @cached_property
+    def schema(self) -> contract.Struct:
+        """The schema of the whole table."""
+        return contract.parse_schema(self.schema_json)
+
+    @cached_property
+    def partition_fields(self) -> tuple[contract.Field, ...]:
+        """The partition columns, in order."""
+        fields = {f.name: f for f in self.schema.fields}
+        return tuple(fields[name] for name in self.partition_columns)
+
+    @cached_property
+    def file_fields(self) -> tuple[contract.Field, ...]:
+        """The columns that stand in files: all but partition columns and those that hold nulls
+        only.
+        """
+        return tuple(
+            f
+            for f in self.schema.fields
+            if f.name not in self.partition_columns and not is_never_written(f.type)
+        )
+
+    @cached_property
+    def stats(self) -> stats.StatsPlan:
+        """The statistics of its files."""
+        return stats.StatsPlan.of(self.file_fields, self.configuration, self.mapping)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is derived, so that a plan stays small on its way."""
+        derived = ("schema", "partition_fields", "file_fields", "stats")
+        return {name: value for name, value in self.__dict__.items() if name not in derived}
+
+
+def _absolute(location: str) -> str:
+    """A local path from the root, for a task may run in another folder."""
+    remote = "://" in location or "::" in location or location.startswith("file:")
+    return location if remote else os.path.abspath(location)
+
+
+def is_never_written(type_: contract.DataType) -> bool:
+    """Whether a column of this type is left out of files: void, and what lakelog cannot spell."""
+    return isinstance(type_, contract.Primitive) and (
+        type_.name == "variant" or pa.types.is_null(contract.to_arrow(type_))
+    )
+
+
+def require_rows_writable(
+    location: str, metadata: Metadata, protocol: Protocol, format: str
+) -> None:
+    """Refuse a table to which lakelog cannot write rows, before any is written.
+
+    Raises:
+        UnsupportedFeatureError: ``found`` names the format or the feature.
+    """
+    provider = metadata.format_provider or "parquet"
+    if format != "delta" or provider.lower() != "parquet":
+        raise UnsupportedFeatureError(
+            "the table's rows do not stand in Parquet files",
+            path=location,
+            expected="a Delta table of Parquet files",
+            found=format if format != "delta" else provider,
+            hint="write rows with the engine that made the table, and commit its files with "
+            "Table.transaction",
+        )
+    gates.check_writable(protocol, metadata, location, format)
+    # What the table would say to a file of rows, it says now.
+    row = pl.DataFrame(
+        {"actionType": ["add"], "path": ["-"], "dataChange": [True], "stats": ['{"numRecords":1}']}
+    )
+    gates.check_actions(protocol, metadata, row, pl.DataFrame(), location, format)
+    for column in metadata.schema.fields:
+        if any(is_never_written(t) for t in _types_inside(column.type)):
+            raise UnsupportedFeatureError(
+                f"the column {column.name!r} holds a type that lakelog does not write",
+                path=location,
+                found=contract.to_json(column.type),
+            )
+
+
+def _types_inside(type_: contract.DataType) -> Iterator[contract.DataType]:
+    match type_:
+        case contract.Struct(fields):
+            inner: Sequence[contract.DataType] = [f.type for f in fields]
+        case contract.Array(element, _):
+            inner = [element]
+        case contract.Map(key, value, _):
+            inner = [key, value]
+        case _:
+            inner = []
+    for each in inner:
+        yield each
+        yield from _types_inside(each)
