@@ -199,6 +199,33 @@ class Snapshot:
             flatten=flatten,
         )
 
+    def scan(self, where: pl.Expr | None = None) -> pl.LazyFrame:
+        """The rows of the table, read from its data files.
+
+        Args:
+            where: A Polars expression over the table's columns; only rows for which it is true
+                come. A filter on the frame does the same.
+
+        Returns:
+            A lazy frame in the types of the schema. The columns, the filters and the slice of the
+            query reach the files: those that cannot hold a matching row are not opened, row groups
+            likewise not read. Deleted rows are left out, columns found as the table maps them,
+            partition values added. Rows come in the order of `files`, which is not defined.
+
+        Raises:
+            UnsupportedFeatureError: The rows are not in Parquet files (IndexTables), or a column is
+                of a type that lakelog does not read.
+            InvalidInputError: `where` names a column that the table lacks, or looks beyond a row.
+            NotFoundError: On collect: a file that the log names is not there.
+            CorruptionError: On collect: a data file, a deletion vector or the log is damaged.
+
+        Memory: of the files, a few batches (`lakelog.data.read.read_files`); of the log, the paths
+        and partition values of the files that match.
+        """
+        from lakelog.data.scan import scan_rows
+
+        return scan_rows(self, where)
+
     def tombstones(self, retention: dt.timedelta | None = None) -> pl.LazyFrame:
         """Removed files that the log still remembers, one row a logical file.
 

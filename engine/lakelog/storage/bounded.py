@@ -121,11 +121,18 @@ def bounded(store: LogStore) -> BoundedStore | None:
     return store if isinstance(store, BoundedStore) else None
 
 
-def on_local_disk(store: LogStore) -> bool:
-    """Whether a store is local disk itself, where looking costs microseconds."""
+def unbounded(store: LogStore) -> LogStore:
+    """The store under such limits: they are for the log, whose files are small, and not for data
+    files, which are read in ranges for as long as it takes.
+    """
     while isinstance(store, BoundedStore):
         store = store._store  # noqa: SLF001 - its own kind
-    return isinstance(store, LocalStore)
+    return store
+
+
+def on_local_disk(store: LogStore) -> bool:
+    """Whether a store is local disk itself, where looking costs microseconds."""
+    return isinstance(unbounded(store), LocalStore)
 
 
 class _Gathering:

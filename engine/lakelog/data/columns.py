@@ -1,0 +1,338 @@
+"""From the columns of a data file to those of the table: found, converted, filled with nulls.
+
+Columns, and the fields of structs at any depth, are found by name, by physical name or by field id,
+as the table's column mapping says. What a file lacks is null; what the table no longer has is not
+read. Which leaves of the file that needs, and what is done to them, depends on the file's schema
+alone, so it is worked out once for all files that share one.
+
+Source: Delta protocol, Reader Requirements for Column Mapping; Consistency Between Table Metadata
+and Data Files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakelog import contract
+from lakelog.data.casts import Convert, leaf_cast, mismatch
+from lakelog.errors import CorruptionError
+from lakelog.statistics.values import physical_name
+
+_FIELD_ID = b"PARQUET:field_id"
+_COLUMN_ID = "delta.columnMapping.id"
+_HINT = "the file was not written for this table, or its writer broke the protocol"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How the columns of files of one schema become the table's.
+
+    Attributes:
+        leaves: Leaf columns to read, ascending; empty where the file has none that is wanted.
+        found: For each column of the table, its place in a batch of those leaves and what converts
+            it; None where the file lacks it. The conversion is None where the array is right.
+        plain: The leaf of each column that is one leaf, and right as it is.
+    """
+
+    leaves: tuple[int, ...]
+    found: tuple[tuple[int, Convert | None] | None, ...]
+    plain: Mapping[str, int]
+    _fields: tuple[pa.Field, ...]
+
+    @staticmethod
+    def of(schema: pa.Schema, fields: Sequence[contract.Field], mapping: str) -> Columns:
+        """Work it out for a file's schema.
+
+        Args:
+            schema: Of the file, field ids in the metadata.
+            fields: Columns of the table that are wanted.
+            mapping: ``none``, ``name`` or ``id``.
+
+        Raises:
+            CorruptionError: A column is of another type than the table's; two of the file's match
+                it; or the table finds columns by id, and the file has no ids.
+        """
+        if mapping == "id" and fields and not _has_ids(schema):
+            raise CorruptionError(
+                "the table finds columns by their ids, and a data file has none",
+                expected="a field_id for each column",
+                hint=_HINT,
+            )
+        children = _children(list(schema), 0)
+        matches = [_match(children, field, mapping, field.name) for field in fields]
+        resolved = [
+            None if m is None else _resolve(m.field.type, m.first_leaf, f.type, mapping, f.name)
+            for f, m in zip(fields, matches, strict=True)
+        ]
+        used = sorted({m.first_leaf for m in matches if m is not None})
+        places = {first: place for place, first in enumerate(used)}
+        leaves = {leaf for r in resolved if r is not None for leaf in r.leaves}
+        return Columns(
+            tuple(sorted(leaves)),
+            tuple(
+                None if m is None or r is None else (places[m.first_leaf], r.convert)
+                for m, r in zip(matches, resolved, strict=True)
+            ),
+            {
+                f.name: m.first_leaf
+                for f, m, r in zip(fields, matches, resolved, strict=True)
+                if m is not None and r == _Resolved((m.first_leaf,), None)
+            },
+            tuple(
+                pa.field(f.name, contract.to_arrow(f.type), f.nullable or _is_void(f.type))
+                for f in fields
+            ),
+        )
+
+    def convert(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """The table's columns from a batch of `leaves`.
+
+        Raises:
+            CorruptionError: A column that may not be null is.
+            pa.ArrowInvalid: A value does not fit the table's type.
+        """
+        arrays: list[pa.Array] = []
+        for field, found in zip(self._fields, self.found, strict=True):
+            if found is None:
+                array = pa.nulls(batch.num_rows, field.type)
+            else:
+                place, convert = found
+                array = batch.column(place)
+                if convert is not None:
+                    array = convert(array)
+            require_values(array, field)
+            arrays.append(array)
+        return arrays
+
+
+def require_values(array: pa.Array, field: pa.Field, parent: pa.Array | None = None) -> None:
+    """Refuse nulls of a field that may not be null.
+
+    Args:
+        array: Its values.
+        field: The field.
+        parent: The struct that it is in: where that is null, so may the field be.
+
+    Raises:
+        CorruptionError: There are such nulls.
+    """
+    if field.nullable or not array.null_count:
+        return
+    if parent is not None and not pc.any(pc.and_(array.is_null(), parent.is_valid())).as_py():
+        return
+    raise CorruptionError(
+        f"the column {field.name!r} may not be null, and a data file has nulls in it",
+        expected="NOT NULL",
+        found="null",
+        hint=_HINT,
+    )
+
+
+@dataclass(frozen=True)
+class _Child:
+    """A field of the file, where its leaves begin, and its place among its siblings."""
+
+    field: pa.Field
+    first_leaf: int
+    place: int
+
+
+@dataclass(frozen=True)
+class _Resolved:
+    """The leaves that a column needs, and what converts it once only these are read."""
+
+    leaves: tuple[int, ...]
+    convert: Convert | None
+
+
+def _has_ids(schema: pa.Schema) -> bool:
+    return any(_FIELD_ID in (field.metadata or {}) for field in schema)
+
+
+def _is_void(type_: contract.DataType) -> bool:
+    return bool(pa.types.is_null(contract.to_arrow(type_)))
+
+
+def _children(fields: Sequence[pa.Field], first_leaf: int) -> list[_Child]:
+    children: list[_Child] = []
+    for place, field in enumerate(fields):
+        children.append(_Child(field, first_leaf, place))
+        first_leaf += _leaf_count(field.type)
+    return children
+
+
+def _leaf_count(type_: pa.DataType) -> int:
+    if isinstance(type_, pa.BaseExtensionType):
+        return _leaf_count(type_.storage_type)
+    if type_.num_fields and not pa.types.is_dictionary(type_):
+        return sum(_leaf_count(type_.field(i).type) for i in range(type_.num_fields))
+    return 1
+
+
+def _match(
+    children: Sequence[_Child], field: contract.Field, mapping: str, name: str
+) -> _Child | None:
+    if mapping == "id":
+        wanted = str(field.metadata.get(_COLUMN_ID)).encode()
+        found = [c for c in children if (c.field.metadata or {}).get(_FIELD_ID) == wanted]
+    else:
+        key = physical_name(field, mapping)
+        found = [c for c in children if c.field.name == key]
+        if not found:  # names of a table differ in more than case
+            found = [c for c in children if c.field.name.lower() == key.lower()]
+    if len(found) > 1:
+        raise CorruptionError(
+            f"several columns of a data file could be {name!r}",
+            expected="one",
+            found=", ".join(c.field.name for c in found),
+            hint=_HINT,
+        )
+    return found[0] if found else None
+
+
+def _resolve(
+    source: pa.DataType, first_leaf: int, target: contract.DataType, mapping: str, name: str
+) -> _Resolved:
+    if isinstance(source, pa.BaseExtensionType) and not isinstance(target, contract.Primitive):
+        inner = _resolve(source.storage_type, first_leaf, target, mapping, name)
+        return _Resolved(inner.leaves, lambda a: _apply(inner.convert, a.storage))
+    match target:
+        case contract.Struct():
+            return _resolve_struct(source, first_leaf, target, mapping, name)
+        case contract.Array():
+            return _resolve_list(source, first_leaf, target, mapping, name)
+        case contract.Map():
+            return _resolve_map(source, first_leaf, target, mapping, name)
+        case _:
+            if not _is_void(target) and source.num_fields and not pa.types.is_dictionary(source):
+                raise mismatch(name, target, source)
+            return _Resolved((first_leaf,), leaf_cast(source, target, name))
+
+
+def _apply(convert: Convert | None, array: pa.Array) -> pa.Array:
+    return array if convert is None else convert(array)
+
+
+def _resolve_struct(
+    source: pa.DataType, first_leaf: int, target: contract.Struct, mapping: str, name: str
+) -> _Resolved:
+    if not pa.types.is_struct(source):
+        raise mismatch(name, target, source)
+    wanted = contract.to_arrow(target)
+    children = _children([source.field(i) for i in range(source.num_fields)], first_leaf)
+    matches = [_match(children, f, mapping, f"{name}.{f.name}") for f in target.fields]
+    resolved = [
+        None
+        if m is None
+        else _resolve(m.field.type, m.first_leaf, f.type, mapping, f"{name}.{f.name}")
+        for f, m in zip(target.fields, matches, strict=True)
+    ]
+    leaves = {leaf for r in resolved if r is not None for leaf in r.leaves}
+    if not leaves:
+        leaves = {first_leaf}  # whether the struct itself is null, any leaf can tell
+    used = sorted({m.place for m in matches if m is not None})
+    places = {place: index for index, place in enumerate(used)}
+    found = [
+        None if m is None or r is None else (places[m.place], r.convert)
+        for m, r in zip(matches, resolved, strict=True)
+    ]
+    straight = [(index, None) for index in range(len(target.fields))]
+    read = [source.field(place) for place in used]
+    if found == straight and _pruned(source, read) == wanted:
+        return _Resolved(tuple(sorted(leaves)), None)
+
+    def convert(array: pa.Array) -> pa.Array:
+        mask = array.is_null() if array.null_count else None
+        parts = []
+        for index, each in enumerate(found):
+            field = wanted.field(index)
+            part = (
+                pa.nulls(len(array), field.type)
+                if each is None
+                else _apply(each[1], array.field(each[0]))
+            )
+            require_values(part, field, array)
+            parts.append(part)
+        return pa.StructArray.from_arrays(
+            parts, fields=[wanted.field(i) for i in range(wanted.num_fields)], mask=mask
+        )
+
+    return _Resolved(tuple(sorted(leaves)), convert)
+
+
+def _pruned(source: pa.DataType, read: Sequence[pa.Field]) -> pa.DataType | None:
+    """The struct as it is read, where it is read whole; nested pruning would change it further."""
+    return source if len(read) == source.num_fields else None
+
+
+def _resolve_list(
+    source: pa.DataType, first_leaf: int, target: contract.Array, mapping: str, name: str
+) -> _Resolved:
+    types = pa.types
+    if types.is_map(source) or not (
+        types.is_list(source)
+        or types.is_large_list(source)
+        or types.is_fixed_size_list(source)
+        or types.is_list_view(source)
+        or types.is_large_list_view(source)
+    ):
+        raise mismatch(name, target, source)
+    wanted = contract.to_arrow(target)
+    inner = _resolve(source.value_type, first_leaf, target.element, mapping, f"{name}.element")
+    plain = types.is_list(source)
+    if inner.convert is None and source == wanted:
+        return inner
+
+    def convert(array: pa.Array) -> pa.Array:
+        if not plain:
+            array = array.cast(pa.list_(array.type.value_field))
+        values = _apply(inner.convert, array.values)
+        _require_elements(values, array, wanted.value_field, name)
+        return _rebuilt(array, wanted, values)
+
+    return _Resolved(inner.leaves, convert)
+
+
+def _resolve_map(
+    source: pa.DataType, first_leaf: int, target: contract.Map, mapping: str, name: str
+) -> _Resolved:
+    wanted = contract.to_arrow(target)
+    if not pa.types.is_map(source) or not pa.types.is_map(wanted):
+        raise mismatch(name, target, source)
+    key_leaves = _leaf_count(source.key_type)
+    keys = _resolve(source.key_type, first_leaf, target.key, mapping, f"{name}.key")
+    first_value = first_leaf + key_leaves
+    values = _resolve(source.item_type, first_value, target.value, mapping, f"{name}.value")
+    leaves = tuple(sorted((*keys.leaves, *values.leaves)))
+    if keys.convert is None and values.convert is None and source == wanted:
+        return _Resolved(leaves, None)
+
+    def convert(array: pa.Array) -> pa.Array:
+        new_keys = _apply(keys.convert, array.keys)
+        new_values = _apply(values.convert, array.items)
+        _require_elements(new_values, array, wanted.item_field, name)
+        entries = pa.StructArray.from_arrays(
+            [new_keys, new_values], fields=[wanted.key_field, wanted.item_field]
+        )
+        return _rebuilt(array, wanted, entries)
+
+    return _Resolved(leaves, convert)
+
+
+def _require_elements(values: pa.Array, array: pa.Array, field: pa.Field, name: str) -> None:
+    """As `require_values`, for the elements of lists; those that no list shows do not matter."""
+    if field.nullable or not values.null_count:
+        return
+    shown = array.flatten() if not pa.types.is_map(array.type) else array.items
+    require_values(shown, field.with_name(f"{name}.{field.name}"))
+
+
+def _rebuilt(array: pa.Array, wanted: pa.DataType, child: pa.Array) -> pa.Array:
+    """The same lists or maps around other elements; nothing is copied."""
+    return pa.Array.from_buffers(
+        wanted, len(array), array.buffers()[:2], array.null_count, array.offset, [child]
+    )

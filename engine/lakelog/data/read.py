@@ -1,0 +1,430 @@
+"""`read_files`: the rows of data files, as the table has them.
+
+Each file is read for itself, in order: its columns found and converted, deleted rows left out,
+partition values added. Small files are read side by side and their rows handed out together; a
+large one comes batch by batch. What cannot be read rightly is an error that names the file:
+nothing is left out in silence.
+
+Source: Delta protocol, Reader Requirements of Deletion Vectors and of Column Mapping; Partition
+Value Serialization.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from lakelog import contract
+from lakelog.data.columns import Columns, require_values
+from lakelog.data.files import FILE_COLUMNS, ReadPlan
+from lakelog.data.groups import row_groups
+from lakelog.data.sources import Sources, explained
+from lakelog.data.vectors import Vector, VectorReader
+from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatureError
+from lakelog.statistics.partitions import typed_partitions
+from lakelog.statistics.prune import referenced_columns
+from lakelog.statistics.values import physical_name
+from lakelog.storage import LogStore
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from lakelog.data.vectors import Rows
+
+BATCH_ROWS = 65_536
+
+_WHOLE_BYTES = 4 << 20  # of a file that one thread reads to its end, ahead of its turn
+_AHEAD_BYTES = 64 << 20
+_LOCAL_THREADS = 2
+_REMOTE_THREADS = 8
+_KEPT_SCHEMAS = 16
+
+
+def read_files(
+    plan: ReadPlan,
+    files: pl.DataFrame,
+    *,
+    predicate: pl.Expr | None = None,
+    store: LogStore | None = None,
+    batch_rows: int = BATCH_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of data files, without those that deletion vectors delete.
+
+    Args:
+        plan: How the rows look, and which columns are wanted.
+        files: Rows of `Snapshot.files`, with at least the columns `FILE_COLUMNS`.
+        predicate: A Polars expression over the table's columns, wanted or not, that gives a
+            Boolean; only rows for which it is true come. Row groups that cannot hold one are not
+            read. Files are not left out: `Snapshot.files` does that with ``where``.
+        store: The table's store; None opens the plan's location.
+        batch_rows: Rows of a batch at most.
+
+    Returns:
+        Batches of `ReadPlan.arrow_schema`, none of them empty; without columns they still count
+        their rows. In the order of the files, and in each of its rows.
+
+    Raises:
+        InvalidInputError: At once: `files` lacks a column, or the predicate does not fit the table.
+        NotFoundError: A data file, or one of deletion vectors, is not there.
+        CorruptionError: A data file is cut short or damaged, has a column of a wrong type, values
+            that do not fit or nulls where none may be; a deletion vector is not what the log says;
+            a partition value is missing or none of its type. ``path`` and ``version`` say where.
+        UnsupportedFeatureError: A binary partition value beyond ASCII, which writers spell in
+            different ways.
+        UnavailableError: The store failed.
+
+    Memory: of a large file one row group's columns, encoded, and two batches; of small files up to
+    64 MB side by side.
+
+    Source: Delta protocol, Action Reconciliation: the rows of a table are those of its live files.
+    """
+    lacking = [name for name in FILE_COLUMNS if name not in files.columns]
+    if lacking:
+        raise InvalidInputError(
+            "the files lack what reading needs",
+            expected=", ".join(FILE_COLUMNS),
+            found=f"no {', '.join(lacking)}",
+            hint="pass rows of Snapshot.files() with all their columns",
+        )
+    if batch_rows < 1:
+        raise InvalidInputError("a batch has rows", expected="batch_rows > 0", found=batch_rows)
+    roots = () if predicate is None else referenced_columns(predicate, plan.schema)
+    reading = _Reading(plan.select(list(dict.fromkeys((*plan.columns, *roots)))), batch_rows)
+    reading.prepare(files, Sources(plan.location, plan.storage_options, store))
+    if predicate is not None:
+        reading.keep_where(predicate, roots)
+    kept = len(plan.columns)
+    batches = (batch.select(range(kept)) for batch in reading.batches())
+    return _gathered(batches, plan.arrow_schema, batch_rows)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A data file: where it is, what of it is deleted, and its values of partition columns."""
+
+    path: str
+    size_bytes: int | None
+    vector: Vector | None
+    partition_values: Sequence[pa.Scalar]
+
+
+class _Reading:
+    """One call of `read_files`: what all its files share."""
+
+    def __init__(self, plan: ReadPlan, batch_rows: int) -> None:
+        self._plan = plan
+        self._batch_rows = batch_rows
+        self._fields = [plan.fields[n] for n in plan.columns if n not in plan.partition_columns]
+        self._partitions = [n for n in plan.columns if n in plan.partition_columns]
+        self._schema = plan.arrow_schema
+        self._columns: list[tuple[pa.Schema, Columns]] = []
+        self._files: list[_File] = []
+        self._predicate: pl.Expr | None = None
+        self._roots: tuple[str, ...] = ()
+
+    def prepare(self, files: pl.DataFrame, sources: Sources) -> None:
+        """Work out what the log says of each file; nothing is opened yet."""
+        self._sources = sources
+        self._vectors = VectorReader(sources.open)
+        values = self._partition_values(files)
+        self._files = [
+            _File(path, size, vector, tuple(column[index] for column in values))
+            for index, (path, size, vector) in enumerate(
+                zip(files["path"].to_list(), files["size"].to_list(), Vector.of(files), strict=True)
+            )
+        ]
+
+    def keep_where(self, predicate: pl.Expr, roots: tuple[str, ...]) -> None:
+        """Keep only rows for which `predicate`, over the columns `roots`, is true."""
+        self._predicate = predicate
+        self._roots = roots
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, file by file, read ahead by threads."""
+        threads = _LOCAL_THREADS if self._sources.is_local else _REMOTE_THREADS
+        threads = max(1, min(threads, len(self._files), 2 * (os.cpu_count() or 1)))
+        pending: deque[Future[_Opened]] = deque()
+        waiting = deque(self._files)
+        ahead_bytes: deque[int] = deque()
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="lakelog-rows")
+        try:
+            while waiting or pending:
+                while waiting and (
+                    not pending or (len(pending) < 2 * threads and sum(ahead_bytes) < _AHEAD_BYTES)
+                ):
+                    file = waiting.popleft()
+                    pending.append(pool.submit(self._open, file))
+                    ahead_bytes.append(min(file.size_bytes or _WHOLE_BYTES, _WHOLE_BYTES))
+                opened = pending.popleft().result()
+                ahead_bytes.popleft()
+                if opened.rest is None:
+                    yield from opened.batches
+                else:
+                    yield from _ahead(opened.rest, pool)
+        finally:
+            for future in pending:
+                future.cancel()
+            pool.shutdown(wait=True, cancel_futures=True)
+            for future in pending:
+                if not future.cancelled() and future.exception() is None:
+                    future.result().close()
+            self._vectors.close()
+
+    def _open(self, file: _File) -> _Opened:
+        """A small file's rows, or a large one opened."""
+        batches = self._read(file)
+        if (file.size_bytes or 0) > _WHOLE_BYTES:
+            return _Opened((), batches)
+        return _Opened(tuple(batches), None)
+
+    def _read(self, file: _File) -> Iterator[pa.RecordBatch]:
+        with explained(file.path, self._plan.version, self._sources, file.size_bytes):
+            deleted = None if file.vector is None else self._vectors.read(file.vector)
+            parquet = self._sources.parquet(file.path, file.size_bytes)
+            try:
+                _check_deleted(deleted, parquet.metadata.num_rows)
+                for count, arrays in self._rows(parquet, deleted):
+                    batch = self._assembled(count, arrays, file)
+                    if batch.num_rows:
+                        yield batch
+            finally:
+                parquet.close(force=True)
+
+    def _rows(
+        self, parquet: pq.ParquetFile, deleted: Rows | None
+    ) -> Iterator[tuple[int, list[pa.Array]]]:
+        """Numbers of rows that are left, with their columns that stand in the file."""
+        columns = self._columns_of(parquet) if self._fields else None
+        for start, end, groups in self._runs(parquet):
+            if columns is None or not columns.leaves:
+                for first in range(start, end, self._batch_rows):
+                    last = min(first + self._batch_rows, end)
+                    count = last - first
+                    if deleted is not None:
+                        count -= int(np.subtract(*np.searchsorted(deleted, (last, first))))
+                    yield count, self._nulls(count)
+                continue
+            first = start
+            for raw in parquet.reader.iter_batches(
+                self._batch_rows,
+                row_groups=groups,
+                column_indices=columns.leaves,
+                use_threads=parquet.metadata.num_rows > self._batch_rows,
+            ):
+                last = first + raw.num_rows
+                batch = raw if deleted is None else _without(raw, first, deleted)
+                yield batch.num_rows, columns.convert(batch)
+                first = last
+            if first != end:
+                raise CorruptionError(
+                    "a data file does not hold as many rows as its footer says",
+                    expected=end - start,
+                    found=first - start,
+                    hint="restore the file from a copy; none of its rows can be told",
+                )
+
+    def _runs(self, parquet: pq.ParquetFile) -> Iterator[tuple[int, int, list[int]]]:
+        """Stretches of row groups that are read: first row, the one after the last, and groups."""
+        metadata = parquet.metadata
+        if not metadata.num_rows:
+            return
+        if metadata.num_row_groups == 1 or self._predicate is None:
+            yield 0, metadata.num_rows, list(range(metadata.num_row_groups))
+            return
+        leaves = self._columns_of(parquet).plain if self._fields else {}
+        keep = row_groups(metadata, self._predicate, self._plan.fields, leaves)
+        start = end = 0
+        groups: list[int] = []
+        for group, kept in enumerate(keep):
+            if not kept and groups:
+                yield start, end, groups
+                groups = []
+            if kept and not groups:
+                start = end
+            end += metadata.row_group(group).num_rows
+            if kept:
+                groups.append(group)
+            else:
+                start = end
+        if groups:
+            yield start, end, groups
+
+    def _nulls(self, count: int) -> list[pa.Array]:
+        """The columns of a file that has none of them."""
+        arrays = []
+        for field in self._fields:
+            own = self._schema.field(field.name)
+            array = pa.nulls(count, own.type)
+            require_values(array, own)
+            arrays.append(array)
+        return arrays
+
+    def _columns_of(self, parquet: pq.ParquetFile) -> Columns:
+        schema = parquet.schema_arrow
+        for known, columns in self._columns:
+            if known is schema or known.equals(schema, check_metadata=True):
+                return columns
+        columns = Columns.of(schema, self._fields, self._plan.mapping)
+        self._columns = [(schema, columns), *self._columns[: _KEPT_SCHEMAS - 1]]
+        return columns
+
+    def _assembled(self, count: int, arrays: list[pa.Array], file: _File) -> pa.RecordBatch:
+        """A batch of the plan's columns, filtered by the predicate."""
+        if not self._schema.names:
+            return _uncolumned(count) if self._holds() else _uncolumned(0)
+        parts = dict(zip((f.name for f in self._fields), arrays, strict=True))
+        for name, value in zip(self._partitions, file.partition_values, strict=True):
+            field = self._schema.field(name)
+            parts[name] = pa.repeat(value, count) if value.is_valid else pa.nulls(count, field.type)
+            require_values(parts[name], field)
+        batch = pa.RecordBatch.from_arrays(
+            [parts[name] for name in self._schema.names], schema=self._schema
+        )
+        if self._predicate is None or not count:
+            return batch
+        if not self._roots:
+            return batch if self._holds() else batch.slice(0, 0)
+        frame = pl.DataFrame(pl.from_arrow(batch.select(list(self._roots))))
+        mask = frame.select(self._predicate.alias("mask"))["mask"]
+        if mask.all(ignore_nulls=False):
+            return batch
+        return batch.filter(mask.fill_null(False).to_arrow())
+
+    def _holds(self) -> bool:
+        """Whether a predicate that looks at no column is true; true where there is none."""
+        return self._predicate is None or bool(pl.select(self._predicate).item())
+
+    def _partition_values(self, files: pl.DataFrame) -> list[pa.Array]:
+        """For each partition column wanted, its values, one a file.
+
+        Raises:
+            CorruptionError: A value is missing, or none of the column's type.
+            UnsupportedFeatureError: A binary value whose bytes writers spell in different ways.
+        """
+        plan = self._plan
+        if not self._partitions:
+            return []
+        typed = typed_partitions(
+            files["partitionValues"], plan.schema, self._partitions, mapping=plan.mapping
+        )
+        columns: list[pa.Array] = []
+        for name, values, known in zip(self._partitions, typed.values, typed.known, strict=True):
+            if not known.all():
+                row = int((~known).arg_true()[0])
+                raise _unknown_value(plan, plan.fields[name], files, row)
+            columns.append(values.to_arrow().cast(self._schema.field(name).type))
+        return columns
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What a thread made of a file: all its batches, or those that are still to be read."""
+
+    batches: tuple[pa.RecordBatch, ...]
+    rest: Iterator[pa.RecordBatch] | None
+
+    def close(self) -> None:
+        """Leave the rest unread."""
+        if self.rest is not None and (close := getattr(self.rest, "close", None)):
+            close()
+
+
+def _ahead(batches: Iterator[pa.RecordBatch], pool: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
+    """The same batches, each read while the one before it is looked at."""
+    step: Callable[[], pa.RecordBatch | None] = lambda: next(batches, None)
+    future = pool.submit(step)
+    try:
+        while (batch := future.result()) is not None:
+            future = pool.submit(step)
+            yield batch
+    finally:
+        if not future.cancel():
+            future.exception()  # a generator at work cannot be closed
+        _Opened((), batches).close()
+
+
+def _check_deleted(deleted: Rows | None, rows: int) -> None:
+    if deleted is not None and len(deleted) and int(deleted[-1]) >= rows:
+        raise CorruptionError(
+            "a deletion vector deletes rows that the data file does not have",
+            expected=f"below {rows}",
+            found=int(deleted[-1]),
+            hint="the file or the vector is another one than the log means; restore it from a copy",
+        )
+
+
+def _without(batch: pa.RecordBatch, first: int, deleted: Rows) -> pa.RecordBatch:
+    """A batch, whose first row has the index `first` in its file, without deleted rows."""
+    low, high = np.searchsorted(deleted, (first, first + batch.num_rows))
+    if low == high:
+        return batch
+    keep = np.ones(batch.num_rows, bool)
+    keep[deleted[low:high].astype(np.int64) - first] = False
+    return batch.filter(pa.array(keep))
+
+
+def _uncolumned(count: int) -> pa.RecordBatch:
+    """A batch of no columns that has rows none the less."""
+    return pa.RecordBatch.from_arrays([pa.nulls(count)], names=["rows"]).select([])
+
+
+def _gathered(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: what many small files hold, put together."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if rows + batch.num_rows > batch_rows:
+            yield from _joined(held, schema)
+            held, rows = [], 0
+        held.append(batch)
+        rows += batch.num_rows
+        if 2 * rows >= batch_rows:
+            yield from _joined(held, schema)
+            held, rows = [], 0
+    yield from _joined(held, schema)
+
+
+def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Sequence[pa.RecordBatch]:
+    if len(batches) <= 1:
+        return batches
+    if not schema.names:
+        return [_uncolumned(sum(batch.num_rows for batch in batches))]
+    joined: list[Any] = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    return joined
+
+
+def _unknown_value(
+    plan: ReadPlan, field: contract.Field, files: pl.DataFrame, row: int
+) -> CorruptionError | UnsupportedFeatureError:
+    values = dict(files["partitionValues"][row] or {})
+    text = values.get(physical_name(field, plan.mapping))
+    path = files["path"][row]
+    type_ = str(contract.to_json(field.type))
+    if type_ == "binary" and text is not None:
+        return UnsupportedFeatureError(
+            f"bytes of the partition value of {field.name!r} cannot be told: writers spell them in "
+            "different ways beyond ASCII",
+            path=path,
+            version=plan.version,
+            expected="ASCII",
+            found=ascii(text),
+            hint=f"ask for other columns than {field.name!r}",
+        )
+    return CorruptionError(
+        f"a file's partition value of {field.name!r} is missing, or none of its type",
+        path=path,
+        version=plan.version,
+        expected=type_,
+        found="no value" if text is None else repr(text),
+        hint="repair the log: the rows of this file cannot be told without it",
+    )

@@ -1,0 +1,81 @@
+"""`scan_rows`: the rows of a version as a lazy Polars frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import polars as pl
+from polars.io.plugins import register_io_source
+
+from lakelog import contract
+from lakelog.data.files import FILE_COLUMNS, ReadPlan
+from lakelog.data.read import BATCH_ROWS, read_files
+from lakelog.errors import InvalidInputError
+from lakelog.log.snapshot import Snapshot
+from lakelog.statistics.prune import referenced_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def scan_rows(snapshot: Snapshot, where: pl.Expr | None = None) -> pl.LazyFrame:
+    """The rows of a version; see `Snapshot.scan`."""
+    plan = ReadPlan.of(snapshot)
+    if where is not None:
+        referenced_columns(where, plan.schema)  # refuses a wrong one now, not on collect
+    schema = pl.Schema({f.name: contract.to_polars(f.type) for f in plan.schema.fields})
+    store = snapshot.read_state(lambda state: state.log.store)
+
+    def read(
+        with_columns: list[str] | None,
+        predicate: pl.Expr | None,
+        n_rows: int | None,
+        batch_size: int | None,
+    ) -> Iterator[pl.DataFrame]:
+        chosen = list(schema) if with_columns is None else with_columns
+        asked, rest = where, None
+        if predicate is not None:
+            if _is_by_row(predicate, plan):
+                asked = predicate if where is None else where & predicate
+            else:  # no table's predicate, but Polars asks for it
+                rest = predicate
+        roots = [] if rest is None else rest.meta.root_names()
+        reading = plan.select([c for c in schema if c in chosen or c in roots])
+        files = snapshot.files(asked).select(FILE_COLUMNS).collect()
+        rows = min(batch_size or BATCH_ROWS, BATCH_ROWS)
+        if n_rows is not None and asked is None and rest is None:
+            rows = max(1, min(rows, n_rows))
+        yielded = False
+        for batch in read_files(reading, files, predicate=asked, store=store, batch_rows=rows):
+            frame = _frame(batch)
+            if rest is not None:
+                frame = frame.filter(rest)
+            if n_rows is not None:
+                frame = frame.head(n_rows)
+                n_rows -= frame.height
+            if frame.height:
+                yielded = True
+                yield frame.select(chosen)
+            if n_rows == 0:
+                break
+        if not yielded:
+            yield pl.DataFrame(schema={c: schema[c] for c in chosen})
+
+    return register_io_source(
+        read, schema=schema, validate_schema=True, is_pure=True, explain_name="lakelog rows"
+    )
+
+
+def _is_by_row(predicate: pl.Expr, plan: ReadPlan) -> bool:
+    try:
+        referenced_columns(predicate, plan.schema)
+    except InvalidInputError:
+        return False
+    return True
+
+
+def _frame(batch: pa.RecordBatch) -> pl.DataFrame:
+    if not batch.num_columns:
+        return pl.DataFrame(height=batch.num_rows)
+    return pl.DataFrame(pl.from_arrow(batch))

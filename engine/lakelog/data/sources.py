@@ -1,0 +1,175 @@
+"""Where data files stand: a path in the log to an open Parquet file, or to the reason why not.
+
+A path is relative to the table, or absolute, as those of a shallow clone are: a URL, or a path on
+the table's own store. It is decoded already and never again.
+
+Source: Delta protocol, Add File and Remove File.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
+from lakelog.storage import LogStore, open_store
+from lakelog.storage.bounded import unbounded
+from lakelog.storage.local import LocalStore
+
+SMALL_BYTES = 1 << 18
+"""A local file of up to this many bytes is read in one go, before its footer is looked at."""
+
+_URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/")
+_AUTHORITY = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+_LOCAL_URL = re.compile(r"^file:(//[^/]*)?(?=/)")
+
+
+class Sources:
+    """Opens the data files of a table; safe to use from several threads.
+
+    Args:
+        location: Path or URL of the table.
+        storage_options: For stores of other places than the table's too.
+        store: The table's own; None opens the location's.
+    """
+
+    def __init__(
+        self, location: str, storage_options: Mapping[str, Any] | None, store: LogStore | None
+    ) -> None:
+        self._location = location.rstrip("/")
+        self._options = storage_options
+        self._own = open_store(location, storage_options) if store is None else unbounded(store)
+        self._others: dict[str, LogStore] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the table is on local disk."""
+        return isinstance(self._own, LocalStore)
+
+    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
+        """A seekable reader over a file, by its path in the log; errors as `LogStore.open`."""
+        store, name = self._resolve(path)
+        return store.open(name, size_bytes)
+
+    def parquet(self, path: str, size_bytes: int | None) -> pq.ParquetFile:
+        """A Parquet file, its footer read; close it with ``force=True``.
+
+        Raises:
+            NotFoundError: It is not there.
+            UnavailableError: The store failed.
+            pa.ArrowException | OSError: It is no Parquet; `explained` makes an error of that.
+        """
+        store, name = self._resolve(path)
+        source: Any
+        if isinstance(store, LocalStore):
+            local = f"{store.root}/{name}"
+            try:
+                if size_bytes is not None and size_bytes <= SMALL_BYTES:
+                    with open(local, "rb", buffering=0) as file:
+                        source = pa.BufferReader(file.readall())
+                else:
+                    source = pa.OSFile(local)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as cause:
+                raise NotFoundError("the file is not there", path=path) from cause
+            except OSError as cause:
+                raise UnavailableError(
+                    f"the store failed: {cause.strerror or cause}",
+                    path=path,
+                    hint="check permissions and the disk, then try again",
+                ) from cause
+        else:
+            source = store.open(name, size_bytes)
+        try:
+            # As nanoseconds, what Spark writes of a time after 2262 would come out another one.
+            return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+        except BaseException:
+            source.close()
+            raise
+
+    def size(self, path: str) -> int | None:
+        """Bytes that a file really has; None where that cannot be told."""
+        try:
+            store, name = self._resolve(path)
+            entry = store.stat(name)
+        except LakelogError:
+            return None
+        return None if entry is None else entry.size_bytes
+
+    def _resolve(self, path: str) -> tuple[LogStore, str]:
+        """The store of a path, and its name there."""
+        own = f"{self._location}/"
+        if path.startswith(own):
+            return self._own, path[len(own) :]
+        if _LOCAL_URL.match(path):
+            return self._other("/"), _LOCAL_URL.sub("", path).lstrip("/")
+        if _URL.match(path):
+            root = _AUTHORITY.match(path)
+            if root is not None:
+                return self._other(root[0]), path[root.end() :].lstrip("/")
+            scheme, name = path.split(":", 1)
+            return self._other(f"{scheme}://"), name.lstrip("/")
+        if path.startswith("/"):
+            root = _AUTHORITY.match(self._location)
+            if root is None or _LOCAL_URL.match(self._location):
+                return self._other("/"), path.lstrip("/")
+            return self._other(root[0]), path.lstrip("/")
+        return self._own, path
+
+    def _other(self, location: str) -> LogStore:
+        with self._lock:
+            if location not in self._others:
+                options = None if location == "/" else self._options
+                self._others[location] = open_store(location, options)
+            return self._others[location]
+
+
+@contextmanager
+def explained(
+    path: str, version: int | None, sources: Sources, size_bytes: int | None
+) -> Iterator[None]:
+    """Make what goes wrong with a data file an error that names it.
+
+    Args:
+        path: The file, as the log names it.
+        version: Of the table.
+        sources: To look how long the file really is.
+        size_bytes: How long the log says it is.
+    """
+    try:
+        yield
+    except NotFoundError as error:
+        if error.path != path and error.path is not None:  # its deletion vector
+            error.version = version
+            raise
+        raise NotFoundError(
+            "a data file that the table's log names is not there",
+            path=path,
+            version=version,
+            hint="it was deleted: look for a vacuum that ran since, or restore the file",
+        ) from error
+    except LakelogError as error:
+        error.path = error.path or path
+        error.version = version if error.version is None else error.version
+        raise
+    except MemoryError as error:  # of this machine, or what a damaged length asks for
+        error.add_note(f"while reading {path}")
+        raise
+    except (pa.ArrowException, OSError, ValueError, IndexError) as cause:
+        found = sources.size(path)
+        short = found is not None and size_bytes is not None and found != size_bytes
+        text = str(cause).splitlines()[0][:200] if str(cause) else type(cause).__name__
+        raise CorruptionError(
+            f"a data file cannot be read: {text}",
+            path=path,
+            version=version,
+            expected=f"{size_bytes} bytes of Parquet" if short else "whole Parquet",
+            found=f"{found} bytes" if short else None,
+            hint="restore the file from a copy; none of its rows can be told",
+        ) from cause
