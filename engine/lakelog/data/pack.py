@@ -54,7 +54,7 @@ def pack(
     weights = sizes.fill_null(0).cast(pl.Int64).clip(0) + open_cost_bytes
     wanted = min(at_least, weights.len())
     total = int(weights.sum())
-    stretch = max(1, min(target_bytes, total // at_least))
+    stretch = min(target_bytes, total // at_least + 1)
     # The bin in which a file's middle lies; numbers of empty bins are passed over.
     bins = ((weights.cum_sum() - weights + weights // 2) // stretch).rle_id().cast(pl.UInt32)
     if bins.n_unique() < wanted:

@@ -1,0 +1,199 @@
+"""Deletion vectors: decoded as written from the format's text, and refused where they are wrong."""
+
+from __future__ import annotations
+
+import io
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+import pytest
+
+from lakelog.data.vectors import Vector, VectorReader, decode_vector
+from lakelog.errors import CorruptionError, InvalidActionError, NotFoundError
+from tests.data.vector_writer import early, framed, runs, serialised, z85
+
+EXAMPLE = [3, 4, 7, 11, 18, 29]
+
+
+def stored(data: bytes, cardinality: int, offset: int = 1) -> Vector:
+    return Vector("v.bin", None, offset, len(data), cardinality)
+
+
+def read(content: bytes, vector: Vector) -> list[int]:
+    reader = VectorReader(lambda _path: io.BytesIO(content))
+    try:
+        return [int(row) for row in reader.read(vector)]
+    finally:
+        reader.close()
+
+
+def test_the_protocols_own_example_is_decoded() -> None:
+    text = "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
+    assert read(b"", Vector(None, text, 0, 40, 6)) == EXAMPLE
+
+
+def test_an_inline_vector_in_the_portable_format_is_decoded() -> None:
+    # Golden bytes of Delta's own tests' form: little-endian magic, one bucket, one array.
+    text = "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
+    assert read(b"", Vector(None, text, 0, 44, 6)) == EXAMPLE
+    assert z85(serialised(EXAMPLE)) == text
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_set_in_any_encoding_is_decoded(seed: int) -> None:
+    random.seed(seed)
+    values: set[int] = set()
+    for _ in range(random.randrange(8)):
+        base = random.choice([0, 1 << 16, 5 << 16, 7 << 32, (1 << 63) - (1 << 16)])
+        match random.randrange(4):
+            case 0:
+                values |= {base + random.randrange(1 << 16) for _ in range(50)}
+            case 1:
+                values |= {base + n for n in random.sample(range(1 << 16), 9000)}
+            case 2:
+                start = random.randrange(60_000)
+                values |= set(range(base + start, base + start + random.randrange(1, 5_000)))
+            case 3:
+                values |= {base, base + (1 << 16) - 1}
+    expected = sorted(values)
+    assert decode_vector(serialised(values)).tolist() == expected, f"seed {seed}"
+
+    def mixed(key: int, held: list[int]) -> str:
+        return "run" if key % 2 == 0 or len(runs(held)) < 3 else "plain"
+
+    assert decode_vector(serialised(values, mixed)).tolist() == expected, f"seed {seed}"
+    if all(value < 2 << 32 for value in values):
+        assert decode_vector(early(values)).tolist() == expected, f"seed {seed}"
+
+
+def test_a_full_container_is_decoded_in_both_encodings() -> None:
+    values = range(1 << 16)
+    assert decode_vector(serialised(values)).tolist() == list(values)
+    assert decode_vector(serialised(values, lambda *_: "run")).tolist() == list(values)
+
+
+def test_one_file_holds_many_vectors() -> None:
+    first, second = serialised([1]), serialised(range(5000))
+    content = b"\x01" + framed(first) + framed(second)
+    assert read(content, stored(first, 1)) == [1]
+    assert read(content, stored(second, 5000, offset=1 + len(framed(first)))) == list(range(5000))
+
+
+def flip(at: int) -> Callable[[bytes], bytes]:
+    return lambda content: content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "vector", "message"),
+    [
+        (flip(-1 % 49), {}, "checksum"),
+        (flip(20), {}, "checksum"),
+        (flip(0), {}, "version that lakelog does not know"),
+        (flip(4), {}, "size that the log says"),
+        (lambda content: content[:-3], {}, "cut short"),
+        (lambda _: b"", {}, "version that lakelog does not know"),
+        (lambda content: content, {"cardinality": 5}, "as many rows as the log says"),
+        (lambda content: content, {"size_bytes": 12}, "size that the log says"),
+        (lambda content: content, {"offset": 2}, "size that the log says"),
+    ],
+)
+def test_a_stored_vector_that_is_wrong_is_corruption(
+    damage: Callable[[bytes], bytes], vector: dict[str, int], message: str
+) -> None:
+    data = serialised(EXAMPLE)
+    content = b"\x01" + framed(data)
+    assert len(content) == 53
+    known = Vector("v.bin", None, 1, 44, 6)
+    with pytest.raises(CorruptionError, match=message) as caught:
+        read(damage(content), replace(known, **vector))  # type: ignore[arg-type]
+    if "cardinality" not in vector:
+        assert caught.value.path == "v.bin"
+        assert caught.value.byte_offset is not None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_changed_byte_goes_unnoticed_where_the_checksum_is_made_to_fit(seed: int) -> None:
+    random.seed(seed)
+    data = serialised({*EXAMPLE, *range(70_000, 75_000), 9 << 32}, lambda k, _: "run" if k else "")
+    outcomes = set()
+    for at in range(0, len(data), 1 if len(data) < 200 else 37):
+        changed = bytearray(data)
+        changed[at] ^= random.randrange(1, 256)
+        try:
+            rows = decode_vector(bytes(changed)).tolist()
+        except CorruptionError:
+            outcomes.add("refused")
+        else:
+            # Another set, still sound: only the checksum can tell.
+            assert rows == sorted(set(rows)), f"seed {seed}, byte {at}"
+            outcomes.add("another")
+    assert "refused" in outcomes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bytes_cut_off_anywhere_are_refused(seed: int) -> None:
+    random.seed(seed)
+    data = serialised({*EXAMPLE, *range(70_000, 72_000, 3)})
+    for length in random.sample(range(len(data)), 60):
+        with pytest.raises(CorruptionError):
+            decode_vector(data[:length])
+    with pytest.raises(CorruptionError, match="bytes follow"):
+        decode_vector(data + b"\0")
+
+
+@pytest.mark.parametrize("text", ["wi5b", "wi5b\\", "é" * 55, "0" * 50, ""])
+def test_an_inline_vector_that_is_no_z85_or_too_short_is_corruption(text: str) -> None:
+    with pytest.raises(CorruptionError):
+        read(b"", Vector(None, text, 0, 44, 6))
+
+
+def test_a_missing_file_of_vectors_is_told() -> None:
+    def missing(path: str) -> io.BytesIO:
+        raise NotFoundError("the file is not there", path=path)
+
+    with pytest.raises(NotFoundError, match="deletion vector") as caught:
+        VectorReader(missing).read(Vector("v.bin", None, 1, 44, 6))
+    assert caught.value.path == "v.bin"
+
+
+def descriptors(**columns: Any) -> pl.DataFrame:
+    known = {
+        "path": "a.parquet",
+        "dvStorageType": "u",
+        "dvPathOrInline": "ab^-aqEH.-t@S}K{vb[*k^",
+        "dvOffset": 4,
+        "dvSizeInBytes": 40,
+        "dvCardinality": 6,
+    }
+    types = {"dvOffset": pl.Int32, "dvSizeInBytes": pl.Int32, "dvCardinality": pl.Int64}
+    return pl.DataFrame([{**known, **columns}], schema_overrides=types)
+
+
+def test_descriptors_say_where_vectors_are() -> None:
+    name = "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
+    assert Vector.of(descriptors()) == [Vector(f"ab/{name}", None, 4, 40, 6)]
+    url = f"s3://mytable/a%20b/{name}"
+    assert Vector.of(descriptors(dvStorageType="p", dvPathOrInline=url, dvOffset=None)) == [
+        Vector(f"s3://mytable/a b/{name}", None, 0, 40, 6)
+    ]
+    text = "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
+    assert Vector.of(descriptors(dvStorageType="i", dvPathOrInline=text, dvOffset=None)) == [
+        Vector(None, text, 0, 40, 6)
+    ]
+    assert Vector.of(descriptors(dvStorageType=None, dvPathOrInline=None)) == [None]
+
+
+def test_descriptors_that_do_not_say_enough_are_refused() -> None:
+    with pytest.raises(CorruptionError, match="size or its cardinality"):
+        Vector.of(descriptors(dvCardinality=None))
+    with pytest.raises(InvalidActionError, match="stored in a way"):
+        Vector.of(descriptors(dvStorageType="x"))
+
+
+def test_the_checksum_is_of_the_data_alone() -> None:
+    data = serialised(EXAMPLE)
+    assert framed(data)[-4:] == zlib.crc32(data).to_bytes(4, "big")
