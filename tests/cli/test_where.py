@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 import lakelog as engine
-from lakelog.cli.where import parse_where
 from lakelog.errors import InvalidInputError
+from lakelog.statistics.where import parse_where
 
 DAY = dt.date(2026, 1, 2)
 CASES = {

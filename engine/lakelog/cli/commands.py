@@ -15,8 +15,8 @@ from lakelog.cli.options import Output, Target
 from lakelog.cli.output import View, check, collect, emit, write, write_text
 from lakelog.cli.view import count, time_text
 from lakelog.cli.watch import Meter, Watch, open_metered, progress
-from lakelog.cli.where import parse_where
 from lakelog.log.display import size_text
+from lakelog.statistics.where import parse_where
 
 if TYPE_CHECKING:
     from lakelog.log.export import Manifest

@@ -20,11 +20,11 @@ from lakelog.cli.commands import seconds_text
 from lakelog.cli.options import Target
 from lakelog.cli.view import count, time_text
 from lakelog.cli.watch import Meter, open_metered
-from lakelog.cli.where import parse_where
 from lakelog.demo.calendar import commit_ms, plan
 from lakelog.demo.generate import append_commit, make_table
 from lakelog.errors import ConflictError, InternalError
 from lakelog.log.display import size_text
+from lakelog.statistics.where import parse_where
 
 if TYPE_CHECKING:
     from lakelog.log.snapshot import Snapshot
