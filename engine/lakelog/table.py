@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from lakelog.checkpoint.replicate import ReplicaReport
+    from lakelog.data.append import SchemaMode, WriteReport
     from lakelog.telemetry import Progress
 
 DIALECTS: tuple[Dialect, ...] = (delta.DIALECT, indextables.DIALECT)
@@ -226,6 +227,114 @@ class Table(Upkeep):
             max_attempts=max_attempts,
             version=version,
         )
+
+    def append(
+        self,
+        df: Any,
+        *,
+        schema_mode: SchemaMode | None = None,
+        app_id: str | None = None,
+        app_version: int | None = None,
+        user_metadata: str | None = None,
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+    ) -> WriteReport:
+        """Add rows, in one commit.
+
+        Args:
+            df: A Polars frame or lazy frame (run as a stream), an Arrow table or reader, a pandas
+                frame (without its index), or anything that Arrow's PyCapsule interface hands over.
+                Columns go by name; those that are missing are null, or their default. Types are
+                changed only where no value changes.
+            schema_mode: ``merge`` adds columns that the rows have and the table lacks; None
+                refuses them.
+            app_id: An application that writes each of its versions once.
+            app_version: The application's version; one that the table has already, or a later
+                one, is recognised, and nothing is written.
+            user_metadata: A text to keep with the commit.
+            target_file_bytes: Length of a file that is aimed at; None is what the table says
+                (``delta.targetFileSize``), else 128 MiB.
+            compression: Codec; None is what the table says (``delta.parquet.compression.codec``),
+                else snappy.
+
+        Returns:
+            What was written. No rows commit nothing.
+
+        Raises:
+            InvalidInputError: The rows are not the table's: an unknown column, a type that does
+                not become the table's without loss, a null where none may be, a text too long.
+            UnsupportedFeatureError: The rows stand in other files than Parquet (IndexTables), or
+                the table asks of whoever writes rows what lakelog cannot do (CHECK constraints,
+                invariants, generated and identity columns).
+            ConflictError: Another commit changed what the rows rest on; the files are deleted.
+            CommitOutcomeUnknown: It may have been written; the files are kept.
+            UnavailableError: The store failed; nothing was written, and the files are deleted as
+                far as they can be.
+
+        Memory: 256 MiB of rows, and a row group for each file that is written at the time. More
+        partitions than files may be open wait on local disk.
+
+        Source: Delta protocol, Add File and Remove File.
+        """
+        from lakelog.data.append import WriteOptions, append
+
+        options = WriteOptions(
+            schema_mode, app_id, app_version, user_metadata, target_file_bytes, compression
+        )
+        return append(self._log, self._runtime, self.transaction, df, options)
+
+    def overwrite(
+        self,
+        df: Any,
+        where: pl.Expr | None = None,
+        *,
+        schema_mode: SchemaMode | None = None,
+        app_id: str | None = None,
+        app_version: int | None = None,
+        user_metadata: str | None = None,
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+    ) -> WriteReport:
+        """Put rows in the place of others, in one commit.
+
+        Args:
+            df: The new rows, as `append` takes them; each must satisfy `where`.
+            where: Which rows are replaced, as a Polars expression over the table's columns: those
+                for which it is true. None is all of them. Files all of whose rows are replaced go
+                whole; of the others the remaining rows are copied into new files, so a predicate
+                over partition columns is the cheap one.
+            schema_mode: As `append`.
+            app_id: As `append`.
+            app_version: As `append`.
+            user_metadata: As `append`.
+            target_file_bytes: As `append`.
+            compression: As `append`.
+
+        Returns:
+            What was written and removed.
+
+        Raises:
+            InvalidInputError: As `append`; or `where` does not fit the table, or is not true of a
+                row that was given.
+            UnsupportedFeatureError: As `append`; or rows would be copied that the table tracks.
+            InvalidTransactionError: The table is append-only.
+            ConflictError: Another commit changed rows that `where` speaks of; the files are
+                deleted.
+            CommitOutcomeUnknown: As `append`.
+            UnavailableError: As `append`.
+
+        A table that keeps a change data feed is told of every row that is replaced and added,
+        which costs reading the former. Memory: as `append`.
+
+        Source: Delta protocol, Add File and Remove File; Add CDC File. Delta Lake's
+        ``replaceWhere``.
+        """
+        from lakelog.data.append import WriteOptions, overwrite
+
+        options = WriteOptions(
+            schema_mode, app_id, app_version, user_metadata, target_file_bytes, compression
+        )
+        return overwrite(self._log, self._runtime, self.transaction, df, where, options)
 
     def _remove(self, paths: Sequence[str]) -> int | None:
         """Remove files that are not there; gives the version that does."""

@@ -224,7 +224,9 @@ def _folder(name: str) -> str:
     return f"{kept}-{digest}"
 
 
-def file_name(number: int, token: str, attempt: str, index: int, codec: Codec) -> str:
+def file_name(
+    number: int, token: str, attempt: str, index: int, codec: Codec, kind: str = "part"
+) -> str:
     """The name of a data file, which no other file of any write ever has.
 
     Args:
@@ -233,8 +235,9 @@ def file_name(number: int, token: str, attempt: str, index: int, codec: Codec) -
         attempt: Unique among the attempts of the task.
         index: Number of the file among those of the attempt.
         codec: Its compression.
+        kind: ``part``, or ``cdc`` for change data.
 
     >>> file_name(7, "2f0b", "c0ffee", 0, CODECS["zstd"])
     'part-00007-2f0b-c0ffee.c000.zstd.parquet'
     """
-    return f"part-{number:05d}-{token}-{attempt}.c{index:03d}{codec.extension}"
+    return f"{kind}-{number:05d}-{token}-{attempt}.c{index:03d}{codec.extension}"

@@ -25,6 +25,7 @@ from typing import Any, Self
 import polars as pl
 import pyarrow as pa
 
+from lakelog.commit.file_rules import CHANGE_DATA_FOLDER
 from lakelog.data import layout
 from lakelog.data.conform import Conform, Rows
 from lakelog.data.grouping import group_rows
@@ -128,6 +129,8 @@ class DataFileWriter:
         self._unsplit_rows = self._unsplit_bytes = 0
         self._held_bytes = 0
         self._spill = RowSpill(self._schema)
+        self.num_rows = 0
+        """Rows taken."""
         self._numbers = count()
         self._paths: list[str] = []
         self._done: list[dict[str, Any]] = []
@@ -150,8 +153,9 @@ class DataFileWriter:
         Memory: what the writer may hold, and some copies of a million rows.
         """
         self._require_open()
-        for piece in _slices(batch):
+        for piece in slices(batch):
             table = self._conform.table(piece)
+            self.num_rows += table.num_rows
             if self._keys:
                 self._wait_to_split(table)
             else:
@@ -267,9 +271,16 @@ class DataFileWriter:
                 self._close(partition)
 
     def _new_file(self, folder: str) -> ParquetFile:
-        index = next(self._numbers)
-        name = layout.file_name(self._number, self._plan.token, self._attempt, index, self._codec)
-        path = f"{folder}/{name}" if folder else name
+        changes = self._plan.change_data
+        name = layout.file_name(
+            self._number,
+            self._plan.token,
+            self._attempt,
+            next(self._numbers),
+            self._codec,
+            "cdc" if changes else "part",
+        )
+        path = "/".join(filter(None, (CHANGE_DATA_FOLDER if changes else "", folder, name)))
         self._paths.append(path)
         return ParquetFile(self._store, path, self._schema, self._codec, self._plan.stats)
 
@@ -284,7 +295,7 @@ class DataFileWriter:
                 "partitionValues": dict(zip(self._keys, partition.texts, strict=True)),
                 "size": file.size_bytes,
                 "modificationTime": self._clock(),
-                "dataChange": True,
+                "dataChange": not self._plan.change_data,
                 "stats": texts,
             }
         )
@@ -307,7 +318,8 @@ class DataFileWriter:
         Returns:
             One row a file, in order of path, for `Transaction.add`: ``path``, ``partitionValues``
             (Map, physical names), ``size`` (bytes), ``modificationTime`` (milliseconds),
-            ``dataChange`` (True), ``stats`` (JSON). No rows make no files.
+            ``dataChange`` (True), ``stats`` (JSON). No rows make no files. Of change data only
+            what `Transaction.cdc` takes.
 
         Raises:
             OutcomeUnknownError: A file may have appeared; `abort` deletes it too.
@@ -318,7 +330,8 @@ class DataFileWriter:
         self._each(self._complete, self._partitions.values())
         self._over = True
         self._spill.close()
-        return _frame(sorted(self._done, key=lambda file: str(file["path"])))
+        files = _frame(sorted(self._done, key=lambda file: str(file["path"])))
+        return files.drop("modificationTime", "stats") if self._plan.change_data else files
 
     @property
     def paths(self) -> list[str]:
@@ -361,7 +374,8 @@ def discard(store: LogStore, paths: Sequence[str]) -> list[LakelogError]:
     return store.delete_many(paths) if paths else []
 
 
-def _slices(batch: Rows) -> Iterator[Rows]:
+def slices(batch: Rows) -> Iterator[Rows]:
+    """Rows in pieces that are worth sharing out, and not more."""
     count = batch.height if isinstance(batch, pl.DataFrame) else batch.num_rows
     if count <= _SPLIT_ROWS:
         yield batch

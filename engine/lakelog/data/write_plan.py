@@ -6,10 +6,11 @@ expressions is refused by the feature's name before anything is written.
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +25,9 @@ from lakelog.data.files import MAPPING_MODE
 from lakelog.errors import UnsupportedFeatureError
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.snapshot import Snapshot
+
+CHANGE_TYPE = "_change_type"
+"""The column of change data files that says what happened to a row."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class WritePlan:
         target_file_bytes: Length of a file that is aimed at.
         compression: Name of the codec, one of `lakelog.data.layout.CODECS`.
         token: Unique to the write, and part of every file's name.
+        change_data: Whether the files are of change data, with the kind of change in a column of
+            its own.
     """
 
     location: str
@@ -51,6 +57,7 @@ class WritePlan:
     target_file_bytes: int
     compression: str
     token: str
+    change_data: bool = False
 
     @staticmethod
     def of(
@@ -119,6 +126,21 @@ class WritePlan:
             target_file_bytes=size,
             compression=codec.lower(),
             token=token or str(uuid.uuid4()),
+        )
+
+    def of_changes(self) -> WritePlan:
+        """The plan for the change data of the same write: rows with one column more, `CHANGE_TYPE`
+        (``insert``, ``delete``, ``update_preimage``, ``update_postimage``).
+
+        Source: Delta protocol, Change Data Files.
+        """
+        kind = contract.Field(CHANGE_TYPE, contract.Primitive("string"), nullable=False)
+        columns = contract.Struct((*self.schema.fields, kind))
+        return replace(
+            self,
+            schema_json=json.dumps(contract.to_json(columns)),
+            configuration={**self.configuration, stats.NUM_COLUMNS: "0"},
+            change_data=True,
         )
 
     @property

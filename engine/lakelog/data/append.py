@@ -1,0 +1,432 @@
+"""`append` and `overwrite`: rows into a table, in one commit.
+
+The files are written first, then one transaction names them; nobody sees a row before all are
+there. What fails before the commit leaves the table as it was, and its files are deleted. After a
+commit that failed the log is read again, and only files that it does not name are deleted; where
+nobody knows whether the commit was written, all are kept.
+
+Source: Delta protocol, Add File and Remove File; Add CDC File. Delta Lake, WriteIntoDelta
+(``replaceWhere``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import orjson
+import polars as pl
+import pyarrow as pa
+
+from lakelog.commit import changes, gates
+from lakelog.commit.features import is_active, is_on
+from lakelog.commit.row_tracking import ENABLED
+from lakelog.commit.runtime import Runtime
+from lakelog.commit.transaction import Transaction
+from lakelog.data.conform import Conform
+from lakelog.data.files import ReadPlan
+from lakelog.data.incoming import Incoming
+from lakelog.data.merge import merged_schema
+from lakelog.data.read import read_files
+from lakelog.data.replace import Replaced, find_replaced, holds, keeping
+from lakelog.data.write import DataFileWriter, WritePlan, discard, slices
+from lakelog.data.write_plan import CHANGE_TYPE
+from lakelog.errors import (
+    CommitOutcomeUnknown,
+    InvalidInputError,
+    LakelogError,
+    UnsupportedFeatureError,
+)
+from lakelog.log.context import Log
+from lakelog.log.metadata import Metadata
+from lakelog.log.snapshot import Snapshot
+from lakelog.storage import LogStore
+
+SchemaMode = Literal["merge"]
+
+_MOST_WORKERS = 4
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What `append` and `overwrite` have in common.
+
+    Attributes:
+        schema_mode: ``merge`` adds columns that the rows have and the table lacks; None refuses
+            them.
+        app_id: An application that writes each of its versions once.
+        app_version: The application's version.
+        user_metadata: A text to keep with the commit.
+        target_file_bytes: Length of a file that is aimed at; None is what the table says.
+        compression: Codec; None is what the table says.
+    """
+
+    schema_mode: SchemaMode | None = None
+    app_id: str | None = None
+    app_version: int | None = None
+    user_metadata: str | None = None
+    target_file_bytes: int | None = None
+    compression: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.schema_mode not in {None, "merge"}:
+            raise InvalidInputError(
+                "there is no such schema mode", expected="merge, or None", found=self.schema_mode
+            )
+
+
+@dataclass(frozen=True)
+class WriteReport:
+    """What came of writing rows.
+
+    Attributes:
+        version: The version that was committed; None where nothing was.
+        num_rows: Rows that were given and written.
+        num_files: Data files that were added.
+        num_bytes: Their length.
+        num_removed_files: Data files that were removed.
+        num_copied_rows: Rows that were not replaced, and stand in new files.
+        num_deleted_rows: Rows that were replaced in files of which others stay.
+        duplicate: Whether the table already held the application's version, so that nothing was
+            written.
+    """
+
+    version: int | None
+    num_rows: int = 0
+    num_files: int = 0
+    num_bytes: int = 0
+    num_removed_files: int = 0
+    num_copied_rows: int = 0
+    num_deleted_rows: int = 0
+    duplicate: bool = False
+
+
+def append(
+    log: Log,
+    runtime: Runtime,
+    begin: Callable[..., Transaction],
+    rows: Any,
+    options: WriteOptions,
+) -> WriteReport:
+    """Add rows to a table; see `lakelog.table.Table.append`."""
+    return _Write(log, runtime, begin, rows, options).run("Append", None)
+
+
+def overwrite(
+    log: Log,
+    runtime: Runtime,
+    begin: Callable[..., Transaction],
+    rows: Any,
+    where: pl.Expr | None,
+    options: WriteOptions,
+) -> WriteReport:
+    """Put rows in the place of others; see `lakelog.table.Table.overwrite`."""
+    return _Write(log, runtime, begin, rows, options).run("Overwrite", where)
+
+
+class _Write:
+    """One call of `append` or `overwrite`."""
+
+    def __init__(
+        self,
+        log: Log,
+        runtime: Runtime,
+        begin: Callable[..., Transaction],
+        rows: Any,
+        options: WriteOptions,
+    ) -> None:
+        self._log, self._runtime, self._begin = log, runtime, begin
+        self._rows = Incoming.of(rows)
+        self._options = options
+        # The transaction is told of them now; they are known once the rows are written.
+        self._metrics: dict[str, Any] = {}
+        self._parameters: dict[str, Any] = {}
+        self._writers: list[DataFileWriter] = []
+
+    def run(self, mode: str, where: pl.Expr | None) -> WriteReport:
+        options = self._options
+        tx = self._begin(
+            options.app_id,
+            options.app_version,
+            operation="WRITE",
+            parameters=self._parameters,
+            metrics=self._metrics,
+            user_metadata=options.user_metadata,
+        )
+        if tx.duplicate:
+            return WriteReport(None, duplicate=True)
+        metadata = self._evolved(tx.snapshot)
+        partition_by = orjson.dumps(list(metadata.partition_columns)).decode()
+        self._parameters |= {"mode": mode, "partitionBy": partition_by}
+        if where is not None:
+            self._parameters["predicate"] = str(where)
+        plan = WritePlan.under(
+            self._log.table,
+            metadata,
+            tx.snapshot.protocol,
+            format=tx.snapshot.format,
+            target_file_bytes=options.target_file_bytes,
+            compression=options.compression,
+            token=self._runtime.new_id(),
+        )
+        replacing = _Replacing(where, self._replaced(tx, where, plan) if mode != "Append" else None)
+        if metadata != tx.snapshot.metadata:
+            tx.set_metadata(
+                schema=metadata.schema, configuration=_changed(tx.snapshot.metadata, metadata)
+            )
+        try:
+            report = self._write(tx, plan, replacing)
+        except BaseException:
+            for writer in self._writers:
+                writer.abort()
+            raise
+        return self._commit(tx, report)
+
+    # --- before ------------------------------------------------------------------------------
+
+    def _evolved(self, snapshot: Snapshot) -> Metadata:
+        """The metadata under which the rows are written."""
+        metadata = snapshot.metadata
+        if self._options.schema_mode is None:
+            return metadata
+        schema = merged_schema(metadata.schema, self._rows.schema)
+        if schema == metadata.schema:
+            return metadata
+        wanted = changes.change_metadata(metadata, snapshot.format, None, {}, schema=schema)
+        # Ids and physical names of new columns are settled now, for the files need them.
+        return changes.settled_metadata(wanted, metadata, self._runtime)
+
+    def _replaced(self, tx: Transaction, where: pl.Expr | None, plan: WritePlan) -> Replaced:
+        """The files that are taken away; refuses what the table forbids before rows are written."""
+        snapshot = tx.snapshot
+        candidates = tx.read(where).collect()
+        replaced = find_replaced(snapshot, candidates, where, plan.mapping, self._log.store)
+        if not replaced.files.height:
+            return replaced
+        metadata, protocol = snapshot.metadata, snapshot.protocol
+        if replaced.partly.height and is_on(metadata.configuration, ENABLED):
+            raise UnsupportedFeatureError(
+                "the table tracks its rows, and rows that are copied would lose their ids",
+                path=self._log.table,
+                expected="a predicate that holds for all rows of a file, or for none",
+                found="rowTracking",
+                hint="overwrite by partition columns, or with an engine that keeps row ids",
+            )
+        kinds = ["add", "remove", "cdc"] if _keeps_changes(snapshot) else ["add", "remove"]
+        told = pl.DataFrame(
+            {
+                "actionType": kinds,
+                "path": kinds,
+                "dataChange": [kind != "cdc" for kind in kinds],
+                "extendedFileMetadata": [True if kind == "remove" else None for kind in kinds],
+                "stats": '{"numRecords":1}',
+            }
+        )
+        gates.check_actions(
+            protocol, metadata, told, pl.DataFrame(), self._log.table, snapshot.format
+        )
+        return replaced
+
+    # --- rows --------------------------------------------------------------------------------
+
+    def _writer(self, plan: WritePlan) -> DataFileWriter:
+        writer = DataFileWriter(
+            plan,
+            store=self._log.store,
+            new_id=self._runtime.new_id,
+            clock=self._log.clock,
+            workers=min(_MOST_WORKERS, os.cpu_count() or 1),
+        )
+        self._writers.append(writer)
+        return writer
+
+    def _write(self, tx: Transaction, plan: WritePlan, replacing: _Replacing) -> WriteReport:
+        data = self._writer(plan)
+        gone = replacing.files
+        changed: DataFileWriter | None = None
+        if gone.height and _keeps_changes(tx.snapshot):
+            changed = self._writer(plan.of_changes())
+        for table in self._given(plan, replacing.where):
+            data.write(table)
+            if changed is not None:
+                changed.write(_marked(table, "insert"))
+        given = data.num_rows
+        store = self._log.store
+        for batch in replacing.kept(tx.snapshot, store):
+            data.write(batch)
+        files = data.finish()
+        if changed is not None:
+            for batch in replacing.deleted(tx.snapshot, store):
+                changed.write(_marked(pa.Table.from_batches([batch]), "delete"))
+            tx.cdc(changed.finish())
+        if files.height:
+            tx.add(files)
+        if gone.height:
+            tx.remove(gone)
+        report = WriteReport(
+            None,
+            num_rows=given,
+            num_files=files.height,
+            num_bytes=int(files["size"].sum()),
+            num_removed_files=gone.height,
+            num_copied_rows=data.num_rows - given,
+            num_deleted_rows=replacing.rows_deleted,
+        )
+        self._metrics |= _metrics(report, gone)
+        return report
+
+    def _given(self, plan: WritePlan, where: pl.Expr | None) -> Iterator[pa.Table]:
+        """The rows of the caller, in the table's schema, each of which satisfies `where`."""
+        conform = Conform(plan.schema.fields)
+        for batch in self._rows.batches:
+            for piece in slices(batch):
+                table = conform.table(piece)
+                if where is not None:
+                    require_all(table, where)
+                yield table
+
+    # --- the commit --------------------------------------------------------------------------
+
+    def _commit(self, tx: Transaction, report: WriteReport) -> WriteReport:
+        try:
+            tx.commit()
+        except CommitOutcomeUnknown as unknown:
+            unknown.add_note(f"lakelog: {self._kept()}, for the commit may name them")
+            raise
+        except LakelogError as error:
+            if not tx.committed:
+                self._give_up(error)
+            raise
+        except BaseException as interrupt:
+            if not tx.committed:
+                interrupt.add_note(f"lakelog: {self._kept()}, for the commit may name them")
+            raise
+        if not tx.committed:
+            self._give_up(None)
+            return WriteReport(None, duplicate=tx.duplicate)
+        return replace(report, version=tx.version)
+
+    def _give_up(self, error: LakelogError | None) -> None:
+        """Delete the files of a commit that was not written, once the log has been read again."""
+        paths = self._paths()
+        if not paths:
+            return
+        try:
+            live = Snapshot.open(self._log).files().select("path").collect()["path"]
+            named = live.is_in(paths).any()
+        except LakelogError as cause:
+            if error is not None:
+                error.add_note(f"lakelog: {self._kept()}: the log cannot be read again: {cause}")
+            return
+        if not named:
+            discard(self._log.store, paths)
+        elif error is not None:
+            error.add_note(f"lakelog: {self._kept()}: the log names them")
+
+    def _paths(self) -> list[str]:
+        return [path for writer in self._writers for path in writer.paths]
+
+    def _kept(self) -> str:
+        return f"the {len(self._paths())} data files of this write are kept"
+
+
+@dataclass(frozen=True)
+class _Replacing:
+    """What an overwrite replaces; nothing where rows are only appended.
+
+    Attributes:
+        where: Which rows.
+        replaced: Which files.
+    """
+
+    where: pl.Expr | None
+    replaced: Replaced | None
+
+    @property
+    def files(self) -> pl.DataFrame:
+        """The files that are taken away."""
+        return pl.DataFrame() if self.replaced is None else self.replaced.files
+
+    @property
+    def rows_deleted(self) -> int:
+        """Rows that are replaced in files of which others stay."""
+        return 0 if self.replaced is None else self.replaced.rows_deleted
+
+    def kept(self, snapshot: Snapshot, store: LogStore) -> Iterator[pa.RecordBatch]:
+        """The rows of those files that stay."""
+        if self.replaced is None or self.where is None or not self.replaced.partly.height:
+            return
+        yield from read_files(
+            ReadPlan.of(snapshot), self.replaced.partly, predicate=keeping(self.where), store=store
+        )
+
+    def deleted(self, snapshot: Snapshot, store: LogStore) -> Iterator[pa.RecordBatch]:
+        """The rows of those files that are replaced."""
+        if self.replaced is None:
+            return
+        plan = ReadPlan.of(snapshot)
+        for files, where in ((self.replaced.whole, None), (self.replaced.partly, self.where)):
+            if files.height:
+                yield from read_files(plan, files, predicate=where, store=store)
+
+
+def require_all(table: pa.Table, where: pl.Expr) -> None:
+    """Refuse rows of which one does not satisfy the predicate of an overwrite.
+
+    Args:
+        table: Rows in the table's schema.
+        where: The predicate; null is not true.
+
+    Raises:
+        InvalidInputError: ``found`` is such a row's number, from 0, and its values there.
+
+    Source: Delta Lake, ``replaceWhere``.
+    """
+    columns = [name for name in table.column_names if name in where.meta.root_names()]
+    rows = pl.DataFrame(table.select(columns)) if columns else pl.DataFrame(height=table.num_rows)
+    wrong = (~holds(rows, where)).arg_true()
+    if wrong.len():
+        row = int(wrong[0])
+        raise InvalidInputError(
+            "a row does not satisfy the predicate of the overwrite, and would stand beside those "
+            "that are not replaced",
+            expected=str(where),
+            found={"row": row, **(rows.row(row, named=True) if columns else {})},
+            hint="give only rows for which it is true, or another predicate",
+        )
+
+
+def _marked(table: pa.Table, kind: str) -> pa.Table:
+    return table.append_column(CHANGE_TYPE, pa.repeat(kind, table.num_rows))
+
+
+def _keeps_changes(snapshot: Snapshot) -> bool:
+    return is_active("changeDataFeed", snapshot.protocol, snapshot.metadata)
+
+
+def _changed(before: Metadata, after: Metadata) -> dict[str, str | None]:
+    """Properties that are new or have another value."""
+    old = before.configuration
+    return {k: v for k, v in after.configuration.items() if k not in old or old[k] != v}
+
+
+def _metrics(report: WriteReport, gone: pl.DataFrame) -> Mapping[str, int]:
+    """Metrics by the names that Delta gives them."""
+    found = {
+        "numFiles": report.num_files,
+        "numOutputRows": report.num_rows,
+        "numOutputBytes": report.num_bytes,
+    }
+    if gone.height:
+        found |= {
+            "numRemovedFiles": report.num_removed_files,
+            "numRemovedBytes": int(gone["size"].sum()),
+        }
+    if report.num_copied_rows or report.num_deleted_rows:
+        found |= {
+            "numCopiedRows": report.num_copied_rows,
+            "numDeletedRows": report.num_deleted_rows,
+        }
+    return found

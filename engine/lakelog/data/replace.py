@@ -1,0 +1,126 @@
+"""Which files an overwrite takes away, and which rows of them stay.
+
+Files that hold nothing but rows to be replaced go whole. Of the others the remaining rows are
+copied into new files; a predicate over partition columns alone never needs that, for it holds of a
+file's rows all or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from lakelog.data.files import ReadPlan
+from lakelog.data.read import read_files
+from lakelog.errors import UnsupportedFeatureError
+from lakelog.log.snapshot import Snapshot
+from lakelog.statistics.partitions import PREFIX, typed_partitions
+from lakelog.statistics.prune import referenced_columns
+from lakelog.storage import LogStore
+
+_HOLDS, _ROW = "\x00holds", "\x00row"  # no column is called so
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """What becomes of a table's files.
+
+    Attributes:
+        whole: Files all of whose rows are replaced, as `Snapshot.files` has them.
+        partly: Files some of whose rows are.
+        rows_deleted: Rows of `partly` that are replaced.
+    """
+
+    whole: pl.DataFrame
+    partly: pl.DataFrame
+    rows_deleted: int = 0
+
+    @property
+    def files(self) -> pl.DataFrame:
+        """Every file that is taken away."""
+        return pl.concat([self.whole, self.partly])
+
+
+def find_replaced(
+    snapshot: Snapshot,
+    candidates: pl.DataFrame,
+    where: pl.Expr | None,
+    mapping: str,
+    store: LogStore,
+) -> Replaced:
+    """Judge files that may hold rows to be replaced.
+
+    Args:
+        snapshot: The version that they are of.
+        candidates: Rows of `Snapshot.files`.
+        where: Which rows are replaced: those for which it is true; None is all of them.
+        mapping: Column mapping mode.
+        store: The table's store.
+
+    Raises:
+        InvalidInputError: `where` does not fit the table.
+        UnsupportedFeatureError: A partition value cannot be told.
+        NotFoundError, CorruptionError, UnavailableError: As `lakelog.data.read.read_files`.
+
+    Where data columns decide, these columns of every candidate are read.
+    """
+    none = candidates.clear()
+    if where is None or not candidates.height:
+        return Replaced(candidates, none)
+    metadata = snapshot.metadata
+    columns = referenced_columns(where, metadata.schema)
+    if set(columns) <= set(metadata.partition_columns):
+        held = _of_partitions(snapshot, candidates, where, columns, mapping)
+        return Replaced(candidates.filter(held), none)
+    plan = ReadPlan.of(snapshot, ())
+    whole: list[pl.DataFrame] = []
+    partly: list[pl.DataFrame] = []
+    deleted = 0
+    for file in candidates.iter_slices(1):
+        hit = _count(plan, file, where, store)
+        if not hit:
+            continue
+        is_whole = next(read_files(plan, file, predicate=keeping(where), store=store), None) is None
+        (whole if is_whole else partly).append(file)
+        deleted += 0 if is_whole else hit
+    return Replaced(pl.concat([none, *whole]), pl.concat([none, *partly]), deleted)
+
+
+def keeping(where: pl.Expr) -> pl.Expr:
+    """The rows that stay: those for which `where` is false, and those for which it is null."""
+    return where.fill_null(value=False).not_()
+
+
+def _count(plan: ReadPlan, file: pl.DataFrame, where: pl.Expr, store: LogStore) -> int:
+    return sum(b.num_rows for b in read_files(plan, file, predicate=where, store=store))
+
+
+def _of_partitions(
+    snapshot: Snapshot,
+    files: pl.DataFrame,
+    where: pl.Expr,
+    columns: Sequence[str],
+    mapping: str,
+) -> pl.Series:
+    """Whether the predicate holds of each file's rows, by its partition values."""
+    typed = typed_partitions(files["partitionValues"], snapshot.schema, columns, mapping=mapping)
+    for known in typed.known.get_columns():
+        if not known.all():
+            raise UnsupportedFeatureError(
+                "a file has a partition value that cannot be told, so it is not known whether its "
+                "rows are to be replaced",
+                path=files["path"].filter(~known)[0],
+                version=snapshot.version,
+                expected=known.name.removeprefix(PREFIX),
+                found=str(files["partitionValues"].filter(~known)[0]),
+            )
+    return holds(typed.values.rename(lambda name: name.removeprefix(PREFIX)), where)
+
+
+def holds(rows: pl.DataFrame, where: pl.Expr) -> pl.Series:
+    """Of which rows a predicate is true; null is not true."""
+    # A predicate without columns still speaks of every row.
+    counted = rows.with_row_index(_ROW)
+    return counted.with_columns(where.alias(_HOLDS))[_HOLDS].fill_null(value=False)
