@@ -155,20 +155,20 @@ def test_a_range_that_is_empty_or_beyond_the_log_is_refused(
 ) -> None:
     filled(made)
     with pytest.raises(InvalidInputError):
-        commits_between(made.context(), start, end)
+        commits_between(made.context(), made.context().list_all(), start, end)
 
 
 def test_commits_that_cleanup_took_from_the_beginning_are_told_of(made: Handmade) -> None:
     filled(made)
     made.forget(0, 1)
     with pytest.warns(LakelogWarning, match="commits 0 to 1 are no longer on disk"):
-        found = commits_between(made.context(), 0, None)
+        found = commits_between(made.context(), made.context().list_all(), 0, None)
     assert [c.version for c in found] == [2, 3]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert len(commits_between(made.context(), 2, None)) == 2
+        assert len(commits_between(made.context(), made.context().list_all(), 2, None)) == 2
     with pytest.raises(LakelogError, match="on disk any more"):
-        commits_between(made.context(), 0, 1)
+        commits_between(made.context(), made.context().list_all(), 0, 1)
 
 
 @pytest.mark.parametrize("gap", [1, 2])
@@ -177,9 +177,9 @@ def test_a_gap_within_the_range_is_refused(made: Handmade, gap: int) -> None:
     filled(made)
     made.forget(gap)
     with pytest.raises(LogGapError):
-        commits_between(made.context(), 0, 3)
+        commits_between(made.context(), made.context().list_all(), 0, 3)
     with pytest.raises(LogGapError):
-        commits_between(made.context(), 0, gap)
+        commits_between(made.context(), made.context().list_all(), 0, gap)
 
 
 def test_projection_filter_and_limit_are_of_the_same_rows(

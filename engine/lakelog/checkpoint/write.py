@@ -63,11 +63,12 @@ from lakelog.formats.delta.parquet import child_type
 from lakelog.formats.digest import Digest
 from lakelog.log.context import Log
 from lakelog.log.files import statistics_text
-from lakelog.log.opening import fall_back, open_state
+from lakelog.log.opening import MOST_LOOKS, fall_back, is_outdated, open_state
 from lakelog.log.state import State
 from lakelog.telemetry import Progress
 
 _SAMPLE_ROWS = 2_048
+_CHECKED_BYTES = 24 << 20  # of a batch: while it is read back, nothing else is held
 _PARQUET_MAGIC = b"PAR1"
 _COMMIT_ACTION_BYTES = 300  # of a commit's text, for an estimate
 _STATE_ACTION_BYTES = 150
@@ -87,7 +88,8 @@ def write_checkpoint(
 
     A complete checkpoint of the same version and layout that is there already is kept if replay
     without it gives the same, or if there is nothing to replay without it; one that is wrong or
-    broken is replaced.
+    broken is replaced. Where a cleaner takes away what the version is replayed from, what is left
+    is looked at again.
 
     Args:
         log: The table's log.
@@ -115,15 +117,20 @@ def write_checkpoint(
     begin = time.perf_counter()
     with telemetry.span("checkpoint.write", path=log.table, format=log.dialect.name) as span:
         state = open_state(log, version)
+        looks = 0
         while True:
             job = _Job(log, state, layout, memory_limit, verify, options, progress)
+            looks += 1
             try:
                 report = replace(job.run(), seconds=time.perf_counter() - begin)
                 break
-            except CheckpointCorruptionError as error:
-                if job.state.base is None:
+            except (CorruptionError, NotFoundError) as error:
+                if looks < MOST_LOOKS and is_outdated(log, job.state.segment, error):
+                    state = open_state(log, version)  # a cleaner took what it was replayed from
+                elif isinstance(error, CheckpointCorruptionError) and job.state.base is not None:
+                    state = fall_back(job.state, error)
+                else:
                     raise
-                state = fall_back(job.state, error)
         span.set(version=report.version, layout=report.layout, size_bytes=report.size_bytes)
     _tell(log, report, job.plain_bytes)
     return report
@@ -465,7 +472,9 @@ class _Staging:
     def _reader(self, staged: StagedCheckpoint) -> CheckpointReader:
         limit = self.job.memory_limit
         batch_bytes = None if limit is None else limit // 64
-        return open_in_batches(self.job.log, staged.checkpoint, batch_bytes)
+        return open_in_batches(
+            self.job.log, staged.checkpoint, batch_bytes, near_batch_bytes=_CHECKED_BYTES
+        )
 
     def _read_files(self, reader: CheckpointReader) -> Iterator[tuple[pl.DataFrame, Digest]]:
         columns = tuple(dict.fromkeys(("dataChange", *self.comparison.columns)))

@@ -9,9 +9,10 @@ import polars as pl
 
 from lakelog import actions
 from lakelog.errors import InvalidInputError, NotFoundError
+from lakelog.formats.base import LogListing
 from lakelog.formats.delta.paths import decode_path
 from lakelog.log.context import Log
-from lakelog.log.history import LAST_TIME_MS, as_time, by_size, history
+from lakelog.log.history import LAST_TIME_MS, as_time, by_size, history, settled
 from lakelog.log.properties import deleted_file_retention_ms
 from lakelog.log.snapshot import Snapshot
 
@@ -56,7 +57,7 @@ def blame(log: Log, path: str, open_latest: Callable[[], Snapshot] | None = None
         raise InvalidInputError("the path is empty", expected="a file of the table")
     names = _spellings(log, path)
     latest = Snapshot.open(log) if open_latest is None else open_latest()
-    rows = _life(log, names)
+    rows = settled(log, lambda listing: _life(log, listing, names))
     if not rows.height:
         rows = _remembered(latest, names)
     if not rows.height:
@@ -74,9 +75,9 @@ def _spellings(log: Log, path: str) -> list[str]:
     return sorted({path, relative, decode_path(relative)})
 
 
-def _life(log: Log, names: Sequence[str]) -> pl.DataFrame:
+def _life(log: Log, listing: LogListing, names: Sequence[str]) -> pl.DataFrame:
     found: list[pl.DataFrame] = []
-    for chunk in by_size(log.list_all().commits):
+    for chunk in by_size(listing.commits):
         files = log.dialect.decode(log.store, chunk).files
         if "path" in files.columns:
             found.append(files.filter(pl.col("path").is_in(list(names))))

@@ -10,9 +10,9 @@ import orjson
 import polars as pl
 
 from lakelog import actions, contract
-from lakelog.formats.base import Actions
+from lakelog.formats.base import Actions, LogListing
 from lakelog.log.context import Log, state_times
-from lakelog.log.history import as_time, times_of
+from lakelog.log.history import as_time, settled, times_of
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.replay import Layers
 from lakelog.log.snapshot import Snapshot
@@ -59,7 +59,7 @@ def diff(
     low, high = sorted((a, b))
     open_version = open_version or (lambda version: Snapshot.open(log, version))
     older, newer = open_version(low), open_version(high)
-    between = _Between.read(log, low, high)
+    between = settled(log, lambda listing: _Between.read(log, listing, low, high))
     rows = [
         *_files(older, newer, between),
         *_schema(older.metadata, newer.metadata, between),
@@ -116,8 +116,7 @@ class _Between:
     commits: pl.DataFrame
 
     @staticmethod
-    def read(log: Log, low: int, high: int) -> _Between:
-        listing = log.list_all()
+    def read(log: Log, listing: LogListing, low: int, high: int) -> _Between:
         commits = [c for c in listing.commits if low < c.version <= high]
         decoded = log.dialect.decode(log.store, commits) if commits else Actions()
         infos = actions.conform(

@@ -7,7 +7,8 @@ checkpoint keeps state, and forgets who made it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import polars as pl
 
@@ -19,7 +20,7 @@ from lakelog.errors import (
     NotFoundError,
     VersionNotFoundError,
 )
-from lakelog.formats.base import Actions, CommitFile, CommitInfo
+from lakelog.formats.base import Actions, CommitFile, CommitInfo, LogListing
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.formats.commits import group_commits
 from lakelog.log.context import Log, commit_times, state_times
@@ -27,6 +28,8 @@ from lakelog.log.opening import MOST_LOOKS
 from lakelog.log.segment import latest_version, validate_contiguous
 from lakelog.log.source import lazy_frame
 from lakelog.statistics.maps import map_stats
+
+_T = TypeVar("_T")
 
 HISTORY_COLUMNS = (
     "operation",
@@ -67,18 +70,26 @@ def history(log: Log, limit: int | None = None) -> pl.DataFrame:
     """
     if limit is not None and limit < 0:
         raise InvalidInputError("limit is negative", expected=">= 0", found=limit)
-    for _ in range(MOST_LOOKS - 1):
+    return settled(log, lambda listing: _history(log, listing, limit))
+
+
+def settled(log: Log, look: Callable[[LogListing], _T]) -> _T:
+    """What `look` makes of the whole log. Where it fails because commits that were listed have left
+    the log since, as cleanup takes them, it looks again.
+    """
+    looks = 0
+    while True:
+        listing = log.list_all()
+        looks += 1
         try:
-            return _history(log, limit)
-        except CorruptionError as error:
-            if not isinstance(error.__cause__, NotFoundError):
+            return look(listing)
+        except (CorruptionError, NotFoundError):
+            there = {c.path for c in log.list_all().commits}
+            if looks == MOST_LOOKS or there.issuperset(c.path for c in listing.commits):
                 raise
-            # Cleanup has taken a commit since the log was listed.
-    return _history(log, limit)
 
 
-def _history(log: Log, limit: int | None) -> pl.DataFrame:
-    listing = log.list_all()
+def _history(log: Log, listing: LogListing, limit: int | None) -> pl.DataFrame:
     latest_version(listing, log.table)
     every = listing.commits
     stated = {c.version for c in listing.checkpoints if c.layout == "avro-state"}
@@ -117,7 +128,9 @@ def times_of(times: pl.DataFrame, infos: Sequence[CommitInfo]) -> pl.DataFrame:
     )
 
 
-def commits_between(log: Log, start: int, end: int | None) -> tuple[CommitFile, ...]:
+def commits_between(
+    log: Log, listing: LogListing, start: int, end: int | None
+) -> tuple[CommitFile, ...]:
     """The commits `start` to `end`, inclusive, without a gap.
 
     Commits that cleanup has taken from the beginning are left out with a `LakelogWarning`.
@@ -127,7 +140,6 @@ def commits_between(log: Log, start: int, end: int | None) -> tuple[CommitFile, 
         VersionNotFoundError: None of its commits is on disk any more.
         LogGapError: A commit within the range is missing.
     """
-    listing = log.list_all()
     latest = latest_version(listing, log.table)
     last = latest if end is None else end
     if not 0 <= start <= last:
@@ -168,7 +180,9 @@ def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFra
 
     Returns:
         A lazy frame with every column of ``schemas/actions.json``, in the order (version,
-        position). Which commits there are is settled on collect.
+        position). Which commits there are is settled on collect: what cleanup takes before the
+        first rows are there is looked at again, and what it takes later is an error, for these
+        cannot be taken back.
 
     Raises:
         InvalidInputError: On collect: the range is empty.
@@ -178,9 +192,16 @@ def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFra
     """
 
     def read(wanted: Sequence[str]) -> Iterator[pl.DataFrame]:
-        commits = commits_between(log, start, end)
-        listed = log.list_all().commits
-        for chunk in by_size(commits):
+        def begin(
+            listing: LogListing,
+        ) -> tuple[pl.DataFrame, list[list[CommitFile]], Sequence[CommitFile]]:
+            first, *rest = by_size(commits_between(log, listing, start, end))
+            return _chunk(log, first, listing.commits, wanted), rest, listing.commits
+
+        frame, rest, listed = settled(log, begin)
+        yield frame
+        del frame
+        for chunk in rest:
             yield _chunk(log, chunk, listed, wanted)
 
     return lazy_frame(actions.schema(), read, "lakelog actions")

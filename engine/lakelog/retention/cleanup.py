@@ -38,11 +38,12 @@ from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.segment import rebuildable
 from lakelog.retention import horizon as horizons
 from lakelog.retention.horizon import Horizon
-from lakelog.retention.inventory import walk_log
+from lakelog.retention.inventory import inventory, walk_log
 from lakelog.retention.proof import check_reopens, check_times, prove_checkpoint
 from lakelog.retention.quarantine import undo
 from lakelog.retention.removal import Removal
 from lakelog.retention.survey import Request, Survey, survey
+from lakelog.storage.base import FileEntry
 from lakelog.telemetry import Progress
 
 __all__ = [
@@ -245,7 +246,7 @@ def plan_cleanup(log: Log, request: Request) -> CleanupPlan:
             "no such failure policy", expected=" or ".join(POLICIES), found=request.failure_policy
         )
     with telemetry.span("cleanup.plan", format=log.dialect.name):
-        seen = _settled(log, lambda: _looked(log, request))[0]
+        seen = _settled(log, lambda entries: _looked(log, request, entries))[0]
     horizon = seen.horizon
     ranges = rebuildable(seen.listing)
     chosen = horizon.checkpoints[-1].paths[0] if horizon.checkpoints else None
@@ -301,7 +302,7 @@ def _apply(plan: CleanupPlan, progress: Progress | None) -> CleanupReport:
         raise UnsupportedStoreError(log.store.refusal, path=log.table)
     start = time.perf_counter()
     with telemetry.span("cleanup.apply", format=log.dialect.name):
-        seen, doomed, verdict = _settled(log, lambda: _proved(plan, tell))
+        seen, doomed, verdict = _settled(log, lambda entries: _proved(plan, tell, entries))
         removal = Removal(log, request, seen, tell)
         removal.remove(doomed)
     horizon = seen.horizon
@@ -335,34 +336,43 @@ class _Unsettled(Exception):  # noqa: N818 - it never leaves this module
 _Found = tuple[Survey, pl.DataFrame, str | None]
 
 
-def _settled(log: Log, look: Callable[[], _Found]) -> _Found:
-    """What a look gives; one that met files which another cleaner was taking away begins anew."""
+def _settled(log: Log, look: Callable[[list[FileEntry]], _Found]) -> _Found:
+    """What a look at the files of the log gives; one that met files which another cleaner was
+    taking away begins anew.
+    """
     for attempt in range(_ATTEMPTS):
+        entries = walk_log(log)
         try:
-            return look()
-        except _Unsettled as unsettled:
-            names = {f"{log.dialect.log_folder}/{entry.name}" for entry in walk_log(log)}
-            files = unsettled.seen.files.filter(pl.col("kind").is_in(list(_LOG)))
-            is_changed = any(path not in names for path in files["path"])
-            if is_changed and attempt + 1 < _ATTEMPTS:
+            return look(entries)
+        except (_Unsettled, CorruptionError, NotFoundError) as unsettled:
+            if attempt + 1 < _ATTEMPTS and _have_left(log, entries):
                 continue
+            if not isinstance(unsettled, _Unsettled):
+                raise
             if unsettled.cause is not None:
                 raise unsettled.cause from unsettled.cause.__cause__
             return unsettled.seen, unsettled.seen.doomed, None
     raise AssertionError("the last attempt returns or raises")
 
 
-def _looked(log: Log, request: Request) -> _Found:
-    seen = survey(log, request)
+def _have_left(log: Log, entries: list[FileEntry]) -> bool:
+    """Whether files that make up the log are no longer there."""
+    files = inventory(entries, log.dialect.name, log.dialect.log_folder)
+    names = {f"{log.dialect.log_folder}/{entry.name}" for entry in walk_log(log)}
+    return any(path not in names for path in files.filter(pl.col("kind").is_in(list(_LOG)))["path"])
+
+
+def _looked(log: Log, request: Request, entries: list[FileEntry]) -> _Found:
+    seen = survey(log, request, entries=entries)
     if seen.horizon.gate in horizons.MUST_REFUSE:
         raise _Unsettled(seen)
     return seen, seen.doomed, None
 
 
-def _proved(plan: CleanupPlan, tell: Progress) -> _Found:
+def _proved(plan: CleanupPlan, tell: Progress, entries: list[FileEntry]) -> _Found:
     """Look again, and prove whatever is about to go."""
     log, request = plan._log, plan._request  # noqa: SLF001 - a plan's own hidden half
-    seen = survey(log, request)
+    seen = survey(log, request, entries=entries)
     same = ["path", "size_bytes", "modified_ms"]
     doomed = seen.doomed.join(plan.doomed.select(same), on=same, how="semi")
     try:

@@ -42,11 +42,12 @@ from lakelog.errors import (
     UnsafeRetentionError,
     UnsupportedStoreError,
 )
+from lakelog.formats.base import LogListing
 from lakelog.formats.delta.deletion_vectors import vector_paths
 from lakelog.formats.delta.paths import ABSOLUTE
 from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
-from lakelog.log.history import by_size
+from lakelog.log.history import by_size, settled
 from lakelog.log.metadata import Metadata
 from lakelog.log.properties import duration_text
 from lakelog.log.segment import rebuildable
@@ -349,12 +350,11 @@ class Vacuum:
             for frame in _files(Snapshot.open(self.log, version), "add"):
                 found.add(frame)
         if self.keep_history:
-            self._protect_history(found)
+            settled(self.log, lambda listing: self._protect_history(listing, found))
         return found
 
-    def _protect_history(self, found: References) -> None:
+    def _protect_history(self, listing: LogListing, found: References) -> None:
         """Protect what the oldest version reads, and all that was ever added after it."""
-        listing = self.log.list_all()
         for first, last in rebuildable(listing):
             for frame in _files(Snapshot.open(self.log, first), "add"):
                 found.add(frame)
