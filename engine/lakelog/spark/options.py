@@ -1,8 +1,8 @@
 """The options of the data source ``lakelog``: one parser for readers, writers and streams.
 
-Spark hands options over as texts. What is not known, does not apply, or cannot be read is an error
-that names the option. Values are never in a message where they may be secret: those of
-``storage.<key>`` are not printed at all.
+Spark hands options over as texts, their names in lower case. What is not known, does not apply, or
+cannot be read is an error that names the option. Values of ``storage.<key>``, which may be secret,
+are never printed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ TABLES = ("rows", "files", "history", "actions", "diff", "skips")
 
 STORAGE = "storage."
 _TRUE_OR_FALSE = {"true": True, "false": False}
-_PASSED_BY_SPARK = frozenset({"serialization.format", "checkpointlocation", "queryname"})
-"""Options, in lower case, that Spark or its catalog adds; they are not the source's."""
+_PASSED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
+"""Options of a stream, in lower case, that Spark hands on; they are not the source's."""
 
 _S3_OF_HADOOP = re.compile(r"^s3n://")
 _BYTES = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
@@ -142,6 +142,7 @@ OPTIONS = (
     _option("maxFilesPerTrigger", _positive, "a number of files, 1 or more", "stream"),
     _option("maxBytesPerTrigger", _size, _SIZE, "stream"),
     _option("skipChangeCommits", _flag, "true or false", "stream"),
+    _option("failOnDataLoss", _flag, "true or false", "stream"),
 )
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 
@@ -200,7 +201,7 @@ def parse_options(given: Mapping[str, str], use: Use | None = None) -> SourceOpt
         raise InvalidInputError(
             "option path is missing",
             expected='.option("path", …), or .load(path)',
-            hint="say where the table is",
+            hint="say where the table is; a table created by SQL must be created without columns",
         )
     options = SourceOptions(_S3_OF_HADOOP.sub("s3://", path), values, storage)
     _check_together(options, use)
@@ -220,11 +221,11 @@ def _known(key: str, use: Use | None) -> Option:
             hint=f"it is an option of: {', '.join(sorted(option.uses))}",
         )
     near = difflib.get_close_matches(key.lower(), [name.lower() for name in names], n=1)
-    meant = f"did you mean {_BY_KEY[near[0]].name}?" if near else "leave it out"
+    meant = f"perhaps {_BY_KEY[near[0]].name} is meant" if near else "leave it out"
     raise InvalidInputError(
         f"option {key} is unknown",
         expected=", ".join([*names, f"{STORAGE}<key>"]),
-        hint=f"{meant} Options of the store are {STORAGE}<key>",
+        hint=f"{meant}; options of the store are {STORAGE}<key>",
     )
 
 

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lakelog.errors import LakelogError
+from lakelog.spark.catalog import created_with, is_created, recalled, remember
 from lakelog.spark.options import Use, parse_options
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -46,7 +47,8 @@ class LakelogDataSource(DataSource):  # type: ignore[misc]
     """The data source; see README, Spark, for its options.
 
     A dataframe is the version that was the latest when it was loaded, whenever it is used, unless
-    a schema of the user's came with it.
+    a schema of the user's came with it. A table that SQL has created is the latest whenever it is
+    asked.
     """
 
     parallelism: ClassVar[int | None] = None
@@ -74,7 +76,11 @@ class LakelogDataSource(DataSource):  # type: ignore[misc]
         """The schema of what the options ask for; the version is settled here."""
         from lakelog.spark.reading import schema_of
 
-        schema, self.pinned = schema_of(parse_options(self.options))
+        given = dict(self.options)
+        if is_created(given):
+            given = created_with(given)
+            return remember(schema_of(parse_options(given, "read"))[0], given)
+        schema, self.pinned = schema_of(parse_options(given))
         return schema
 
     @readable
@@ -82,21 +88,21 @@ class LakelogDataSource(DataSource):  # type: ignore[misc]
         """A batch reader."""
         from lakelog.spark.reading import reader_of
 
-        return reader_of(self._parsed("read"), schema, self.pinned, self.parallelism)
+        return reader_of(self._parsed("read", schema), schema, self.pinned, self.parallelism)
 
     @readable
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer."""
         from lakelog.spark.writing import batch_writer
 
-        return batch_writer(self._parsed("write"), schema, overwrite)
+        return batch_writer(self._parsed("write", schema), schema, overwrite)
 
     @readable
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """A stream's reader."""
         from lakelog.spark.stream_source import stream_reader
 
-        return stream_reader(self._parsed("stream"), schema, self.parallelism)
+        return stream_reader(self._parsed("stream", schema), schema, self.parallelism)
 
     @readable
     def streamWriter(  # noqa: N802 - Spark's
@@ -105,7 +111,7 @@ class LakelogDataSource(DataSource):  # type: ignore[misc]
         """A stream's writer."""
         from lakelog.spark.stream_sink import stream_writer
 
-        return stream_writer(self._parsed("sink"), schema, overwrite)
+        return stream_writer(self._parsed("sink", schema), schema, overwrite)
 
-    def _parsed(self, use: Use) -> Any:
-        return parse_options(self.options, use)
+    def _parsed(self, use: Use, schema: StructType) -> Any:
+        return parse_options(recalled(schema, dict(self.options)), use)
