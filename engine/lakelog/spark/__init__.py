@@ -10,7 +10,8 @@ True
 
 from __future__ import annotations
 
+from lakelog.spark.replay import Replay, plan_replay, replay
 from lakelog.spark.session import register, session
 from lakelog.spark.ship import ship
 
-__all__ = ["register", "session", "ship"]
+__all__ = ["Replay", "plan_replay", "register", "replay", "session", "ship"]

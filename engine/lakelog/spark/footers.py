@@ -1,0 +1,393 @@
+"""What a checkpoint's footers say: whether it is whole, how large it is, and whether Spark reads it
+as lakelog does.
+
+Spark reads a column by its name in any case, takes types for others that are like them, and passes
+over files without a word where the session says so. Each of that is looked for here, before Spark
+is asked, and makes an *obstacle*: the checkpoint is then decoded by lakelog's own readers, on the
+executors or on the driver. A part that is missing or no Parquet is damage, as everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog import contract
+from lakelog.actions import FILE_ACTIONS
+from lakelog.errors import (
+    InternalError,
+    InvalidActionError,
+    LakelogError,
+    MalformedLogError,
+    NotFoundError,
+)
+from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, Checkpoint
+from lakelog.formats.delta.checkpoint_schema import PARTITIONS_PARSED, spark_schema
+from lakelog.formats.delta.parquet import child_type, find_rows
+from lakelog.formats.indextables.flattened_writer import FOOTER_KEY
+from lakelog.formats.ndjson import Blob, decode_lines
+from lakelog.formats.wire import Leaf, Node, Wire
+from lakelog.log.base import broken_checkpoint
+from lakelog.log.state import State
+from lakelog.storage import LogStore
+
+_READERS = 16
+_WIRE = Wire.of("delta")
+_DERIVED = frozenset((("add", STRUCT_STATISTICS), ("add", PARTITIONS_PARSED)))
+_NO_PARQUET = ("json", "json-multipart", "avro-state")
+_TEXT_OF_ACTION = 150  # of a state's text, about
+_NOT_IN_SIDECARS = (*CHECKPOINT_META, "sidecar", "checkpointMetadata")
+_HIDDEN = ("_", ".")
+_IN_HADOOP = {"s3": "s3a", "s3a": "s3a", "abfs": "abfs", "abfss": "abfss", "gs": "gs"}
+_GLOB = re.compile(r"([\[\]{}*?\\])")
+_PLAIN_LEAVES = frozenset(
+    contract.to_arrow(contract.Primitive(name))
+    for name in "string long integer short byte boolean date timestamp timestamp_ntz".split()
+)
+"""Types of which Spark's JSON is to the letter that of `lakelog.statistics.text`."""
+
+_PLAIN_EXTRA = frozenset((pa.int32(), pa.int64(), pa.bool_(), pa.string()))
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Footers:
+    """What a checkpoint's footers say.
+
+    Attributes:
+        paths: Its Parquet files, relative to the table root; empty where it has none.
+        rows: Rows in them, or an estimate.
+        size_bytes: Length of all its files.
+        obstacle: Why Spark cannot read it as lakelog does; None where it can.
+        unknown: Fields of ``add`` and ``remove`` that the contract does not name and that hold
+            something, with their Arrow types: they go to ``extra``.
+        statistics: Arrow type of ``add.stats_parsed``, where statistics may stand in it alone.
+        plain_statistics: Whether Spark's JSON spells them as lakelog does.
+        may_repeat: Whether two of its files look like one, so that one may have been copied over
+            the other.
+    """
+
+    paths: tuple[str, ...] = ()
+    rows: int = 0
+    size_bytes: int = 0
+    obstacle: str | None = None
+    unknown: tuple[tuple[Path, pa.DataType], ...] = ()
+    statistics: pa.StructType | None = None
+    plain_statistics: bool = True
+    may_repeat: bool = False
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file's footer."""
+
+    path: str
+    size_bytes: int
+    schema: pa.Schema
+    footer: pq.FileMetaData
+
+    def columns(self) -> Iterator[dict[str, pq.ColumnChunkMetaData]]:
+        """The column chunks of each row group, by name."""
+        for group in map(self.footer.row_group, range(self.footer.num_row_groups)):
+            chunks = (group.column(index) for index in range(group.num_columns))
+            yield {chunk.path_in_schema: chunk for chunk in chunks}
+
+
+def read_footers(state: State) -> Footers:
+    """Read the footers of the checkpoint under a state.
+
+    Raises:
+        CheckpointCorruptionError: A file is gone, or no whole Parquet, or a sidecar holds what it
+            must not.
+        UnavailableError: The store failed.
+
+    Memory: the footers.
+    """
+    if state.base is None:
+        return Footers()
+    checkpoint, store = state.base.checkpoint, state.log.store
+    with broken_checkpoint(checkpoint):
+        if checkpoint.layout in _NO_PARQUET:
+            size = sum(checkpoint.sizes_bytes)
+            obstacle = f"Spark does not read a checkpoint of this layout ({checkpoint.layout})"
+            return Footers(rows=size // _TEXT_OF_ACTION, size_bytes=size, obstacle=obstacle)
+        every, own = state.base.files, len(checkpoint.paths)
+        if checkpoint.layout == "flattened":
+            return _survey(_open_all(store, checkpoint, checkpoint.paths, ()), _flattened_obstacle)
+        inline = 0
+        if checkpoint.layout == "v2-json":
+            manifest = Blob(None, every[0], store.read(every[0]))
+            inline = decode_lines([manifest], _WIRE).files.height
+            every = every[1:]
+            own = 0
+        files = _open_all(store, checkpoint, every, every[own:])
+        found = _survey(files, _delta_obstacle)
+    if inline:
+        obstacle = "file actions stand in a manifest of JSON"
+        found = replace(found, rows=found.rows + inline, obstacle=obstacle)
+    return found
+
+
+def spark_path(root: str, path: str) -> str | None:
+    r"""A file's path as Spark takes it; None where Spark has no way to it, or would not see it.
+
+    Args:
+        root: Location of the table.
+        path: The file, relative to it.
+
+    >>> print(spark_path("/data/t[1]", "_delta_log/x.parquet"))
+    file:/data/t\[1\]/_delta_log/x.parquet
+    """
+    if path.rsplit("/", 1)[-1].startswith(_HIDDEN):
+        return None
+    protocol, found, rest = root.partition("://")
+    if not found:
+        whole = f"file:{os.path.abspath(root)}/{path}"
+    elif protocol in _IN_HADOOP:
+        whole = f"{_IN_HADOOP[protocol]}://{rest.rstrip('/')}/{path}"
+    else:
+        return None
+    return _GLOB.sub(r"\\\1", whole)
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+def _open_all(
+    store: LogStore, checkpoint: Checkpoint, paths: Sequence[str], sidecars: Sequence[str]
+) -> list[_File]:
+    sizes = dict(zip(checkpoint.paths, checkpoint.sizes_bytes, strict=False))
+    beside = frozenset(sidecars)
+
+    def read(path: str) -> _File:
+        try:
+            with store.open(path, sizes.get(path)) as source:
+                file = pq.ParquetFile(source)
+                if path in beside:
+                    _refuse_other_actions(file, path)
+                return _File(path, source.seek(0, os.SEEK_END), file.schema_arrow, file.metadata)
+        except NotFoundError as cause:
+            raise MalformedLogError(
+                "a file of the checkpoint is gone",
+                path=path,
+                version=checkpoint.version,
+                hint="restore the file, or remove the checkpoint's files if its commits are there",
+            ) from cause
+        except LakelogError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as cause:
+            raise MalformedLogError(
+                f"the checkpoint cannot be read: {str(cause).splitlines()[0][:200]}",
+                path=path,
+                version=checkpoint.version,
+                expected="whole Parquet",
+                hint="restore the file, or remove the checkpoint's files if its commits are there",
+            ) from cause
+
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelog-footers") as pool:
+        return list(pool.map(read, paths))
+
+
+def _refuse_other_actions(file: pq.ParquetFile, path: str) -> None:
+    """A sidecar holds file actions only (Delta protocol, Sidecar Files)."""
+    for kind in find_rows(file, _NOT_IN_SIDECARS):
+        raise InvalidActionError(
+            "a sidecar holds what is not a file action",
+            path=path,
+            expected="add and remove",
+            found=kind,
+        )
+
+
+# --- what is in the way ---------------------------------------------------------------------------
+
+
+def _survey(files: Sequence[_File], obstacle_of: Callable[[_File], str | None]) -> Footers:
+    rows = sum(file.footer.num_rows for file in files)
+    size = sum(file.size_bytes for file in files)
+    found = Footers(tuple(file.path for file in files), rows, size)
+    for file in files:
+        obstacle = obstacle_of(file)
+        if obstacle is not None:
+            return replace(found, obstacle=f"{file.path}: {obstacle}")
+    if obstacle_of is _flattened_obstacle:
+        return replace(found, may_repeat=_look_alike(files))
+    unknown: dict[Path, pa.DataType] = {}
+    statistics: pa.DataType | None = None
+    for file in files:
+        for position, type_ in _unknown_fields(file):
+            if unknown.setdefault(position, type_) != type_ or type_ not in _PLAIN_EXTRA:
+                obstacle = f"{file.path}: {'.'.join(position)} is a field that nobody knows"
+                return replace(found, obstacle=obstacle)
+        type_ = child_type(file.schema, "add", STRUCT_STATISTICS)
+        if type_ is None or not pa.types.is_struct(type_) or _text_is_everywhere(file):
+            continue
+        if statistics is not None and not _spark_equal(statistics, type_):
+            return replace(found, obstacle="its files differ in the type of their statistics")
+        if not _spark_reads(type_):
+            return replace(found, obstacle="Spark cannot read its typed statistics as they are")
+        statistics = type_
+    return replace(
+        found,
+        unknown=tuple(unknown.items()),
+        statistics=statistics,
+        plain_statistics=statistics is None or _is_plain(statistics),
+        may_repeat=_look_alike(files),
+    )
+
+
+def _delta_obstacle(file: _File) -> str | None:
+    for kind in FILE_ACTIONS:
+        type_ = child_type(file.schema, kind)
+        if type_ is None:
+            continue
+        if not pa.types.is_struct(type_):
+            return f"{kind} is no struct"
+        obstacle = _node_obstacle(type_, _WIRE.wrappers[kind], kind)
+        if obstacle is not None:
+            return obstacle
+    return _ambiguous(file.schema.names)
+
+
+def _node_obstacle(type_: pa.StructType, node: Node, name: str) -> str | None:
+    """Why a struct's known fields do not read in Spark as the contract has them."""
+    fields = [type_.field(index) for index in range(type_.num_fields)]
+    obstacle = _ambiguous([*(field.name for field in fields), *node.fields])
+    if obstacle is not None:
+        return obstacle
+    for field in fields:
+        known = node.fields.get(field.name)
+        inner = None
+        if isinstance(known, Node):
+            if not pa.types.is_struct(field.type):
+                return f"{name}.{field.name} is no struct"
+            inner = _node_obstacle(field.type, known, f"{name}.{field.name}")
+        elif known is not None and not _reads_as(field.type, known):
+            inner = f"{name}.{field.name} is {field.type}"
+        if inner is not None:
+            return inner
+    return None
+
+
+def _reads_as(type_: pa.DataType, leaf: Leaf) -> bool:
+    wanted = contract.to_arrow(leaf.type)
+    if pa.types.is_map(wanted):
+        both = pa.types.is_map(type_) and (type_.key_type, type_.item_type)
+        return bool(both == (wanted.key_type, wanted.item_type))
+    if pa.types.is_list(wanted):
+        return bool(pa.types.is_list(type_) and type_.value_type == wanted.value_type)
+    return bool(type_ == wanted)
+
+
+def _flattened_obstacle(file: _File) -> str | None:
+    if FOOTER_KEY.encode() not in (file.footer.metadata or {}):
+        return "somebody else wrote it, and may have repeated files"
+    leaves = {f.name: Leaf(f.name, f.type, False) for f in contract.load("actions").fields}
+    for name, leaf in leaves.items():
+        index = file.schema.get_field_index(name)
+        if index < 0 or not _reads_as(file.schema.field(index).type, leaf):
+            return f"{name} is not as the contract has it"
+    return _ambiguous(file.schema.names)
+
+
+def _ambiguous(names: Iterable[str]) -> str | None:
+    """Names that differ in case alone: Spark takes one for the other."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if seen.setdefault(name.lower(), name) != name:
+            return f"{name} stands there in two cases"
+    return None
+
+
+def _unknown_fields(file: _File) -> Iterator[tuple[Path, pa.DataType]]:
+    """Fields of file actions that the contract does not name and that may hold something."""
+    groups = list(file.columns())
+
+    def below(type_: pa.DataType, node: Node, above: Path) -> Iterator[tuple[Path, pa.DataType]]:
+        for field in (type_.field(index) for index in range(type_.num_fields)):
+            known, position = node.fields.get(field.name), (*above, field.name)
+            if isinstance(known, Node):
+                yield from below(field.type, known, position)
+            elif known is None and position not in _DERIVED and not _is_null(groups, position):
+                yield position, field.type
+
+    for kind in FILE_ACTIONS:
+        type_ = child_type(file.schema, kind)
+        if type_ is not None:
+            yield from below(type_, _WIRE.wrappers[kind], (kind,))
+
+
+def _is_null(groups: Iterable[dict[str, pq.ColumnChunkMetaData]], position: Path) -> bool:
+    """Whether the footer promises that there is no value in a field."""
+    name = ".".join(position)
+    chunks = (c for g in groups for n, c in g.items() if n == name or n.startswith(f"{name}."))
+    return all(_nulls(chunk) == chunk.num_values for chunk in chunks)
+
+
+def _nulls(chunk: pq.ColumnChunkMetaData) -> int | None:
+    statistics = chunk.statistics
+    if statistics is None or not statistics.has_null_count:
+        return None
+    return int(statistics.null_count)
+
+
+def _text_is_everywhere(file: _File) -> bool:
+    """Whether the footer promises that each live file has its statistics as text, or none."""
+    for group in file.columns():
+        path, text = group.get("add.path"), group.get("add.stats")
+        if path is None:
+            continue
+        lacking = None if text is None else _nulls(text)
+        if lacking is None or lacking != _nulls(path):
+            return False
+    return True
+
+
+def _spark_reads(type_: pa.StructType) -> bool:
+    try:
+        spark_schema(pa.schema([("statistics", type_)]))
+    except InternalError:
+        return False
+    return _unambiguous(type_)
+
+
+def _unambiguous(type_: pa.StructType) -> bool:
+    fields = [type_.field(index) for index in range(type_.num_fields)]
+    if not fields or _ambiguous(field.name for field in fields) is not None:
+        return False
+    return all(_unambiguous(field.type) for field in fields if pa.types.is_struct(field.type))
+
+
+def _spark_equal(one: pa.StructType, other: pa.StructType) -> bool:
+    return bool(spark_schema(pa.schema([("s", one)])) == spark_schema(pa.schema([("s", other)])))
+
+
+def _is_plain(type_: pa.DataType) -> bool:
+    if pa.types.is_struct(type_):
+        return all(_is_plain(type_.field(index).type) for index in range(type_.num_fields))
+    return type_ in _PLAIN_LEAVES
+
+
+def _look_alike(files: Sequence[_File]) -> bool:
+    """Whether two files have as many rows, and columns of the same lengths and bounds."""
+    seen: set[object] = set()
+    for file in files:
+        if not file.footer.num_rows:
+            continue
+        signs = tuple(
+            (name, chunk.total_compressed_size, str(chunk.statistics))
+            for group in file.columns()
+            for name, chunk in group.items()
+            if name.endswith(("path", "size"))
+        )
+        if (file.footer.num_rows, signs) in seen:
+            return True
+        seen.add((file.footer.num_rows, signs))
+    return False

@@ -1,0 +1,273 @@
+"""`replay`: a version's state as a Spark DataFrame in the flattened schema.
+
+The log stays lakelog's: which files make the version, whether the protocol is honoured, and what a
+broken checkpoint means are decided on the driver, as everywhere. The rows are Spark's work; how it
+goes about them is chosen by size (`lakelog.spark.strategy`) and told.
+
+Source: Delta protocol, Action Reconciliation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from lakelog import actions, contract, telemetry
+from lakelog.errors import InvalidInputError
+from lakelog.formats.base import CHECKPOINT_META
+from lakelog.formats.indextables.docmapping import registry_of_meta
+from lakelog.log.export import iter_state
+from lakelog.log.replay import live_domains
+from lakelog.log.snapshot import Snapshot
+from lakelog.log.state import State
+from lakelog.spark.exchange import Place, finish, pieces_of, replay_in_partitions, to_table
+from lakelog.spark.footers import Footers, read_footers, spark_path
+from lakelog.spark.ship import ship
+from lakelog.spark.state_rows import read_base
+from lakelog.spark.strategy import AUTO, BROADCAST, POLARS, Choice, Sizes, choose
+from lakelog.table import Table
+from lakelog.table import open as open_table
+
+VERIFIED_ROWS = 1_000_000
+"""Rows of a checkpoint up to which it is looked through for repeated files without being asked."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A version's state on Spark, and how it comes about.
+
+    Attributes:
+        frame: The state; see `replay`.
+        version: The version.
+        choice: The strategy, and why.
+        sizes: What there was to replay.
+        files: Files of the log that the state rests on, relative to the table root.
+        warnings: What was found wrong on the way and how it was avoided, one sentence each.
+    """
+
+    frame: Any = field(repr=False)
+    version: int
+    choice: Choice
+    sizes: Sizes
+    files: tuple[str, ...] = field(default=(), repr=False)
+    warnings: tuple[str, ...] = ()
+
+    def explain(self) -> str:
+        """The strategy and its reason, in one line."""
+        return f"version {self.version} by {self.choice}"
+
+    def __str__(self) -> str:
+        return self.explain()
+
+
+def replay(
+    spark: Any,
+    table: Table | str | os.PathLike[str],
+    version: int | None = None,
+    strategy: str = AUTO,
+    *,
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    verify: bool | None = None,
+) -> Any:
+    """A version's state as a Spark DataFrame.
+
+    Args:
+        spark: The session, classic or Connect.
+        table: The table, or its location.
+        version: The version; None is the latest.
+        strategy: ``broadcast``, ``hash``, ``polars``, or ``auto``; see `lakelog.spark.strategy`.
+        columns: Flattened columns wanted, in order; None is all of them. With ``broadcast``, what a
+            query leaves out costs nothing anyway.
+        storage_options: Passed to the fsspec filesystem: of the location, and, for ``hash``, on the
+            executors.
+        verify: Whether the checkpoint is looked through for repeated files before anything is
+            handed out: a part that was copied over another. None does so for up to a million rows,
+            and where two files look alike. ``hash`` and ``polars`` always do.
+
+    Returns:
+        A lazy DataFrame with the columns of ``schemas/actions.json``: what
+        `lakelog.log.snapshot.Snapshot.iter_state` gives, in no order. Paths are percent-decoded,
+        and ``dataChange`` is false. A query over it fails where a file of the checkpoint turns out
+        to be gone or damaged. The strategy is written to the program's log (``replay.planned``);
+        `plan_replay` gives it.
+
+    Raises:
+        InvalidInputError: There is no such strategy or column, or the strategy cannot serve here.
+        TableNotFoundError: There is no table.
+        VersionNotFoundError: The version cannot be rebuilt.
+        UnsupportedFeatureError: The table needs what lakelog does not honour.
+        CorruptionError: The log is damaged, and nothing sound stands behind the damage.
+
+    Memory: on the driver the commits above the checkpoint, decoded, and one footer a file; with
+    ``polars`` the state; with ``hash`` footers alone.
+    """
+    return plan_replay(
+        spark,
+        table,
+        version,
+        strategy,
+        columns=columns,
+        storage_options=storage_options,
+        verify=verify,
+    ).frame
+
+
+def plan_replay(
+    spark: Any,
+    table: Table | str | os.PathLike[str],
+    version: int | None = None,
+    strategy: str = AUTO,
+    *,
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    verify: bool | None = None,
+) -> Replay:
+    """As `replay`, with how it comes about."""
+    wanted = _known(columns)
+    opened = table if isinstance(table, Table) else open_table(table, storage_options, upkeep=False)
+    ship(spark)
+    snapshot = Snapshot.open(opened.log, version)
+    return snapshot.read_state(
+        lambda state: replay_state(
+            spark, state, strategy, wanted, storage_options=storage_options, verify=verify
+        )
+    )
+
+
+def replay_state(
+    spark: Any,
+    state: State,
+    strategy: str,
+    columns: Sequence[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    verify: bool | None = None,
+) -> Replay:
+    """One state on Spark; see `plan_replay`. Damage to the checkpoint is raised, not passed over.
+
+    Args:
+        spark: The session.
+        state: The state.
+        strategy: As `replay`.
+        columns: Flattened columns wanted, in order.
+        storage_options: As `replay`.
+        verify: As `replay`.
+    """
+    state.ensure_readable()
+    log = state.log
+    footers = read_footers(state)
+    paths = [spark_path(log.table, path) for path in footers.paths]
+    sizes = _sizes(state, footers, paths)
+    choice = choose(sizes, strategy)
+    telemetry.event(
+        "replay.planned",
+        path=log.table,
+        version=state.version,
+        strategy=choice.strategy,
+        reason=choice.reason,
+    )
+    if choice.strategy == POLARS:
+        parts = [frame_of(spark, list(iter_state(state, columns)), columns)]
+    else:
+        parts = [frame_of(spark, list(_meta(state, columns)), columns)]
+        if choice.strategy == BROADCAST:
+            _verify(state, footers, verify)
+            known = [path for path in paths if path is not None]
+            parts += _broadcast(spark, state, footers, known, columns)
+        else:
+            place = Place.of(log.table, storage_options, log.dialect.name)
+            pieces = pieces_of(state, footers.paths)
+            parts.append(replay_in_partitions(spark, place, pieces, columns, choice, state.meta))
+    frame = parts[0]
+    for part in parts[1:]:
+        frame = frame.unionByName(part)
+    base = () if state.base is None else state.base.files
+    commits = (commit.path for commit in state.segment.commits)
+    return Replay(frame, state.version, choice, sizes, (*base, *commits), state.notes)
+
+
+def frame_of(spark: Any, frames: Sequence[pl.DataFrame], columns: Sequence[str]) -> Any:
+    """Frames of flattened columns as one DataFrame; memory: them, three times over."""
+    from pyspark.sql.types import StructType
+
+    known = {f.name: f for f in contract.load("actions").fields}
+    fields = tuple(contract.Field(name, known[name].type) for name in columns)
+    schema = StructType.fromJson(contract.to_json(contract.Struct(fields)))
+    whole = pl.concat([actions.empty(columns), *frames])
+    return spark.createDataFrame(to_table(whole), schema=schema)
+
+
+def _known(columns: Sequence[str] | None) -> tuple[str, ...]:
+    every = tuple(actions.schema())
+    if columns is None:
+        return every
+    unknown = [name for name in columns if name not in every]
+    if unknown or not columns or len(set(columns)) < len(columns):
+        raise InvalidInputError(
+            "there is no such column of the flattened schema, or it is named twice",
+            found=", ".join(unknown or columns),
+            expected="names of schemas/actions.json, each once",
+        )
+    return tuple(columns)
+
+
+def _sizes(state: State, footers: Footers, paths: Sequence[str | None]) -> Sizes:
+    checkpoint = state.segment.checkpoint
+    obstacle = footers.obstacle
+    if obstacle is None and None in paths:
+        obstacle = "Spark has no way to its files, or would pass over their names"
+    if obstacle is None and checkpoint is not None and not paths:
+        obstacle = "it has no Parquet files"
+    tail = sum(c.size_bytes for c in state.segment.commits)
+    layout = checkpoint.layout if checkpoint is not None else None
+    return Sizes(footers.rows, footers.size_bytes, tail, layout, obstacle)
+
+
+def _verify(state: State, footers: Footers, verify: bool | None) -> None:
+    """Look for repeated files; raises `CheckpointCorruptionError`."""
+    wanted = footers.may_repeat or footers.rows <= VERIFIED_ROWS if verify is None else verify
+    if wanted or footers.may_repeat:
+        _ = state.base_is_unique
+
+
+def _meta(state: State, columns: Sequence[str]) -> Sequence[pl.DataFrame]:
+    """Rows that are no file actions, as `iter_state` has them."""
+    meta = state.meta
+    kinds = {kind: meta.filter(pl.col("actionType") == kind) for kind in CHECKPOINT_META}
+    kinds["domainMetadata"] = live_domains(meta)
+    return [actions.conform(rows, columns) for rows in kinds.values() if rows.height]
+
+
+def _broadcast(
+    spark: Any, state: State, footers: Footers, paths: Sequence[str], columns: Sequence[str]
+) -> list[Any]:
+    """The checkpoint's rows of which the commits above do not speak, then the commits' own."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
+
+    format_ = state.log.dialect.name
+    registry = registry_of_meta(state.meta) if format_ == "indextables" else {}
+    wanted = tuple(dict.fromkeys((*columns, "actionType", *actions.KEY)))
+    base = read_base(spark, paths, footers, wanted, format=format_, registry=registry)
+    keys = state.layers.keys().unique()
+    if keys.height:
+        names = {name: f"gone_{name}" for name in actions.KEY}
+        gone = F.broadcast(frame_of(spark, [keys], actions.KEY).withColumnsRenamed(names))
+        same_vector = F.col("dvId").eqNullSafe(F.col(names["dvId"]))
+        same = (F.col("path") == F.col(names["path"])) & same_vector
+        base = base.join(gone, same, "left_anti")
+    live = (state.layers.live(kind) for kind in actions.FILE_ACTIONS)
+    frames = [
+        actions.conform(finish(_resolved(state, rows), format_), columns)
+        for rows in live
+        if rows.height
+    ]
+    return [base.select(*columns), frame_of(spark, frames, columns)]
+
+
+def _resolved(state: State, rows: pl.DataFrame) -> pl.DataFrame:
+    return state.log.dialect.resolve_references(rows, state.meta)

@@ -1,0 +1,155 @@
+"""How a table's state comes to be a Spark DataFrame: chosen from sizes alone. Pure.
+
+==============  ====================================================================================
+strategy        what happens
+==============  ====================================================================================
+``broadcast``   Spark reads the checkpoint's Parquet itself, with only the columns that a query
+                needs. The driver replays the commits above it; their files' identities go to every
+                task, which leaves out the checkpoint's rows that they speak of.
+``hash``        Executors decode the checkpoint's files and the commits with lakelog's own readers;
+                rows meet by a hash of their path and are reconciled there with Polars.
+``polars``      The driver replays everything, and hands the rows to Spark.
+==============  ====================================================================================
+
+``auto`` takes ``polars`` for what one machine does sooner than Spark starts its tasks, else
+``broadcast`` where the commits above the checkpoint fit a broadcast, else ``hash``, which has no
+bound. What Spark cannot read as lakelog does (an *obstacle*) leaves ``polars`` and ``hash``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakelog.errors import InvalidInputError
+
+AUTO = "auto"
+BROADCAST = "broadcast"
+HASH = "hash"
+POLARS = "polars"
+STRATEGIES = (BROADCAST, HASH, POLARS)
+
+FEW_ROWS = 100_000
+"""Rows up to which the driver alone is quickest, whatever the layout."""
+
+MOST_ROWS_OF_DRIVER = 1_000_000
+"""Rows up to which the driver alone is still better than a shuffle; it holds all of them."""
+
+MOST_TAIL_ROWS = 2_000_000
+"""File actions above the checkpoint that still go to every task."""
+
+MOST_TAIL_BYTES = 512 << 20
+"""Text of commits above the checkpoint that the driver still decodes."""
+
+PARTITION_ROWS = 250_000
+"""Rows that one task reconciles, about; some 300 MB with all columns."""
+
+_LEAST_PARTITIONS = 2
+_MOST_PARTITIONS = 20_000
+_TEXT_OF_ACTION = 300  # bytes of a commit's text, about
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What there is to replay.
+
+    Attributes:
+        base_rows: Rows of the checkpoint, by its footers; an estimate where it has none.
+        base_bytes: Length of its files.
+        tail_bytes: Text of the commits above it, as listed.
+        layout: Layout of the checkpoint; None where replay starts from nothing.
+        obstacle: Why Spark cannot read the checkpoint as lakelog does, in a few words; None where
+            it can.
+    """
+
+    base_rows: int = 0
+    base_bytes: int = 0
+    tail_bytes: int = 0
+    layout: str | None = None
+    obstacle: str | None = None
+
+    @property
+    def tail_rows(self) -> int:
+        """File actions above the checkpoint, about."""
+        return self.tail_bytes // _TEXT_OF_ACTION
+
+    @property
+    def rows(self) -> int:
+        """Rows in all, about."""
+        return self.base_rows + self.tail_rows
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A strategy, and why it was taken.
+
+    Attributes:
+        strategy: One of `STRATEGIES`.
+        reason: Why, as half a sentence.
+        partitions: Partitions that rows are dealt to, for ``hash``; 0 for the others.
+    """
+
+    strategy: str
+    reason: str
+    partitions: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.strategy}: {self.reason}"
+
+
+def choose(sizes: Sizes, asked: str = AUTO) -> Choice:
+    """The strategy for what there is to replay.
+
+    Args:
+        sizes: It.
+        asked: One of `STRATEGIES`, or ``auto``.
+
+    Raises:
+        InvalidInputError: There is no such strategy, or it cannot serve here.
+
+    >>> print(choose(Sizes(base_rows=5_000_000, tail_bytes=3_000_000, layout="classic")))
+    broadcast: 5,000,000 rows in a checkpoint (classic), some 10,000 above it
+    """
+    partitions = count_partitions(sizes.rows)
+    if asked != AUTO:
+        if asked not in STRATEGIES:
+            raise InvalidInputError(
+                "there is no such strategy of replay",
+                expected=", ".join((AUTO, *STRATEGIES)),
+                found=asked,
+            )
+        obstacle = "there is no checkpoint" if sizes.layout is None else sizes.obstacle
+        if asked == BROADCAST and obstacle is not None:
+            raise InvalidInputError(
+                f"Spark cannot read the checkpoint itself: {obstacle}",
+                expected=f"{HASH}, {POLARS}",
+                found=asked,
+                hint="leave the strategy out",
+            )
+        return Choice(asked, "it was asked for", partitions if asked == HASH else 0)
+    told = _told(sizes)
+    tail_fits = sizes.tail_rows <= MOST_TAIL_ROWS and sizes.tail_bytes <= MOST_TAIL_BYTES
+    if sizes.rows <= FEW_ROWS:
+        return Choice(POLARS, f"{told}: the driver alone is quickest")
+    if sizes.layout is not None and sizes.obstacle is None and tail_fits:
+        return Choice(BROADCAST, told)
+    if sizes.layout is None:
+        why = f"{told}, and no checkpoint"
+    elif sizes.obstacle is not None:
+        why = f"{told}; {sizes.obstacle}"
+    else:
+        why = f"{told}, too many to send to every task"
+    if sizes.rows <= MOST_ROWS_OF_DRIVER:
+        return Choice(POLARS, why)
+    return Choice(HASH, why, partitions)
+
+
+def count_partitions(rows: int) -> int:
+    """Into how many partitions so many rows are dealt."""
+    return max(_LEAST_PARTITIONS, min(_MOST_PARTITIONS, -(-rows // PARTITION_ROWS)))
+
+
+def _told(sizes: Sizes) -> str:
+    above = f"some {sizes.tail_rows:,}"
+    if sizes.layout is None:
+        return f"{above} file actions in commits"
+    return f"{sizes.base_rows:,} rows in a checkpoint ({sizes.layout}), {above} above it"
