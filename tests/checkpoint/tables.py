@@ -51,7 +51,8 @@ class Kind:
         return self.layout
 
 
-_SMALL = CheckpointOptions(part_actions=3, max_file_bytes=1_500, compression="snappy")
+# A first part, one in the middle and a last: each more is as many more points for a fault.
+_SMALL = CheckpointOptions(part_actions=9, max_file_bytes=6_000, compression="snappy")
 _V2 = (("delta.checkpointPolicy", "v2"),)
 
 CLASSIC = Kind("classic", DELTA)
