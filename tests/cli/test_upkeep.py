@@ -128,7 +128,7 @@ def test_a_cleanup_goes_to_quarantine_and_back(lakelog: Any, orders: Path) -> No
     assert outcome.code == 0
     assert len(log_of(orders)) == len(before) - planned
     (held,) = rows(lakelog("undo", orders, "-o", "json").text)
-    assert held["files"] == planned
+    assert (held["files"], held["by"]) == (planned, "cleanup")
     assert f"lakelog undo {orders} {held['id']}" in outcome.text
     back = lakelog("undo", orders, held["id"], "-o", "json")
     assert back.code == 0

@@ -127,6 +127,7 @@ def test_a_broken_or_wrong_checkpoint_is_written_anew(
     # Nothing is lost: the broken one lies in quarantine.
     (kept,) = where.rglob(f".lakelog-quarantine/{report.quarantine}/*checkpoint*")
     assert kept.read_bytes() == broken
+    assert table.quarantines()["by"].to_list() == ["repair"]
     assert plan_of(table).is_sound
 
 

@@ -68,6 +68,7 @@ def test_quarantines_are_listed_until_they_are_purged(made: MadeLog) -> None:
     assert row["id"] == report.quarantine
     assert (row["files"], row["size_bytes"]) == (report.files.height, report.size_bytes)
     assert (row["oldest_version"], row["newest_version"]) == (0, 14)
+    assert row["by"] == "cleanup"
     made.clock.now_ms += 3 * DAY_MS
     table = made.table()
     assert table.purge_quarantines(dt.timedelta(days=4)).height == 0
@@ -138,7 +139,21 @@ def test_a_damaged_record_is_told_and_its_files_are_listed_still(made: MadeLog) 
     record.write_text("{torn")
     with pytest.raises(CorruptionError, match="by hand"):
         report.undo()
-    assert made.table().quarantines()["files"].to_list() == [report.files.height]
+    [row] = made.table().quarantines().iter_rows(named=True)
+    assert (row["files"], row["by"]) == (report.files.height, None)
+
+
+@pytest.mark.parametrize("text", ["[]", '{"files": []}', '{"by": 1}', None])
+def test_a_record_that_does_not_say_who_made_it_is_listed_without(
+    made: MadeLog, text: str | None
+) -> None:
+    report = quarantined(made)
+    record = made.folder / ".lakelog-quarantine" / str(report.quarantine) / "quarantine.json"
+    if text is None:
+        record.unlink()
+    else:
+        record.write_text(text)
+    assert made.table().quarantines()["by"].to_list() == [None]
 
 
 def test_a_record_names_its_files_before_the_first_is_moved(made: MadeLog) -> None:

@@ -228,7 +228,7 @@ def undo(
     limit: int | None,
     columns: str,
 ) -> int:
-    """Move what a cleanup put into quarantine back.
+    """Move what a cleanup or a repair put into quarantine back.
 
     Without an ID it lists the quarantines.
     """

@@ -250,7 +250,7 @@ class _Work:
         if entries:
             files = inventory(entries, log.dialect.name, folder)
             leading = pl.Series("leads", leads, dtype=pl.Boolean)
-            self._quarantine = Quarantine.begin(log, files.with_columns(leading))
+            self._quarantine = Quarantine.begin(log, files.with_columns(leading), "repair")
 
     def _set_aside(self, paths: Sequence[str]) -> None:
         if self._quarantine is not None and (errors := self._quarantine.take(paths)):

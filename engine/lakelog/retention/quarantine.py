@@ -18,6 +18,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Literal
 
 import orjson
 import polars as pl
@@ -53,14 +54,16 @@ QUARANTINES_SCHEMA = pl.Schema(
     {
         "id": pl.String(),
         "created": pl.Datetime("ms", "UTC"),
+        "by": pl.String(),
         "files": pl.Int64(),
         "size_bytes": pl.Int64(),
         "oldest_version": pl.Int64(),
         "newest_version": pl.Int64(),
     }
 )
-"""Columns of `quarantines`: ``files`` and ``size_bytes`` are of what still lies there; the versions
-are those of the commits among them."""
+"""Columns of `quarantines`: ``by`` is who made it, ``cleanup`` or ``repair``, and null where its
+record does not say (older ones do not) or cannot be read; ``files`` and ``size_bytes`` are of what
+still lies there; the versions are those of the commits among them."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +79,13 @@ class Quarantine:
     id: str
 
     @staticmethod
-    def begin(log: Log, files: pl.DataFrame) -> Quarantine:
+    def begin(log: Log, files: pl.DataFrame, by: Literal["cleanup", "repair"]) -> Quarantine:
         """Write the record of a new quarantine.
 
         Args:
             log: The log.
             files: What is to be moved: ``path``, ``kind``, ``version``, ``size_bytes``, ``leads``.
+            by: Who makes it.
 
         Raises:
             UnavailableError: The record could not be written; nothing was moved.
@@ -90,7 +94,8 @@ class Quarantine:
         at = dt.datetime.fromtimestamp(now_ms / 1000, dt.UTC)
         begun = Quarantine(log, f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}")
         columns = ("path", "kind", "version", "size_bytes", "leads")
-        record = {"id": begun.id, "createdMs": now_ms, "files": files.select(columns).to_dicts()}
+        held = files.select(columns).to_dicts()
+        record = {"id": begun.id, "createdMs": now_ms, "by": by, "files": held}
         try:
             log.store.put(f"{begun.folder}/{RECORD}", orjson.dumps(record))
         except OutcomeUnknownError as error:
@@ -222,18 +227,29 @@ def _back(files: pl.DataFrame) -> list[list[str]]:
 
 def quarantines(log: Log) -> pl.DataFrame:
     """The quarantines of a table, oldest first, in `QUARANTINES_SCHEMA`, without empty ones."""
-    return _described(_lying(log))
+    return _described(log, _lying(log))
 
 
-def _described(lying: Mapping[str, list[tuple[str, int]]]) -> pl.DataFrame:
+def _described(log: Log, lying: Mapping[str, list[tuple[str, int]]]) -> pl.DataFrame:
     rows = []
     for id_, entries in lying.items():
         created = dt.datetime.strptime(id_[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC)
         commits = [int(m[1]) for e in entries if (m := re.fullmatch(r"(\d{20})\.json", e[0]))]
         sizes = [size for _, size in entries]
         first, last = (min(commits), max(commits)) if commits else (None, None)
-        rows.append((id_, created, len(entries), sum(sizes), first, last))
-    return pl.DataFrame(sorted(rows), schema=QUARANTINES_SCHEMA, orient="row")
+        rows.append((id_, created, _maker(log, id_), len(entries), sum(sizes), first, last))
+    rows.sort(key=lambda row: row[0])
+    return pl.DataFrame(rows, schema=QUARANTINES_SCHEMA, orient="row")
+
+
+def _maker(log: Log, quarantine: str) -> str | None:
+    """Who made a quarantine, as its record says."""
+    try:
+        record = orjson.loads(log.store.read(f"{Quarantine(log, quarantine).folder}/{RECORD}"))
+    except (NotFoundError, orjson.JSONDecodeError):
+        return None
+    by = record.get("by") if isinstance(record, dict) else None
+    return by if isinstance(by, str) else None
 
 
 def _lying(log: Log) -> dict[str, list[tuple[str, int]]]:
@@ -275,7 +291,7 @@ def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
         raise InvalidInputError("an age is a time from 0", expected=">= 0", found=older_than_ms)
     before = dt.datetime.fromtimestamp((log.clock() - older_than_ms) / 1000, dt.UTC)
     lying = _lying(log)  # once: another purge or an undo may be at work
-    old = _described(lying).filter(pl.col("created") <= before)
+    old = _described(log, lying).filter(pl.col("created") <= before)
     for id_ in old["id"]:
         folder = Quarantine(log, id_).folder
         errors = log.store.delete_many([f"{folder}/{name}" for name, _ in lying[id_]])

@@ -46,7 +46,7 @@ class Removal:
         if not total:
             return
         if self._request.quarantine:
-            self.quarantine = Quarantine.begin(self._log, doomed)
+            self.quarantine = Quarantine.begin(self._log, doomed, "cleanup")
         sizes = dict(doomed.select("path", "size_bytes").iter_rows())
         for phase in phases(doomed):
             wanted = self._still_unnamed(phase) if _is_last(phase) else phase["path"].to_list()
