@@ -1,0 +1,214 @@
+"""The stream writer of the data source: each batch of a query is in the table exactly once.
+
+A batch and the fact that it was written are one commit: its transaction identifiers. Spark runs the
+last batch of a query once more after a restart; the identifier tells that it is there. Two of them
+are recorded, for a query is known by its checkpoint:
+
+- ``<app>``, the option ``txnAppId`` (default: the identifier of the query, which stands in its
+  checkpoint), with the number of the batch: what any other writer of the protocol records.
+- ``<app>@<query>`` with the same number, where ``txnAppId`` was given: which checkpoint that was.
+
+A checkpoint that was made anew begins again at batch 0. With the same ``txnAppId`` every batch up
+to the last one that the table knows would be taken for a repetition, and its rows lost in silence:
+so a batch of another checkpoint is refused, and so is one older than the last (a checkpoint that
+was restored from a copy), and the error says what to do.
+
+Both identifiers are state of the table: they outlive checkpoints and clean-up of the log. Where
+``delta.setTransactionRetentionDuration`` lets them expire, a query that rests for longer forgets.
+
+Source: Delta protocol, Transaction Identifiers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import polars as pl
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter
+from pyspark.sql.types import StructType
+
+from lakelog.commit.transaction import Transaction
+from lakelog.errors import InvalidInputError, StreamMismatchError
+from lakelog.log.snapshot import Snapshot
+from lakelog.spark.landing import Landed, discard, land, open_table, publish, unpacked
+from lakelog.spark.options import SourceOptions
+from lakelog.spark.source import readable
+from lakelog.spark.writing import Message, landed_of, task_number, write_plan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+QUERY_PROPERTY = "sql.streaming.queryId"
+"""The local property of a task that names its streaming query: the ``id`` of the checkpoint."""
+
+
+def own_id(app: str, query: str) -> str:
+    """The identifier under which a query records its batches beside `app`."""
+    return f"{app}@{query}"
+
+
+def is_repetition(recorded: Mapping[str, int], app: str, query: str, batch: int, path: str) -> bool:
+    """Whether the table holds a query's batch already.
+
+    Args:
+        recorded: The table's last version of each application.
+        app: The application that the query writes for; `query` itself where none was given.
+        query: The query, by the identifier in its checkpoint.
+        batch: Number of the batch.
+        path: The table, for messages.
+
+    Raises:
+        StreamMismatchError: The application's batches are another checkpoint's, or the query's
+            numbers went backwards, so that nobody can tell what the batch holds that the table does
+            not.
+    """
+    last = recorded.get(app)
+    mine = last if app == query else recorded.get(own_id(app, query))
+    if last is not None and (mine is None or mine < last):
+        raise StreamMismatchError(
+            f"batch {batch} is of another checkpoint than the table's last batch under txnAppId "
+            f"{app!r}: it would be taken for a repetition, or repeat rows",
+            path=path,
+            expected=f"the query that wrote batch {last}",
+            found=f"query {query}",
+            hint="go on with the old checkpoint; or, if the new one is meant to be, give it another"
+            " txnAppId, and see that its source does not begin before where the old one ended",
+        )
+    if last is None or batch > last:
+        return False
+    if batch == last:
+        return True
+    raise StreamMismatchError(
+        f"batch {batch} is older than the last one that the query wrote: its checkpoint was set "
+        "back, or another driver runs the same query",
+        path=path,
+        expected=f"batch {last}, once more, or a later one",
+        found=f"batch {batch} of query {query}",
+        hint="see that one driver runs the query, and that its checkpoint is the latest; if that is"
+        " lost, begin a new one with a txnAppId of its own, from where the table ends",
+    )
+
+
+def query_of_task() -> str | None:
+    """The streaming query whose task runs here."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(QUERY_PROPERTY)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """Writes each batch of a query as one commit. Spark makes one for the tasks of a batch, and
+    another to commit it.
+
+    Args:
+        options: What was asked for.
+        schema: The dataframe's schema.
+        overwrite: Whether a batch takes the place of what is there (output mode ``complete``).
+
+    Raises:
+        LakelogError: The table cannot be written, or not with this dataframe.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
+        snapshot = open_table(options).snapshot()
+        self.options = options
+        self.overwrite = overwrite
+        self.version = snapshot.version
+        self.plan = write_plan(snapshot, options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        """In a task: write its rows to files of its own."""
+        adds = land(self.plan, iterator, task_number())
+        return Message(Landed(self.version, adds, query_of_task()))
+
+    @readable
+    def commit(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """On the driver, after all tasks of a batch: one transaction with all their files.
+
+        Raises:
+            StreamMismatchError: The batch is not one that comes next; see the module.
+            ConflictError: Another commit took away what this one rests on; nothing was written.
+            CommitOutcomeUnknown: It may have been written; the batch, run again, will tell.
+        """
+        landed = landed_of(messages)
+        if not landed:
+            return  # no task, no rows: run again, the batch would have none either
+        adds = unpacked(landed)
+        version = min(each.version for each in landed)
+        table = open_table(self.options)
+        query = self._query(landed)
+        app = self.options.get("txnAppId", query)
+        snapshot = table.snapshot()
+        try:
+            repeated = is_repetition(_recorded(snapshot), app, query, batchId, table.path)
+        except StreamMismatchError:
+            discard(table, [adds], version)
+            raise
+        if repeated:
+            discard(table, [adds], version)
+            return
+
+        def fill(tx: Transaction) -> pl.DataFrame:
+            if app != query:
+                tx.set_txn(appId=own_id(app, query), version=batchId)
+            if self.overwrite:
+                tx.remove(tx.read())
+            return pl.DataFrame()
+
+        mode = "Complete" if self.overwrite else "Append"
+        tx = publish(
+            table,
+            adds,
+            version=version,
+            fill=fill,
+            app_id=app,
+            app_version=batchId,
+            operation="STREAMING UPDATE",
+            parameters={"outputMode": mode, "queryId": query, "epochId": str(batchId)},
+            user_metadata=self.options.get("userMetadata"),
+        )
+        if tx.duplicate:
+            # Somebody was faster: this very batch of this query, or an error.
+            is_repetition(_recorded(table.snapshot()), app, query, batchId, table.path)
+
+    def _query(self, landed: list[Landed]) -> str:
+        for each in landed:
+            if each.query is not None:
+                return each.query
+        raise InvalidInputError(
+            "the tasks of the batch do not say which query they are of",
+            path=self.options.path,
+            expected=QUERY_PROPERTY,
+            hint="write with writeStream; in foreachBatch use a batch write with txnAppId and "
+            "txnVersion",
+        )
+
+    @readable
+    def abort(
+        self,
+        messages: list[Message | None],
+        batchId: int,  # noqa: ARG002, N803 - Spark's
+    ) -> None:
+        """On the driver, after a task of a batch failed for good, or `commit` did; as
+        `lakelog.spark.writing.BatchWriter.abort`.
+        """
+        landed = landed_of(messages)
+        if None in messages and landed:
+            version = min(each.version for each in landed)
+            discard(open_table(self.options), [unpacked(landed)], version)
+
+
+def _recorded(snapshot: Snapshot) -> dict[str, int]:
+    """The last version of each application that still counts."""
+    rows = snapshot.transactions().filter(~pl.col("expired")).collect()
+    return dict(zip(rows["appId"], rows["txnVersion"], strict=True))
+
+
+def stream_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> StreamWriter:
+    """The writer of a query's batches.
+
+    Raises:
+        LakelogError: As `StreamWriter`.
+    """
+    return StreamWriter(options, schema, overwrite)

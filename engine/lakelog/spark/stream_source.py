@@ -1,0 +1,172 @@
+"""The stream reader of the data source: rows in the order in which commits added them.
+
+Spark keeps one on the driver for as long as a query runs; it says how far each batch goes
+(`lakelog.spark.backlog`) and shares its files out. Those of the tasks know nothing but their share.
+The schema of a stream is the one that the table had when the query was started.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from lakelog.errors import InvalidInputError, LakelogError
+from lakelog.spark.backlog import Backlog, Limit
+from lakelog.spark.offsets import Offset
+from lakelog.spark.options import SourceOptions
+from lakelog.spark.reading import Share, open_table, share_files, unpack
+from lakelog.spark.source import readable
+from lakelog.spark.types import arrow_schema, check_asked, fit, spark_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lakelog.data.files import ReadPlan
+
+FILES_PER_TRIGGER = 1000
+"""Most files of a batch where no option says otherwise, as in Delta's source."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Gives the rows that commits add to a table, each once. Looks at nothing before it is asked.
+
+    Args:
+        options: What was asked for.
+        schema: Columns wanted.
+        tasks: How many tasks the session runs at a time.
+
+    Memory: on the driver, paths and partition values of a batch, and of the version that the stream
+    begins with; in a task, its share of them and a batch of rows.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType, tasks: int) -> None:
+        self._options = options
+        self._schema = schema
+        self._tasks = tasks
+        self._arrow = arrow_schema(schema)
+        self._last: int | None = None
+
+    @cached_property
+    def _backlog(self) -> Backlog:
+        options = self._options
+        return Backlog(
+            open_table(options),
+            skip_change_commits=options.get("skipChangeCommits", False),
+            fail_on_data_loss=options.get("failOnDataLoss", True),
+        )
+
+    @cached_property
+    def _plan(self) -> ReadPlan:
+        from lakelog.data.files import ReadPlan
+
+        snapshot = self._backlog.snapshot
+        check_asked(self._schema, spark_schema(snapshot.schema, self._schema.names))
+        return ReadPlan.of(snapshot, self._schema.names, self._options.storage_options)
+
+    # --- on the driver -----------------------------------------------------------------------
+
+    @readable
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
+        """Where a query without a checkpoint begins: with what the table holds, or where the
+        options say.
+
+        Raises:
+            InvalidInputError: ``startingVersion`` is no version.
+            VersionNotFoundError: It is still to come.
+        """
+        version, time = (self._options.get(f"starting{what}") for what in ("Version", "Timestamp"))
+        if time is not None:
+            return self._backlog.from_time(time).as_json()
+        if version is None:
+            return self._backlog.beginning().as_json()
+        if version.strip().lower() == "latest":
+            return self._backlog.from_now().as_json()
+        if not (version.strip().isascii() and version.strip().isdigit()):
+            raise InvalidInputError(
+                "option startingVersion is malformed",
+                expected="a version, or latest",
+                found=version,
+            )
+        return self._backlog.from_version(int(version)).as_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
+        """How much a batch holds, by the options; `FILES_PER_TRIGGER` files without them."""
+        files, size_bytes = (
+            self._options.get(f"max{what}PerTrigger") for what in ("Files", "Bytes")
+        )
+        if files is None and size_bytes is not None:
+            return ReadMaxBytes(size_bytes)
+        return ReadMaxFiles(files or FILES_PER_TRIGGER)
+
+    @readable
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
+        """From here on, what is committed later is left for another run."""
+        self._last = open_table(self._options).version()
+
+    @readable
+    def latestOffset(  # noqa: N802 - Spark's
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """Where the batch ends that begins at `start`; errors as `Backlog.advance`."""
+        return self._backlog.advance(Offset.of(start), self._limit(limit), self._last).as_json()
+
+    def _limit(self, limit: ReadLimit) -> Limit:
+        match limit:
+            case ReadAllAvailable():
+                return Limit()
+            case ReadMaxBytes(size_bytes):
+                return Limit(size_bytes=size_bytes)
+            case ReadMaxFiles(files):
+                # Spark carries one limit; both hold where both were given.
+                return Limit(files, self._options.get("maxBytesPerTrigger"))
+        raise InvalidInputError("the limit of a batch is of another kind", found=repr(limit))
+
+    @readable
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Share]:
+        """The files between two offsets, packed into shares; errors as `Backlog.files`."""
+        files = self._backlog.files(Offset.of(start), Offset.of(end))
+        plan = self._plan
+        return [Share((plan, share.value)) for share in share_files(files, self._tasks)]
+
+    # --- in a task ---------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Rows of one share, exactly as Spark wants them."""
+        from lakelog.data.read import read_files
+
+        plan, share = partition.value
+        try:
+            for batch in read_files(plan, unpack(share)):
+                yield fit(batch, self._arrow)
+        except LakelogError as error:
+            raise error.with_traceback(None) from None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a task needs: nothing of the log, and no options."""
+        return {"_arrow": self._arrow}
+
+
+def stream_reader(
+    options: SourceOptions, schema: StructType, parallelism: int | None
+) -> StreamReader:
+    """The reader of a stream.
+
+    Args:
+        options: Those of a stream.
+        schema: Columns wanted.
+        parallelism: How many tasks the session runs at a time; None where nobody said.
+    """
+    tasks = options.get("parallelism", parallelism) or os.cpu_count() or 1
+    return StreamReader(options, schema, tasks)

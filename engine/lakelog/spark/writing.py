@@ -1,0 +1,210 @@
+"""The batch writer of the data source: ``append``, ``overwrite``, and ``replaceWhere``.
+
+Tasks write data files and tell the driver of them; the driver commits them at once, see `landing`.
+The transaction rests on the version that was the latest when the write was planned: what an
+overwrite removes is what that version held, and what others committed since is checked for
+conflicts, so two overwrites at once never leave the rows of both.
+
+``replaceWhere`` takes away the rows for which it is true. Where files hold other rows too, these
+are copied on the driver: made for partition columns, or for few files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from lakelog.commit.features import is_active
+from lakelog.commit.transaction import Transaction
+from lakelog.data.append import require_all
+from lakelog.data.conform import Conform, Rows
+from lakelog.data.files import ReadPlan
+from lakelog.data.read import read_files
+from lakelog.data.replace import find_replaced, keeping
+from lakelog.data.write import DataFileWriter, WritePlan
+from lakelog.errors import InvalidInputError, UnsupportedFeatureError
+from lakelog.log.snapshot import Snapshot
+from lakelog.spark.landing import Landed, discard, land, open_table, publish, unpacked
+from lakelog.spark.options import SourceOptions
+from lakelog.spark.source import readable
+from lakelog.spark.types import arrow_schema
+from lakelog.statistics.where import parse_where
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass
+class Message(WriterCommitMessage):  # type: ignore[misc]
+    """What a task tells the driver."""
+
+    landed: Landed
+
+
+def write_plan(snapshot: Snapshot, options: SourceOptions, schema: StructType) -> WritePlan:
+    """How the tasks write a dataframe's rows behind a version.
+
+    Args:
+        snapshot: The version.
+        options: ``targetFileBytes`` and ``compression``, where they were given.
+        schema: The dataframe's schema.
+
+    Raises:
+        UnsupportedFeatureError: The table asks of whoever writes rows what lakelog cannot do.
+        InvalidInputError: The dataframe's columns are not the table's.
+    """
+    plan = WritePlan.of(
+        snapshot,
+        options.storage_options,
+        target_file_bytes=options.get("targetFileBytes"),
+        compression=options.get("compression"),
+    )
+    # What columns alone can tell is told before the first task runs.
+    Conform(plan.schema.fields).table(arrow_schema(schema).empty_table())
+    return plan
+
+
+def task_number() -> int:
+    """Number of the task that runs here, for the names of its files."""
+    context = TaskContext.get()
+    return 0 if context is None else int(context.partitionId())
+
+
+def landed_of(messages: Sequence[Message | None]) -> list[Landed]:
+    """What the tasks that finished wrote."""
+    return [message.landed for message in messages if message is not None]
+
+
+class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """Writes one dataframe as one commit. Made on the driver, and pickled to its tasks.
+
+    Args:
+        options: What was asked for.
+        schema: The dataframe's schema.
+        overwrite: Whether it takes the place of what is there, or of the rows for which option
+            ``replaceWhere`` is true.
+
+    Raises:
+        LakelogError: The table cannot be written, or not with this dataframe: before any task runs.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
+        snapshot = open_table(options).snapshot()
+        self.options = options
+        self.overwrite = overwrite
+        self.version = snapshot.version
+        self.plan = write_plan(snapshot, options, schema)
+        if self._where is not None and not overwrite:
+            raise InvalidInputError(
+                "option replaceWhere replaces rows, and the write is to append",
+                path=options.path,
+                hint='write with .mode("overwrite")',
+            )
+
+    @property
+    def _where(self) -> pl.Expr | None:
+        text = self.options.get("replaceWhere")
+        return None if text is None else parse_where(text, self.plan.schema)
+
+    # --- in a task ---------------------------------------------------------------------------
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        """Write the task's rows to files of its own.
+
+        Raises:
+            InvalidInputError: A row does not satisfy ``replaceWhere``, or is not one of the table.
+        """
+        batches: Iterable[Rows] = iterator
+        where = self._where
+        if where is not None:
+            batches = (self._satisfying(batch, where) for batch in iterator)
+        return Message(Landed(self.version, land(self.plan, batches, task_number())))
+
+    def _satisfying(self, batch: pa.RecordBatch, where: pl.Expr) -> pa.Table:
+        rows = Conform(self.plan.schema.fields).table(batch)
+        require_all(rows, where)
+        return rows
+
+    # --- on the driver -----------------------------------------------------------------------
+
+    @readable
+    def commit(self, messages: list[Message | None]) -> None:
+        """After all tasks: one transaction with all their files.
+
+        Raises:
+            ConflictError: Another commit took away what this one rests on; nothing was written.
+            CommitOutcomeUnknown: It may have been written; nothing was deleted.
+        """
+        options = self.options
+        parameters = {
+            "mode": "Overwrite" if self.overwrite else "Append",
+            "partitionBy": list(self.plan.partition_columns),
+        }
+        if "replaceWhere" in options.values:
+            parameters["predicate"] = options.get("replaceWhere")
+        publish(
+            open_table(options),
+            unpacked(landed_of(messages)),
+            version=self.version,
+            fill=self._fill,
+            app_id=options.get("txnAppId"),
+            app_version=options.get("txnVersion"),
+            operation="WRITE",
+            parameters=parameters,
+            user_metadata=options.get("userMetadata"),
+        )
+
+    def _fill(self, tx: Transaction) -> pl.DataFrame:
+        if not self.overwrite:
+            return pl.DataFrame()
+        where, store = self._where, open_table(self.options).log.store
+        files = tx.read(where).collect()
+        replaced = find_replaced(tx.snapshot, files, where, self.plan.mapping, store)
+        tx.remove(replaced.files)
+        if where is None or not replaced.partly.height:
+            return pl.DataFrame()
+        return self._copied(tx.snapshot, replaced.partly, where)
+
+    def _copied(self, snapshot: Snapshot, files: pl.DataFrame, where: pl.Expr) -> pl.DataFrame:
+        """The rows of files that are replaced in part, and that stay, in new files."""
+        if is_active("changeDataFeed", snapshot.protocol, snapshot.metadata):
+            raise UnsupportedFeatureError(
+                "rows of the same files are to stay, and the table keeps its changes row by row",
+                path=snapshot.path,
+                expected="replaceWhere over partition columns alone",
+                found="delta.enableChangeDataFeed",
+                hint="replace whole partitions, or use lakelog.Table.overwrite, which records what "
+                "it deletes",
+            )
+        plan = ReadPlan.of(snapshot, storage_options=self.options.storage_options)
+        with DataFileWriter(self.plan) as writer:
+            for batch in read_files(plan, files, predicate=keeping(where)):
+                writer.write(batch)
+            return writer.finish()
+
+    @readable
+    def abort(self, messages: list[Message | None]) -> None:
+        """After a task failed for good, or `commit` did.
+
+        Deletes the files of the tasks that had finished, if no version of the log names them; but
+        only if one had not: else a commit may have been sent, and may still arrive.
+        """
+        if None in messages:
+            adds = unpacked(landed_of(messages))
+            discard(open_table(self.options), [adds], self.version)
+
+
+def batch_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> BatchWriter:
+    """The writer of a dataframe.
+
+    Raises:
+        InvalidInputError: The options do not go together.
+        LakelogError: As `BatchWriter`.
+    """
+    return BatchWriter(options, schema, overwrite)

@@ -1,0 +1,237 @@
+"""What a stream has still to read, offset by offset; no Spark yet."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog import (
+    InvalidInputError,
+    LakelogWarning,
+    LogGapError,
+    StreamMismatchError,
+    Table,
+    TableNotFoundError,
+    VersionNotFoundError,
+)
+from lakelog.spark.backlog import Backlog, Limit
+from lakelog.spark.offsets import Offset
+
+EVERYTHING = Limit()
+
+
+def new_table(where: Path, **kwargs: Any) -> Table:
+    return lakelog.create(where, {"id": pl.Int64, "day": pl.String}, upkeep=False, **kwargs)
+
+
+def add(table: Table, *names: str, remove: Sequence[str] = (), **fields: Any) -> int:
+    with table.transaction() as tx:
+        for number, name in enumerate(names):
+            tx.add(path=name, size=10, modificationTime=number, **fields)
+        for name in remove:
+            tx.remove(path=name, **fields)
+    assert tx.version is not None
+    return tx.version
+
+
+def read_all(backlog: Backlog, offset: Offset, limit: Limit) -> tuple[list[list[str]], Offset]:
+    """Batches of paths until there is nothing more, each planned twice, as after a restart."""
+    batches: list[list[str]] = []
+    while True:
+        end = backlog.advance(offset, limit)
+        if not offset < end:
+            return batches, offset
+        found = backlog.files(offset, end)
+        again = Backlog(backlog._table, skip_change_commits=backlog._skips)
+        assert again.files(Offset.of(offset.as_json()), Offset.of(end.as_json())).equals(found)
+        batches.append(found["path"].to_list())
+        offset = end
+
+
+def test_a_stream_reads_what_is_there_and_then_what_comes(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    add(table, "a", "b")
+    add(table, "c")
+    backlog = Backlog(table)
+    start = backlog.beginning()
+    assert start == Offset(table.snapshot().metadata.id or "", 2, 0, is_initial=True)
+    add(table, "d", "e", "f")
+    batches, end = read_all(backlog, start, Limit(files=2))
+    # By modification time and path first, then as the commit has them.
+    assert batches == [["a", "c"], ["b", "d"], ["e", "f"]]
+    assert end == start.next_version().next_version()
+    assert read_all(backlog, end, EVERYTHING) == ([], end)
+    assert read_all(backlog, start, EVERYTHING)[0] == [["a", "c", "b", "d", "e", "f"]]
+
+
+def test_bytes_limit_a_batch_and_the_first_file_is_always_in_it(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    add(table, *"abcde")
+    backlog = Backlog(table)
+    start = backlog.from_version(0)
+    assert read_all(backlog, start, Limit(size_bytes=20))[0] == [["a", "b"], ["c", "d"], ["e"]]
+    assert read_all(backlog, start, Limit(size_bytes=1))[0] == [[c] for c in "abcde"]
+    both = Limit(files=3, size_bytes=20)
+    assert read_all(backlog, start, both)[0] == [["a", "b"], ["c", "d"], ["e"]]
+
+
+def test_it_starts_where_it_is_told_to(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    for name in "abc":
+        add(table, name)
+    backlog = Backlog(table)
+    times = table.history().sort("version")["timestamp"].dt.epoch("ms").to_list()
+
+    def from_(offset: Offset) -> list[str]:
+        return [path for batch in read_all(backlog, offset, EVERYTHING)[0] for path in batch]
+
+    assert from_(backlog.from_version(2)) == ["b", "c"]
+    assert from_(backlog.from_version(4)) == []
+    assert from_(backlog.from_now()) == []
+    assert from_(backlog.from_time(times[2])) == ["b", "c"]
+    assert from_(backlog.from_time(times[2] + 1)) == ["c"]
+    assert from_(backlog.from_time(0)) == ["a", "b", "c"]
+    assert from_(backlog.from_time(times[3] + 10_000)) == []
+    with pytest.raises(VersionNotFoundError, match="cannot start at version 5"):
+        backlog.from_version(5)
+    # Nothing past the version that a run was to end with.
+    start = backlog.from_version(0)
+    end = backlog.advance(start, EVERYTHING, last=2)
+    assert backlog.files(start, end)["path"].to_list() == ["a", "b"]
+    assert backlog.advance(end, EVERYTHING, last=2) == end
+    initial = backlog.beginning()
+    assert backlog.advance(initial, EVERYTHING, last=2) == initial
+
+
+def test_commits_that_rearrange_files_say_nothing_about_rows(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    add(table, "a", "b")
+    add(table, "ab", remove=["a", "b"], dataChange=False)
+    add(table, "c")
+    backlog = Backlog(table)
+    assert read_all(backlog, backlog.from_version(0), EVERYTHING)[0] == [["a", "b", "c"]]
+
+
+def test_changed_rows_end_it_with_an_error_unless_it_is_told_to_pass_over_them(
+    tmp_path: Path,
+) -> None:
+    table = new_table(tmp_path)
+    add(table, "a")
+    add(table, "b")
+    changed = add(table, "a2", remove=["a"])
+    add(table, "c")
+    backlog = Backlog(table)
+    start = backlog.from_version(0)
+    end = backlog.advance(start, EVERYTHING)
+    assert backlog.files(start, end)["path"].to_list() == ["a", "b"], "what is before it is read"
+    with pytest.raises(StreamMismatchError, match=f"version {changed} .WRITE") as caught:
+        backlog.advance(end, EVERYTHING)
+    assert "skipChangeCommits" in str(caught.value)
+    patient = Backlog(table, skip_change_commits=True)
+    assert read_all(patient, start, Limit(files=1))[0] == [["a"], ["b"], ["c"]]
+    # The version that it begins with has no history.
+    assert read_all(backlog, backlog.beginning(), EVERYTHING)[0] == [["a2", "b", "c"]]
+
+
+def test_a_stream_reads_on_under_a_schema_that_only_grew_before_it_was_started(
+    tmp_path: Path,
+) -> None:
+    table = new_table(tmp_path)
+    add(table, "a")
+    running = Backlog(table)
+    start = running.from_version(0)
+    assert running.snapshot.version == 1
+    with table.transaction() as tx:
+        tx.set_metadata(schema={"id": pl.Int64, "day": pl.String, "more": pl.Int64})
+    add(table, "b")
+    end = running.advance(start, EVERYTHING)
+    with pytest.raises(StreamMismatchError, match="it has a column more") as caught:
+        running.advance(end, EVERYTHING)
+    assert caught.value.version == 2
+    restarted = Backlog(table)
+    assert read_all(restarted, end, EVERYTHING)[0] == [["b"]]
+    # The schemas before the one that it was started with are fewer columns, and can be read.
+    assert read_all(restarted, start, EVERYTHING)[0] == [["a", "b"]]
+
+
+def test_commits_that_were_cleaned_up_are_named_or_passed_over(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    for name in "abcd":
+        add(table, name)
+    table.checkpoint()
+    backlog = Backlog(table)
+    start = backlog.from_version(1)
+    for version in range(3):
+        (tmp_path / f"_delta_log/{version:020}.json").unlink()
+    with pytest.raises(VersionNotFoundError, match="commits 1 to 2 were cleaned up") as caught:
+        backlog.advance(start, EVERYTHING)
+    assert caught.value.found == "commit 3 is the first"
+    assert "failOnDataLoss" in str(caught.value)
+    careless = Backlog(table, fail_on_data_loss=False)
+    with pytest.warns(LakelogWarning, match="cleaned up"):
+        end = careless.advance(start, EVERYTHING)
+    with pytest.warns(LakelogWarning, match="cleaned up"):
+        assert careless.files(start, end)["path"].to_list() == ["c", "d"]
+    with pytest.raises(VersionNotFoundError, match="not yet read all"):
+        backlog.advance(Offset(start.table_id, 2, 0, is_initial=True), EVERYTHING)
+    (tmp_path / f"_delta_log/{3:020}.json").unlink()
+    (tmp_path / f"_delta_log/{4:020}.json").unlink()
+    with pytest.raises(VersionNotFoundError, match="commits 1 to the latest"):
+        Backlog(table).advance(start, EVERYTHING)
+
+
+def test_a_commit_that_is_missing_in_between_is_damage(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    for name in "abcd":
+        add(table, name)
+    backlog = Backlog(table)
+    start = backlog.from_version(1)
+    (tmp_path / f"_delta_log/{3:020}.json").unlink()
+    with pytest.raises(LogGapError):
+        backlog.advance(start, EVERYTHING)
+
+
+def test_an_offset_of_another_table_or_of_the_future_is_refused(tmp_path: Path) -> None:
+    table = new_table(tmp_path / "one")
+    backlog = Backlog(table)
+    with pytest.raises(StreamMismatchError, match="another table"):
+        backlog.advance(Offset("other", 0, 0), EVERYTHING)
+    with pytest.raises(StreamMismatchError, match="does not have"):
+        backlog.advance(backlog.from_version(0).next_version().next_version(), EVERYTHING)
+    with pytest.raises(InvalidInputError, match="does not know"):
+        Offset.of(backlog.beginning().as_json() | {"sourceVersion": 2})
+    with pytest.raises(TableNotFoundError):
+        lakelog.open(tmp_path / "none")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_however_it_is_cut_every_added_file_comes_once(tmp_path: Path, seed: int) -> None:
+    print(f"seed {seed}")  # noqa: T201
+    rng = random.Random(seed)
+    table = new_table(tmp_path)
+    expected: list[str] = []
+    begins = rng.randrange(8)
+    backlog, start = Backlog(table), None
+    for version in range(12):
+        if version == begins:
+            start = backlog.beginning()
+            expected = table.snapshot().files().collect()["path"].sort().to_list()
+        names = [f"{version}-{i}" for i in range(rng.randrange(4))]
+        rearranges = rng.random() < 0.2
+        if not names:
+            with table.transaction() as tx:
+                tx.set_txn(appId="x", version=version)
+            continue
+        add(table, *names, dataChange=not rearranges)
+        if not rearranges:
+            expected += names
+    assert start is not None
+    limit = Limit(rng.choice([None, 1, 2, 5]), rng.choice([None, 1, 25]))
+    batches, _ = read_all(backlog, start, limit)
+    assert sorted(p for batch in batches for p in batch) == sorted(expected)
