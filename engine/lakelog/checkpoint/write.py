@@ -132,11 +132,18 @@ def write_checkpoint(
                 else:
                     raise
         span.set(version=report.version, layout=report.layout, size_bytes=report.size_bytes)
-    _tell(log, report, job.plain_bytes)
+    tell_of(log, report, job.plain_bytes)
     return report
 
 
-def _tell(log: Log, report: CheckpointReport, plain_bytes: int) -> None:
+def tell_of(log: Log, report: CheckpointReport, plain_bytes: int) -> None:
+    """Write to the program's log, and to its metrics, what became of a checkpoint.
+
+    Args:
+        log: The table's log.
+        report: What became of it.
+        plain_bytes: Length of its columns before compression; 0 where that is not known.
+    """
     telemetry.event(
         "checkpoint.reused" if report.reused else "checkpoint.created",
         path=log.table,
@@ -177,7 +184,7 @@ class _Job:
     def run(self) -> CheckpointReport:
         with self._source(self.state) as source:
             plan = self._plan(source)
-            there = _checkpoints_there(self.log, plan)
+            there = checkpoints_there(self.log, plan)
             if not there:
                 return self._write(source, plan, ())
         return self._beside(plan, there)
@@ -498,7 +505,7 @@ class _Staging:
                     continue
                 try:
                     file = pq.ParquetFile(source, page_checksum_verification=True)
-                    differ = any(map(self.comparison.typed_copies_differ, _samples(file)))
+                    differ = any(map(self.comparison.typed_copies_differ, sample_statistics(file)))
                 except LakelogError:
                     raise
                 except (pa.ArrowException, OSError, ValueError) as cause:
@@ -575,14 +582,14 @@ def _abandon(writer: CheckpointWriter) -> None:
         writer.abandon()
 
 
-def _checkpoints_there(log: Log, plan: CheckpointPlan) -> list[Checkpoint]:
+def checkpoints_there(log: Log, plan: CheckpointPlan) -> list[Checkpoint]:
     """Complete checkpoints of the plan's version and layout, the best one first."""
     listing = log.list_since(plan.version)
     same = [c for c in listing.checkpoints if (c.version, c.layout) == (plan.version, plan.layout)]
     return same[::-1]
 
 
-def _samples(file: pq.ParquetFile) -> Iterator[pl.DataFrame]:
+def sample_statistics(file: pq.ParquetFile) -> Iterator[pl.DataFrame]:
     """Statistics in both forms, where a file has both: some rows of its first, middle and last row
     group. The typed ones are derived, and to parse all texts again would cost more than all else.
     """

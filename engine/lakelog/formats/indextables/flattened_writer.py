@@ -46,11 +46,13 @@ class FlattenedWriter:
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
-        self._schema = pa.schema([arrow_field(name) for name in actions.schema()])
+        self._schema = part_schema()
         plan = staging.plan
         count = max(1, plan.parts)
         self._parts = [
-            _ParquetPart(staging, _target(plan.version, number, count), number, count, self._schema)
+            ParquetPart(
+                staging, part_target(plan.version, number, count), number, count, self._schema
+            )
             for number in range(1, count + 1)
         ]
         self._kind: str | None = None
@@ -104,31 +106,9 @@ class FlattenedWriter:
             OutcomeUnknownError: A file may have been written.
             UnavailableError: One certainly was not.
         """
-        staging, plan = self._staging, self._staging.plan
         for part in self._parts:
             part.close()
-        data = tuple(staging.files)
-        more = {"parts": len(data)} if len(data) > 1 else {}
-        body = {
-            "version": plan.version,
-            "size": staging.num_adds,
-            **more,
-            "createdTime": plan.created_ms,
-            "numActions": staging.num_actions,
-            "sizeInBytes": staging.size_bytes,
-        }
-        pointer = staging.pointer(**more, format=_LAYOUT)
-        beside = staging.put(
-            f"{CHECKPOINT_FOLDER}/{plan.version:020d}.checkpoint.json", orjson.dumps(body)
-        )
-        checkpoint = Checkpoint(
-            plan.version,
-            _LAYOUT,
-            RANK[_LAYOUT],
-            tuple(file.path for file in data),
-            tuple(file.size_bytes for file in data),
-        )
-        return StagedCheckpoint(checkpoint, (beside, *data), pointer)
+        return stage_parts(self._staging)
 
     def abandon(self) -> None:
         """Delete what was written, as far as the store lets us."""
@@ -146,13 +126,51 @@ class FlattenedWriter:
         return [rows.filter(pl.Series(numbers == number)) for number in range(count)]
 
 
-def _target(version: int, number: int, count: int) -> str:
+def part_schema() -> pa.Schema:
+    """Schema of a flattened file."""
+    return pa.schema([arrow_field(name) for name in actions.schema()])
+
+
+def stage_parts(staging: Staging) -> StagedCheckpoint:
+    """The checkpoint of parts that are whole, in order; writes the metadata beside them.
+
+    Raises:
+        OutcomeUnknownError: It may have been written.
+        UnavailableError: It certainly was not.
+    """
+    plan = staging.plan
+    data = tuple(staging.files)
+    more = {"parts": len(data)} if len(data) > 1 else {}
+    body = {
+        "version": plan.version,
+        "size": staging.num_adds,
+        **more,
+        "createdTime": plan.created_ms,
+        "numActions": staging.num_actions,
+        "sizeInBytes": staging.size_bytes,
+    }
+    pointer = staging.pointer(**more, format=_LAYOUT)
+    beside = staging.put(
+        f"{CHECKPOINT_FOLDER}/{plan.version:020d}.checkpoint.json", orjson.dumps(body)
+    )
+    checkpoint = Checkpoint(
+        plan.version,
+        _LAYOUT,
+        RANK[_LAYOUT],
+        tuple(file.path for file in data),
+        tuple(file.size_bytes for file in data),
+    )
+    return StagedCheckpoint(checkpoint, (beside, *data), pointer)
+
+
+def part_target(version: int, number: int, count: int) -> str:
+    """Where part `number` of `count`, counted from 1, is to stand."""
     stem = f"{CHECKPOINT_FOLDER}/{version:020d}.checkpoint"
     return f"{stem}.parquet" if count == 1 else f"{stem}.{number:010d}.{count:010d}.parquet"
 
 
 @dataclass(eq=False)
-class _ParquetPart:
+class ParquetPart:
     """A Parquet file that grows by row groups."""
 
     staging: Staging
