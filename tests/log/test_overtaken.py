@@ -147,6 +147,12 @@ def checkpoint(table: Table, made: Made) -> None:
     keepers.check(lakelog.open(table.path).snapshot(), table.format)
 
 
+def verify(table: Table, _made: Made) -> None:
+    report = table.verify()
+    assert report.verdict in {"proved", "unprovable"}
+    assert "damaged" not in (report.reason or "")
+
+
 def cleanup(table: Table, _made: Made) -> None:
     report: Any = table.cleanup(plan=False, retention=0, checkpoint_retention=0, force=True)
     assert not report.errors
@@ -164,6 +170,7 @@ def vacuum(table: Table, _made: Made) -> None:
         (actions, 1),
         (blame, 2),
         (checkpoint, 2),
+        (verify, 1),
         (cleanup, 4),
         (vacuum, 2),
     ],

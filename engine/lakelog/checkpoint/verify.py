@@ -49,12 +49,12 @@ from lakelog.errors import (
     TableNotFoundError,
     VersionNotFoundError,
 )
-from lakelog.formats.base import STRUCT_STATISTICS, Checkpoint
+from lakelog.formats.base import STRUCT_STATISTICS, Checkpoint, LogListing
 from lakelog.formats.digest import Digest
 from lakelog.log.context import Log
 from lakelog.log.display import table_html, table_text
 from lakelog.log.files import file_columns, tombstone_columns
-from lakelog.log.opening import fall_back, table_ids
+from lakelog.log.opening import MOST_LOOKS, fall_back, log_paths, table_ids
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import State
 
@@ -169,7 +169,8 @@ def _counts(held: Digest) -> str:
 def verify_checkpoint(
     log: Log, version: int | None = None, *, memory_limit: int | None = None
 ) -> VerifyReport:
-    """Prove the checkpoint that readers use for a version.
+    """Prove the checkpoint that readers use for a version. Where cleanup takes files away
+    meanwhile, what is left is looked at again.
 
     Args:
         log: The table's log.
@@ -182,7 +183,18 @@ def verify_checkpoint(
         UnsupportedFeatureError: The table needs what lakelog does not honour.
         UnavailableError: The store failed.
     """
-    listing = log.list_all()
+    looks = 0
+    while True:
+        listing = log.list_all()
+        looks += 1
+        report = verify_one(log, _in_use(log, listing, version), memory_limit)
+        if report.verdict in {"proved", "wrong"} or looks == MOST_LOOKS:
+            return report
+        if log_paths(log.list_all()).issuperset(log_paths(listing)):
+            return report
+
+
+def _in_use(log: Log, listing: LogListing, version: int | None) -> Checkpoint:
     there = [c for c in listing.checkpoints if version is None or c.version == version]
     if not there:
         raise NotFoundError(
@@ -193,7 +205,7 @@ def verify_checkpoint(
             or None,
             hint="write one with checkpoint()",
         )
-    return verify_one(log, there[-1], memory_limit)
+    return there[-1]
 
 
 def verify_one(

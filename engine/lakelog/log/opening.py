@@ -65,14 +65,19 @@ def is_outdated(log: Log, segment: LogSegment, error: BaseException) -> bool:
         cause = cause.__cause__
     if not any(isinstance(each, FileNotFoundError) for each in causes):
         return False
-    listing = log.list_all()
-    there = {path for c in listing.checkpoints for path in c.paths}
-    there.update(c.path for c in listing.commits)
-    there.update(c.path for c in listing.compactions)
+    there = log_paths(log.list_all())
     chosen = [c.path for c in segment.commits] + [c.path for c in segment.compactions]
     if segment.checkpoint is not None:
         chosen += segment.checkpoint.paths
     return not there.issuperset(chosen)
+
+
+def log_paths(listing: LogListing) -> set[str]:
+    """Paths of the files of a listing that a version may rest on."""
+    paths = {path for c in listing.checkpoints for path in c.paths}
+    paths.update(c.path for c in listing.commits)
+    paths.update(c.path for c in listing.compactions)
+    return paths
 
 
 def choose(log: Log, version: int | None, *, hint: bool) -> tuple[LogListing, LogSegment]:
