@@ -29,6 +29,10 @@ SEEN = (1, 2, 4, 5, *PROMISED)
 WRITES: tuple[Kind, ...] = ("put", "put_if_absent", "move", "delete")
 
 
+_judged: set[tuple[tuple[str, bytes], ...]] = set()
+"""Logs that have been checked: what fails or dies at many points leaves the same behind."""
+
+
 class PowerCut(BaseException):
     """What ends a process; nothing catches it."""
 
@@ -74,10 +78,7 @@ def _compacted(made: MadeLog) -> bytes:
 class Trial:
     """A copy of the prepared log, and what it held."""
 
-    def __init__(
-        self, prepared: MadeLog, where: Path, before: dict[int, Any] | None, number: int = 0
-    ) -> None:
-        self.number = number
+    def __init__(self, prepared: MadeLog, where: Path, before: dict[int, Any] | None) -> None:
         self.made = MadeLog(where, clock=prepared.clock)
         shutil.copytree(prepared.root, where)
         self.before = self.read() if before is None else before
@@ -103,14 +104,17 @@ class Trial:
 
     def check(self) -> None:
         """Promised versions are as they were; others are so, or say that they are gone."""
+        names = sorted(self.made.names())
+        seen = tuple((name, self.made.file(name).read_bytes()) for name in names)
+        if seen in _judged:
+            return
         now = self.read()
         for version, held in now.items():
             if version in PROMISED:
                 assert held == self.before[version]
             else:
                 assert held == self.before[version] or isinstance(held, LakelogError)
-        if self.number % 3:
-            return
+        _judged.add(seen)
         theirs = DeltaTable(str(self.made.root))
         assert theirs.version() == 8
         paths = pl.DataFrame(theirs.get_add_actions())["path"]
@@ -144,7 +148,7 @@ def trials(prepared: MadeLog, tmp_path: Path) -> Callable[[], Trial]:
 
     def trial() -> Trial:
         number = next(numbers)
-        return Trial(prepared, tmp_path / f"trial-{number}" / "table", before, number)
+        return Trial(prepared, tmp_path / f"trial-{number}" / "table", before)
 
     return trial
 
