@@ -188,10 +188,10 @@ class _Reading:
     def _read(self, file: _File) -> Iterator[pa.RecordBatch]:
         with explained(file.path, self._plan.version, self._sources, file.size_bytes):
             deleted = None if file.vector is None else self._vectors.read(file.vector)
-            parquet = self._sources.parquet(file.path, file.size_bytes)
+            parquet, by_group = self._sources.parquet(file.path, file.size_bytes)
             try:
                 _check_deleted(deleted, parquet.metadata.num_rows)
-                for count, arrays in self._rows(parquet, deleted):
+                for count, arrays in self._rows(parquet, deleted, by_group):
                     batch = self._assembled(count, arrays, file)
                     if batch.num_rows:
                         yield batch
@@ -199,11 +199,11 @@ class _Reading:
                 parquet.close(force=True)
 
     def _rows(
-        self, parquet: pq.ParquetFile, deleted: Rows | None
+        self, parquet: pq.ParquetFile, deleted: Rows | None, by_group: bool
     ) -> Iterator[tuple[int, list[pa.Array]]]:
         """Numbers of rows that are left, with their columns that stand in the file."""
         columns = self._columns_of(parquet) if self._fields else None
-        for start, end, groups in self._runs(parquet):
+        for start, end, groups in self._runs(parquet, by_group):
             if columns is None or not columns.leaves:
                 for first in range(start, end, self._batch_rows):
                     last = min(first + self._batch_rows, end)
@@ -231,29 +231,30 @@ class _Reading:
                     hint="restore the file from a copy; none of its rows can be told",
                 )
 
-    def _runs(self, parquet: pq.ParquetFile) -> Iterator[tuple[int, int, list[int]]]:
+    def _runs(
+        self, parquet: pq.ParquetFile, by_group: bool
+    ) -> Iterator[tuple[int, int, list[int]]]:
         """Stretches of row groups that are read: first row, the one after the last, and groups."""
         metadata = parquet.metadata
-        if not metadata.num_rows:
+        count = metadata.num_row_groups
+        if count <= 1 or (self._predicate is None and not by_group):
+            yield 0, metadata.num_rows, list(range(count))
             return
-        if metadata.num_row_groups == 1 or self._predicate is None:
-            yield 0, metadata.num_rows, list(range(metadata.num_row_groups))
-            return
-        leaves = self._columns_of(parquet).plain if self._fields else {}
-        keep = row_groups(metadata, self._predicate, self._plan.fields, leaves)
+        keep = [True] * count
+        if self._predicate is not None:
+            leaves = self._columns_of(parquet).plain if self._fields else {}
+            keep = row_groups(metadata, self._predicate, self._plan.fields, leaves)
         start = end = 0
         groups: list[int] = []
         for group, kept in enumerate(keep):
-            if not kept and groups:
+            if groups and (by_group or not kept):
                 yield start, end, groups
                 groups = []
-            if kept and not groups:
+            if not groups:
                 start = end
             end += metadata.row_group(group).num_rows
             if kept:
                 groups.append(group)
-            else:
-                start = end
         if groups:
             yield start, end, groups
 

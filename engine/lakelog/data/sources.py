@@ -25,6 +25,8 @@ from lakelog.storage.local import LocalStore
 SMALL_BYTES = 1 << 18
 """A local file of up to this many bytes is read in one go, before its footer is looked at."""
 
+_BUFFER_BYTES = 1 << 20  # of a column that is being read
+
 _URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/")
 _AUTHORITY = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 _LOCAL_URL = re.compile(r"^file:(//[^/]*)?(?=/)")
@@ -58,8 +60,13 @@ class Sources:
         store, name = self._resolve(path)
         return store.open(name, size_bytes)
 
-    def parquet(self, path: str, size_bytes: int | None) -> pq.ParquetFile:
-        """A Parquet file, its footer read; close it with ``force=True``.
+    def parquet(self, path: str, size_bytes: int | None) -> tuple[pq.ParquetFile, bool]:
+        """A Parquet file, its footer read, and whether it is best read a row group at a time;
+        close it with ``force=True``.
+
+        A remote file's columns are fetched together, in few requests, and kept for as long as what
+        was asked for lasts: with several row groups, the whole file. Pages are checked against
+        their checksums, where they have any.
 
         Raises:
             NotFoundError: It is not there.
@@ -68,7 +75,8 @@ class Sources:
         """
         store, name = self._resolve(path)
         source: Any
-        if isinstance(store, LocalStore):
+        is_local = isinstance(store, LocalStore)
+        if is_local:
             local = f"{store.root}/{name}"
             try:
                 if size_bytes is not None and size_bytes <= SMALL_BYTES:
@@ -87,11 +95,18 @@ class Sources:
         else:
             source = store.open(name, size_bytes)
         try:
-            # As nanoseconds, what Spark writes of a time after 2262 would come out another one.
-            return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+            file = pq.ParquetFile(
+                source,
+                buffer_size=_BUFFER_BYTES if is_local else 0,
+                pre_buffer=not is_local,
+                page_checksum_verification=True,
+                # As nanoseconds, what Spark writes of a time after 2262 would be another one.
+                coerce_int96_timestamp_unit="us",
+            )
         except BaseException:
             source.close()
             raise
+        return file, not is_local
 
     def size(self, path: str) -> int | None:
         """Bytes that a file really has; None where that cannot be told."""

@@ -1,0 +1,496 @@
+"""Columns of data files found as the table maps them, and made into its types."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakelog import contract
+from lakelog.data.columns import Columns
+from lakelog.errors import CorruptionError
+from tests.data.rows import batches, data_file, rows, snapshot_of
+from tests.handmade import field
+
+NAIVE = dt.datetime(2024, 2, 29, 12, 30, 15, 123456)  # noqa: DTZ001 - a wall-clock time
+INSTANT = NAIVE.replace(tzinfo=dt.UTC)
+OLD = dt.datetime(1950, 1, 1, 0, 0, 0, 999_999, tzinfo=dt.UTC)
+
+
+def struct(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "struct", "fields": list(fields)}
+
+
+def array(element: Any, contains_null: bool = True) -> dict[str, Any]:
+    return {"type": "array", "elementType": element, "containsNull": contains_null}
+
+
+def map_of(key: Any, value: Any) -> dict[str, Any]:
+    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+
+
+def mapped(name: str, number: int, type_: Any = "long", physical: str | None = None) -> Any:
+    return field(
+        name,
+        type_,
+        **{
+            "delta.columnMapping.id": number,
+            "delta.columnMapping.physicalName": physical or f"col-{number}",
+        },
+    )
+
+
+def ided(name: str, number: int, type_: pa.DataType) -> pa.Field:
+    return pa.field(name, type_, metadata={"PARQUET:field_id": str(number)})
+
+
+def read_back(
+    tmp_path: Path,
+    table: pa.Table,
+    fields: Sequence[Any],
+    properties: Mapping[str, str] | None = None,
+    **writer: Any,
+) -> list[dict[str, Any]]:
+    file = data_file(tmp_path, "a.parquet", table, parquet=writer)
+    return rows(snapshot_of(tmp_path, fields, file, properties=properties))
+
+
+# --- types ---------------------------------------------------------------------------------------
+
+# Type of the table's column, values of the file with their type, what the reader gives; with
+# arguments of the file's writer.
+CASTS: list[tuple[Any, pa.Array, list[Any], dict[str, Any]]] = [
+    ("long", pa.array([1, None, -5], pa.int8()), [1, None, -5], {}),
+    ("long", pa.array([2**31 - 1], pa.int32()), [2**31 - 1], {}),
+    ("byte", pa.array([127], pa.int32()), [127], {}),
+    ("integer", pa.array([7], pa.uint16()), [7], {}),
+    ("double", pa.array([7, None], pa.int32()), [7.0, None], {}),
+    ("double", pa.array([1.5], pa.float32()), [1.5], {}),
+    (
+        "decimal(10,4)",
+        pa.array([decimal.Decimal("1.25")], pa.decimal128(6, 2)),
+        [decimal.Decimal("1.2500")],
+        {},
+    ),
+    ("decimal(12,2)", pa.array([3], pa.int32()), [decimal.Decimal("3.00")], {}),
+    ("decimal(22,2)", pa.array([2**62], pa.int64()), [decimal.Decimal(f"{2**62}.00")], {}),
+    (
+        "timestamp_ntz",
+        pa.array([NAIVE.date()]),
+        [NAIVE.replace(hour=0, minute=0, second=0, microsecond=0)],
+        {},
+    ),
+    ("timestamp", pa.array([INSTANT], pa.timestamp("us", "Europe/Berlin")), [INSTANT], {}),
+    (
+        "timestamp",
+        pa.array([INSTANT, None], pa.timestamp("us", "UTC")),
+        [INSTANT, None],
+        {"use_deprecated_int96_timestamps": True},
+    ),
+    ("timestamp", pa.array([NAIVE], pa.timestamp("us")), [INSTANT], {}),
+    (
+        "timestamp",
+        pa.array([1_500], pa.timestamp("ms", "UTC")),
+        [dt.datetime(1970, 1, 1, 0, 0, 1, 500_000, dt.UTC)],
+        {},
+    ),
+    ("timestamp", pa.array([-631151999000000001], pa.timestamp("ns", "UTC")), [OLD], {}),
+    (
+        "timestamp",
+        pa.array([-631151999000000001], pa.timestamp("ns", "UTC")),
+        [OLD],
+        {"use_deprecated_int96_timestamps": True},
+    ),
+    ("timestamp_ntz", pa.array([NAIVE], pa.timestamp("ns")), [NAIVE], {}),
+    (
+        "timestamp_ntz",
+        pa.array([NAIVE], pa.timestamp("us")),
+        [NAIVE],
+        {"use_deprecated_int96_timestamps": True},
+    ),
+    ("string", pa.array(["a", None, "é"], pa.large_string()), ["a", None, "é"], {}),
+    ("string", pa.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"], {}),
+    ("string", pa.array([b"text"], pa.binary()), ["text"], {}),
+    ("string", pa.array(["view"], pa.string_view()), ["view"], {}),
+    ("varchar(3)", pa.array(["abc"]), ["abc"], {}),
+    ("char(3)", pa.array(["a  "]), ["a  "], {}),
+    ("binary", pa.array([b"\x00\xff"], pa.large_binary()), [b"\x00\xff"], {}),
+    ("binary", pa.array([b"ab"], pa.binary(2)), [b"ab"], {}),
+    ("void", pa.nulls(2), [None, None], {}),
+    (
+        array("long"),
+        pa.array([[1, None], None, []], pa.list_(pa.int32())),
+        [[1, None], None, []],
+        {},
+    ),
+    (
+        array("string"),
+        pa.array([["x"], None, ["y", None]], pa.large_list(pa.large_string())),
+        [["x"], None, ["y", None]],
+        {},
+    ),
+    (array("integer"), pa.array([[1, 2], None], pa.list_(pa.int32(), 2)), [[1, 2], None], {}),
+    (
+        array("string"),
+        pa.array([["a", "b"], ["a"]], pa.list_(pa.dictionary(pa.int32(), pa.string()))),
+        [["a", "b"], ["a"]],
+        {},
+    ),
+    (
+        map_of("string", "long"),
+        pa.array(
+            [[("k", 1)], None, [("a", None), ("b", 2)]], pa.map_(pa.large_string(), pa.int16())
+        ),
+        [[("k", 1)], None, [("a", None), ("b", 2)]],
+        {},
+    ),
+]
+
+
+@pytest.mark.parametrize(("type_", "values", "expected", "writer"), CASTS)
+def test_values_are_those_of_the_tables_type(
+    tmp_path: Path, type_: Any, values: pa.Array, expected: list[Any], writer: dict[str, Any]
+) -> None:
+    # More rows than a batch has, so that arrays are slices of others.
+    repeated = pa.chunked_array([values] * 3)
+    table = pa.table({"c": repeated, "n": range(len(repeated))})
+    file = data_file(tmp_path, "a.parquet", table, parquet=writer)
+    snapshot = snapshot_of(tmp_path, (field("c", type_), field("n")), file)
+    for size in (65_536, 2):
+        read = [row["c"] for row in rows(snapshot, batch_rows=size)]
+        assert read == expected * 3
+    odd = rows(snapshot, ["c"], predicate=pl.col("n") % 2 == 1)
+    assert [row["c"] for row in odd] == (expected * 3)[1::2]
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        ("long", pa.array(["1"])),
+        ("long", pa.array([1.0])),
+        ("integer", pa.array([2**40], pa.int64())),
+        ("byte", pa.array([200], pa.uint8())),
+        ("float", pa.array([1.5], pa.float64())),
+        ("double", pa.array([1], pa.int64())),
+        ("boolean", pa.array([1], pa.int32())),
+        ("date", pa.array([1], pa.timestamp("us"))),
+        ("timestamp", pa.array([1], pa.int64())),
+        ("timestamp_ntz", pa.array([INSTANT], pa.timestamp("us", "UTC"))),
+        ("decimal(4,1)", pa.array([decimal.Decimal("1.25")], pa.decimal128(6, 2))),
+        ("decimal(3,0)", pa.array([5000], pa.int32())),
+        ("string", pa.array([1], pa.int32())),
+        ("string", pa.array([b"\xff"], pa.binary())),
+        ("string", pa.array([{"a": 1}])),
+        (struct(field("a")), pa.array([1])),
+        (array("long"), pa.array([1])),
+        (map_of("string", "long"), pa.array([[{"key": "a", "value": 1}]])),
+        (array(struct(field("a"))), pa.array([[1]])),
+    ],
+)
+def test_values_that_are_not_of_the_tables_type_are_refused(
+    tmp_path: Path, type_: Any, values: pa.Array
+) -> None:
+    snapshot = snapshot_of(
+        tmp_path,
+        (field("n"), field("c", type_)),
+        data_file(tmp_path, "a b.parquet", pa.table({"c": values, "n": [1]})),
+    )
+    with pytest.raises(CorruptionError) as caught:
+        rows(snapshot)
+    assert (caught.value.path, caught.value.version) == ("a b.parquet", 0)
+    assert rows(snapshot, ["n"]) == [{"n": 1}]
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def test_missing_columns_are_null_at_any_depth(tmp_path: Path) -> None:
+    inner = pa.struct([("a", pa.int64()), ("gone", pa.string())])
+    table = pa.table(
+        {
+            "n": [1, 2, 3],
+            "s": pa.array([{"a": 1, "gone": "x"}, None, {"a": None, "gone": "y"}], inner),
+            "l": pa.array([[{"a": 1}, None], None, []], pa.list_(inner)),
+            "m": pa.array([[("k", {"a": 1})], [("k", None)], None], pa.map_(pa.string(), inner)),
+            "only": pa.array(
+                [{"gone": "x"}, None, {"gone": None}], pa.struct([("gone", pa.string())])
+            ),
+        }
+    )
+    now = struct(field("new", "string"), field("a"))
+    fields = (
+        field("later", "date"),
+        field("s", now),
+        field("l", array(now)),
+        field("m", map_of("string", now)),
+        field("only", struct(field("new", "long"))),
+        field("deep", array(struct(field("x", map_of("string", "long"))))),
+    )
+    assert read_back(tmp_path, table, fields) == [
+        {
+            "later": None,
+            "s": {"new": None, "a": 1},
+            "l": [{"new": None, "a": 1}, None],
+            "m": [("k", {"new": None, "a": 1})],
+            "only": {"new": None},
+            "deep": None,
+        },
+        {"later": None, "s": None, "l": None, "m": [("k", None)], "only": None, "deep": None},
+        {
+            "later": None,
+            "s": {"new": None, "a": None},
+            "l": [],
+            "m": None,
+            "only": {"new": None},
+            "deep": None,
+        },
+    ]
+
+
+def test_names_that_differ_in_case_are_the_same_column_unless_two_are_meant(tmp_path: Path) -> None:
+    table = pa.table({"ID": [1], "S": pa.array([{"A": 2}])})
+    fields = (field("id"), field("s", struct(field("a"))))
+    assert read_back(tmp_path / "one", table, fields) == [{"id": 1, "s": {"a": 2}}]
+    both = pa.table({"ID": [1], "iD": [2], "s": pa.array([{"a": 2}])})
+    with pytest.raises(CorruptionError, match="several"):
+        read_back(tmp_path / "two", both, fields)
+    exact = pa.table({"ID": [1], "id": [2], "s": pa.array([{"a": 2}])})
+    assert read_back(tmp_path / "exact", exact, fields)[0]["id"] == 2
+
+
+MAPPED = (
+    mapped("now", 1),
+    mapped("p", 9, "string"),
+    mapped("s", 2, struct(mapped("a", 3), mapped("b", 4, "string"))),
+    mapped("l", 5, array(struct(mapped("x", 6)))),
+    mapped("m", 7, map_of("string", struct(mapped("y", 8, "double")))),
+    mapped("fresh", 10, "string"),
+)
+EXPECTED = {
+    "now": 1,
+    "p": "v",
+    "s": {"a": 2, "b": "b"},
+    "l": [{"x": 3}, None],
+    "m": [("k", {"y": 4.0})],
+    "fresh": None,
+}
+
+
+def by_name() -> pa.Table:
+    """A file of `MAPPED` with physical names; logical names are traps."""
+    return pa.table(
+        {
+            "now": [-1],
+            "fresh": ["trap"],
+            "col-5": pa.array([[{"col-6": 3, "x": -1}, None]]),
+            "col-2": pa.array([{"b": "trap", "col-4": "b", "a": -1, "col-3": 2}]),
+            "col-1": [1],
+            "col-7": pa.array(
+                [[("k", {"col-8": 4.0})]],
+                pa.map_(pa.string(), pa.struct([("col-8", pa.float64())])),
+            ),
+        }
+    )
+
+
+def by_id() -> pa.Table:
+    """A file of `MAPPED` with ids; all names are traps."""
+    fields = [
+        ided("fresh", 1, pa.int64()),
+        ided(
+            "col-1",
+            2,
+            pa.struct(
+                [ided("a", 4, pa.string()), ided("b", 3, pa.int64()), ided("c", 77, pa.int8())]
+            ),
+        ),
+        ided("col-2", 5, pa.list_(pa.struct([ided("col-3", 6, pa.int64())]))),
+        ided("now", 7, pa.map_(pa.string(), pa.struct([ided("q", 8, pa.float64())]))),
+        pa.field("col-10", pa.string()),
+    ]
+    values: list[Any] = [1, {"a": "b", "b": 2, "c": 5}, [{"col-3": 3}, None], [("k", {"q": 4.0})]]
+    arrays = [pa.array([v], f.type) for v, f in zip([*values, "trap"], fields, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_columns_are_found_as_the_table_maps_them(tmp_path: Path, mode: str) -> None:
+    table = by_name() if mode == "name" else by_id()
+    file = data_file(tmp_path, "a.parquet", table, partitionValues={"col-9": "v"})
+    snapshot = snapshot_of(
+        tmp_path,
+        MAPPED,
+        file,
+        partitioned=["p"],
+        properties={"delta.columnMapping.mode": mode},
+    )
+    assert rows(snapshot) == [EXPECTED]
+    for name, value in EXPECTED.items():
+        assert rows(snapshot, [name]) == [{name: value}]
+    assert rows(snapshot, ["l"], predicate=pl.col("now") == 1) == [{"l": [{"x": 3}, None]}]
+
+
+def test_the_mode_counts_only_where_the_protocol_says_so(tmp_path: Path) -> None:
+    snapshot = snapshot_of(
+        tmp_path,
+        (mapped("now", 1),),
+        data_file(tmp_path, "a.parquet", pa.table({"now": [5], "col-1": [6]})),
+        properties={"delta.columnMapping.mode": "name"},
+        features=("deletionVectors",),
+    )
+    assert rows(snapshot) == [{"now": 5}]
+
+
+def test_a_file_without_ids_is_refused_where_columns_are_found_by_them(tmp_path: Path) -> None:
+    properties = {"delta.columnMapping.mode": "id"}
+    with pytest.raises(CorruptionError, match="ids"):
+        read_back(tmp_path, pa.table({"col-1": [1]}), (mapped("now", 1),), properties)
+    snapshot = snapshot_of(
+        tmp_path / "count",
+        (mapped("now", 1),),
+        data_file(tmp_path / "count", "a.parquet", pa.table({"col-1": [1]})),
+        properties=properties,
+    )
+    assert [batch.num_rows for batch in batches(snapshot, [])] == [1]
+
+
+def test_nulls_are_refused_where_the_schema_allows_none(tmp_path: Path) -> None:
+    required = {**field("n"), "nullable": False}
+    assert read_back(tmp_path / "sound", pa.table({"n": [1]}), [required]) == [{"n": 1}]
+    with pytest.raises(CorruptionError, match="may not be null"):
+        read_back(tmp_path / "null", pa.table({"n": pa.array([1, None])}), [required])
+    with pytest.raises(CorruptionError, match="may not be null"):
+        read_back(tmp_path / "missing", pa.table({"x": [1]}), [required])
+    inner = field("s", struct(required))
+    values = pa.array([{"n": 1}, None], pa.struct([("n", pa.int64())]))
+    assert read_back(tmp_path / "outer", pa.table({"s": values}), [inner])[1] == {"s": None}
+    values = pa.array([{"n": None}, None], pa.struct([("n", pa.int64())]))
+    with pytest.raises(CorruptionError, match="may not be null"):
+        read_back(tmp_path / "inner", pa.table({"s": values}), [inner])
+    listed = field("l", array("long", contains_null=False))
+    with pytest.raises(CorruptionError, match="may not be null"):
+        read_back(tmp_path / "list", pa.table({"l": [[1, None]]}), [listed])
+
+
+# --- against a model -----------------------------------------------------------------------------
+
+
+def random_type(depth: int) -> Any:
+    kind = random.choice(["leaf", "leaf", "struct", "array", "map"] if depth else ["leaf"])
+    match kind:
+        case "struct":
+            return struct(
+                *(field(f"f{n}", random_type(depth - 1)) for n in range(random.randrange(1, 4)))
+            )
+        case "array":
+            return array(random_type(depth - 1))
+        case "map":
+            return map_of("string", random_type(depth - 1))
+    return random.choice(["long", "string", "double", "boolean"])
+
+
+def evolved(type_: Any) -> Any:
+    """The type with fields dropped, added and moved."""
+    if isinstance(type_, str):
+        return type_
+    match type_["type"]:
+        case "struct":
+            kept = [
+                f | {"type": evolved(f["type"])} for f in type_["fields"] if random.random() < 0.7
+            ]
+            kept += [field(f"new{n}", "string") for n in range(random.randrange(2))]
+            kept = kept or [field("other", "long")]
+            random.shuffle(kept)
+            return struct(*kept)
+        case "array":
+            return array(evolved(type_["elementType"]))
+        case _:
+            return map_of("string", evolved(type_["valueType"]))
+
+
+def arrow(type_: Any) -> pa.DataType:
+    if isinstance(type_, str):
+        leaves = {"long": pa.int64(), "string": pa.string(), "double": pa.float64()}
+        return leaves.get(type_, pa.bool_())
+    match type_["type"]:
+        case "struct":
+            return pa.struct([(f["name"], arrow(f["type"])) for f in type_["fields"]])
+        case "array":
+            return pa.list_(arrow(type_["elementType"]))
+        case _:
+            return pa.map_(pa.string(), arrow(type_["valueType"]))
+
+
+def value_of(type_: Any) -> Any:
+    if random.random() < 0.2:
+        return None
+    if isinstance(type_, str):
+        numbers: dict[str, Any] = {"long": 7, "string": "é", "double": 0.5, "boolean": True}
+        return numbers[type_]
+    count = random.randrange(3)
+    match type_["type"]:
+        case "struct":
+            return {f["name"]: value_of(f["type"]) for f in type_["fields"]}
+        case "array":
+            return [value_of(type_["elementType"]) for _ in range(count)]
+        case _:
+            return [(f"k{n}", value_of(type_["valueType"])) for n in range(count)]
+
+
+def seen(value: Any, type_: Any) -> Any:
+    """A value as it looks under the type that the table has now."""
+    if value is None or isinstance(type_, str):
+        return value
+    match type_["type"]:
+        case "struct":
+            return {f["name"]: seen(value.get(f["name"]), f["type"]) for f in type_["fields"]}
+        case "array":
+            return [seen(element, type_["elementType"]) for element in value]
+        case _:
+            return [(key, seen(element, type_["valueType"])) for key, element in value]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_any_evolution_of_a_nested_schema_reads_as_the_model_says(
+    tmp_path: Path, seed: int
+) -> None:
+    random.seed(seed)
+    old = struct(*(field(f"c{n}", random_type(3)) for n in range(4)))
+    new = evolved(old)
+    values = [{f["name"]: value_of(f["type"]) for f in old["fields"]} for _ in range(40)]
+    table = pa.Table.from_pylist(values, pa.schema(list(arrow(old))))
+    file = data_file(tmp_path, "a.parquet", table, parquet={"row_group_size": 17})
+    snapshot = snapshot_of(tmp_path, new["fields"], file)
+    expected = [seen(value, new) for value in values]
+    for size in (65_536, 7):
+        assert rows(snapshot, batch_rows=size) == expected, f"seed {seed}"
+
+
+def test_only_the_leaves_that_are_wanted_are_read(tmp_path: Path) -> None:
+    table = pa.table({"a": [1], "s": pa.array([{"x": 1, "y": {"z": 1, "w": 2}}]), "b": [1]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    schema = pq.read_schema(tmp_path / "a.parquet")
+    wanted = contract.Field(
+        "s",
+        contract.Struct(
+            (
+                contract.Field(
+                    "y", contract.Struct((contract.Field("w", contract.Primitive("long")),))
+                ),
+            )
+        ),
+    )
+    b = contract.Field("b", contract.Primitive("long"))
+    columns = Columns.of(schema, [b, wanted], "none")
+    assert columns.leaves == (3, 4)
+    assert columns.plain == {"b": 4}
+    gone = contract.Field("gone", contract.Primitive("long"))
+    assert Columns.of(schema, [gone], "none").leaves == ()

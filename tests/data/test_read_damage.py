@@ -1,0 +1,218 @@
+"""Data files and deletion vectors that are damaged or gone: told by name, never left out."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from lakelog.data.files import ReadPlan
+from lakelog.data.read import read_files
+from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
+from lakelog.log.snapshot import Snapshot
+from lakelog.storage import StoreWrapper, open_store
+from lakelog.storage.wrapper import FileWrapper
+from tests.data.rows import data_file, rows, snapshot_of
+from tests.data.vector_writer import vector_file
+from tests.handmade import field
+
+COUNT = 5000
+LARGE = 250_000
+
+
+def table(count: int = COUNT) -> pa.Table:
+    numbers = random.Random(7).choices(range(1 << 60), k=count)
+    return pa.table({"n": pa.array(numbers, pa.int64()), "s": pa.array(map(str, numbers))})
+
+
+def made(root: Path, count: int = COUNT) -> Snapshot:
+    """Three files, of which the second has a vector in a file."""
+    held = table(count)
+    vector = vector_file(root, {"v": range(0, count, 7)})["v"]
+    adds = [
+        data_file(root, "a.parquet", held.slice(0, 10)),
+        data_file(root, "b.parquet", held, deletionVector=vector, parquet={"row_group_size": 1000}),
+        data_file(root, "c.parquet", held.slice(0, 10)),
+    ]
+    return snapshot_of(root, (field("n"), field("s", "string")), *adds)
+
+
+def read_until_it_fails(snapshot: Snapshot, columns: Any = None) -> tuple[int, LakelogError]:
+    plan = ReadPlan.of(snapshot, columns)
+    found: list[int] = []
+    batches = read_files(plan, snapshot.files().sort("path").collect(), batch_rows=100)
+    with pytest.raises(LakelogError) as caught:
+        found.extend(batch.num_rows for batch in batches)
+    return sum(found), caught.value
+
+
+@pytest.mark.parametrize("count", [COUNT, LARGE])
+def test_a_missing_data_file_is_told(tmp_path: Path, count: int) -> None:
+    snapshot = made(tmp_path, count)
+    (tmp_path / "b.parquet").unlink()
+    read, error = read_until_it_fails(snapshot)
+    assert isinstance(error, NotFoundError)
+    assert (error.path, error.version) == ("b.parquet", 0)
+    assert "vacuum" in (error.hint or "")
+    assert read <= 10
+    read, error = read_until_it_fails(snapshot, [])
+    assert isinstance(error, NotFoundError)
+
+
+@pytest.mark.parametrize("kept", [0, 3, 8, 100, 0.5, -1])
+@pytest.mark.parametrize("columns", [None, []])
+def test_a_data_file_cut_short_is_told_with_both_lengths(
+    tmp_path: Path, kept: float, columns: Any
+) -> None:
+    snapshot = made(tmp_path)
+    path = tmp_path / "b.parquet"
+    content = path.read_bytes()
+    length = int(len(content) * kept) if 0 < kept < 1 else int(kept) % len(content)
+    path.write_bytes(content[:length])
+    read, error = read_until_it_fails(snapshot, columns)
+    assert isinstance(error, CorruptionError)
+    assert (error.path, error.version) == ("b.parquet", 0)
+    assert error.expected == f"{len(content)} bytes of Parquet"
+    assert error.found == f"{length} bytes"
+    assert read <= 10
+
+
+def test_a_large_data_file_cut_short_in_the_middle_is_told(tmp_path: Path) -> None:
+    snapshot = made(tmp_path, LARGE)
+    path = tmp_path / "b.parquet"
+    content = path.read_bytes()
+    assert len(content) > 4 << 20
+    path.write_bytes(content[:-100_000])
+    assert isinstance(read_until_it_fails(snapshot)[1], CorruptionError)
+    # The footer is whole, and a page in the middle is not.
+    path.write_bytes(content[:3_000_000] + bytes(500_000) + content[3_500_000:])
+    read, error = read_until_it_fails(snapshot)
+    assert isinstance(error, CorruptionError)
+    assert error.path == "b.parquet"
+    assert read < LARGE
+
+
+def test_a_file_that_is_no_parquet_is_told(tmp_path: Path) -> None:
+    snapshot = made(tmp_path)
+    path = tmp_path / "b.parquet"
+    path.write_bytes(b"{" * path.stat().st_size)
+    error = read_until_it_fails(snapshot)[1]
+    assert isinstance(error, CorruptionError)
+    assert error.path == "b.parquet"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_footer_with_any_byte_changed_gives_no_other_number_of_rows(
+    tmp_path: Path, seed: int
+) -> None:
+    random.seed(seed)
+    snapshot = made(tmp_path)
+    expected = len(rows(snapshot))
+    path = tmp_path / "b.parquet"
+    content = path.read_bytes()
+    footer = int.from_bytes(content[-8:-4], "little")
+    for at in random.sample(range(len(content) - 8 - footer, len(content)), 25):
+        changed = bytearray(content)
+        changed[at] ^= random.randrange(1, 256)
+        path.write_bytes(changed)
+        try:
+            found = len(rows(snapshot))
+        except CorruptionError as error:
+            told = error.path
+        else:
+            told = "b.parquet"
+            assert found == expected, f"seed {seed}, byte {at}"
+        assert told == "b.parquet"
+
+
+def test_damage_to_deletion_vectors_is_told_by_their_file(tmp_path: Path) -> None:
+    snapshot = made(tmp_path)
+    (path,) = tmp_path.glob("deletion_vector_*.bin")
+    content = path.read_bytes()
+    expected = len(rows(snapshot))
+    for at in (0, 3, 10, len(content) // 2, len(content) - 1):
+        changed = bytearray(content)
+        changed[at] ^= 4
+        path.write_bytes(changed)
+        read, error = read_until_it_fails(snapshot, ["n"])
+        assert isinstance(error, CorruptionError)
+        assert (error.path, error.version) == (path.name, 0)
+        assert error.byte_offset is not None
+        assert read <= 10
+    path.write_bytes(content[:-2])
+    assert isinstance(read_until_it_fails(snapshot)[1], CorruptionError)
+    path.unlink()
+    error = read_until_it_fails(snapshot)[1]
+    assert isinstance(error, NotFoundError)
+    assert (error.path, error.version) == (path.name, 0)
+    assert "deletion vector" in error.message
+    path.write_bytes(content)
+    assert len(rows(snapshot)) == expected
+
+
+def test_a_vector_of_another_cardinality_than_the_log_says_is_told(tmp_path: Path) -> None:
+    snapshot = made(tmp_path)
+    files = snapshot.files().sort("path").collect()
+    wrong = files.with_columns(pl.col("dvCardinality") + 1)
+    with pytest.raises(CorruptionError, match="as many rows as the log says") as caught:
+        list(read_files(ReadPlan.of(snapshot), wrong))
+    assert caught.value.path == "b.parquet" or str(caught.value.path).endswith(".bin")
+
+
+class FailingAt(FileWrapper):
+    """A reader whose read number `turn` fails."""
+
+    def __init__(self, file: BinaryIO, turn: int) -> None:
+        super().__init__(file)
+        self.turn = turn
+
+    def read(self, size: int = -1, /) -> bytes:
+        self.turn -= 1
+        if not self.turn:
+            raise UnavailableError("the store failed")
+        return super().read(size)
+
+
+class FailingStore(StoreWrapper):
+    """A store where one file cannot be opened (turn 0), or fails at one of its reads."""
+
+    def __init__(self, root: Path, turn: int) -> None:
+        super().__init__(open_store(str(root)))
+        self.turn = turn
+
+    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
+        if path != "b.parquet":
+            return super().open(path, size_bytes)
+        if not self.turn:
+            raise UnavailableError("the store failed")
+        return cast("BinaryIO", FailingAt(super().open(path, size_bytes), self.turn))
+
+
+def test_a_store_that_fails_is_no_corruption_wherever_it_does(tmp_path: Path) -> None:
+    snapshot = made(tmp_path)
+    files = snapshot.files().sort("path").collect()
+    plan = ReadPlan.of(snapshot)
+    whole = sum(b.num_rows for b in read_files(plan, files))
+    for turn in range(100):
+        try:
+            found = sum(
+                b.num_rows for b in read_files(plan, files, store=FailingStore(tmp_path, turn))
+            )
+        except UnavailableError as error:
+            told = error
+        else:
+            break
+        assert (told.path, told.version) == ("b.parquet", 0)
+    assert turn > 5, "the footer, and each row group"
+    assert found == whole
+
+
+def test_what_is_left_of_a_read_that_failed_is_closed(tmp_path: Path) -> None:
+    snapshot = made(tmp_path, LARGE)
+    (tmp_path / "a.parquet").unlink()
+    for _ in range(5):
+        assert isinstance(read_until_it_fails(snapshot)[1], NotFoundError)
