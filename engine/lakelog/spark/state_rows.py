@@ -22,6 +22,7 @@ import pyarrow as pa
 from lakelog import actions, contract
 from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS
 from lakelog.formats.delta.checkpoint_schema import spark_schema
+from lakelog.formats.delta.paths import encode_path
 from lakelog.formats.wire import Leaf, Node, Wire
 from lakelog.spark.footers import Footers
 from lakelog.statistics.maps import map_stats
@@ -106,6 +107,27 @@ def decoded_path(path: Any) -> Any:
     sound = F.when(made == said, decoded).otherwise(path)
     return F.when(F.contains(path, F.lit("%")), sound).otherwise(path)
 
+
+def encoded_path(path: Any) -> Any:
+    """A column of paths as they stand in the log that lakelog writes: what
+    `lakelog.formats.delta.paths.encode_paths` gives, letter by letter where there is a need.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    pairs = [F.lit(text) for char in QUOTED for text in (char, encode_path(char))]
+    escapes = F.create_map(*pairs)
+    each = F.transform(F.split(path, ""), lambda c: F.coalesce(F.try_element_at(escapes, c), c))
+    odd = path.rlike("[" + "".join(f"\\x{{{ord(char):x}}}" for char in QUOTED) + "]")
+    encoded = F.when(odd, F.array_join(each, "")).otherwise(path)
+    # A colon in the first segment would make a scheme of what precedes it.
+    colon = encoded.rlike("^[^/:]*:") & ~encoded.rlike("^[A-Za-z][A-Za-z0-9+.-]*:/")
+    first = F.replace(F.regexp_extract(encoded, "^[^/]*", 0), F.lit(":"), F.lit("%3A"))
+    rest = F.regexp_extract(encoded, "^[^/]*(.*)$", 1)
+    return F.when(colon, F.concat(first, rest)).otherwise(encoded)
+
+
+QUOTED = "".join(c for c in map(chr, range(0x3001)) if c != ":" and encode_path(c) != c)
+"""Characters that are quoted wherever they stand."""
 
 _LONE_PERCENT = "%(?![0-9A-Fa-f]{2})"
 _REPLACEMENT = "�"

@@ -1,0 +1,507 @@
+"""`checkpoint`: a version's checkpoint, its parts written by executors.
+
+The driver replays as far as planning goes, deals the rows to parts, and gathers what the tasks
+answer: the digests of what came out of replay and of what stands in the files, which have to be the
+same before anything is published. Publishing is that of every checkpoint: files in order, the
+pointer last, forward only. A task that fails for good publishes nothing; what it or another attempt
+left has names that no reader looks at.
+
+Source: Delta protocol, Checkpoints; Multi-part checkpoint; V2 Spec; specification 001, 3.2.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+import polars as pl
+
+from lakelog import actions, telemetry
+from lakelog.checkpoint.compare import Comparison, with_protocol
+from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.plan import AUTO, plan_checkpoint
+from lakelog.checkpoint.plan import LAYOUTS as PLANNED_LAYOUTS
+from lakelog.checkpoint.plan import Table as PlannedTable
+from lakelog.checkpoint.publish import publish
+from lakelog.checkpoint.report import CheckpointReport
+from lakelog.checkpoint.source import Source
+from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
+from lakelog.checkpoint.write import checkpoints_there, tell_of
+from lakelog.commit.features import supports
+from lakelog.errors import (
+    CheckpointCorruptionError,
+    CheckpointValidationError,
+    CheckpointWriteError,
+    InternalError,
+    InvalidInputError,
+    LakelogError,
+    OutcomeUnknownError,
+)
+from lakelog.formats.base import (
+    STRUCT_STATISTICS,
+    Checkpoint,
+    CheckpointPlan,
+    SidecarFile,
+    StagedCheckpoint,
+)
+from lakelog.formats.delta.checkpoint_manifest import Held, pointer_bytes
+from lakelog.formats.delta.checkpoint_schema import classic_schema
+from lakelog.formats.delta.checkpoint_typed import file_action_columns
+from lakelog.formats.delta.names import LAST_CHECKPOINT, rank_of
+from lakelog.formats.digest import Digest
+from lakelog.formats.indextables.flattened_writer import stage_parts
+from lakelog.formats.indextables.staging import Staging
+from lakelog.log.context import Log
+from lakelog.log.opening import fall_back, open_state
+from lakelog.log.properties import deleted_file_retention_ms
+from lakelog.log.state import State
+from lakelog.spark.exchange import Place
+from lakelog.spark.parts import WRITTEN_SCHEMA, PartWriter, Written, carried, read_written
+from lakelog.spark.replay import Replay, replay_state
+from lakelog.spark.ship import ship
+from lakelog.spark.state_rows import encoded_path
+from lakelog.spark.strategy import AUTO as ANY_STRATEGY
+from lakelog.table import Table
+from lakelog.table import open as open_table
+
+LAYOUTS = {"delta": ("multipart", "v2-json", "v2-parquet"), "indextables": ("flattened",)}
+"""Layouts that executors write, by format: those of several files."""
+
+
+def checkpoint(
+    spark: Any,
+    table: Table | str | os.PathLike[str],
+    version: int | None = None,
+    layout: str = AUTO,
+    verify: bool = True,
+    parts: int | None = None,
+    *,
+    strategy: str = ANY_STRATEGY,
+    storage_options: Mapping[str, Any] | None = None,
+) -> CheckpointReport:
+    """Write the checkpoint of a version with a session's executors, prove it, and publish it.
+
+    A complete checkpoint of the same version and layout that is there already is kept if it is
+    sound, as `lakelog.checkpoint.write.write_checkpoint` does.
+
+    Args:
+        spark: The session, classic or Connect; its executors reach the table as the driver does.
+        table: The table, or its location.
+        version: The version; None is the latest.
+        layout: ``multipart``, ``v2-json``, ``v2-parquet`` or ``v2`` (Delta), ``flattened``
+            (IndexTables); ``auto`` is V2 where the table supports it, else parts.
+        verify: Whether what was written is read back, by the tasks that wrote it, and compared
+            before it is published.
+        parts: Files that the file actions are spread over; None is by size. For V2 about so many.
+        strategy: How the state is replayed; see `lakelog.spark.strategy`.
+        storage_options: Passed to the fsspec filesystem of the location, here and on executors.
+
+    Raises:
+        TableNotFoundError: There is no table.
+        VersionNotFoundError: The version cannot be rebuilt.
+        InvalidInputError: The layout is not allowed here, or is one file, or the strategy cannot
+            serve.
+        UnsupportedFeatureError: The table needs what lakelog does not honour.
+        CorruptionError: The log is damaged, and nothing sound stands behind the damage.
+        CheckpointWriteError: Executors could not write it, or it could not be published.
+        CheckpointValidationError: What was written is not what replay gives; nothing was published.
+
+    Memory: on the driver that of `lakelog.spark.replay.replay`; of a task, 65,536 rows, its
+    tombstones and a row group.
+    """
+    begin = time.perf_counter()
+    opened = table if isinstance(table, Table) else open_table(table, storage_options, upkeep=False)
+    log = opened.log
+    ship(spark)
+    with telemetry.span("checkpoint.write", path=log.table, format=log.dialect.name) as span:
+        state = open_state(log, version)
+        while True:
+            job = _Job(spark, log, state, layout, verify, parts, strategy, storage_options)
+            try:
+                report = job.run()
+                break
+            except CheckpointCorruptionError as error:
+                if state.base is None:
+                    raise
+                state = fall_back(state, error)
+        report = replace(report, seconds=time.perf_counter() - begin)
+        span.set(version=report.version, layout=report.layout, size_bytes=report.size_bytes)
+    tell_of(log, report, job.plain_bytes)
+    return report
+
+
+@dataclass
+class _Job:
+    """One attempt at one checkpoint, from one state."""
+
+    spark: Any
+    log: Log
+    state: State
+    layout: str
+    verify: bool
+    parts: int | None
+    strategy: str
+    storage_options: Mapping[str, Any] | None
+    plain_bytes: int = 0
+
+    def run(self) -> CheckpointReport:
+        """Write it, or keep what is there."""
+        plan, replayed = self._planned()
+        there = checkpoints_there(self.log, plan)
+        for each in there:
+            report = verify_one(self.log, each)
+            if report.verdict in {"proved", "unprovable"}:
+                return self._kept(report)
+        if self.state.base is not None and self.state.base.checkpoint in there:
+            self.state = independent_state(self.log, plan.version) or self.state
+            plan, replayed = self._planned()
+        meta = self._meta()
+        comparison = self._comparison(plan)
+        begin = time.perf_counter()
+        written = self._write(
+            plan,
+            replayed,
+            PartWriter(
+                Place.of(self.log.table, self.storage_options, self.log.dialect.name),
+                plan,
+                comparison,
+                self.state.metadata.configuration,
+                meta,
+                self.verify,
+            ),
+        )
+        try:
+            staged, beside = self._stage(plan, meta, written, comparison)
+            self._count(written)
+            expected = sum((Digest.of_text(w.expected) for w in written), comparison.digest(meta))
+            if self.verify:
+                found = sum((Digest.of_text(w.found) for w in written), beside)
+                self._require_same(plan, written, expected, found)
+            published = publish(self.log.store, self.log.dialect, staged)
+        except CheckpointWriteError as error:
+            # A file that may still get its name may name others: then cleanup has to look first.
+            if not isinstance(error.__cause__, OutcomeUnknownError):
+                self._delete([w.path for w in written])
+            raise
+        except BaseException:
+            self._delete([w.path for w in written])
+            raise
+        notes = [replayed.explain(), *([published.note] if published.note is not None else [])]
+        self._remove(there, staged, notes)
+        files = {*(w.target for w in written), *(file.target for file in staged.files)}
+        sizes = sum(w.size_bytes for w in written)
+        own = {w.target for w in written}
+        sizes += sum(file.size_bytes for file in staged.files if file.target not in own)
+        return CheckpointReport(
+            version=plan.version,
+            layout=plan.layout,
+            paths=tuple(sorted(files)),
+            size_bytes=sizes,
+            num_adds=expected.counts.get("add", 0),
+            num_removes=expected.counts.get("remove", 0),
+            num_actions=expected.total,
+            parts=len(files),
+            reused_files=0,
+            verify_seconds=0.0,
+            verified=self.verify,
+            pointer_moved=published.pointer_moved,
+            digest=expected,
+            seconds=time.perf_counter() - begin,
+            notes=tuple(notes),
+        )
+
+    # --- planning ------------------------------------------------------------------------------
+
+    def _planned(self) -> tuple[CheckpointPlan, Replay]:
+        """What it is to look like, and the rows it is made of, as a lazy frame."""
+        log, state = self.log, self.state
+        state.ensure_readable()
+        table = PlannedTable(log.dialect.name, log.table, state.protocol, state.metadata)
+        options = CheckpointOptions.of(state.metadata.configuration, log.dialect.name)
+        layout = _layout(table, self.layout)
+        draft = plan_checkpoint(
+            table, state.version, options, num_files=0, layout=layout, now_ms=log.clock()
+        )
+        wanted = (
+            *log.dialect.checkpoint_writer(log.store, draft).columns,
+            *self._comparison(draft).columns,
+        )
+        replayed = replay_state(
+            self.spark,
+            state,
+            self.strategy,
+            carried(wanted),
+            storage_options=self.storage_options,
+            verify=self.verify,
+        )
+        plan = plan_checkpoint(
+            table,
+            state.version,
+            options,
+            num_files=replayed.sizes.rows,
+            num_others=state.meta.height,
+            layout=layout,
+            now_ms=draft.created_ms,
+        )
+        return _with_parts(plan, self.parts, replayed.sizes.rows), replayed
+
+    def _meta(self) -> pl.DataFrame:
+        with Source(self.state, memory_limit=None, now_ms=self.log.clock()) as source:
+            return with_protocol(source.meta, self.log.dialect.default_protocol)
+
+    def _comparison(self, plan: CheckpointPlan) -> Comparison:
+        log = self.log
+        writer = log.dialect.checkpoint_writer(log.store, plan)
+        # Statistics travel as text, and typed copies are made from it again.
+        columns = [name for name in writer.columns if name != STRUCT_STATISTICS]
+        comparison = Comparison.of(plan, log.dialect.name, columns)
+        if comparison.typed:
+            _, copies = file_action_columns(plan, self.state.metadata.configuration)
+            comparison = comparison.limited_to(copies.statistics if copies is not None else None)
+        return comparison
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def _write(self, plan: CheckpointPlan, replayed: Replay, writer: PartWriter) -> list[Written]:
+        """Let the tasks write, exactly once: a second action on the rows would write again."""
+        rows = _dealt(_kept_rows(replayed.frame, plan, self.state), plan)
+        try:
+            table = rows.mapInArrow(writer, WRITTEN_SCHEMA).toArrow()
+        except LakelogError:
+            raise
+        except Exception as cause:
+            raise self._failed(plan, cause) from cause
+        written = read_written(table)
+        if plan.layout in {"multipart", "flattened"}:
+            numbers = [w.partition for w in written]
+            if numbers != list(range(plan.parts)):
+                raise InternalError(
+                    "the tasks did not write each part once",
+                    expected=f"parts 0 to {plan.parts - 1}",
+                    found=numbers[:20],
+                )
+        return written
+
+    def _failed(self, plan: CheckpointPlan, cause: Exception) -> LakelogError:
+        """What a failed job means: damage that tasks met, or a failure."""
+        lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+        told = next((line for line in lines if any(m in line for m in _DAMAGE)), None)
+        base = self.state.base
+        if told is not None and base is not None:
+            return CheckpointCorruptionError(
+                f"the checkpoint of version {base.checkpoint.version} cannot be read: {told[:300]}",
+                path=base.checkpoint.paths[0],
+                version=base.checkpoint.version,
+                hint="nothing was published; restore the checkpoint",
+            )
+        last = next(
+            (line for line in reversed(lines) if "Error" in line), lines[0] if lines else ""
+        )
+        return CheckpointWriteError(
+            f"executors could not write the checkpoint: {last[:300]}",
+            path=self.log.table,
+            version=plan.version,
+            hint="the checkpoint before it is as it was; try again",
+        )
+
+    def _stage(
+        self,
+        plan: CheckpointPlan,
+        meta: pl.DataFrame,
+        written: Sequence[Written],
+        comparison: Comparison,
+    ) -> tuple[StagedCheckpoint, Digest]:
+        """The checkpoint over the files, and the digest of what the driver wrote beside them."""
+        store = self.log.store
+        held = sum((Digest.of_text(w.expected) for w in written), Digest()).counts
+        files = [w.staged for w in written]
+        if plan.layout == "flattened":
+            staging = Staging(store, plan, files=files, num_adds=held.get("add", 0))
+            staging.learn(meta)
+            return stage_parts(staging), Digest()
+        if plan.layout == "multipart":
+            columns, _ = file_action_columns(plan, self.state.metadata.configuration)
+            counted = Held(held.get("add", 0), held.get("remove", 0))
+            pointer = pointer_bytes(plan, files, counted, classic_schema(columns))
+            made = Checkpoint(
+                plan.version,
+                plan.layout,
+                rank_of(plan.layout, len(files)),
+                tuple(file.path for file in files),
+                tuple(file.size_bytes for file in files),
+            )
+            return StagedCheckpoint(made, tuple(files), (LAST_CHECKPOINT, pointer)), Digest()
+        return self._manifest(plan, meta, written, comparison)
+
+    def _manifest(
+        self,
+        plan: CheckpointPlan,
+        meta: pl.DataFrame,
+        written: Sequence[Written],
+        comparison: Comparison,
+    ) -> tuple[StagedCheckpoint, Digest]:
+        """The manifest that names the sidecars, as one that keeps them all."""
+        sidecars = tuple(
+            SidecarFile(w.path, w.size_bytes, plan.created_ms, orjson.loads(w.tags))
+            for w in written
+        )
+        writer = self.log.dialect.checkpoint_writer(self.log.store, replace(plan, kept=sidecars))
+        try:
+            writer.write_meta(meta)
+            staged = writer.finish()
+            if not self.verify:
+                return staged, Digest()
+            return staged, self._read_manifest(plan, staged, written, comparison)
+        except BaseException:
+            with suppress(Exception):
+                writer.abandon()
+            raise
+
+    def _read_manifest(
+        self,
+        plan: CheckpointPlan,
+        staged: StagedCheckpoint,
+        written: Sequence[Written],
+        comparison: Comparison,
+    ) -> Digest:
+        reader = self.log.dialect.open_checkpoint(self.log.store, staged.checkpoint)
+        named = set(reader.files_read()) - set(staged.checkpoint.paths)
+        if named != {w.path for w in written}:
+            what = "the manifest names other sidecars"
+            raise self._wrong(plan, what, len(written), len(named))
+        return comparison.digest(reader.read_meta())
+
+    def _count(self, written: Sequence[Written]) -> None:
+        self.plain_bytes = sum(w.plain_bytes for w in written)
+
+    def _require_same(
+        self, plan: CheckpointPlan, written: Sequence[Written], expected: Digest, found: Digest
+    ) -> None:
+        for each in written:
+            if each.problem:
+                raise self._wrong(plan, each.problem, None, None, each.path)
+        if found != expected:
+            differences = expected.differences(found)
+            raise self._wrong(
+                plan,
+                f"{', '.join(d.action_type for d in differences)} differ",
+                ", ".join(f"{d.expected} {d.action_type}" for d in differences),
+                ", ".join(f"{d.found} {d.action_type}" for d in differences),
+            )
+        rows = sum(w.num_actions for w in written)
+        if not plan.layout.startswith("v2-") and rows != expected.total:
+            raise self._wrong(plan, "it holds another number of actions", expected.total, rows)
+
+    def _wrong(
+        self, plan: CheckpointPlan, what: str, expected: object, found: object, path: str = ""
+    ) -> CheckpointValidationError:
+        return CheckpointValidationError(
+            f"the checkpoint that was just written is not what replay gives: {what}",
+            path=path or self.log.table,
+            version=plan.version,
+            expected=expected,
+            found=found,
+            hint="nothing was published, and the checkpoint before it is as it was; report this",
+        )
+
+    # --- what is there, and what goes ----------------------------------------------------------
+
+    def _kept(self, report: VerifyReport) -> CheckpointReport:
+        sizes = [self.log.store.stat(path) for path in report.files]
+        return CheckpointReport(
+            version=report.version,
+            layout=report.layout,
+            paths=report.files,
+            size_bytes=sum(entry.size_bytes for entry in sizes if entry is not None),
+            num_adds=report.found.counts.get("add", 0),
+            num_removes=report.found.counts.get("remove", 0),
+            num_actions=report.found.total,
+            parts=len(report.files),
+            reused_files=len(report.files),
+            verify_seconds=report.seconds,
+            verified=report.verdict == "proved",
+            digest=report.found,
+            reused=True,
+            notes=(report.reason,) if report.reason is not None else (),
+        )
+
+    def _remove(
+        self, replaced: Sequence[Checkpoint], staged: StagedCheckpoint, notes: list[str]
+    ) -> None:
+        """Take away checkpoints that were wrong or broken, so that no reader prefers them."""
+        taken = {file.target for file in staged.files}
+        gone = [path for c in replaced for path in c.paths if path not in taken]
+        if gone and self.verify:
+            notes += (
+                f"a checkpoint that is not sound could not be deleted: {error}"
+                for error in self.log.store.delete_many(gone)
+            )
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        with suppress(LakelogError):  # the error before it is the one that counts
+            self.log.store.delete_many(paths)
+
+
+_DAMAGE = ("FAILED_READ_FILE", "USER_RAISED_EXCEPTION", "MalformedLogError", "InvalidActionError")
+"""What Spark's message has where a task met a checkpoint that cannot be read."""
+
+
+def _layout(table: PlannedTable, asked: str) -> str:
+    """The layout to plan with, of those that have several files."""
+    known = LAYOUTS[table.format]
+    if asked == AUTO:
+        if table.format != "delta":
+            return known[0]
+        return "v2" if supports(table.protocol, "v2Checkpoint") else "multipart"
+    if asked in PLANNED_LAYOUTS[table.format] and asked not in known:
+        raise InvalidInputError(
+            f"executors write checkpoints of several files, and {asked} is written by one machine",
+            path=table.path,
+            expected=", ".join((AUTO, *known)),
+            found=asked,
+            hint="take another layout, or Table.checkpoint",
+        )
+    return asked
+
+
+def _with_parts(plan: CheckpointPlan, parts: int | None, rows: int) -> CheckpointPlan:
+    if parts is None:
+        return plan
+    least = 2 if plan.layout == "multipart" else 1
+    if parts < least:
+        raise InvalidInputError(
+            f"a checkpoint of this layout ({plan.layout}) has more parts",
+            expected=f"{least} or more",
+            found=parts,
+        )
+    return replace(plan, parts=parts, part_actions=max(1, -(-rows // parts)))
+
+
+def _kept_rows(frame: Any, plan: CheckpointPlan, state: State) -> Any:
+    """File actions, without tombstones that are no longer retained."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
+
+    minimum = plan.created_ms - deleted_file_retention_ms(state.metadata.configuration)
+    deleted = F.coalesce(F.col("deletionTimestamp"), F.lit(0)) > F.lit(minimum)
+    add, remove = (F.col("actionType") == F.lit(kind) for kind in actions.FILE_ACTIONS)
+    return frame.filter(add | (remove & deleted))
+
+
+def _dealt(rows: Any, plan: CheckpointPlan) -> Any:
+    """Rows in one partition a part, as the format demands; sidecars hold any."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if plan.layout == "multipart":
+        # Spark's own hash partitioning is the protocol's: pmod(hash(key), parts).
+        keys = [encoded_path(F.col("path"))]
+        keys += [F.col("dvId")] if plan.deletion_vectors else []
+        return rows.repartition(plan.parts, *keys)
+    if plan.layout == "flattened" and plan.parts > 1:
+        number = F.crc32(F.col("path").cast("binary")) % F.lit(plan.parts)
+        return rows.repartitionById(plan.parts, number.cast("int"))
+    return rows.coalesce(max(1, plan.parts))
