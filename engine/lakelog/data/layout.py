@@ -27,7 +27,7 @@ TARGET_FILE_BYTES = 128 << 20
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
-_ESCAPED = re.compile("[\x00-\x1f\x7f\"#%'*/:=?\\\\{}\\[\\]^]")
+_ESCAPED = re.compile("[\x00-\x1f\x7f\"#%'*/:=?\\\\{\\[\\]^]")
 _MOST_NAME_BYTES = 255  # of a folder's name, on every filesystem in use
 _SIZE = re.compile(r"([0-9]+)\s*([kmgtp]?)i?b?", re.ASCII)
 _UNITS = {unit: 1 << 10 * power for power, unit in enumerate(("", "k", "m", "g", "t", "p"))}

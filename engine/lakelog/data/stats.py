@@ -144,6 +144,7 @@ def column_names(text: str) -> list[list[str]]:
     part, quoted, was_quoted = "", False, False
     for sign in [*text, ","]:
         if sign == "`":
+            part = part if quoted else part.strip()
             quoted, was_quoted = not quoted, True
         elif quoted:
             part += sign
@@ -282,7 +283,7 @@ class FileStats:
                 _put(nulls, leaf.path, str(sum(c.null_count for c in columns)))
             if not leaf.has_bounds:
                 continue
-            low, high = _bounds(seen, columns)
+            low, high = _bounds(leaf, seen, columns)
             _put(least, leaf.path, _spell(leaf, low, self.plan.prefix_length, upper=False))
             _put(greatest, leaf.path, _spell(leaf, high, self.plan.prefix_length, upper=True))
         parts = [f'"numRecords":{footer.num_rows}']
@@ -298,16 +299,17 @@ def _column(rows: pa.Table, places: tuple[int, ...]) -> pa.ChunkedArray:
     return pc.struct_field(column, list(places[1:])) if len(places) > 1 else column
 
 
-def _bounds(seen: _Seen, columns: Sequence[Any]) -> tuple[Any, Any]:
-    """Least and greatest value of a leaf as Parquet holds them; None where one is not known."""
+def _bounds(leaf: Leaf, seen: _Seen, columns: Sequence[Any]) -> tuple[Any, Any]:
+    """Least and greatest value of a leaf; None where one is not known."""
     low: Any = seen.least
     high: Any = seen.greatest
     for each in columns:
         if each is None:
             return None, None
         if each.has_min_max:
-            low = each.min_raw if low is None else min(low, each.min_raw)
-            high = each.max_raw if high is None else max(high, each.max_raw)
+            least, greatest = _value(leaf, each.min_raw), _value(leaf, each.max_raw)
+            low = least if low is None else min(low, least)
+            high = greatest if high is None else max(high, greatest)
         elif each.num_values and not (seen.has_nan or seen.least is not None):
             return None, None
     if seen.has_nan:
@@ -315,13 +317,19 @@ def _bounds(seen: _Seen, columns: Sequence[Any]) -> tuple[Any, Any]:
     return low, high
 
 
+def _value(leaf: Leaf, raw: Any) -> Any:
+    """A value of the footer, in the order of its type: wide decimals stand there as bytes."""
+    if isinstance(leaf.type, contract.Decimal) and isinstance(raw, bytes):
+        return int.from_bytes(raw, "big", signed=True)
+    return raw
+
+
 def _spell(leaf: Leaf, value: Any, prefix_length: int, *, upper: bool) -> str | None:
     """A bound as JSON; None where it has no spelling."""
     if value is None:
         return None
     if isinstance(leaf.type, contract.Decimal):
-        number = int.from_bytes(value, "big", signed=True) if isinstance(value, bytes) else value
-        return _decimal_text(number, leaf.type.scale)
+        return _decimal_text(value, leaf.type.scale)
     if leaf.kind in _WHOLE:
         return str(value)
     if leaf.is_float:

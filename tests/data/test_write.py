@@ -1,0 +1,376 @@
+"""`DataFileWriter`: rows by partition, in bounded memory, and nothing left of what is given up."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import lakelog
+from lakelog import Table
+from lakelog.contract import Field, Primitive, Struct
+from lakelog.data.write import DataFileWriter, WritePlan
+from lakelog.errors import InvalidInputError, UnavailableError, UnsupportedFeatureError
+from lakelog.storage import LogStore, open_store
+from lakelog.storage.base import Upload
+from lakelog.storage.inject import InjectingStore, Rule
+from lakelog.storage.wrapper import StoreWrapper
+
+SCHEMA = {"p": pl.String, "id": pl.Int64, "x": pl.Float64}
+
+
+def table_at(
+    path: Path,
+    schema: Any = None,
+    by: Sequence[str] = ("p",),
+    **configuration: str,
+) -> Table:
+    return lakelog.create(
+        path, schema or SCHEMA, by, configuration=configuration or None, upkeep=False
+    )
+
+
+def frame(count: int, partitions: int = 3) -> pl.DataFrame:
+    rng = random.Random(count)
+    return pl.DataFrame(
+        {
+            "p": [f"p{rng.randrange(partitions)}" for _ in range(count)],
+            "id": range(count),
+            "x": [rng.random() for _ in range(count)],
+        },
+        schema=SCHEMA,
+    )
+
+
+def write_now(writer: DataFileWriter, rows: pl.DataFrame) -> None:
+    """Write rows and share them out at once, as the writer does with a million of them."""
+    writer.write(rows)
+    writer._split()
+
+
+def commit(table: Table, files: pl.DataFrame) -> pl.DataFrame:
+    """The table's rows once the files are named."""
+    with table.transaction() as tx:
+        tx.add(files)
+    return table.snapshot().scan().collect()
+
+
+def data_files(root: Path) -> list[str]:
+    found = [path for path in root.rglob("*") if path.is_file() and "_delta_log" not in path.parts]
+    return sorted(str(path.relative_to(root)) for path in found)
+
+
+class OpenFiles(StoreWrapper):
+    """A store that knows how many uploads are open, and how many were at most."""
+
+    def __init__(self, store: LogStore) -> None:
+        super().__init__(store)
+        self.uploads: list[Upload] = []
+        self.most = 0
+
+    def upload(self, path: str) -> Upload:
+        self.uploads.append(super().upload(path))
+        self.most = max(self.most, sum(not upload.closed for upload in self.uploads))
+        return self.uploads[-1]
+
+
+def test_rows_are_shared_out_by_partition(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    rows = frame(1000)
+    with DataFileWriter(WritePlan.of(table.snapshot()), number=7) as writer:
+        for part in rows.iter_slices(100):
+            writer.write(part.to_arrow().to_batches()[0])
+        files = writer.finish()
+    assert files["path"].to_list() == data_files(tmp_path)
+    assert [path.split("/")[0] for path in files["path"]] == ["p=p0", "p=p1", "p=p2"]
+    assert all("/part-00007-" in path for path in files["path"])
+    assert files["size"].to_list() == [(tmp_path / p).stat().st_size for p in files["path"]]
+    values = files.select(pl.col("partitionValues").map.get("p")).to_series()
+    assert values.to_list() == ["p0", "p1", "p2"]
+    assert commit(table, files).sort("id").equals(rows)
+
+
+def test_rows_of_a_partition_keep_their_order(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
+        writer.write(frame(500))
+        files = writer.finish()
+    for path in files["path"]:
+        ids = pq.read_table(tmp_path / path, partitioning=None)["id"].to_pylist()
+        assert ids == sorted(ids)
+
+
+def test_partition_columns_do_not_stand_in_the_files(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
+        writer.write(frame(3))
+        files = writer.finish()
+    schema = pq.read_schema(tmp_path / files["path"][0])
+    assert schema.names == ["id", "x"]
+    assert schema.metadata is None
+
+
+def test_many_partitions_wait_on_disk_where_few_files_may_be_open(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    rows = frame(20_000, partitions=50)
+    store = OpenFiles(open_store(str(tmp_path)))
+    writer = DataFileWriter(
+        WritePlan.of(table.snapshot()), store=store, memory_bytes=50_000, open_files=4
+    )
+    with writer:
+        for part in rows.iter_slices(1000):
+            write_now(writer, part)
+        files = writer.finish()
+    assert files.height == 50
+    assert store.most <= 5
+    assert commit(table, files).sort("id").equals(rows)
+
+
+def test_a_file_ends_where_it_has_the_length_that_is_aimed_at(tmp_path: Path) -> None:
+    table = table_at(tmp_path, by=())
+    plan = WritePlan.of(table.snapshot(), target_file_bytes=20_000)
+    rows = frame(10_000)
+    with DataFileWriter(plan, memory_bytes=30_000) as writer:
+        for part in rows.iter_slices(500):
+            writer.write(part)
+        files = writer.finish()
+    assert files.height > 3
+    assert files["size"].max() < 60_000  # type: ignore[operator]
+    assert commit(table, files).sort("id").equals(rows)
+
+
+def test_the_table_says_how_long_files_are_and_how_they_are_compressed(tmp_path: Path) -> None:
+    properties = {"delta.targetFileSize": "5mb", "delta.parquet.compression.codec": "ZSTD"}
+    table = table_at(tmp_path, by=(), **properties)
+    plan = WritePlan.of(table.snapshot())
+    assert (plan.target_file_bytes, plan.compression) == (5 << 20, "zstd")
+    with DataFileWriter(plan) as writer:
+        writer.write(frame(10))
+        files = writer.finish()
+    assert files["path"][0].endswith(".zstd.parquet")
+    footer = pq.read_metadata(tmp_path / files["path"][0])
+    assert footer.row_group(0).column(0).compression == "ZSTD"
+
+
+@pytest.mark.parametrize("codec", ["snappy", "gzip", "lz4_raw", "none", "zstd"])
+def test_every_codec_is_read_back(tmp_path: Path, codec: str) -> None:
+    table = table_at(tmp_path)
+    with DataFileWriter(WritePlan.of(table.snapshot(), compression=codec)) as writer:
+        writer.write(frame(20))
+        files = writer.finish()
+    assert commit(table, files).sort("id").equals(frame(20))
+
+
+def test_several_files_are_written_at_the_same_time_and_none_is_lost(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    rows = frame(5000, partitions=40)
+    plan = WritePlan.of(table.snapshot(), target_file_bytes=2000)
+    with DataFileWriter(plan, workers=4, memory_bytes=40_000) as writer:
+        for part in rows.iter_slices(700):
+            write_now(writer, part)
+        files = writer.finish()
+    assert files["path"].is_unique().all()
+    assert files.height > 40
+    assert commit(table, files).sort("id").equals(rows)
+
+
+def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    plan = WritePlan.of(table.snapshot(), target_file_bytes=1000)
+    with DataFileWriter(plan, memory_bytes=1000) as writer:
+        write_now(writer, frame(1000))
+        assert data_files(tmp_path)
+    assert data_files(tmp_path) == []
+
+
+def test_files_that_were_finished_go_too_when_their_writer_gives_up(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
+        writer.write(frame(10))
+        writer.finish()
+    assert data_files(tmp_path) == sorted(writer.paths)
+    writer.abort()
+    assert data_files(tmp_path) == []
+    with pytest.raises(InvalidInputError, match="finished"):
+        writer.write(frame(1))
+
+
+def test_no_rows_make_no_files(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
+        writer.write(frame(0))
+        assert writer.finish().height == 0
+    assert data_files(tmp_path) == []
+
+
+def test_two_attempts_of_a_task_never_meet(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    plan = WritePlan.of(table.snapshot())
+    first, second = (DataFileWriter(plan, number=1) for _ in range(2))
+    for writer in (first, second):
+        writer.write(frame(10))
+    kept = second.finish()
+    first.finish()
+    first.abort()
+    assert data_files(tmp_path) == kept["path"].to_list()
+
+
+def test_a_plan_is_small_and_travels(tmp_path: Path) -> None:
+    plan = WritePlan.of(table_at(tmp_path).snapshot(), {"key": "secret"}, token="t")
+    assert plan.stats.leaves
+    data = pickle.dumps(plan)
+    assert len(data) < 2000
+    assert pickle.loads(data) == plan
+    assert "secret" not in repr(plan)
+
+
+def test_mapped_columns_stand_under_their_physical_names_with_their_ids(tmp_path: Path) -> None:
+    schema = {**SCHEMA, "s": pl.Struct({"a": pl.List(pl.Struct({"b": pl.Int64}))})}
+    table = table_at(tmp_path, schema, **{"delta.columnMapping.mode": "name"})
+    rows = frame(5).with_columns(
+        s=pl.Series([{"a": [{"b": 1}, None]}, None, {"a": None}, {"a": []}, {"a": [{"b": None}]}])
+    )
+    with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
+        writer.write(rows)
+        files = writer.finish()
+    fields = {f.name: f for f in table.snapshot().schema.fields}
+    physical = {n: f.metadata["delta.columnMapping.physicalName"] for n, f in fields.items()}
+    written = pq.read_schema(tmp_path / files["path"][0])
+    assert written.names == [physical[n] for n in ("id", "x", "s")]
+    ids = {f.name: int(f.metadata[b"PARQUET:field_id"]) for f in written}
+    assert ids == {
+        physical[n]: fields[n].metadata["delta.columnMapping.id"] for n in ("id", "x", "s")
+    }
+    assert files["path"][0].startswith(f"{physical['p']}=")
+    assert commit(table, files).sort("id").equals(rows)
+
+
+def test_void_columns_are_left_out_of_files(tmp_path: Path) -> None:
+    text = (
+        '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}},'
+        '{"name":"v","type":"void","nullable":true,"metadata":{}}]}'
+    )
+    table = table_at(tmp_path, text, by=())
+    with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
+        writer.write(pl.DataFrame({"a": [1]}))
+        files = writer.finish()
+    assert pq.read_schema(tmp_path / files["path"][0]).names == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "nth"), [("upload", 1), ("upload", 2), ("upload", 3), ("upload", 4)]
+)
+@pytest.mark.parametrize("fault", ["fail", "lost", "unknown"])
+def test_a_file_that_could_not_be_written_is_an_error_and_leaves_nothing(
+    tmp_path: Path, fault: Any, kinds: Any, nth: int
+) -> None:
+    table = table_at(tmp_path)
+    store = InjectingStore(open_store(str(tmp_path)), [Rule(fault, kinds, nth=nth)])
+    with DataFileWriter(WritePlan.of(table.snapshot()), store=store) as writer:
+        writer.write(frame(10))
+        with pytest.raises(OSError, match="injected"):
+            writer.finish()
+    assert data_files(tmp_path) == []
+
+
+def test_no_room_on_the_local_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_at(tmp_path)
+
+    def full(**_: Any) -> None:
+        raise OSError(28, "full")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    writer = DataFileWriter(WritePlan.of(table.snapshot()), memory_bytes=100, open_files=1)
+    with writer, pytest.raises(UnavailableError, match="full"):
+        write_now(writer, frame(100))
+    assert data_files(tmp_path) == []
+
+
+RULED = [
+    ({"delta.constraints.positive": "id > 0"}, {}, "checkConstraints"),
+    ({}, {"delta.invariants": '{"expression":{"expression":"id > 0"}}'}, "invariants"),
+    ({}, {"delta.generationExpression": "x + 1"}, "generatedColumns"),
+    ({}, {"delta.identity.start": 1, "delta.identity.step": 1}, "identityColumns"),
+]
+
+
+@pytest.mark.parametrize(("configuration", "metadata", "feature"), RULED, ids=[r[2] for r in RULED])
+def test_rules_that_lakelog_cannot_check_are_refused_by_name_before_a_row_is_written(
+    tmp_path: Path, configuration: dict[str, str], metadata: dict[str, Any], feature: str
+) -> None:
+    schema = Struct(
+        (Field("id", Primitive("long"), metadata=metadata), Field("x", Primitive("long")))
+    )
+    table = lakelog.create(tmp_path, schema, configuration=configuration, upkeep=False)
+    with pytest.raises(UnsupportedFeatureError) as refused:
+        WritePlan.of(table.snapshot())
+    assert refused.value.found == feature
+
+
+def test_index_tables_are_refused(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path, SCHEMA, format="indextables", upkeep=False)
+    with pytest.raises(UnsupportedFeatureError, match="Parquet"):
+        WritePlan.of(table.snapshot())
+
+
+def test_change_data_stand_in_a_folder_of_their_own(tmp_path: Path) -> None:
+    table = table_at(tmp_path, **{"delta.enableChangeDataFeed": "true"})
+    plan = WritePlan.of(table.snapshot()).of_changes()
+    with DataFileWriter(plan) as writer:
+        writer.write(frame(4).with_columns(_change_type=pl.lit("insert")))
+        files = writer.finish()
+    assert files.columns == ["path", "partitionValues", "size", "dataChange"]
+    assert not files["dataChange"].any()
+    assert all(path.startswith("_change_data/p=") for path in files["path"])
+    assert pq.read_schema(tmp_path / files["path"][0]).names == ["id", "x", "_change_type"]
+
+
+def test_partitions_of_every_type_are_read_back(tmp_path: Path) -> None:
+    rows = pl.DataFrame(
+        {
+            "i": [1, None, -3],
+            "f": [0.1, float("nan"), None],
+            "d": pl.Series([1, 2, None]).cast(pl.Date),
+            "t": pl.Series([1, 2_000_000, None]).cast(pl.Datetime("us", "UTC")),
+            "n": pl.Series([1, 2_000_000, None]).cast(pl.Datetime("us")),
+            "b": [True, None, False],
+            "c": pl.Series(["1.5", None, "-0.25"]).cast(pl.Decimal(10, 3)),
+            "s": ["a/b=ü %", None, "x"],
+            "id": [1, 2, 3],
+        }
+    )
+    table = table_at(tmp_path, rows.schema, by=list("ifdtnbcs"))
+    with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
+        writer.write(rows)
+        files = writer.finish()
+    found = commit(table, files).sort("id")
+    assert found.equals(rows)
+
+
+def test_empty_texts_are_nulls_and_share_their_partition(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
+        writer.write(pl.DataFrame({"p": ["", None, ""], "id": [1, 2, 3]}))
+        files = writer.finish()
+    assert Counter(path.split("/")[0] for path in files["path"]) == {
+        "p=__HIVE_DEFAULT_PARTITION__": 1
+    }
+    assert commit(table, files)["p"].null_count() == 3
+
+
+def test_batches_of_arrow_are_taken_as_they_are(tmp_path: Path) -> None:
+    table = table_at(tmp_path, by=())
+    batch = pa.RecordBatch.from_pydict({"ID": [1], "x": [0.5], "p": ["a"]})
+    with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
+        writer.write(batch)
+        files = writer.finish()
+    assert writer.num_rows == 1
+    assert commit(table, files).row(0, named=True) == {"p": "a", "id": 1, "x": 0.5}

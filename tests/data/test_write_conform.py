@@ -1,0 +1,222 @@
+"""Rows brought under a table's schema: what fits, what is filled in, and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakelog.contract import Array, DataType, Field, Map, Primitive, Struct
+from lakelog.contract import Decimal as DecimalType
+from lakelog.data.conform import Conform
+from lakelog.errors import InvalidInputError, UnsupportedFeatureError
+
+LONG, STRING, DOUBLE = Primitive("long"), Primitive("string"), Primitive("double")
+INTEGER, FLOAT, TIMESTAMP = Primitive("integer"), Primitive("float"), Primitive("timestamp")
+WHEN = dt.datetime(2024, 1, 31, 10, 20, 30, 456789)  # noqa: DTZ001 - a wall-clock time
+
+
+def fitted(values: Any, type_: DataType, **more: Any) -> list[Any]:
+    """One column's values as the table has them."""
+    table = Conform([Field("c", type_, **more)]).table(pa.table({"c": values}))
+    found: list[Any] = table["c"].to_pylist()
+    return found
+
+
+def refused(values: Any, type_: DataType, **more: Any) -> InvalidInputError:
+    with pytest.raises(InvalidInputError) as error:
+        fitted(values, type_, **more)
+    return error.value
+
+
+FITTING: list[tuple[Any, DataType, list[Any]]] = [
+    (pa.array([1, None], pa.int8()), LONG, [1, None]),
+    (pa.array([5, None], pa.int64()), INTEGER, [5, None]),
+    (pa.array([5], pa.uint64()), Primitive("byte"), [5]),
+    (pa.array([5.0, None]), LONG, [5, None]),
+    (pa.array([2**53]), DOUBLE, [2.0**53]),
+    (pa.array([0.5, None]), FLOAT, [0.5, None]),
+    (pa.array([12]), DecimalType(5, 2), [Decimal("12.00")]),
+    (pa.array([Decimal("1.50")]), DecimalType(3, 1), [Decimal("1.5")]),
+    (pa.array(["a", None]).dictionary_encode(), STRING, ["a", None]),
+    (pa.array(["a"], pa.string_view()), STRING, ["a"]),
+    (pa.array([b"ab"], pa.binary(2)), Primitive("binary"), [b"ab"]),
+    (pa.nulls(2), Array(LONG), [None, None]),
+    (pa.array([WHEN], pa.timestamp("ns")), Primitive("timestamp_ntz"), [WHEN]),
+    (pa.array([WHEN.date()], pa.date64()), Primitive("date"), [WHEN.date()]),
+    (pa.array([[1, None], None], pa.list_(pa.int8())), Array(LONG), [[1, None], None]),
+    (pa.array([[1, 2]], pa.list_(pa.int64(), 2)), Array(INTEGER), [[1, 2]]),
+    (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int8())), Map(STRING, LONG), [[("k", 1)]]),
+]
+
+
+@pytest.mark.parametrize(("values", "type_", "found"), FITTING)
+def test_a_type_is_changed_where_no_value_changes(
+    values: Any, type_: DataType, found: list[Any]
+) -> None:
+    assert fitted(values, type_) == found
+
+
+CHANGING: list[tuple[Any, DataType]] = [
+    (pa.array([2**40]), INTEGER),
+    (pa.array([1.5]), LONG),
+    (pa.array([float("nan")]), LONG),
+    (pa.array([2**53 + 1]), DOUBLE),
+    (pa.array([0.1]), FLOAT),
+    (pa.array([1000]), DecimalType(5, 3)),
+    (pa.array([Decimal("1.55")]), DecimalType(3, 1)),
+    (pa.array([1], pa.timestamp("ns")), Primitive("timestamp_ntz")),
+]
+
+
+@pytest.mark.parametrize(("values", "type_"), CHANGING)
+def test_a_value_that_would_change_is_refused(values: Any, type_: DataType) -> None:
+    error = refused(values, type_)
+    assert "would change" in error.message
+    assert error.path == "c"
+
+
+OTHERS: list[tuple[Any, DataType]] = [
+    (pa.array(["1"]), LONG),
+    (pa.array([1]), STRING),
+    (pa.array([True]), LONG),
+    (pa.array([1]), Primitive("boolean")),
+    (pa.array([0.5]), DecimalType(3, 1)),
+    (pa.array(["a"]), Primitive("binary")),
+    (pa.array([WHEN]), TIMESTAMP),
+    (pa.array([WHEN.replace(tzinfo=dt.UTC)]), Primitive("timestamp_ntz")),
+    (pa.array([WHEN]), Primitive("date")),
+    (pa.array([1]), Array(LONG)),
+    (pa.array([[1]]), LONG),
+    (pa.array([1]), Struct((Field("a", LONG),))),
+    (pa.array([[1]]), Map(LONG, LONG)),
+]
+
+
+@pytest.mark.parametrize(("values", "type_"), OTHERS)
+def test_a_type_that_means_something_else_is_refused(values: Any, type_: DataType) -> None:
+    assert "of another type" in refused(values, type_).message or type_ == LONG
+
+
+def test_the_hint_of_a_time_without_a_zone_says_what_to_do() -> None:
+    assert "which zone" in str(refused(pa.array([WHEN]), TIMESTAMP).hint)
+
+
+def test_times_of_any_zone_are_the_same_instant() -> None:
+    zoned = pa.array([WHEN.replace(tzinfo=dt.UTC)], pa.timestamp("us", "Asia/Tokyo"))
+    assert fitted(zoned, TIMESTAMP) == [WHEN.replace(tzinfo=dt.UTC)]
+
+
+def test_columns_go_by_name_whatever_their_order_and_case() -> None:
+    conform = Conform([Field("a", LONG), Field("B", STRING)])
+    found = conform.table(pa.table({"b": ["x"], "A": [1]}))
+    assert found.to_pylist() == [{"a": 1, "B": "x"}]
+    assert found.schema.equals(conform.schema)
+    assert conform.table(pl.DataFrame({"a": [1]})).to_pylist() == [{"a": 1, "B": None}]
+
+
+def test_unknown_and_double_columns_are_refused() -> None:
+    conform = Conform([Field("a", LONG)])
+    with pytest.raises(InvalidInputError, match="no column 'z'") as error:
+        conform.table(pa.table({"a": [1], "z": [1]}))
+    assert "merge" in str(error.value.hint)
+    with pytest.raises(InvalidInputError, match="given twice"):
+        conform.table(pa.table({"a": [1], "A": [1]}))
+
+
+def test_what_may_not_be_null_is_neither_null_nor_missing() -> None:
+    assert "may not be null" in refused([1, None], LONG, nullable=False).message
+    conform = Conform([Field("a", LONG, nullable=False), Field("b", LONG)])
+    with pytest.raises(InvalidInputError, match="is missing"):
+        conform.table(pa.table({"b": [1]}))
+
+
+def test_nulls_inside_are_refused_where_the_type_says_so() -> None:
+    assert refused([[1, None]], Array(LONG, contains_null=False)).path == "c.element"
+    assert fitted([[1], None], Array(LONG, contains_null=False)) == [[1], None]
+    entries = pa.array([[("k", None)]], pa.map_(pa.string(), pa.int64()))
+    assert refused(entries, Map(STRING, LONG, value_contains_null=False)).path == "c.value"
+    inner = Struct((Field("a", LONG, nullable=False),))
+    assert refused([{"a": None}], inner).path == "c.a"
+    assert fitted([{"a": 1}, None], inner) == [{"a": 1}, None]
+    lacking = pa.array([{"b": 1}]), Struct((Field("a", LONG, nullable=False), Field("b", LONG)))
+    assert "is missing" in refused(*lacking).message
+
+
+def test_fields_of_structs_go_by_name_too() -> None:
+    type_ = Struct((Field("a", LONG), Field("b", Array(Struct((Field("x", STRING),))))))
+    values = pa.array([{"b": [{"x": "q"}, None]}, None, {"b": None}])
+    assert fitted(values, type_) == [
+        {"a": None, "b": [{"x": "q"}, None]},
+        None,
+        {"a": None, "b": None},
+    ]
+    assert refused(pa.array([{"z": 1}]), type_).path == "c.z"
+
+
+def test_slices_of_nested_columns_bring_their_own_rows_only() -> None:
+    type_ = Struct((Field("l", Array(INTEGER)), Field("m", Map(STRING, INTEGER))))
+    inner = pa.struct([("l", pa.list_(pa.int64())), ("m", pa.map_(pa.string(), pa.int64()))])
+    values = pa.array(
+        [{"l": [2**40], "m": None}, {"l": [1, 2], "m": [("k", 3)]}, None, {"l": None, "m": []}],
+        inner,
+    )
+    assert fitted(values[1:], type_) == values[1:].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("default", "type_", "value"),
+    [
+        ("5", LONG, 5),
+        ("-1.50", DecimalType(4, 2), Decimal("-1.50")),
+        ("'a b'", STRING, "a b"),
+        ("TRUE", Primitive("boolean"), True),
+        ("NULL", LONG, None),
+        ("DATE '2024-01-31'", Primitive("date"), dt.date(2024, 1, 31)),
+    ],
+)
+def test_a_missing_column_takes_its_default_where_that_is_a_literal(
+    default: str, type_: DataType, value: Any
+) -> None:
+    columns = [Field("a", LONG), Field("c", type_, metadata={"CURRENT_DEFAULT": default})]
+    assert Conform(columns).table(pa.table({"a": [1]}))["c"].to_pylist() == [value]
+
+
+@pytest.mark.parametrize("default", ["current_date()", "1 + 1", "'no number'"])
+def test_a_default_that_would_have_to_be_evaluated_is_refused(default: str) -> None:
+    column = Field("c", LONG, metadata={"CURRENT_DEFAULT": default})
+    with pytest.raises(UnsupportedFeatureError, match="default"):
+        Conform([Field("a", LONG), column]).table(pa.table({"a": [1]}))
+    assert Conform([column]).table(pa.table({"c": [None, 1]}))["c"].to_pylist() == [None, 1]
+
+
+@pytest.mark.parametrize("text", ["varchar(3)", "char(3)"])
+def test_texts_are_no_longer_than_their_column(text: str) -> None:
+    metadata = {"__CHAR_VARCHAR_TYPE_STRING": text}
+    assert fitted(["äöü", None], STRING, metadata=metadata) == ["äöü", None]
+    assert "too long" in refused(["abcd"], STRING, metadata=metadata).message
+    assert "too long" in refused(["abcd"], Primitive(text)).message
+
+
+def test_a_variant_is_null_or_refused() -> None:
+    columns = [Field("a", LONG), Field("v", Primitive("variant"))]
+    assert Conform(columns).table(pa.table({"a": [1]}))["v"].null_count == 1
+    with pytest.raises(UnsupportedFeatureError, match="does not write"):
+        Conform(columns).table(pa.table({"v": [b"x"]}))
+
+
+ITEMS = st.lists(
+    st.none() | st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=3), max_size=6
+)
+
+
+@given(ITEMS, st.integers(0, 5))
+def test_lists_are_the_same_after_they_were_fitted(items: list[Any], start: int) -> None:
+    values = pa.array(items, pa.list_(pa.int64()))[start:]
+    assert fitted(values, Array(INTEGER)) == items[start:]
