@@ -13,6 +13,7 @@ from __future__ import annotations
 import polars as pl
 import pyarrow as pa
 
+from lakelog.formats.arrow_texts import text_array
 from lakelog.formats.delta.paths import encode_paths
 from lakelog.formats.wire import Leaf, Node, Wire
 
@@ -108,7 +109,8 @@ def to_arrow(values: pl.Series, type_: pa.DataType) -> pa.Array:
     """A column in `type_`; null as a whole where all of it is null, which Arrow writes faster."""
     if values.null_count() == values.len():
         return pa.nulls(values.len(), type_)
-    array = values.rechunk().to_arrow(compat_level=_OLDEST)
+    text = values.dtype == pl.String
+    array = text_array(values) if text else values.rechunk().to_arrow(compat_level=_OLDEST)
     return array if array.type == type_ else array.cast(type_)
 
 

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import polars as pl
 
 from lakelog.errors import InvalidActionError
+from lakelog.formats.arrow_texts import text_bytes
 
 SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:"
 """Pattern of what an absolute URL begins with."""
@@ -112,11 +113,8 @@ def encode_paths(paths: pl.Series) -> pl.Series:
 
 def _is_plain(paths: pl.Series) -> bool:
     """Whether no path can need quoting: a look at all bytes at once, cheaper than a pattern."""
-    array = paths.to_arrow(compat_level=pl.CompatLevel.oldest())
-    data = array.buffers()[2]
-    if data is not None and data.to_pybytes().translate(None, _PLAIN):
-        return False
-    return not paths.str.contains(":", literal=True).any()
+    data = text_bytes(paths)
+    return b":" not in data and not data.translate(None, _PLAIN)
 
 
 def with_dv_id(files: pl.DataFrame) -> pl.DataFrame:
