@@ -215,11 +215,15 @@ class FileCounts:
         """Count file actions of one kind, with `COLUMNS`; tombstones do not count."""
         if rows["actionType"][0] != "add":
             return
-        rows = actions.conform(rows, ("size", "dvId", "dvCardinality"))
-        deleted = rows["dvCardinality"]
+        (sizes,) = actions.conform(rows, ("size",)).get_columns()
         self.files += rows.height
-        self.size_bytes += int(rows["size"].cast(pl.Int128).sum())
-        self.sizes.add(rows["size"])
+        self.size_bytes += int(sizes.cast(pl.Int128).sum())
+        self.sizes.add(sizes)
+        if not {"dvId", "dvCardinality"} & set(rows.columns):
+            self.deleted[0] += rows.height
+            return
+        rows = actions.conform(rows, ("dvId", "dvCardinality"))
+        deleted = rows["dvCardinality"]
         self.vectors += rows["dvId"].count()
         self.deleted_rows += int(deleted.cast(pl.Int128).sum())
         self.vectors_are_counted &= bool((rows["dvId"].is_null() == deleted.is_null()).all())

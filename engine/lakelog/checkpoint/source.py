@@ -44,7 +44,7 @@ from lakelog.storage.bounded import on_local_disk
 
 _META_ORDER = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 _BATCH_ROWS = 1 << 16
-_NEAR_BATCH_BYTES = 6 << 20
+_NEAR_BATCH_BYTES = 8 << 20
 _NOT_IN_REMOVES = ("stats", "tags", STRUCT_STATISTICS)
 _READ_WHOLE = ("v2-json", "json", "json-multipart", "avro-state")
 _DECODED_PER_BYTE = 1  # bytes of rows for each byte of a commit's text, about
@@ -407,7 +407,11 @@ def _require_batches(log: Log, checkpoint: Checkpoint, budget: Budget) -> None:
 
 
 def open_in_batches(
-    log: Log, checkpoint: Checkpoint, batch_bytes: int | None = None
+    log: Log,
+    checkpoint: Checkpoint,
+    batch_bytes: int | None = None,
+    *,
+    near_batch_bytes: int = _NEAR_BATCH_BYTES,
 ) -> CheckpointReader:
     """A reader for going through all of a checkpoint once; see `Dialect.open_checkpoint`.
 
@@ -415,7 +419,7 @@ def open_in_batches(
     time. On a remote store a column is one request.
     """
     if batch_bytes is None and on_local_disk(log.store):
-        batch_bytes = _NEAR_BATCH_BYTES
+        batch_bytes = near_batch_bytes
     return log.dialect.open_checkpoint(log.store, checkpoint, batch_bytes)
 
 

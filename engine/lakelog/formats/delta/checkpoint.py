@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from io import FileIO
 from typing import BinaryIO, cast
 
 import orjson
@@ -274,10 +275,16 @@ class DeltaCheckpointReader:
         """A file of the checkpoint, and its source; what a remote store gave is not asked twice."""
         size = self._sizes.get(path)
         kept = self._sources.get(path)
-        source = self._store.open(path, size) if kept is None else cast("BinaryIO", kept.reopen())
+        source = (
+            _read_by_arrow(self._store.open(path, size))
+            if kept is None
+            else cast("BinaryIO", kept.reopen())
+        )
         try:
+            import io
+
             file = pq.ParquetFile(
-                source,
+                pa.OSFile(source.name) if isinstance(source, io.FileIO) else source,
                 metadata=footer,
                 buffer_size=0 if self._batch_bytes is None else _BUFFER_BYTES,
                 pre_buffer=self._batch_bytes is None,  # or whole columns are read, buffer or not
@@ -301,6 +308,18 @@ class DeltaCheckpointReader:
             if held + source.size_bytes <= _KEPT_BYTES:
                 self._sources.setdefault(path, source)
         return source, file
+
+
+def _read_by_arrow(source: BinaryIO) -> BinaryIO:
+    """The same file of the local disk as Arrow opens it: reads of Python's wait for its lock."""
+    if not isinstance(source, FileIO) or not isinstance(source.name, str):
+        return source
+    try:
+        opened = pa.OSFile(source.name)
+    except OSError:  # gone since, so what is open is read
+        return source
+    source.close()
+    return cast("BinaryIO", opened)
 
 
 def _refuse_other_actions(file: pq.ParquetFile, path: str) -> None:

@@ -20,6 +20,9 @@ from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
 
 _ZSTD_LEVEL = 1
+_ENCODED_ROWS = 1 << 13
+_WRITE_BYTES = 1 << 20
+"""What Arrow gathers before it hands it on: each time it does it waits for Python's lock."""
 _DICTIONARY = ("partitionValues", "tags", "storageType", "clusteringProvider")
 """Fields of few different values; dictionaries of the others would be given up again."""
 _NO_BOUNDS = ("add.stats",)
@@ -98,6 +101,7 @@ class ParquetFile:
     _upload: Upload | None = None
     _writer: pq.ParquetWriter | None = None
     _sink: _Sink = field(init=False)
+    _buffered: pa.BufferedOutputStream = field(init=False)
 
     def prepare(self, rows: pl.DataFrame, kind: str) -> pa.Table:
         """See `CheckpointFile`. Memory: the rows, once more."""
@@ -135,14 +139,16 @@ class ParquetFile:
         self._upload = self.store.upload(self.path)
         self._sink = _Sink(self._upload)
         leaves = _leaves(self.schema)
+        self._buffered = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), _WRITE_BYTES)
         self._writer = pq.ParquetWriter(
-            self._sink,
+            self._buffered,
             self.schema,
             compression=self.compression,
             compression_level=_ZSTD_LEVEL if self.compression == "zstd" else None,
             use_dictionary=[leaf for leaf in leaves if set(leaf.split(".")) & set(_DICTIONARY)],
             write_statistics=[leaf for leaf in leaves if not leaf.startswith(_NO_BOUNDS)],
             write_page_checksum=True,
+            write_batch_size=_ENCODED_ROWS,
             store_schema=False,
             **_DECIMALS,
             **self.options,
@@ -155,6 +161,7 @@ class ParquetFile:
             self._write(self._waiting)
         writer = self._writer if self._writer is not None else self._start()
         writer.close()
+        self._buffered.flush()
         assert self._upload is not None
         size_bytes = self._upload.tell()
         self._upload.close()
@@ -164,9 +171,9 @@ class ParquetFile:
         """See `CheckpointFile`."""
         if self._upload is None:
             return
+        # pyarrow closes its writers when they are collected, whatever became of the file.
+        self._sink.is_void = True
         if self._writer is not None and self._writer.is_open:
-            # pyarrow closes its writers when they are collected, whatever became of the file.
-            self._sink.is_void = True
             self._writer.close()
         self._upload.abandon()
 

@@ -107,7 +107,8 @@ class DeltaCheckpointWriter:
         InvalidInputError: The layout is none of Delta's, or cannot have so many parts, or cannot
             keep sidecars.
 
-    Memory: three batches of rows and a row group; for a multi-part checkpoint, four row groups.
+    Memory: two row groups, or three batches of rows and a row group where batches are larger; for
+    a multi-part checkpoint, four row groups.
     """
 
     digest_of: Callable[[pl.DataFrame], Digest] | None = None
@@ -126,7 +127,7 @@ class DeltaCheckpointWriter:
         self._plan = plan
         self._unique = unique
         self._counts = _Counts()
-        self._lanes = Lanes()
+        self._lanes = Lanes(2 * plan.row_group_rows)
         self._tops: list[CheckpointFile] = []
         self._sidecars: list[_Sidecar] = []
         self._files: list[pa.Field] = []
@@ -222,7 +223,7 @@ class DeltaCheckpointWriter:
 
     def _put(self, file: CheckpointFile, rows: pl.DataFrame) -> None:
         kind = rows["actionType"][0]
-        self._lanes.put(file, lambda: file.prepare(rows, kind), file.append)
+        self._lanes.put(file, rows.height, lambda: file.prepare(rows, kind), file.append)
 
     def write_files(self, files: pl.DataFrame) -> None:
         """File actions of one kind, some 65,536 rows at a time, after `write_meta`.
@@ -295,7 +296,7 @@ class DeltaCheckpointWriter:
                 sidecar.record.add(rows)
             sidecar.file.append(prepared)
 
-        self._lanes.put(sidecar.file, lambda: sidecar.file.prepare(rows, kind), append)
+        self._lanes.put(sidecar.file, rows.height, lambda: sidecar.file.prepare(rows, kind), append)
 
     def _close_sidecar(self, sidecar: _Sidecar) -> None:
         def close(_: None) -> None:
@@ -308,7 +309,7 @@ class DeltaCheckpointWriter:
             sidecar.action = file
             sidecar.staged = staged
 
-        self._lanes.put(sidecar.file, lambda: None, close)
+        self._lanes.put(sidecar.file, 0, lambda: None, close)
 
     def finish(self) -> StagedCheckpoint:
         """Close the files.
