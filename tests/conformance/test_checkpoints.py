@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from deltalake import DeltaTable
@@ -29,7 +30,8 @@ pytestmark = pytest.mark.corpus
 
 DELTA = delta_tables()
 INDEXTABLES = indextables()
-ASKED = ("auto", "multipart", "v2-parquet")
+ASKED = ("multipart", "v2-parquet")
+"""Layouts beside the one that suits the table: each table is given one of them, by its name."""
 APPLICATIONS_EXPIRE = "delta.setTransactionRetentionDuration"
 NO_TEXT = "delta.checkpoint.writeStatsAsJson"
 APART = ("stats", "dataChange", "tags")
@@ -104,7 +106,7 @@ def test_a_delta_table_reads_the_same_from_a_checkpoint_of_ours(name: str, tmp_p
     location = copied(delta_path(name), "_delta_log", tmp_path / "t")
     before, peer_before = state_of(lakelog.open(location)), peer_state(location)
     written = 0
-    for layout in ASKED:
+    for layout in ("auto", ASKED[crc32(name.encode()) % len(ASKED)]):
         table = lakelog.open(location)
         try:
             report = table.checkpoint(layout=layout)
@@ -120,10 +122,10 @@ def test_a_delta_table_reads_the_same_from_a_checkpoint_of_ours(name: str, tmp_p
             return
         written += not report.reused
         assert report.num_adds == before["num_files"]
-        assert table.verify(report.version).verdict in {"proved", "unprovable"}
         _check_alike(before, lakelog.open(location), layout)
         if peer_before is not None:
             assert peer_state(location) == peer_before, layout
+    assert lakelog.open(location).verify().verdict in {"proved", "unprovable"}
     commits = sorted((location / "_delta_log").glob("[0-9]*[0-9].json"))
     for commit in commits[:-1] if written else ():
         commit.unlink()

@@ -62,7 +62,7 @@ def _steps(size: int, count: int) -> list[int]:
 
 def _few(path: Path) -> int:
     """How many cases a file gets: reading damaged Parquet costs more than damaged JSON."""
-    return (60 if path.suffix == ".json" else 8) * SCALE
+    return (30 if path.suffix == ".json" else 5) * SCALE
 
 
 def truncate(path: Path, rng: random.Random) -> Iterator[str]:
