@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def scan_rows(snapshot: Snapshot, where: pl.Expr | None = None) -> pl.LazyFrame:
     """The rows of a version; see `Snapshot.scan`."""
-    plan = ReadPlan.of(snapshot)
+    plan = ReadPlan.of(snapshot, ())  # a column that cannot be read is refused when it is asked for
     if where is not None:
         referenced_columns(where, plan.schema)  # refuses a wrong one now, not on collect
     schema = pl.Schema({f.name: contract.to_polars(f.type) for f in plan.schema.fields})

@@ -213,8 +213,8 @@ class Snapshot:
             partition values added. Rows come in the order of `files`, which is not defined.
 
         Raises:
-            UnsupportedFeatureError: The rows are not in Parquet files (IndexTables), or a column is
-                of a type that lakelog does not read.
+            UnsupportedFeatureError: The rows are not in Parquet files (IndexTables); on collect: a
+                column that is asked for is of a type that lakelog does not read.
             InvalidInputError: `where` names a column that the table lacks, or looks beyond a row.
             NotFoundError: On collect: a file that the log names is not there.
             CorruptionError: On collect: a data file, a deletion vector or the log is damaged.
