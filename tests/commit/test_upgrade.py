@@ -239,6 +239,8 @@ def test_a_legal_mapping_without_reader_lists_passes() -> None:
 def test_indextables_upgrades_reach_the_version_that_brought_the_feature() -> None:
     assert upgrade(None, [], "indextables") == DEFAULT_PROTOCOL["indextables"]
     assert upgrade(Protocol(1, 1), ["skippedFiles"], "indextables") == Protocol(2, 2)
+    in_parts = upgrade(None, ["multiPartCheckpoint"], "indextables")
+    assert in_parts == Protocol(3, 3, ("multiPartCheckpoint",), ("multiPartCheckpoint",))
     columnar = upgrade(None, ["columnarCommits"], "indextables")
     assert columnar == Protocol(3, 3, ("columnarCommits",), ("columnarCommits",))
     assert upgrade(columnar, ["columnarCommits"], "indextables") is columnar
