@@ -116,7 +116,8 @@ def _of_partitions(
                 expected=known.name.removeprefix(PREFIX),
                 found=str(files["partitionValues"].filter(~known)[0]),
             )
-    return holds(typed.values.rename(lambda name: name.removeprefix(PREFIX)), where)
+    values = [series.alias(series.name.removeprefix(PREFIX)) for series in typed.values]
+    return holds(pl.DataFrame(values) if values else typed.values, where)
 
 
 def holds(rows: pl.DataFrame, where: pl.Expr) -> pl.Series:

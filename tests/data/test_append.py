@@ -1,0 +1,458 @@
+"""`Table.append` and `Table.overwrite`: rows in, in one commit, as every reader sees them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lakelog
+from lakelog import ConflictError, Table
+from lakelog.contract import Field, Primitive, Struct
+from lakelog.errors import (
+    InvalidInputError,
+    InvalidTransactionError,
+    MetadataChangedError,
+    UnsupportedFeatureError,
+)
+from tests.data.test_write import data_files
+from tests.data.vector_writer import inline
+
+SCHEMA = {"p": pl.String, "id": pl.Int64, "x": pl.Float64}
+FEED = {"delta.enableChangeDataFeed": "true"}
+MAPPED = {"delta.columnMapping.mode": "name"}
+
+
+def made(path: Path, schema: Any = None, by: Sequence[str] = ("p",), **configuration: str) -> Table:
+    return lakelog.create(
+        path, schema or SCHEMA, by, configuration=configuration or None, upkeep=False
+    )
+
+
+def frame(*rows: tuple[str | None, int, float | None]) -> pl.DataFrame:
+    return pl.DataFrame(list(rows), schema=SCHEMA, orient="row")
+
+
+ROWS = frame(("a", 1, 0.5), ("b", 2, None), ("a", 3, 1.5), (None, 4, -1.0))
+
+
+def rows_of(table: Table, version: int | None = None) -> pl.DataFrame:
+    """The rows as lakelog reads them, by id."""
+    return table.snapshot(version).scan().collect().sort("id")
+
+
+def commit_info(root: Path, version: int) -> dict[str, Any]:
+    """What a commit says of itself."""
+    lines = (root / "_delta_log" / f"{version:020}.json").read_text("utf-8").splitlines()
+    found: dict[str, Any] = next(
+        action["commitInfo"] for action in map(json.loads, lines) if "commitInfo" in action
+    )
+    return found
+
+
+def changes_of(path: Path, version: int) -> list[tuple[Any, ...]]:
+    """What the change data feed says of one version, as deltalake reads it."""
+    feed = deltalake.DeltaTable(path).load_cdf(starting_version=version, ending_version=version)
+    found = pl.DataFrame(pa.table(feed.read_all()))
+    return sorted(found.select("_change_type", "id").rows())
+
+
+# --- append --------------------------------------------------------------------------------------
+
+
+def test_rows_are_appended_and_every_reader_sees_them(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    report = table.append(ROWS)
+    assert (report.version, report.num_rows, report.num_files) == (1, 4, 3)
+    assert report.num_bytes == table.snapshot().total_size()
+    assert rows_of(table).equals(ROWS)
+    peer = pl.DataFrame(deltalake.DeltaTable(tmp_path).to_pyarrow_table())
+    assert peer.select(*SCHEMA).sort("id").equals(ROWS)
+    assert pl.read_delta(str(tmp_path)).select(*SCHEMA).sort("id").equals(ROWS)
+    files = str(tmp_path / "**" / "*.parquet")
+    counted = duckdb.sql(f"select count(*), sum(id), sum(x) from read_parquet('{files}')")
+    assert counted is not None
+    assert counted.fetchall() == [(4, 10, 1.0)]
+
+
+def test_the_commit_says_what_it_did_as_delta_does(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    report = table.append(ROWS, user_metadata="nightly")
+    told = commit_info(tmp_path, 1)
+    assert told["operation"] == "WRITE"
+    assert told["operationParameters"] == {"mode": "Append", "partitionBy": '["p"]'}
+    counts = {"numFiles": "3", "numOutputRows": "4", "numOutputBytes": str(report.num_bytes)}
+    assert told["operationMetrics"] == counts
+    assert told["isBlindAppend"]
+    assert told["userMetadata"] == "nightly"
+
+
+def all_kinds(rows: pl.DataFrame) -> Iterator[Any]:
+    yield rows.lazy()
+    yield rows.to_arrow()
+    yield rows.to_arrow().to_batches()[0]
+    yield rows.to_arrow().to_reader()
+    yield rows.to_pandas()
+    yield duckdb.sql("select * from rows")
+
+
+def test_rows_of_every_kind_are_taken(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    for count, given_rows in enumerate(all_kinds(ROWS), 1):
+        assert table.append(given_rows).version == count
+        assert table.snapshot().scan().select(pl.len()).collect().item() == 4 * count
+    assert rows_of(table).unique().sort("id").equals(ROWS)
+    with pytest.raises(InvalidInputError, match="no rows"):
+        table.append([1, 2])
+
+
+def test_no_rows_commit_nothing(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    assert table.append(ROWS.clear()).version is None
+    assert table.version() == 0
+
+
+def test_an_application_writes_each_of_its_versions_once(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    assert table.append(ROWS, app_id="job", app_version=3).version == 1
+    again = table.append(ROWS, app_id="job", app_version=3)
+    assert again.duplicate
+    assert again.version is None
+    assert rows_of(table).height == 4
+    files = data_files(tmp_path)
+    other = lakelog.open(tmp_path, upkeep=False)
+    rows = iter(ROWS.to_arrow().to_batches())
+
+    def overtaken() -> Iterator[pa.RecordBatch]:
+        other.append(ROWS, app_id="job", app_version=4)
+        yield from rows
+
+    late = pa.RecordBatchReader.from_batches(ROWS.to_arrow().schema, overtaken())
+    assert table.append(late, app_id="job", app_version=4).duplicate
+    assert len(data_files(tmp_path)) == 2 * len(files)
+    assert rows_of(table).height == 8
+
+
+def test_a_wrong_row_leaves_no_file_and_no_commit(tmp_path: Path) -> None:
+    table = made(tmp_path)
+
+    def torn() -> Iterator[pa.RecordBatch]:
+        yield from ROWS.to_arrow().to_batches()
+        raise RuntimeError("torn")
+
+    with pytest.raises(RuntimeError, match="torn"):
+        table.append(pa.RecordBatchReader.from_batches(ROWS.to_arrow().schema, torn()))
+    with pytest.raises(InvalidInputError, match="of another type"):
+        table.append(pl.DataFrame({"id": [1], "x": [True]}))
+    assert data_files(tmp_path) == []
+    assert table.version() == 0
+
+
+def test_columns_are_not_added_unless_it_is_asked_for(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(ROWS)
+    wider = ROWS.with_columns(y=pl.lit("new"), z=pl.lit([{"q": 1}]))
+    with pytest.raises(InvalidInputError, match="no column 'y'"):
+        table.append(wider)
+    with pytest.raises(InvalidInputError, match="schema mode"):
+        table.append(wider, schema_mode="overwrite")  # type: ignore[arg-type]
+    table.append(wider.head(1), schema_mode="merge")
+    assert table.snapshot().schema.names == ("p", "id", "x", "y", "z")
+    assert rows_of(table)["y"].null_count() == 4
+    assert table.append(ROWS, schema_mode="merge").version == 3
+    assert commit_info(tmp_path, 3)["isBlindAppend"]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_fields_of_structs_are_added_too(tmp_path: Path, mapped: bool) -> None:
+    schema = {"id": pl.Int64, "s": pl.Struct({"a": pl.Int64})}
+    table = made(tmp_path, schema, (), **(MAPPED if mapped else {}))
+    table.append(pl.DataFrame({"id": [1], "s": [{"a": 1}]}))
+    wider = pl.DataFrame({"id": [2], "s": [{"b": "q", "a": 2}], "t": [dt.datetime(2024, 1, 1)]})  # noqa: DTZ001 - a wall-clock time
+    table.append(wider, schema_mode="merge")
+    assert "timestampNtz" in (table.snapshot().protocol.writer_features or ())
+    assert rows_of(table)["s"].to_list() == [{"a": 1, "b": None}, {"a": 2, "b": "q"}]
+    if not mapped:
+        peer = deltalake.DeltaTable(tmp_path).to_pyarrow_table()
+        assert pl.DataFrame(peer).sort("id").equals(rows_of(table))
+
+
+def test_required_columns_are_never_null(tmp_path: Path) -> None:
+    schema = Struct((Field("id", Primitive("long"), nullable=False), Field("x", Primitive("long"))))
+    table = made(tmp_path, schema, ())
+    with pytest.raises(InvalidInputError, match="may not be null"):
+        table.append(pl.DataFrame({"id": [1, None]}))
+    with pytest.raises(InvalidInputError, match="is missing"):
+        table.append(pl.DataFrame({"x": [1]}))
+    assert data_files(tmp_path) == []
+
+
+def test_a_table_with_rules_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    table = made(tmp_path, **{"delta.constraints.c": "id > 0"})
+    for write in (table.append, table.overwrite):
+        with pytest.raises(UnsupportedFeatureError) as refused:
+            write(ROWS)
+        assert refused.value.found == "checkConstraints"
+    assert data_files(tmp_path) == []
+
+
+def test_rows_of_a_mapped_table_are_read_back(tmp_path: Path) -> None:
+    table = made(tmp_path, **MAPPED)
+    table.append(ROWS)
+    with table.transaction() as tx:
+        schema = tx.snapshot.schema
+        tx.set_metadata(
+            schema=Struct(
+                tuple(Field(f.name.upper(), f.type, metadata=f.metadata) for f in schema.fields)
+            ),
+            partition_by=["P"],
+        )
+    assert table.snapshot().scan().collect().sort("ID").rows() == ROWS.rows()
+    # Statistics go by physical names: files are left out by them.
+    assert table.snapshot().files(pl.col("ID") > 3).collect().height == 1
+
+
+def test_row_ids_are_given_to_rows_that_are_appended(tmp_path: Path) -> None:
+    table = made(tmp_path, **{"delta.enableRowTracking": "true"})
+    table.append(ROWS)
+    files = table.snapshot().files().collect()
+    assert files["baseRowId"].n_unique() == 3
+    assert files["baseRowId"].min() == 0
+
+
+# --- overwrite -----------------------------------------------------------------------------------
+
+
+def test_an_overwrite_replaces_every_row(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(ROWS)
+    new = frame(("z", 9, 9.0))
+    report = table.overwrite(new)
+    assert (report.version, report.num_files, report.num_removed_files) == (2, 1, 3)
+    assert rows_of(table).equals(new)
+    assert rows_of(table, 1).equals(ROWS)
+    assert pl.read_delta(str(tmp_path)).select(*SCHEMA).equals(new)
+    told = commit_info(tmp_path, 2)
+    assert told["operationParameters"] == {"mode": "Overwrite", "partitionBy": '["p"]'}
+    assert told["operationMetrics"]["numRemovedFiles"] == "3"
+    assert not told["isBlindAppend"]
+
+
+def test_an_overwrite_without_rows_empties_the_table(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(ROWS)
+    assert table.overwrite(ROWS.clear()).num_removed_files == 3
+    assert rows_of(table).height == 0
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_predicate_over_partitions_removes_whole_files(tmp_path: Path, mapped: bool) -> None:
+    table = made(tmp_path, **(MAPPED if mapped else {}))
+    table.append(ROWS)
+    before = set(data_files(tmp_path))
+    report = table.overwrite(frame(("a", 7, None)), pl.col("p") == "a")
+    assert (report.num_removed_files, report.num_copied_rows) == (1, 0)
+    assert len(set(data_files(tmp_path)) - before) == 1
+    assert rows_of(table)["id"].to_list() == [2, 4, 7]
+    assert table.overwrite(frame((None, 8, None)), pl.col("p").is_null()).num_removed_files == 1
+    assert rows_of(table)["id"].to_list() == [2, 7, 8]
+    assert table.overwrite(frame(("c", 9, None)), pl.col("p") == "c").num_removed_files == 0
+    assert table.overwrite(ROWS, pl.lit(value=True)).num_removed_files == 4
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_predicate_over_data_copies_the_rows_that_stay(tmp_path: Path, mapped: bool) -> None:
+    table = made(tmp_path, **(MAPPED if mapped else {}))
+    table.append(ROWS)
+    report = table.overwrite(frame(("n", 1, 8.0)), pl.col("x") > 0)
+    # Of a, both rows go; of b the null stays, untouched.
+    assert (report.num_removed_files, report.num_copied_rows, report.num_deleted_rows) == (1, 0, 0)
+    assert rows_of(table).rows() == [("n", 1, 8.0), ("b", 2, None), (None, 4, -1.0)]
+    table.append(frame(("a", 5, None), ("a", 6, 2.0), ("a", 7, -2.0)))
+    report = table.overwrite(frame(("a", 8, 3.0)), (pl.col("x") > 0) & (pl.col("p") == "a"))
+    assert (report.num_removed_files, report.num_copied_rows, report.num_deleted_rows) == (1, 2, 1)
+    assert rows_of(table)["id"].to_list() == [1, 2, 4, 5, 7, 8]
+    told = commit_info(tmp_path, 4)
+    assert 'col("x")' in told["operationParameters"]["predicate"]
+    assert told["operationMetrics"]["numCopiedRows"] == "2"
+    assert told["operationMetrics"]["numDeletedRows"] == "1"
+
+
+def test_every_row_of_an_overwrite_satisfies_its_predicate(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(ROWS)
+    for where in (pl.col("x") > 0, pl.col("p") == "a", pl.col("id") == 1):
+        with pytest.raises(InvalidInputError, match="does not satisfy the predicate") as error:
+            table.overwrite(ROWS, where)
+        assert error.value.found["row"] == 1  # type: ignore[index]
+    with pytest.raises(InvalidInputError, match="column that the table does not have"):
+        table.overwrite(ROWS, pl.col("nope") == 1)
+    assert rows_of(table).equals(ROWS)
+    assert len(data_files(tmp_path)) == 3
+
+
+def test_rows_that_a_deletion_vector_deletes_do_not_come_back(tmp_path: Path) -> None:
+    table = made(tmp_path, by=(), **{"delta.enableDeletionVectors": "true"})
+    table.append(ROWS)
+    file = table.snapshot().files().collect()
+    with table.transaction() as tx:
+        tx.remove(file)
+        tx.add(
+            path=file["path"][0],
+            size=file["size"][0],
+            stats=file["stats"][0].replace('"tightBounds":true', '"tightBounds":false'),
+            deletionVector=inline([1]),
+        )
+    assert rows_of(table)["id"].to_list() == [1, 3, 4]
+    report = table.overwrite(frame(("q", 9, 7.0)), pl.col("x") > 1)
+    assert (report.num_copied_rows, report.num_deleted_rows) == (2, 1)
+    assert rows_of(table)["id"].to_list() == [1, 4, 9]
+    assert table.overwrite(ROWS).num_removed_files == 1
+
+
+def test_a_change_data_feed_is_told_of_every_row(tmp_path: Path) -> None:
+    table = made(tmp_path, **FEED)
+    table.append(ROWS)
+    assert changes_of(tmp_path, 1) == [("insert", i) for i in (1, 2, 3, 4)]
+    table.overwrite(frame(("a", 5, 9.0)), (pl.col("p") == "a") & (pl.col("x") > 1))
+    assert changes_of(tmp_path, 2) == [("delete", 3), ("insert", 5)]
+    table.overwrite(frame(("b", 6, 9.0)), pl.col("p") == "b")
+    assert changes_of(tmp_path, 3) == [("delete", 2), ("insert", 6)]
+    table.overwrite(ROWS.head(1))
+    assert changes_of(tmp_path, 4) == [("delete", i) for i in (1, 4, 5, 6)] + [("insert", 1)]
+    assert rows_of(table).equals(ROWS.head(1))
+
+
+def test_an_append_only_table_is_not_overwritten(tmp_path: Path) -> None:
+    table = made(tmp_path, **{"delta.appendOnly": "true"})
+    table.append(ROWS)
+    with pytest.raises(InvalidTransactionError, match="append-only"):
+        table.overwrite(ROWS)
+    assert len(data_files(tmp_path)) == 3
+
+
+def test_rows_that_are_tracked_are_not_copied(tmp_path: Path) -> None:
+    table = made(tmp_path, **{"delta.enableRowTracking": "true"})
+    table.append(ROWS)
+    with pytest.raises(UnsupportedFeatureError) as refused:
+        table.overwrite(frame(("a", 1, 5.0)), pl.col("x") > 1)
+    assert refused.value.found == "rowTracking"
+    assert table.overwrite(frame(("a", 1, 5.0)), pl.col("p") == "a").num_removed_files == 1
+
+
+def test_an_overwrite_can_add_columns(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(ROWS)
+    wider = frame(("a", 1, 2.0)).with_columns(y=pl.lit(1))
+    table.overwrite(wider, pl.col("x") > 1, schema_mode="merge")
+    assert rows_of(table)["y"].to_list() == [1, None, None, None]
+
+
+def slowly(rows: pl.DataFrame, meanwhile: Any) -> pa.RecordBatchReader:
+    """Rows that are read only once something else has happened."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        meanwhile()
+        yield from rows.to_arrow().to_batches()
+
+    return pa.RecordBatchReader.from_batches(rows.to_arrow().schema, batches())
+
+
+def test_an_overwrite_conflicts_with_rows_that_came_meanwhile(tmp_path: Path) -> None:
+    table = made(tmp_path, **{"delta.isolationLevel": "Serializable"})
+    other = lakelog.open(tmp_path, upkeep=False)
+    table.append(ROWS)
+    into_a = frame(("a", 10, 1.0))
+    with pytest.raises(ConflictError):
+        table.overwrite(slowly(into_a, lambda: other.append(into_a)), pl.col("p") == "a")
+    assert len(data_files(tmp_path)) == 4  # its own file is gone
+    report = table.overwrite(
+        slowly(into_a, lambda: other.append(frame(("b", 11, 1.0)))), pl.col("p") == "a"
+    )
+    assert report.version == 4
+    assert rows_of(table)["id"].to_list() == [2, 4, 10, 11]
+
+
+def test_appends_never_conflict_but_with_another_schema(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    other = lakelog.open(tmp_path, upkeep=False)
+    assert table.append(slowly(ROWS, lambda: other.append(ROWS))).version == 2
+    wider = ROWS.with_columns(y=pl.lit(1))
+    with pytest.raises(MetadataChangedError):
+        table.append(slowly(ROWS, lambda: other.append(wider, schema_mode="merge")))
+    assert len(data_files(tmp_path)) == 9
+
+
+# --- any rows ------------------------------------------------------------------------------------
+
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    pl.String: st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=5),
+    pl.Int32: st.integers(-(2**31), 2**31 - 1),
+    pl.Float64: st.floats(),
+    pl.Boolean: st.booleans(),
+    pl.Date: st.dates(dt.date(1900, 1, 1), dt.date(2200, 1, 1)),
+    pl.Datetime("us", "UTC"): st.datetimes(
+        dt.datetime(1900, 1, 1),  # noqa: DTZ001 - hypothesis takes no zone here
+        dt.datetime(2200, 1, 1),  # noqa: DTZ001 - the same
+        timezones=st.just(dt.UTC),
+    ),
+    pl.Decimal(12, 3): st.integers(-(10**9), 10**9).map(lambda n: Decimal(n) / 1000),
+    pl.List(pl.Int64): st.lists(st.none() | st.integers(-5, 5), max_size=3),
+}
+PARTITIONS = (pl.String, pl.Int32, pl.Boolean, pl.Date, pl.Decimal(12, 3))
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> tuple[list[pl.DataFrame], list[str]]:
+    """A few frames of one schema, and its partition columns."""
+    dtypes = draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=4))
+    names = [f"c{i}" for i in range(len(dtypes))]
+    able = [name for name, dtype in zip(names, dtypes, strict=True) if dtype in PARTITIONS]
+    by = draw(st.lists(st.sampled_from(able), unique=True, max_size=2)) if able else []
+    parts = []
+    for _ in range(draw(st.integers(1, 3))):
+        height = draw(st.integers(0, 6))
+        columns = {
+            name: pl.Series(
+                draw(st.lists(st.none() | VALUES[dtype], min_size=height, max_size=height)),
+                dtype=dtype,
+                strict=False,
+            )
+            for name, dtype in zip(names, dtypes, strict=True)
+        }
+        parts.append(pl.DataFrame({"n": pl.Series([0] * height, dtype=pl.Int64), **columns}))
+    return parts, by
+
+
+@settings(max_examples=25, deadline=None)
+@given(frames())
+def test_what_is_appended_is_what_was_given(case: tuple[list[pl.DataFrame], list[str]]) -> None:
+    parts, by = case
+    location = f"memory://{uuid.uuid4().hex}"
+    table = lakelog.create(location, parts[0].schema, by, upkeep=False)
+    start, given_rows = 0, []
+    for part in parts:
+        numbered = part.with_columns(n=pl.int_range(start, start + part.height))
+        start += part.height
+        table.append(numbered)
+        given_rows.append(numbered)
+    expected = pl.concat(given_rows).with_columns(
+        # An empty text and null are one partition value.
+        pl.when(pl.col(name) != "").then(pl.col(name)).alias(name)
+        for name in by
+        if parts[0].schema[name] == pl.String
+    )
+    found = table.snapshot().scan().collect().sort("n")
+    assert found.equals(expected)
