@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+import lakelog
 from lakelog import actions
 from lakelog.errors import CheckpointCorruptionError, InvalidInputError
 from lakelog.formats.base import STRUCT_STATISTICS
@@ -124,11 +125,38 @@ def test_flattened_partitions_read_the_values_and_no_statistics(
     assert [set(columns) for columns in asked] == [{"path", "partitionValues", "dvId"}]
 
 
-def test_typed_statistics_read_both_forms_and_nothing_else(
+def test_the_text_of_statistics_is_read_only_where_a_file_has_nothing_else(
     made: Handmade, asked: list[tuple[str, ...]]
 ) -> None:
     made.table.snapshot().files(stats=True).select("min").collect()
-    assert [set(columns) for columns in asked] == [{"path", "stats", STRUCT_STATISTICS, "dvId"}]
+    typed = {"path", STRUCT_STATISTICS, "dvId"}
+    assert [set(columns) for columns in asked] == [typed, typed | {"stats"}]
+
+
+@pytest.mark.parametrize("tail", [False, True])
+def test_typed_statistics_of_every_file_are_read_without_their_text(
+    tmp_path: Path, asked: list[tuple[str, ...]], tail: bool
+) -> None:
+    schema = {"id": pl.Int64}
+    table = lakelog.create(tmp_path / "t", schema, upkeep=False)
+
+    def add(number: int) -> None:
+        with table.transaction() as tx:
+            tx.add(path=f"{number}.parquet", size=1, stats=stats(number, number + 9))
+
+    add(0)
+    table.checkpoint()
+    if tail:
+        add(1)
+    asked.clear()
+    snapshot = lakelog.open(tmp_path / "t").snapshot()
+    frame = snapshot.files(stats=True).select("path", "min").sort("path").collect()
+    assert frame["min"].struct.field("id").to_list() == [0, 1][: frame.height]
+    assert frame.height == 1 + tail
+    assert all("stats" not in columns for columns in asked)
+    assert any(STRUCT_STATISTICS in columns for columns in asked)
+    kept = snapshot.files(where=pl.col("id") > 9).select("path").collect()
+    assert kept["path"].to_list() == ["1.parquet"][: int(tail)]
 
 
 # --- what is given -------------------------------------------------------------------------------

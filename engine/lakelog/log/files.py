@@ -27,6 +27,11 @@ STATISTICS = ("numRecords", "min", "max", "nullCount")
 _TEXT_STATISTICS = ("stats", "numRecords", "minValues", "maxValues")
 _MAP_STATISTICS = ("numRecords", "minValues", "maxValues")
 
+
+class TextNeededError(Exception):
+    """Some rows have no typed statistics, and the text of theirs has not been read."""
+
+
 Frames = Callable[[Sequence[str], "Transform"], list[pl.DataFrame]]
 Transform = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -113,12 +118,21 @@ class FilesQuery:
             dialect=self.dialect,
         ).values
 
-    def sources(self, wanted: Sequence[str], struct_statistics: bool) -> list[str]:
-        """Flattened columns to read for the result columns `wanted`."""
+    def sources(
+        self, wanted: Sequence[str], struct_statistics: bool, text: bool = True
+    ) -> list[str]:
+        """Flattened columns to read for the result columns `wanted`.
+
+        Args:
+            wanted: Columns of the result.
+            struct_statistics: Whether the checkpoint keeps typed statistics.
+            text: Whether to read their text beside them, for rows that have only that; without it
+                `derive` may raise `TextNeededError`.
+        """
         needed: dict[str, None] = {"path": None}
         statistics = ("stats", *_MAP_STATISTICS) if self.dialect == "indextables" else ("stats",)
         if struct_statistics:
-            statistics = (*statistics, STRUCT_STATISTICS)
+            statistics = (*statistics, STRUCT_STATISTICS) if text else (STRUCT_STATISTICS,)
         for column in wanted:
             if column.startswith(PREFIX) and self.flatten:
                 needed["partitionValues"] = None
@@ -132,10 +146,14 @@ class FilesQuery:
             needed |= dict.fromkeys(("partitionValues", *statistics))
         return list(needed)
 
-    def derive(self, batch: pl.DataFrame, wanted: Sequence[str]) -> pl.DataFrame:
-        """The result columns `wanted` from one batch of source columns, pruned by ``where``."""
+    def derive(self, batch: pl.DataFrame, wanted: Sequence[str], text: bool = True) -> pl.DataFrame:
+        """The result columns `wanted` from one batch of source columns, pruned by ``where``.
+
+        Raises:
+            TextNeededError: See `sources`.
+        """
         if self.where is not None:
-            batch = batch.filter(self._may_match(self.where, batch))
+            batch = batch.filter(self._may_match(self.where, batch, text))
         statistics: pl.DataFrame | None = None
         series: list[pl.Series] = []
         partitions: pl.DataFrame | None = None
@@ -146,7 +164,7 @@ class FilesQuery:
                 series.append(partitions[column])
             elif column in STATISTICS and self.stats:
                 if statistics is None:
-                    statistics = self._statistics(batch)
+                    statistics = self._statistics(batch, text=text)
                 series.append(statistics[column])
             elif column == "dataChange":
                 # A replayed state rearranges nothing: Delta protocol, Action Reconciliation.
@@ -159,7 +177,7 @@ class FilesQuery:
                 series.append(_column(batch, column))
         return pl.DataFrame(series) if series else batch.select()
 
-    def _may_match(self, where: pl.Expr, batch: pl.DataFrame) -> pl.Series:
+    def _may_match(self, where: pl.Expr, batch: pl.DataFrame, text: bool) -> pl.Series:
         schema = self.metadata.schema
         partitioned = self.metadata.partition_columns
         bounded = [c for c in referenced_columns(where, schema) if c not in partitioned]
@@ -174,11 +192,11 @@ class FilesQuery:
                 mapping=self.mapping,
                 dialect=self.dialect,
             ),
-            stats=self._statistics(batch, bounded) if bounded else None,
+            stats=self._statistics(batch, bounded, text=text) if bounded else None,
         )
 
     def _statistics(
-        self, batch: pl.DataFrame, columns: Sequence[str] | None = None
+        self, batch: pl.DataFrame, columns: Sequence[str] | None = None, *, text: bool
     ) -> pl.DataFrame:
         schema = self.metadata.schema
         if self.dialect == "indextables":
@@ -190,12 +208,19 @@ class FilesQuery:
                 columns=columns,
             )
         mapping = self.mapping
+        typed_throughout = (
+            STRUCT_STATISTICS in batch.columns and not batch[STRUCT_STATISTICS].null_count()
+        )
+        if not (typed_throughout or text or "stats" in batch.columns):
+            raise TextNeededError
         if STRUCT_STATISTICS not in batch.columns:
             return stats_from_json(
                 _column(batch, "stats"), schema, columns=columns, mapping=mapping
             )
         structs = batch[STRUCT_STATISTICS]
         typed = stats_from_struct(structs, schema, columns=columns, mapping=mapping)
+        if typed_throughout:
+            return typed
         texts = _column(batch, "stats")
         rows = (structs.is_null() & texts.is_not_null()).arg_true()
         if not rows.len():
@@ -248,9 +273,19 @@ def lazy_files(
     schema = query.schema()
 
     def read(wanted: Sequence[str]) -> Iterator[pl.DataFrame]:
-        needs_text = where is not None or any(c in (*STATISTICS, "stats") for c in wanted)
-        sources = query.sources(wanted, needs_text and struct_statistics())
-        frames = live(sources, lambda batch: query.derive(batch, wanted))
+        needed = where is not None or any(c in (*STATISTICS, "stats") for c in wanted)
+        typed = needed and struct_statistics()
+
+        def derived(text: bool) -> list[pl.DataFrame]:
+            sources = query.sources(wanted, typed, text)
+            return live(sources, lambda batch: query.derive(batch, wanted, text))
+
+        try:
+            # Most checkpoints with typed statistics have them of every file, and the text beside
+            # them is the most of what would be read.
+            frames = derived(text=not typed)
+        except TextNeededError:
+            frames = derived(text=True)
         yield pl.concat(frames) if frames else pl.DataFrame(schema={c: schema[c] for c in wanted})
 
     return lazy_frame(schema, read, "lakelog files", is_pure=True)
