@@ -38,9 +38,9 @@ DEFAULT_PROTOCOL = {"delta": Protocol(1, 2), "indextables": Protocol(2, 2)}
 
 IndexTables begins at 2, the default of the specification (001, Version History), though its later
 clients begin at what they know best. A client of the specification's date refuses a table whose
-``minReaderVersion`` is 3, versions never fall, and all that 3 would give a table without mappings by
-reference is checkpoints in parts, above 100,000 files. A table that grows so large is raised then,
-with ``set_protocol(features=["multiPartCheckpoint"])``.
+``minReaderVersion`` is 3, versions never fall, and all that 3 would give a table without mappings
+by reference is checkpoints in parts, above 100,000 files. A table that grows so large is raised
+then, with ``set_protocol(features=["multiPartCheckpoint"])``.
 """
 
 _LAST_VERSIONS = {"delta": (READER_LISTS, WRITER_LISTS), "indextables": (4, 4)}
