@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import lakelog
 from lakelog import Table
 from lakelog.log.context import Log
+from lakelog.retention.cleanup import CleanupPlan, CleanupReport
 from lakelog.storage import open_store
 from lakelog.storage.inject import InjectingStore, Rule
 from tests.commit.tables import DIALECTS, runtime
@@ -343,3 +344,37 @@ def gates(files: pl.DataFrame) -> dict[str, str]:
     """Gate by name within the log folder."""
     names = [path.split("/", 1)[1] for path in files["path"]]
     return dict(zip(names, files["gate"], strict=True))
+
+
+PROMISED, CUTOFF = 29, 20
+"""Of `aged`: the cut-off commit, and the cut-off checkpoint below it."""
+
+
+def plan(table: Table, **options: Any) -> CleanupPlan:
+    """What cleanup would do."""
+    found = table.cleanup(**options)
+    assert isinstance(found, CleanupPlan)
+    return found
+
+
+def clean(table: Table, **options: Any) -> CleanupReport:
+    """What cleanup has done."""
+    found = table.cleanup(plan=False, **options)
+    assert isinstance(found, CleanupReport)
+    return found
+
+
+def aged(tmp_path: Path, layout: str = "classic", at: tuple[int, ...] = (5, 10, 20, 30)) -> MadeLog:
+    """Forty commits, one a day, the youngest 21 days old, with checkpoints."""
+    features = ("v2Checkpoint",) if layout.startswith("v2") else ()
+    made = MadeLog(tmp_path / "table", writer_features=features)
+    made.commits(60 - i for i in range(40))
+    for version in at:
+        made.checkpoint(version, 60 - version, layout)
+    return made
+
+
+def contents(table: Table, versions: range) -> list[Any]:
+    """What some versions hold: the first and the last ones, and every fifth between."""
+    some = sorted({*versions[:3], *versions[::5], *versions[-3:]})
+    return [content(table, version) for version in some]
