@@ -11,6 +11,11 @@ from perf.writing.base import Job
 _LEFT_OUT = ("version", "gaps", "stats")
 
 
+def given(job: Job, commits: int) -> list[tuple[str, Answer]]:  # noqa: ARG001 - as every checker
+    """See `perf.writing.workloads.WriteWorkload`."""
+    return read_back(job)
+
+
 def read_back(job: Job) -> list[tuple[str, Answer]]:
     """What both readers find in the table, as far as every contender leaves it the same."""
     if lakelog.open(job.path).snapshot().metadata.partition_columns:

@@ -7,8 +7,9 @@ from perf.writing.workloads import Limit, Ratio, WriteWorkload
 COMMITS = (10, 100, 1_000, 10_000)
 """Lengths of history in spec 004's table of speed-ups."""
 _PROJECTED = (1.1, 10, 90, 833)
-CHECKPOINTS = "perf.checkpoints"
-"""Package of their contenders."""
+PACKAGE = "perf.checkpoints"
+"""Of their contenders."""
+CHECKER = "perf.checkpoints.check"
 _BOTH = ("lakelog", "deltalake")
 _EVERY = ("lakelog", "lakelog_unverified", "lakelog_typed", "lakelog_typed_unverified", "deltalake")
 
@@ -54,7 +55,8 @@ CHECKPOINT_WORKLOADS = (
                 ("deltalake",),
             ),
         ),
-        package=CHECKPOINTS,
+        package=PACKAGE,
+        checker=CHECKER,
     ),
     WriteWorkload(
         "checkpoint_after_one_commit_1m",
@@ -65,7 +67,8 @@ CHECKPOINT_WORKLOADS = (
             Ratio("open and checkpoint", "seconds", ("lakelog",), ("deltalake",), 50),
             Ratio("checkpoint, table open", "open_table_s", ("lakelog",), ("deltalake",)),
         ),
-        package=CHECKPOINTS,
+        package=PACKAGE,
+        checker=CHECKER,
     ),
     WriteWorkload(
         "stats_typed_from_own_checkpoint_1m",
@@ -75,7 +78,8 @@ CHECKPOINT_WORKLOADS = (
         comparisons=(
             Ratio("open, all statistics typed", "seconds", ("lakelog",), ("deltalake",), 6),
         ),
-        package=CHECKPOINTS,
+        package=PACKAGE,
+        checker=CHECKER,
     ),
     WriteWorkload(
         "checkpoint_10m_files_512mb",
@@ -83,7 +87,8 @@ CHECKPOINT_WORKLOADS = (
         size=10_000_000,
         least=1_000,
         comparisons=(Limit("peak memory", "peak_mb", ("lakelog",), 512, "MB"),),
-        package=CHECKPOINTS,
+        package=PACKAGE,
+        checker=CHECKER,
     ),
     WriteWorkload(
         "spec004_local_disk",
@@ -91,7 +96,8 @@ CHECKPOINT_WORKLOADS = (
         size=1,
         least=1,
         comparisons=_history("", promised=False),
-        package=CHECKPOINTS,
+        package=PACKAGE,
+        checker=CHECKER,
     ),
     WriteWorkload(
         "spec004_5ms_a_request",
@@ -99,7 +105,8 @@ CHECKPOINT_WORKLOADS = (
         size=1,
         least=1,
         comparisons=_history("far_", promised=True),
-        package=CHECKPOINTS,
+        package=PACKAGE,
+        checker=CHECKER,
     ),
     WriteWorkload(
         "cleanup_plan_100k_commits",
@@ -107,7 +114,8 @@ CHECKPOINT_WORKLOADS = (
         size=100_000,
         least=20,
         comparisons=(Limit("open and plan", "seconds", ("lakelog",), 2, "s"),),
-        package=CHECKPOINTS,
+        package=PACKAGE,
+        checker=CHECKER,
     ),
 )
 """In the order in which they are measured and shown. deltalake keeps statistics as text alone, so

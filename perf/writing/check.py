@@ -13,8 +13,25 @@ import polars as pl
 from deltalake import DeltaTable
 
 import lakelog
+from perf import columns
 from perf.answers import Answer
 from perf.writing import contents
+from perf.writing.base import Job
+
+
+def given(job: Job, commits: int) -> list[tuple[str, Answer]]:
+    """See `perf.writing.workloads.WriteWorkload`."""
+    version = {"version": job.facts["last_version"] + commits, "gaps": 0}
+    wanted: Answer = {**version, **contents.expected(job.size, _held(job))}
+    return [("what was to be written", wanted), *read_back(job.path)]
+
+
+def _held(job: Job) -> pl.DataFrame | None:
+    """The files of the table that was written to (`perf.generate.checkpointed`)."""
+    count = job.facts["files"]
+    if not count:
+        return None
+    return pl.concat([columns.files(0, count - 10), columns.files(3_000_000, 10)])
 
 
 def read_back(path: str) -> list[tuple[str, Answer]]:

@@ -126,6 +126,15 @@ def _decode(path: str) -> pl.DataFrame:
     return log.dialect.decode(log.store, log.list_all().commits[-1:]).files
 
 
+def given(job: Job, commits: int) -> list[tuple[str, Answer]]:
+    """See `perf.writing.workloads.WriteWorkload`."""
+    assert commits == 1
+    return [
+        ("what was to be written", expected(job.size)),
+        ("lakelog, reading", read_back(job.path)),
+    ]
+
+
 def read_back(path: str) -> Answer:
     """What lakelog finds in the table."""
     return _answer(lakelog.open(path).snapshot().files().collect())

@@ -129,6 +129,9 @@ class WriteWorkload:
         least: The same at the smallest scale.
         comparisons: What is compared, and what is promised.
         package: Where its contenders are.
+        checker: Module whose ``given(job, commits)`` reads back what a run has left, and what it
+            should have.
+        one_commit: Whether a run is one commit, of `size` actions.
     """
 
     name: str
@@ -137,6 +140,12 @@ class WriteWorkload:
     least: int
     comparisons: tuple[Comparison, ...]
     package: str = "perf.writing"
+    checker: str = "perf.writing.check"
+    one_commit: bool = False
+
+    def commits(self, size: int) -> int:
+        """How many commits a run of a size makes."""
+        return 1 if self.one_commit else size
 
     @property
     def contenders(self) -> tuple[str, ...]:
@@ -185,6 +194,7 @@ WRITE_WORKLOADS = (
             Ratio("objects ready for the peer", "seconds", ("lakelog",), ("deltalake",), 3),
             Ratio("both from Arrow", "seconds", ("lakelog",), ("deltalake_from_arrow",)),
         ),
+        one_commit=True,
     ),
     WriteWorkload(
         "commits_8_writers",
@@ -220,6 +230,8 @@ WRITE_WORKLOADS = (
             Ratio("open and all files, as JSON", "read_s", ("columnar",), ("json",)),
             Ratio("committing, as JSON", "seconds", ("columnar",), ("json",)),
         ),
+        checker="perf.writing.columnar",
+        one_commit=True,
     ),
 )
 """In the order in which they are measured and shown. deltalake is given with its own checkpoints
