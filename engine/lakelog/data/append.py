@@ -21,8 +21,7 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.commit import changes, gates
-from lakelog.commit.features import is_active, is_on
-from lakelog.commit.row_tracking import ENABLED
+from lakelog.commit.features import is_active
 from lakelog.commit.runtime import Runtime
 from lakelog.commit.transaction import Transaction
 from lakelog.data.conform import Conform
@@ -37,7 +36,6 @@ from lakelog.errors import (
     CommitOutcomeUnknown,
     InvalidInputError,
     LakelogError,
-    UnsupportedFeatureError,
 )
 from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata
@@ -206,14 +204,6 @@ class _Write:
         if not replaced.files.height:
             return replaced
         metadata, protocol = snapshot.metadata, snapshot.protocol
-        if replaced.partly.height and is_on(metadata.configuration, ENABLED):
-            raise UnsupportedFeatureError(
-                "the table tracks its rows, and rows that are copied would lose their ids",
-                path=self._log.table,
-                expected="a predicate that holds for all rows of a file, or for none",
-                found="rowTracking",
-                hint="overwrite by partition columns, or with an engine that keeps row ids",
-            )
         kinds = ["add", "remove", "cdc"] if _keeps_changes(snapshot) else ["add", "remove"]
         told = pl.DataFrame(
             {

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from lakelog.commit.features import is_on
+from lakelog.commit.row_tracking import ENABLED
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.errors import UnsupportedFeatureError
@@ -61,7 +63,8 @@ def find_replaced(
 
     Raises:
         InvalidInputError: `where` does not fit the table.
-        UnsupportedFeatureError: A partition value cannot be told.
+        UnsupportedFeatureError: A partition value cannot be told; or rows would be copied that the
+            table tracks.
         NotFoundError, CorruptionError, UnavailableError: As `lakelog.data.read.read_files`.
 
     Where data columns decide, these columns of every candidate are read.
@@ -85,6 +88,15 @@ def find_replaced(
         is_whole = next(read_files(plan, file, predicate=keeping(where), store=store), None) is None
         (whole if is_whole else partly).append(file)
         deleted += 0 if is_whole else hit
+    if partly and is_on(metadata.configuration, ENABLED):
+        raise UnsupportedFeatureError(
+            "the table tracks its rows, and rows that are copied would lose their ids",
+            path=snapshot.path,
+            version=snapshot.version,
+            expected="a predicate that holds for all rows of a file, or for none",
+            found="rowTracking",
+            hint="overwrite by partition columns, or with an engine that keeps row ids",
+        )
     return Replaced(pl.concat([none, *whole]), pl.concat([none, *partly]), deleted)
 
 

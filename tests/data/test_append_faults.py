@@ -1,0 +1,203 @@
+"""Rows under faults: whatever fails, and whenever, they are there once or not at all.
+
+Every way to write is run again and again, failing at its first operation on the store, then at its
+second, and so on until it succeeds. Each time the table is read afresh, and what stands beside it
+is held against what the writer said.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog import CommitOutcomeUnknown, ConflictError, Table, UnavailableError
+from lakelog.data.append import WriteReport
+from lakelog.errors import LakelogError, OutcomeUnknownError
+from lakelog.log.context import Log
+from lakelog.storage import LogStore, open_store
+from lakelog.storage.inject import WRITES, Fault, InjectingStore, Kind, Rule
+from lakelog.storage.wrapper import StoreWrapper
+
+SCHEMA = {"p": pl.String, "id": pl.Int64}
+BEFORE = pl.DataFrame({"p": ["a", "a", "b"], "id": [1, 2, 3]}, schema=SCHEMA)
+NEW = pl.DataFrame({"p": ["a"], "id": [10]}, schema=SCHEMA)
+
+Write = Callable[[Table], WriteReport]
+WAYS: dict[str, tuple[Write, list[int]]] = {
+    "append": (lambda table: table.append(NEW), [1, 2, 3, 10]),
+    "append once": (lambda t: t.append(NEW, app_id="app", app_version=1), [1, 2, 3, 10]),
+    "overwrite": (lambda table: table.overwrite(NEW), [10]),
+    "overwrite a partition": (lambda t: t.overwrite(NEW, pl.col("p") == "a"), [3, 10]),
+    "overwrite some rows": (
+        lambda t: t.overwrite(NEW, (pl.col("id") == 1) | (pl.col("id") > 3)),
+        [2, 3, 10],
+    ),
+}
+FAULTS: dict[Fault, tuple[Kind, ...]] = {"fail": (), "unknown": WRITES, "lost": WRITES}
+
+
+def prepared() -> str:
+    """A new table with rows."""
+    location = f"memory://{uuid.uuid4().hex}"
+    table = lakelog.create(
+        location, SCHEMA, ["p"], configuration={"delta.enableChangeDataFeed": "true"}, upkeep=False
+    )
+    table.append(BEFORE)
+    return location
+
+
+def over(location: str, wrap: Callable[[LogStore], LogStore]) -> Table:
+    """A table over another store."""
+    clean = lakelog.open(location, upkeep=False)
+    return Table(Log(wrap(open_store(location)), clean.log.dialect))
+
+
+def ids(location: str) -> list[int]:
+    rows = lakelog.open(location, upkeep=False).snapshot().scan().collect()
+    return sorted(rows["id"].to_list())
+
+
+def orphans(location: str) -> set[str]:
+    """Data files that no commit ever named."""
+    table = lakelog.open(location, upkeep=False)
+    named = set(table.actions().collect()["path"].drop_nulls())
+    walked = {entry.name for batch in open_store(location).walk() for entry in batch}
+    return {name for name in walked if not name.startswith("_delta_log/")} - named
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_under_store_faults_are_there_once_or_not_at_all(way: str, fault: Fault) -> None:
+    write, after = WAYS[way]
+    kinds = FAULTS[fault]
+    for nth in count(1):
+        location = prepared()
+        stores: list[InjectingStore] = []
+
+        def faulty(
+            store: LogStore, nth: int = nth, stores: list[InjectingStore] = stores
+        ) -> LogStore:
+            stores.append(InjectingStore(store, [Rule(fault, kinds, nth=nth)]))
+            return stores[-1]
+
+        verdict: WriteReport | LakelogError
+        try:
+            verdict = write(over(location, faulty))
+        except (UnavailableError, OutcomeUnknownError) as error:
+            verdict = error
+        struck = [op for op in stores[0].operations if not kinds or op[0] in kinds][nth - 1 :]
+        what = f"{way}, {fault} at {nth}: {struck[:1]} gave {verdict!r}"
+        found = ids(location)
+        if isinstance(verdict, WriteReport):
+            assert found == after, what
+        elif not isinstance(verdict, CommitOutcomeUnknown):
+            assert found == [1, 2, 3], what
+        else:
+            assert found in ([1, 2, 3], after), what
+        left = orphans(location)
+        assert not left, f"{what}; left {left}"
+        if way == "append once":
+            write(lakelog.open(location, upkeep=False))
+            assert ids(location) == after, what
+        if not struck:
+            assert isinstance(verdict, WriteReport), what
+            break
+
+
+class _Unreadable(StoreWrapper):
+    """Loses the answer of the commit, and cannot be read from then on."""
+
+    def __init__(self, store: LogStore) -> None:
+        super().__init__(store)
+        self.lost = False
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        super().put_if_absent(path, data)
+        self.lost = True
+        raise OutcomeUnknownError("the answer was lost", path=path)
+
+    def read(self, path: str) -> bytes:
+        if self.lost:
+            raise UnavailableError("the store is away", path=path)
+        return super().read(path)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_files_are_kept_where_nobody_knows_whether_the_commit_was_written(way: str) -> None:
+    write, after = WAYS[way]
+    location = prepared()
+    with pytest.raises(CommitOutcomeUnknown) as unknown:
+        write(over(location, _Unreadable))
+    assert "data files of this write are kept" in str(unknown.value.__notes__)
+    assert ids(location) == after
+
+
+class _Refusing(StoreWrapper):
+    """Takes no commit; and from then on cannot be listed, if it is told so."""
+
+    def __init__(self, store: LogStore, *, away: bool) -> None:
+        super().__init__(store)
+        self._away, self._refused = away, False
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        self._refused = True
+        raise UnavailableError("no room", path=path)
+
+    def list_from(self, folder: str, start: str = "") -> list[Any]:
+        if self._refused and self._away:
+            raise UnavailableError("the store is away", path=folder)
+        return super().list_from(folder, start)
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_files_are_deleted_only_once_the_log_was_read_again(away: bool) -> None:
+    location = prepared()
+    with pytest.raises(UnavailableError, match="no room") as failed:
+        over(location, lambda store: _Refusing(store, away=away)).append(NEW)
+    assert len(orphans(location)) == away
+    assert ids(location) == [1, 2, 3]
+    notes = str(getattr(failed.value, "__notes__", ""))
+    assert ("cannot be read again" in notes) == away
+
+
+class _Interrupted(StoreWrapper):
+    """Is interrupted at the commit: before it is written, or after."""
+
+    def __init__(self, store: LogStore, *, after: bool) -> None:
+        super().__init__(store)
+        self._after = after
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        if self._after:
+            super().put_if_absent(path, data)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interrupt_at_the_commit_deletes_nothing(after: bool) -> None:
+    location = prepared()
+    with pytest.raises(KeyboardInterrupt):
+        over(location, lambda store: _Interrupted(store, after=after)).append(NEW)
+    assert ids(location) == ([1, 2, 3, 10] if after else [1, 2, 3])
+    assert len(orphans(location)) == (not after)
+
+
+def test_files_of_a_write_that_lost_to_another_are_deleted() -> None:
+    location = prepared()
+
+    class Overtaken(StoreWrapper):
+        def put_if_absent(self, path: str, data: bytes) -> bool:
+            if path.endswith("2.json"):
+                lakelog.open(location, upkeep=False).overwrite(NEW)
+            return super().put_if_absent(path, data)
+
+    with pytest.raises(ConflictError):
+        over(location, Overtaken).overwrite(NEW, pl.col("p") == "a")
+    assert ids(location) == [10]
+    assert orphans(location) == set()
