@@ -51,17 +51,16 @@ def conform(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.Dat
     """
     full = schema()
     wanted = list(columns) if columns is not None else list(full)
-    present = frame.schema
+    present = frozenset(frame.columns)
     conformed = []
     # Columns are put together anew, because a selection runs a query, which copies long columns
     # that lie in several chunks.
     for name in wanted:
         if name not in present:
             conformed.append(_null(name).new_from_index(0, frame.height))
-        elif present[name] == full[name]:
-            conformed.append(frame.get_column(name))
-        else:
-            conformed.append(frame.get_column(name).cast(full[name]))
+            continue
+        column = frame.get_column(name)
+        conformed.append(column if column.dtype == full[name] else column.cast(full[name]))
     return pl.DataFrame(conformed)
 
 

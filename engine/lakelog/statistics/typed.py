@@ -237,7 +237,7 @@ def _leaf(raw: pl.DataFrame, name: str, dtype: pl.DataType) -> pl.Series:
 
 def _child(raw: pl.DataFrame, name: str) -> pl.DataFrame | None:
     """The fields of a struct column as a frame; None where there is no such struct."""
-    if name not in raw.columns or not isinstance(raw.schema[name], pl.Struct):
+    if name not in raw.columns or not isinstance(raw[name].dtype, pl.Struct):
         return None
     return raw[name].struct.unnest()
 
