@@ -55,6 +55,7 @@ def _started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": os.fspath(tmp_path_factory.mktemp("warehouse")),
         "spark.sql.shuffle.partitions": "1",
+        "spark.connect.grpc.binding.port": "0",  # whichever is free
         # Short queries, few rows: what takes long to compile does not pay.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.codegen.wholeStage": "false",
@@ -92,3 +93,36 @@ def delta(_started: Started) -> Any:
     if _started.lacking is not None:
         pytest.skip(f"Delta's jars are not here and cannot be fetched: {_started.lacking}")
     return _started.session
+
+
+@pytest.fixture(scope="session")
+def plain(spark: Any) -> Any:
+    """A session beside `spark` without Delta's catalog.
+
+    Spark looks up no Python data source by a table where the session has a catalog of its own.
+    """
+    session = spark.newSession()
+    session.conf.unset("spark.sql.catalog.spark_catalog")
+    lakelog.spark.register(session)
+    return session
+
+
+@pytest.fixture(scope="session")
+def connect(spark: Any) -> Iterator[Any]:
+    """A session of Spark Connect, whose server runs in the JVM of `spark`, and knows nothing of it.
+
+    It has lakelog's data source, and was sent the package.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # see _quiet_pyspark
+        from pyspark.sql.connect.session import SparkSession as Client
+
+        module = "SparkConnectService$"
+        service = getattr(spark._jvm.org.apache.spark.sql.connect.service, module)
+        service = getattr(service, "MODULE$")
+        service.start(spark.sparkContext._jsc.sc())
+        url = f"sc://127.0.0.1:{service.localPort()}"
+        client = Client.builder.remote(url).getOrCreate()
+        lakelog.spark.register(client)
+        yield client
+        client.stop()

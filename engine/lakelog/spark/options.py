@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lakelog.errors import InvalidInputError
+from lakelog.table import to_ms
 
 Use = Literal["read", "write", "stream", "sink"]
 """What a source is asked for: a batch reader, a batch writer, a stream's reader or its writer."""
@@ -62,9 +63,6 @@ def _size(value: str) -> int:
 
 
 def _time(value: str) -> int:
-    # Spark imports the source wherever any Python data source is looked up: it has to be light.
-    from lakelog.table import to_ms
-
     return to_ms(value)
 
 
@@ -126,7 +124,7 @@ OPTIONS = (
     _option("version", _count, "a version", "read", _OF_A_VERSION),
     _option("timestamp", _time, _TIME, "read", _OF_A_VERSION),
     _option("columns", _names, "names between commas, or a JSON list of them", "read stream"),
-    _option("pushdown", _flag, "true or false", "read", ("rows",)),
+    _option("where", _text, "a condition in SQL", "read", ("rows",)),
     _option("parallelism", _positive, "a number of tasks, 1 or more", "read stream"),
     _option("startVersion", _count, "a version", "read", _BETWEEN),
     _option("endVersion", _count, "a version", "read", _BETWEEN),

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -20,19 +21,20 @@ import lakelog
 from lakelog import contract
 from lakelog.commit.schemas import struct_of
 from lakelog.contract import Field, Primitive
+from lakelog.data.files import FILE_COLUMNS, ReadPlan
+from lakelog.data.pack import pack
+from lakelog.data.read import read_files
 from lakelog.errors import LakelogError
 from lakelog.log.diff import DIFF_SCHEMA
 from lakelog.log.history import HISTORY_COLUMNS, by_size, commits_between
 from lakelog.spark.options import SourceOptions
-from lakelog.spark.pushdown import predicate_of
 from lakelog.spark.types import arrow_schema, check_asked, fit, spark_schema
+from lakelog.statistics.where import parse_where
 from lakelog.table import Table
 
 if TYPE_CHECKING:
-    import polars as pl
     import pyarrow as pa
 
-    from lakelog.data.files import ReadPlan
     from lakelog.log.snapshot import Snapshot
 
 TASKS_PER_CORE = 2
@@ -95,8 +97,7 @@ def reader_of(
     if options.table != "rows":
         return LogReader(options, schema, pinned)
     tasks = options.get("parallelism", parallelism) or os.cpu_count() or 1
-    kind = FilteredRowsReader if options.get("pushdown", False) else RowsReader
-    return kind(options, schema, pinned, tasks)
+    return RowsReader(options, schema, pinned, tasks)
 
 
 def _log_struct(table: str, snapshot: Snapshot | None) -> contract.Struct:
@@ -138,6 +139,10 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
 class RowsReader(_Reader):
     """The rows of a version, from its data files.
 
+    Which rows is said by option ``where``, and never by filters that Spark would hand over
+    (``pushFilters``): Spark 4.2 keeps one answer for a dataframe, so what was left out for one
+    query, or for one side of a join, would be missing from the next.
+
     Memory: on the driver, paths and partition values of the files read; in a task, its share of
     them and a batch of rows.
     """
@@ -145,44 +150,28 @@ class RowsReader(_Reader):
     def __init__(
         self, options: SourceOptions, schema: StructType, pinned: int | None, tasks: int
     ) -> None:
-        from lakelog.data.files import ReadPlan
-
         super().__init__(schema)
         self._snapshot: Snapshot | None = open_snapshot(options, pinned)
         check_asked(schema, spark_schema(self._snapshot.schema, schema.names))
         self._plan: ReadPlan = ReadPlan.of(self._snapshot, schema.names, options.storage_options)
         self._tasks = tasks
-        self._predicate: pl.Expr | None = None
+        text = options.get("where")
+        # Parsed here, so that a wrong condition fails before anything runs.
+        self._where = None if text is None else parse_where(text, self._snapshot.schema)
 
     def partitions(self) -> Sequence[Share]:
         """Files packed into shares of about the same work."""
-        from lakelog.data.files import FILE_COLUMNS
-
         assert self._snapshot is not None, "shares are made on the driver"
-        files = self._snapshot.files(where=self._predicate).select(FILE_COLUMNS).collect()
+        files = self._snapshot.files(where=self._where).select(FILE_COLUMNS).collect()
         return share_files(files, self._tasks)
 
     def batches(self, share: bytes) -> Iterator[pa.RecordBatch]:
         """Rows of the files of one share."""
-        from lakelog.data.read import read_files
-
-        yield from read_files(self._plan, unpack(share), predicate=self._predicate)
+        yield from read_files(self._plan, unpack(share), predicate=self._where)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a task needs, and nothing of the log."""
         return self.__dict__ | {"_snapshot": None}
-
-
-class FilteredRowsReader(RowsReader):
-    """As `RowsReader`, for who asks for it (``pushdown``): Spark's filters leave files out, by
-    their partition values and statistics, and rows.
-    """
-
-    def pushFilters(self, filters: list[Any]) -> list[Any]:  # noqa: N802 - Spark's
-        """Take note of the filters; Spark applies all of them again."""
-        assert self._snapshot is not None, "filters are pushed on the driver"
-        self._predicate, _ = predicate_of(filters, self._snapshot.schema)
-        return filters
 
 
 class LogReader(_Reader):
@@ -257,8 +246,6 @@ def share_files(files: pl.DataFrame, tasks: int) -> list[Share]:
         tasks: How many tasks run at a time: there are a few shares for each, while there are
             files.
     """
-    from lakelog.data.pack import pack
-
     if files.is_empty():
         return []
     bins = pack(files["size"], at_least=min(files.height, tasks * TASKS_PER_CORE))
@@ -275,8 +262,6 @@ def pack_up(frame: pl.DataFrame) -> bytes:
 
 def unpack(share: bytes) -> pl.DataFrame:
     """The frame that `pack_up` took."""
-    import polars as pl
-
     return pl.read_ipc_stream(io.BytesIO(share))
 
 

@@ -16,8 +16,6 @@ EVERYWHERE = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Only a source that is asked to (option `pushdown`) is handed filters.
-    "spark.sql.python.filterPushdown.enabled": "true",
 }
 ON_ONE_MACHINE = {
     # The name of a machine need not lead to it.
@@ -41,7 +39,7 @@ def session(
         name: Name of the application.
         master: Where it runs: ``local[*]`` is this machine, with all its cores.
         config: Settings of Spark; they win over lakelog's own, which are UTC, Parquet's
-            timestamps in microseconds, Arrow, and filters for Python data sources.
+            timestamps in microseconds, and Arrow.
 
     Returns:
         The session, with the data source registered and the package shipped.

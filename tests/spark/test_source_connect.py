@@ -1,0 +1,77 @@
+"""The same over Spark Connect, where no JVM is in the process: what exists there, works there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lakelog
+import lakelog.spark
+from lakelog.spark.session import active_session, parallelism
+from lakelog.spark.ship import is_connect, package_archive
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> lakelog.Table:
+    made = lakelog.create(tmp_path_factory.mktemp("connect"), {"id": pl.Int64, "name": pl.String})
+    for number in range(2):
+        made.append(pl.DataFrame({"id": [number], "name": ["n"]}))
+    return made
+
+
+def test_a_session_of_connect_is_taken_as_it_is(
+    connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # as PySpark sets it for its clients
+    assert active_session() is connect
+    assert lakelog.spark.session("another", master="local[1]") is connect
+    assert is_connect(connect)
+    assert parallelism(connect) is None  # the server does not say
+
+
+def test_executors_import_what_the_client_sent(connect: Any) -> None:
+    def look(batches: Any) -> Any:
+        import pyarrow as pa
+
+        import lakelog
+
+        for _ in batches:
+            yield pa.RecordBatch.from_arrays([pa.array([lakelog.__file__])], ["file"])
+
+    (row,) = connect.range(1, numPartitions=1).mapInArrow(look, "file string").collect()
+    assert f"{package_archive().name}/lakelog/__init__.py" in row.file
+
+
+def test_rows_files_and_history_are_read(connect: Any, table: lakelog.Table) -> None:
+    source = connect.read.format("lakelog")
+    assert sorted(source.load(table.path).collect()) == [(0, "n"), (1, "n")]
+    earlier = source.option("version", "1").option("columns", "id")
+    assert earlier.load(table.path).collect() == [(0,)]
+    files = connect.read.format("lakelog").option("table", "files").load(table.path)
+    paths = table.snapshot().files().collect()["path"]
+    assert sorted(row.path for row in files.select("path").collect()) == sorted(paths)
+    history = connect.read.format("lakelog").option("table", "history").load(table.path)
+    assert [row.version for row in history.collect()] == [2, 1, 0]
+
+
+def test_rows_are_appended(connect: Any, tmp_path: Path) -> None:
+    made = lakelog.create(tmp_path, {"id": pl.Int64})
+    connect.range(5).write.format("lakelog").mode("append").save(made.path)
+    assert made.snapshot().scan().collect()["id"].sort().to_list() == [0, 1, 2, 3, 4]
+    assert made.history(1)["operation"].to_list() == ["WRITE"]
+
+
+def test_views_of_sql_take_every_option(connect: Any, table: lakelog.Table) -> None:
+    connect.sql(
+        "CREATE TEMPORARY VIEW lake USING lakelog "
+        f"OPTIONS (path '{table.path}', version '1', `storage.secret` 'hush')"
+    )
+    assert connect.sql("SELECT * FROM lake").collect() == [(0, "n")]
+
+
+def test_errors_reach_the_client(connect: Any, table: lakelog.Table) -> None:
+    with pytest.raises(Exception, match=r"option vresion is unknown.*perhaps version is meant"):
+        connect.read.format("lakelog").option("vresion", "1").load(table.path).collect()

@@ -1,0 +1,96 @@
+"""The options of the data source: what is read of them, and how wrong ones are named."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from lakelog.errors import InvalidInputError
+from lakelog.spark.options import OPTIONS, TABLES, SourceOptions, parse_options
+
+
+def parsed(use: Any = "read", **given: str) -> SourceOptions:
+    return parse_options({"path": "/t", **given}, use)
+
+
+def test_options_are_found_in_any_case_and_read() -> None:
+    options = parse_options(
+        {"PATH": "s3n://b/t", "Table": "FILES", "VERSION": "7", "columns": "path, size"}, "read"
+    )
+    assert options.path == "s3://b/t"
+    assert options.table == "files"
+    assert options.get("version") == 7
+    assert options.get("columns") == ("path", "size")
+    assert parsed().table == "rows"
+    assert parsed(columns='["a,b", "c"]').get("columns") == ("a,b", "c")
+    assert parsed(timestamp="1970-01-02").get("timestamp") == 86_400_000
+    assert parsed("stream", skipChangeCommits="TRUE").get("skipChangeCommits") is True
+    assert parsed("stream", maxBytesPerTrigger="2g").get("maxBytesPerTrigger") == 2 << 30
+    assert parsed("sink", checkpointLocation="/c").values == {}
+
+
+def test_options_of_the_store_are_passed_by_prefix_and_never_printed() -> None:
+    options = parse_options(
+        {
+            "path": "/t",
+            "storage.secret": "hush",
+            "storage.anon": "false",
+            "storage.client_kwargs": '{"endpoint_url": "http://e"}',
+            "storage.key": "0123",
+            "storage.token": "{not json",
+        }
+    )
+    assert options.storage_options == {
+        "secret": "hush",
+        "anon": False,
+        "client_kwargs": {"endpoint_url": "http://e"},
+        "key": "0123",
+        "token": "{not json",
+    }
+    assert "hush" not in repr(options)
+    assert pickle.loads(pickle.dumps(options)) == options
+    with pytest.raises(InvalidInputError) as caught:
+        parse_options({"storage.secret": "hush"})
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("use", "given", "message"),
+    [
+        ("read", {"vresion": "1"}, "option vresion is unknown.*perhaps version is meant"),
+        ("read", {"zzz": "1"}, "option zzz is unknown.*leave it out"),
+        ("read", {"replaceWhere": "a = 1"}, "replaceWhere does not apply here.*option of: write"),
+        ("write", {"version": "1"}, "version does not apply here"),
+        ("read", {"version": "-1"}, "version is malformed.*found=-1"),
+        ("read", {"version": "last"}, "version is malformed"),
+        ("read", {"timestamp": "noon"}, "timestamp is malformed.*ISO 8601"),
+        ("read", {"columns": "a,,b"}, "columns is malformed"),
+        ("read", {"columns": "a,a"}, "columns is malformed"),
+        ("read", {"columns": "[1]"}, "columns is malformed"),
+        ("read", {"columns": "[a]"}, "columns is malformed"),
+        ("read", {"table": "row"}, r"table is malformed.*rows \| files"),
+        ("stream", {"skipChangeCommits": "yes"}, "skipChangeCommits is malformed.*true or false"),
+        ("read", {"parallelism": "0"}, "parallelism is malformed"),
+        ("stream", {"maxBytesPerTrigger": "0k"}, "maxBytesPerTrigger is malformed"),
+        ("read", {"version": "1", "timestamp": "2026-01-01"}, "version or timestamp, not both"),
+        ("write", {"txnVersion": "1"}, "txnVersion needs txnAppId"),
+        ("read", {"limit": "1"}, "limit does not apply to table rows.*history"),
+        ("read", {"table": "history", "version": "1"}, "version does not apply to table history"),
+        ("read", {"table": "diff"}, "startVersion is missing"),
+        ("read", {"paths": '["/a", "/b"]'}, "several tables"),
+        ("read", {"path": ""}, "path is missing"),
+    ],
+)
+def test_a_wrong_option_is_named(use: Any, given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        parse_options({"path": "/t", **given}, use)
+
+
+def test_the_options_are_those_of_the_page(repository: Any) -> None:
+    page = (repository / "schemas" / "spark.md").read_text("utf-8")
+    for option in OPTIONS:
+        assert f"`{option.name}`" in page, option.name
+    for table in TABLES:
+        assert f"`{table}`" in page, table

@@ -1,0 +1,245 @@
+"""`format("lakelog")` gives a table's rows, by path, by SQL, and by filter."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import lakelog
+from tests.spark.data_files import data_file, ids
+
+DAYS = [dt.date(2026, 1, day) for day in (1, 2, 3)]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A table of three versions with rows, one day each."""
+    path = os.fspath(tmp_path_factory.mktemp("rows") / "t")
+    made = lakelog.create(
+        path,
+        {"id": pl.Int64, "day": pl.Date, "name": pl.String, "at": pl.Datetime("us", "UTC")},
+        partition_by=["day"],
+    )
+    for number, day in enumerate(DAYS):
+        at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+        rows = {"id": [number, number + 10], "day": [day] * 2, "name": ["a", None], "at": [at] * 2}
+        made.append(pl.DataFrame(rows, schema_overrides={"at": pl.Datetime("us", "UTC")}))
+    return path
+
+
+def load(spark: Any, path: str, **options: str) -> Any:
+    return spark.read.format("lakelog").options(**options).load(path)
+
+
+def frame_of(rows: Any) -> pl.DataFrame:
+    frame = pl.from_arrow(rows.toArrow())
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def test_rows_are_those_of_a_scan_at_any_version(spark: Any, table: str) -> None:
+    latest = frame_of(load(spark, table))
+    assert_frame_equal(
+        latest, lakelog.open(table).snapshot().scan().collect(), check_row_order=False
+    )
+    earlier = load(spark, table, version="1", columns="name,id")
+    assert earlier.columns == ["name", "id"]
+    assert frame_of(earlier).rows() == [("a", 0), (None, 10)]
+    millis = lakelog.open(table).snapshot(2).timestamp_ms
+    assert frame_of(load(spark, table, timestamp=str(millis), columns="id"))["id"].len() == 4
+
+
+def test_the_session_says_into_how_many_tasks_rows_are_divided(spark: Any, table: str) -> None:
+    # Three small files and two tasks at a time: a task for each. One at a time takes two shares.
+    assert load(spark, table).rdd.getNumPartitions() == 3
+    assert load(spark, table, parallelism="1").rdd.getNumPartitions() == 2
+
+
+def test_a_schema_of_the_users_chooses_columns_and_is_held_against_the_table(
+    spark: Any, table: str
+) -> None:
+    chosen = spark.read.format("lakelog").schema("day date, id long").load(table)
+    assert chosen.filter("id = 1").collect() == [(DAYS[1], 1)]
+    for schema, message in (
+        ("id int", "column 'id' is of another type"),
+        ("id long not null", "column 'id' is of another type"),
+        ("idd long", "no column 'idd'"),
+    ):
+        with pytest.raises(Exception, match=message):
+            spark.read.format("lakelog").schema(schema).load(table).collect()
+
+
+def test_a_dataframe_stays_at_the_version_it_was_loaded_at(spark: Any, tmp_path: Path) -> None:
+    made = lakelog.create(tmp_path, {"id": pl.Int64})
+    made.append(ids(1))
+    loaded = load(spark, str(tmp_path))
+    made.append(ids(2))
+    assert loaded.collect() == [(1,)]
+    assert loaded.union(load(spark, str(tmp_path))).count() == 3
+
+
+def test_a_condition_leaves_out_files_that_cannot_match(spark: Any, tmp_path: Path) -> None:
+    made = lakelog.create(tmp_path, {"id": pl.Int64, "day": pl.Date}, partition_by=["day"])
+    made.append(pl.DataFrame({"id": [1, 2], "day": [DAYS[0], DAYS[1]]}))
+    made.append(pl.DataFrame({"id": [100, 7, None], "day": [DAYS[1], DAYS[1], None]}))
+    # All that is not of the second day is gone: reading it would fail.
+    for file in made.snapshot().files().collect()["path"]:
+        if "2026-01-02" not in file:
+            (tmp_path / file).unlink()
+    chosen = load(spark, str(tmp_path), where=f"day = '{DAYS[1]}' and id > 50")
+    assert chosen.collect() == [(100, DAYS[1])]
+    assert chosen.filter("id < 50").count() == 0
+    # The condition looks at columns that are not asked for.
+    assert load(spark, str(tmp_path), where="id > 50", columns="day").collect() == [(DAYS[1],)]
+    with pytest.raises(Exception, match="is not there"):
+        load(spark, str(tmp_path), where="id = 1 or id = 100").collect()
+    with pytest.raises(Exception, match="nope"):
+        load(spark, str(tmp_path), where="nope = 1").collect()
+
+
+def test_filters_of_one_query_are_none_of_the_next(spark: Any, table: str) -> None:
+    rows = load(spark, table)
+    assert rows.filter("id = 1").count() == 1
+    assert rows.filter("id = 2 OR id = 12").count() == 2
+    one, other = rows.filter("id = 0").alias("a"), rows.filter("id = 11").alias("b")
+    assert one.crossJoin(other).selectExpr("a.id", "b.id").collect() == [(0, 11)]
+
+
+def test_tables_of_sql_are_read_at_their_latest_version(plain: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "it's")
+    made = lakelog.create(path, {"id": pl.Int64, "name": pl.String})
+    made.append(pl.DataFrame({"id": [1], "name": ["a"]}))
+    place = path.replace("'", "\\'")
+    try:
+        plain.sql(f"CREATE TABLE lake_rows USING lakelog LOCATION '{place}'")
+        plain.sql(
+            "CREATE TABLE lake_files USING lakelog "
+            f"OPTIONS (path '{place}', table 'files', columns 'path,size')"
+        )
+        assert plain.sql("SELECT * FROM lake_rows").collect() == [(1, "a")]
+        made.append(pl.DataFrame({"id": [2], "name": ["b"]}))
+        answer = plain.sql(
+            "SELECT (SELECT max(name) FROM lake_rows), count(*), min(size) > 0 FROM lake_files"
+        )
+        assert answer.collect() == [("b", 2, True)]
+        assert plain.read.option("version", "1").table("lake_rows").collect() == [(1, "a")]
+
+        plain.sql(
+            "CREATE TEMPORARY VIEW lake_view USING lakelog "
+            f"OPTIONS (path '{place}', version '1', `storage.secret` 'hush')"
+        )
+        assert plain.sql("SELECT id FROM lake_view").collect() == [(1,)]
+        plan = plain.sql("EXPLAIN EXTENDED SELECT id FROM lake_view").collect()[0][0]
+        assert "hush" not in plan
+        with pytest.raises(Exception, match="anybody could read there") as caught:
+            plain.sql(
+                "CREATE TABLE lake_secret USING lakelog "
+                f"OPTIONS (path '{place}', `storage.secret` 'hush')"
+            )
+        assert "hush" not in str(caught.value)
+    finally:
+        for name in ("lake_rows", "lake_files", "lake_secret"):
+            plain.sql(f"DROP TABLE IF EXISTS {name}")
+        plain.catalog.dropTempView("lake_view")
+
+
+def test_errors_reach_the_user_with_path_version_and_hint(
+    spark: Any, table: str, tmp_path: Path
+) -> None:
+    def failure(**options: str) -> str:
+        path = options.pop("at", table)
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - its text is looked at
+            load(spark, path, **options).collect()
+        return str(caught.value)
+
+    unknown = failure(vresion="1", **{"storage.secret": "hush"})
+    assert "InvalidInputError: option vresion is unknown" in unknown
+    assert "perhaps version is meant" in unknown
+    assert "hush" not in unknown
+    missing = failure(version="99")
+    assert "VersionNotFoundError: version 99 cannot be rebuilt" in missing
+    assert "expected=0 to 3" in missing
+    assert missing.count("File ") <= 1  # no traceback of what lies behind
+    assert "TableNotFoundError" in failure(at=str(tmp_path / "nothing"))
+    assert "no column 'nope'" in failure(columns="nope")
+
+    made = lakelog.create(tmp_path / "t", {"id": pl.Int64})
+    with made.transaction() as tx:
+        tx.add(pl.DataFrame([data_file(made.path, "a.parquet", ids(1))]))
+    (tmp_path / "t" / "a.parquet").unlink()
+    gone = failure(at=made.path)
+    assert "NotFoundError" in gone
+    assert "a.parquet" in gone
+    assert "version=1" in gone
+
+
+def test_columns_that_cannot_be_read_are_refused_by_name(spark: Any, tmp_path: Path) -> None:
+    schema = {
+        "type": "struct",
+        "fields": [
+            {"name": "id", "type": "long", "nullable": True, "metadata": {}},
+            {"name": "c", "type": "char(3)", "nullable": True, "metadata": {"comment": "short"}},
+            {"name": "v", "type": "variant", "nullable": True, "metadata": {}},
+        ],
+    }
+    rows = pl.DataFrame({"id": [1], "c": ["abc"]})
+    start = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {
+            "metaData": {
+                "id": "5f2c0d2e-0000-4000-8000-000000000000",
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps(schema),
+                "partitionColumns": [],
+                "configuration": {},
+            }
+        },
+        {"add": {**data_file(str(tmp_path), "a.parquet", rows), "dataChange": True}},
+    ]
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    (log / f"{0:020}.json").write_text("".join(json.dumps(action) + "\n" for action in start))
+    with pytest.raises(Exception, match="column 'v' is of a type that cannot be read: variant"):
+        load(spark, str(tmp_path))
+    others = load(spark, str(tmp_path), columns="c,id")
+    assert others.schema["c"].metadata == {"comment": "short"}
+    assert others.collect() == [("abc", 1)]
+
+
+@pytest.mark.reference
+def test_rows_are_those_of_delta_with_deletion_vectors_and_column_mapping(
+    delta: Any, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    delta.sql(
+        f"CREATE TABLE delta.`{path}` (id BIGINT, part STRING, old STRING, s STRUCT<a: INT>, "
+        "m MAP<STRING, ARRAY<DATE>>, n TIMESTAMP_NTZ) USING delta PARTITIONED BY (part) "
+        "TBLPROPERTIES ('delta.columnMapping.mode' = 'name', "
+        "'delta.enableDeletionVectors' = 'true')"
+    )
+    delta.sql(
+        f"INSERT INTO delta.`{path}` SELECT id, if(id % 3 = 0, NULL, concat('p =', id % 3)), "
+        "concat('x', id), struct(int(id)), map('k', array(date'2026-01-01')), "
+        "timestamp_ntz'2026-01-01 00:00:01' FROM range(30)"
+    )
+    delta.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN old TO new")
+    delta.sql(f"ALTER TABLE delta.`{path}` ADD COLUMN more INT")
+    delta.sql(f"DELETE FROM delta.`{path}` WHERE id % 5 = 0")
+    made = lakelog.open(path).snapshot().files().collect()
+    assert made["dvId"].count() > 0
+
+    order = ["id"]
+    theirs = delta.read.format("delta").load(path).orderBy(*order)
+    ours = load(delta, path).orderBy(*order)
+    assert [(f.name, f.dataType) for f in ours.schema] == [
+        (f.name, f.dataType) for f in theirs.schema
+    ]
+    assert ours.collect() == theirs.collect()
+    assert load(delta, path, where="part is null and id > 20").count() == 3
