@@ -182,6 +182,22 @@ def test_several_files_are_written_at_the_same_time_and_none_is_lost(tmp_path: P
     assert commit(table, files).sort("id").equals(rows)
 
 
+def test_files_of_a_table_without_partitions_are_filled_side_by_side(tmp_path: Path) -> None:
+    table = table_at(tmp_path, by=())
+    rows = frame(10_000)
+    store = OpenFiles(open_store(str(tmp_path)))
+    plan = WritePlan.of(table.snapshot())
+    with DataFileWriter(plan, store=store, workers=3, memory_bytes=100_000) as writer:
+        for part in rows.iter_slices(200):
+            writer.write(part)
+        files = writer.finish()
+    assert files.height == store.most == 3
+    assert commit(table, files).sort("id").equals(rows)
+    with DataFileWriter(plan, workers=3) as writer:
+        writer.write(rows)
+        assert writer.finish().height == 1  # few rows are not scattered
+
+
 def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     plan = WritePlan.of(table.snapshot(), target_file_bytes=1000)

@@ -124,7 +124,10 @@ class DataFileWriter:
         self._conform = Conform(plan.schema.fields)
         self._schema = pa.schema([wide_field(f, plan.mapping) for f in plan.file_fields])
         self._keys = [physical_name(f, plan.mapping) for f in plan.partition_fields]
-        self._partitions: dict[tuple[str | None, ...], _Partition] = {}
+        # A row group in memory for each file that is written at the time, and as much again.
+        self._row_group_bytes = min(_ROW_GROUP_BYTES, max(1, memory_bytes // (2 * self._workers)))
+        self._partitions: dict[tuple[tuple[str | None, ...], int], _Partition] = {}
+        self._full: list[_Partition] = []
         self._unsplit: list[pa.Table] = []
         self._unsplit_rows = self._unsplit_bytes = 0
         self._held_bytes = 0
@@ -159,7 +162,7 @@ class DataFileWriter:
             if self._keys:
                 self._wait_to_split(table)
             else:
-                self._hold(self._partition(()), self._rows_of(table), table.nbytes)
+                self._hold(self._lane(), self._rows_of(table), table.nbytes)
 
     def _rows_of(self, table: pa.Table) -> pa.Table:
         """The columns that stand in files, under the names that they have there."""
@@ -196,12 +199,19 @@ class DataFileWriter:
             self._hold(self._partition(texts), slice_, int(row_bytes * height))
             start += height
 
-    def _partition(self, texts: tuple[str | None, ...]) -> _Partition:
-        found = self._partitions.get(texts)
+    def _partition(self, texts: tuple[str | None, ...], lane: int = 0) -> _Partition:
+        found = self._partitions.get((texts, lane))
         if found is None:
             folder = layout.partition_folder(self._keys, texts)
-            found = self._partitions[texts] = _Partition(texts, folder)
+            found = self._partitions[texts, lane] = _Partition(texts, folder)
         return found
+
+    def _lane(self) -> _Partition:
+        """Where rows of a table without partitions wait: several files are filled side by side,
+        but a second one only once there is a row group for the first.
+        """
+        lanes = (self._partition((), lane) for lane in range(self._workers))
+        return next(lane for lane in lanes if lane not in self._full)
 
     def _hold(self, partition: _Partition, rows: pa.Table, size_bytes: int) -> None:
         if not rows.num_rows:
@@ -212,21 +222,29 @@ class DataFileWriter:
         self._held_bytes += size_bytes
         if self._held_bytes >= self._memory_bytes:
             self._drain()
-        elif partition.size_bytes >= _ROW_GROUP_BYTES and self._may_open(partition):
-            self._held_bytes -= partition.size_bytes
-            self._write_out(partition)
+        elif partition.size_bytes >= self._row_group_bytes and self._may_open(partition):
+            if partition not in self._full:
+                self._full.append(partition)
+            if len(self._full) >= self._workers:
+                self._held_bytes -= sum(each.size_bytes for each in self._full)
+                full, self._full = self._full, []
+                self._each(self._write_out, full)
 
     # --- files -------------------------------------------------------------------------------
 
     def _may_open(self, partition: _Partition) -> bool:
-        open_ = sum(1 for each in self._partitions.values() if each.file is not None)
-        return partition.file is not None or open_ < self._open_files
+        """Whether a partition has a file, or may get one beside those that are open, or will be."""
+        soon = sum(1 for each in self._full if each.file is None and each is not partition)
+        return partition.file is not None or self._num_open() + soon < self._open_files
+
+    def _num_open(self) -> int:
+        return sum(1 for each in self._partitions.values() if each.file is not None)
 
     def _drain(self) -> None:
         """Write everything that waits in memory, to files as far as they may be open."""
         waiting = [each for each in self._partitions.values() if each.rows]
         waiting.sort(key=lambda each: (each.file is None, -each.size_bytes))
-        open_ = sum(1 for each in self._partitions.values() if each.file is not None)
+        open_ = self._num_open()
         direct = []
         for each in waiting:
             if each.file is not None or open_ < self._open_files:
@@ -234,7 +252,7 @@ class DataFileWriter:
                 direct.append(each)
             else:
                 each.places += self._spill.append(each.take().combine_chunks())
-        self._held_bytes = 0
+        self._held_bytes, self._full = 0, []
         self._each(self._write_out, direct)
 
     def _each(self, work: Callable[[_Partition], None], partitions: Iterable[_Partition]) -> None:
@@ -262,7 +280,7 @@ class DataFileWriter:
         if not rows.num_rows:
             return
         row_bytes = max(1, rows.nbytes // rows.num_rows)
-        step = min(_ROW_GROUP_ROWS, max(1, _ROW_GROUP_BYTES // row_bytes))
+        step = min(_ROW_GROUP_ROWS, max(1, self._row_group_bytes // row_bytes))
         for start in range(0, rows.num_rows, step):
             if partition.file is None:
                 partition.file = self._new_file(partition.folder)
