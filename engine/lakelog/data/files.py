@@ -154,6 +154,8 @@ class ReadPlan:
         """What `lakelog.data.read.read_files` gives: logical names, types as `contract.to_arrow`.
 
         Timestamps are microseconds in UTC, those without a time zone microseconds without one.
+        Columns of a ``char`` type hold what the files hold, without the blanks that Spark adds to
+        them as it reads.
         """
         import pyarrow as pa
 
