@@ -432,6 +432,7 @@ class Upkeep(ABC):
             which on no version needs a file so deleted; ``stream_from`` and ``change_feed_from``,
             the least versions from which the table's additions, and its change feed, could be read
             without a gap (null where the table has no feed); ``broken_consumers``, by name.
+            Printed, it tells only what differs, in words.
 
         Raises:
             InvalidInputError: A duration is none, or there are several of two lengths.

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelog import InvalidInputError
+from lakelog.log.display import size_text
 from lakelog.retention.cleanup import CleanupPlan, CleanupReport
 from lakelog.retention.simulate import SCHEMA
 from tests.retention.logs import DAY_MS, MadeLog, fresh
@@ -50,6 +51,38 @@ def test_several_proposals_stand_side_by_side(made: MadeLog) -> None:
     assert found["oldest_version"].to_list() == [20, 0, 5, 30, 39]
     assert found["gate"].to_list() == [None, "no-cut-off-commit", None, None, None]
     assert found["versions_lost"].to_list() == [20, 0, 5, 30, 39]
+
+
+def test_a_simulation_prints_what_tells_proposals_apart_in_words(made: MadeLog) -> None:
+    found = made.table().simulate_retention(
+        log_retention=["90 days", "1 day"], consumers={"billing": 25, "audit": 39}
+    )
+    assert str(found) == repr(found)
+    lines = str(found).splitlines()
+    assert max(map(len, lines)) <= 120
+    header = [name.strip() for name in lines[1].strip("│").split("┆")]
+    assert header == [
+        *("proposal", "log retention", "oldest version"),
+        *("log files freed", "data files freed", "breaks", "all kept"),
+    ]
+    rows = [[cell.strip() for cell in line.strip("│").split("┆")] for line in lines[3:-1]]
+    freed = found["log_bytes"].to_list()
+    assert [row[:3] for row in rows] == [
+        ["current", "30 days", "20"],
+        ["1", "90 days", "0"],
+        ["2", "1 day", "39"],
+    ]
+    assert rows[1][3] == "-"
+    assert rows[2][3] == f"{found['log_files'][2]} ({size_text(freed[2])})"
+    breaks = [", ".join(names) for names in found["broken_consumers"].to_list()]
+    assert [row[5] for row in rows] == breaks
+    assert "billing" in breaks
+    assert rows[1][6] == "no-cut-off-commit"
+    assert "90 days" in found._repr_html_()
+    assert "log_retention_ms" not in found._repr_html_()
+    # A selection is a frame like any other.
+    assert "versions_lost" in str(found.select("proposal", "versions_lost"))
+    assert "breaks" not in str(made.table().simulate_retention())
 
 
 def test_removed_data_files_are_counted_once_they_are_old_enough(made: MadeLog) -> None:

@@ -18,8 +18,9 @@ from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.commit.features import change_data_feed_on
 from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
+from lakelog.log.display import size_text
 from lakelog.log.history import as_time
-from lakelog.log.properties import Duration, to_duration_ms
+from lakelog.log.properties import Duration, duration_text, to_duration_ms
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
 from lakelog.retention.inventory import HidingStore, walk_log
@@ -49,6 +50,57 @@ SCHEMA = pl.Schema(
     }
 )
 """Columns of `simulate`."""
+
+
+class Simulation(pl.DataFrame):
+    """A row a proposal, with the columns of `SCHEMA`; printed, only what tells proposals apart.
+
+    A selection of it is a frame like any other.
+    """
+
+    def told(self) -> pl.DataFrame:
+        """For people: retentions that differ, as lengths of time; what would go, with its size; who
+        would break, and why nothing goes, where there is such a thing.
+        """
+        texts = {"proposal": self["proposal"]}
+        for name in (n for n in self.columns if n.endswith("_retention_ms")):
+            if self[name].n_unique() > 1:
+                label = name.removesuffix("_ms").replace("_", " ")
+                texts[label] = pl.Series(map(duration_text, self[name]), dtype=pl.String)
+        texts["oldest version"] = self["oldest_version"]
+        for kind in ("log", "data"):
+            freed = zip(self[f"{kind}_files"], self[f"{kind}_bytes"], strict=True)
+            texts[f"{kind} files freed"] = pl.Series(
+                [f"{files:,} ({size_text(size)})" if files else "-" for files, size in freed],
+                dtype=pl.String,
+            )
+        breaks = self["broken_consumers"].list.join(", ")
+        if (breaks != "").any():
+            texts["breaks"] = breaks
+        if self["gate"].is_not_null().any():
+            texts["all kept"] = self["gate"].fill_null("")
+        return pl.DataFrame(texts)
+
+    def __str__(self) -> str:
+        if self.columns != list(SCHEMA):
+            return super().__str__()
+        with pl.Config(
+            tbl_cols=-1,
+            tbl_rows=50,
+            tbl_width_chars=160,
+            fmt_str_lengths=60,
+            tbl_hide_column_data_types=True,
+            tbl_hide_dataframe_shape=True,
+        ):
+            return str(self.told())
+
+    __repr__ = __str__
+
+    def _repr_html_(self, *, _from_series: bool = False) -> str:
+        if self.columns != list(SCHEMA):
+            return super()._repr_html_(_from_series=_from_series)
+        with pl.Config(tbl_cols=-1, tbl_rows=50, tbl_hide_column_data_types=True):
+            return self.told()._repr_html_()
 
 
 @dataclass(frozen=True)
@@ -115,7 +167,7 @@ def _many(value: Proposed) -> list[int | None]:
 
 def simulate(
     log: Log, tried: Sequence[Proposal], consumers: Mapping[str, int] | None = None
-) -> pl.DataFrame:
+) -> Simulation:
     """What each proposal would leave; see `lakelog.table.Table.simulate_retention`.
 
     Memory: the log folder's listing, the tombstones, and the paths of the live files.
@@ -171,7 +223,8 @@ def simulate(
             }
         )
     times_as_numbers = {**SCHEMA, "oldest_time": pl.Int64()}
-    return pl.DataFrame(rows, schema=times_as_numbers).with_columns(as_time("oldest_time"))
+    found = pl.DataFrame(rows, schema=times_as_numbers)
+    return Simulation(found.with_columns(as_time("oldest_time")))
 
 
 def _count(ranges: Sequence[tuple[int, int]]) -> int:
