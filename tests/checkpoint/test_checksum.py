@@ -32,7 +32,7 @@ from tests.handmade import Handmade
 from tests.loggen import Options, generate
 from tests.model import replay
 
-EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "10"))
+EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "6"))
 CORPUS = Path(os.environ.get("LAKELOG_CORPUS", "../shared/corpus")) / "delta"
 
 

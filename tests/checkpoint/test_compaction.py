@@ -36,7 +36,7 @@ from tests.loggen import Options, generate
 from tests.model import replay
 from tests.model.observe import disagreements
 
-EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "10"))
+EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "6"))
 SPILL = Budget(1 << 12, 300, -1, 2_000, 4_000, 1 << 5, 64, 1 << 30)
 
 

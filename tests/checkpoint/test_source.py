@@ -44,7 +44,7 @@ from tests.loggen import FIRST_COMMIT_MS, Options, generate
 from tests.model import indextables, replay
 from tests.model.compare import Row, differences, normal, rows_of
 
-EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "8"))
 NOW_MS = FIRST_COMMIT_MS + 604_800_000 + 500_000  # half of the generated tombstones are expired
 # Rows out of a compaction do not say which commit wrote them.
 COLUMNS = [c for c in actions.schema() if c not in ("timestamp", "position", "version")]

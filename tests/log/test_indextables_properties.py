@@ -19,7 +19,7 @@ from tests.model import indextables as model
 from tests.model.compare import differences, normal, rows_of
 from tests.model.strict_json import RefusedError
 
-EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "25"))
 SEEDS = pytest.mark.parametrize("seed", range(EXAMPLES))
 SCHEMA = '{"type":"struct","fields":[]}'
 

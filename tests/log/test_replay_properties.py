@@ -26,7 +26,7 @@ from tests.model.observe import disagreements, replay_from_its_base
 from tests.model.statistics import with_statistics
 from tests.model.strict_json import RefusedError
 
-EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "25"))
 SEEDS = pytest.mark.parametrize("seed", range(EXAMPLES))
 
 
