@@ -115,7 +115,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self.options = options
         self.overwrite = overwrite
         self.version = snapshot.version
-        self.plan = write_plan(snapshot, options, schema)
+        self.plan = write_plan(snapshot, options, schema, overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """In a task: write its rows to files of its own."""

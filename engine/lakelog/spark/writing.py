@@ -47,16 +47,20 @@ class Message(WriterCommitMessage):  # type: ignore[misc]
     landed: Landed
 
 
-def write_plan(snapshot: Snapshot, options: SourceOptions, schema: StructType) -> WritePlan:
+def write_plan(
+    snapshot: Snapshot, options: SourceOptions, schema: StructType, *, overwrite: bool
+) -> WritePlan:
     """How the tasks write a dataframe's rows behind a version.
 
     Args:
         snapshot: The version.
         options: ``targetFileBytes`` and ``compression``, where they were given.
         schema: The dataframe's schema.
+        overwrite: Whether rows take the place of others.
 
     Raises:
-        UnsupportedFeatureError: The table asks of whoever writes rows what lakelog cannot do.
+        UnsupportedFeatureError: The table asks of whoever writes rows what lakelog cannot do; or
+            rows are to be replaced, and it keeps its changes row by row.
         InvalidInputError: The dataframe's columns are not the table's.
     """
     plan = WritePlan.of(
@@ -65,6 +69,14 @@ def write_plan(snapshot: Snapshot, options: SourceOptions, schema: StructType) -
         target_file_bytes=options.get("targetFileBytes"),
         compression=options.get("compression"),
     )
+    if overwrite and is_active("changeDataFeed", snapshot.protocol, snapshot.metadata):
+        raise UnsupportedFeatureError(
+            "rows are to be replaced, and the table keeps its changes row by row",
+            path=snapshot.path,
+            expected="rows that are appended",
+            found="delta.enableChangeDataFeed",
+            hint="use lakelog.Table.overwrite, which records what it deletes",
+        )
     # What columns alone can tell is told before the first task runs.
     Conform(plan.schema.fields).table(arrow_schema(schema).empty_table())
     return plan
@@ -99,7 +111,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self.options = options
         self.overwrite = overwrite
         self.version = snapshot.version
-        self.plan = write_plan(snapshot, options, schema)
+        self.plan = write_plan(snapshot, options, schema, overwrite=overwrite)
         if self._where is not None and not overwrite:
             raise InvalidInputError(
                 "option replaceWhere replaces rows, and the write is to append",
@@ -173,15 +185,6 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def _copied(self, snapshot: Snapshot, files: pl.DataFrame, where: pl.Expr) -> pl.DataFrame:
         """The rows of files that are replaced in part, and that stay, in new files."""
-        if is_active("changeDataFeed", snapshot.protocol, snapshot.metadata):
-            raise UnsupportedFeatureError(
-                "rows of the same files are to stay, and the table keeps its changes row by row",
-                path=snapshot.path,
-                expected="replaceWhere over partition columns alone",
-                found="delta.enableChangeDataFeed",
-                hint="replace whole partitions, or use lakelog.Table.overwrite, which records what "
-                "it deletes",
-            )
         plan = ReadPlan.of(snapshot, storage_options=self.options.storage_options)
         with DataFileWriter(self.plan) as writer:
             for batch in read_files(plan, files, predicate=keeping(where)):

@@ -1,0 +1,222 @@
+"""Dataframes written through the data source: what is read back, by whom, and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import lakelog
+from lakelog import (
+    ConflictError,
+    InvalidInputError,
+    LakelogError,
+    UnsupportedFeatureError,
+)
+from tests.spark.reference import assert_same_state
+from tests.spark.spark_side import (
+    finish,
+    ids,
+    named,
+    new_table,
+    on_disk,
+    orphans,
+    rows,
+    task,
+    writer,
+)
+
+DDL = (
+    "id long, name string, price decimal(12,2), at timestamp, ntz timestamp_ntz, day date, "
+    "ok boolean, raw binary, ratio double, small short, tags array<string>, "
+    "counts map<string,int>, place struct<x:double,y:double>"
+)
+AT = dt.datetime(2026, 1, 5, 12, 30, 0, 123456, dt.UTC)
+ROWS: list[tuple[Any, ...]] = [
+    (
+        number,
+        f"ü{number}",
+        Decimal(number) / 4,
+        AT,
+        AT.replace(tzinfo=None),
+        AT.date() + dt.timedelta(days=number % 2),
+        number % 2 == 0,
+        bytes([number]),
+        number / 3,
+        number,
+        [f"t{number}", None],
+        {"a": number},
+        (1.5, float(number)),
+    )
+    for number in range(6)
+]
+ROWS.append((6, *[None] * 12))
+
+
+def plain(frame: Any) -> list[Any]:
+    return sorted((tuple(row) for row in frame.collect()), key=lambda row: row[0])
+
+
+def test_every_type_comes_back_the_same_to_spark_polars_and_delta(
+    delta: Any, tmp_path: Path
+) -> None:
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromDDL(DDL)
+    where = str(tmp_path / "t")
+    table = lakelog.create(where, schema.json(), ["day"])
+    frame = delta.createDataFrame(ROWS, schema)
+    # Columns go by name, not by place.
+    shuffled = frame.select(*reversed(frame.columns)).repartition(2)
+    shuffled.write.format("lakelog").mode("append").option("userMetadata", "here").save(where)
+    back = plain(delta.read.format("delta").load(where))
+    assert back == plain(delta.read.format("lakelog").load(where)) == plain(frame)
+    scanned = table.snapshot().scan().sort("id").collect()
+    assert scanned["price"].to_list() == [row[2] for row in ROWS]
+    assert scanned["day"].to_list() == [row[5] for row in ROWS]
+    assert scanned["at"].to_list() == [row[3] for row in ROWS]
+    assert_same_state(delta, where)
+    [ours, _] = table.history().to_dicts()
+    history = delta.sql(f"DESCRIBE HISTORY delta.`{where}`").collect()[0]
+    assert (history.version, history.operation) == (1, "WRITE") == (1, ours["operation"])
+    assert history.operationParameters == {"mode": "Append", "partitionBy": '["day"]'}
+    assert history.operationMetrics["numOutputRows"] == "7"
+    assert (history.isBlindAppend, history.userMetadata) == (True, "here")
+    files = table.snapshot().files(stats=True).collect()
+    assert files["numRecords"].sum() == 7
+    assert files["partitionValues"].to_list()[0].keys() == {"day"}
+    low = files.select(pl.col("min").struct.field("id").min(), pl.col("max").struct.field("at"))
+    assert low["id"][0] == 0
+    # Delta appends, then lakelog, by turns, to the same table.
+    theirs = delta.createDataFrame([(7, None)], "id long, day date")
+    theirs.write.format("delta").mode("append").save(where)
+    again = delta.createDataFrame([(8, "x")], "id long, name string")
+    again.write.format("lakelog").mode("append").save(where)
+    assert [row[0] for row in plain(delta.read.format("delta").load(where))] == list(range(9))
+    assert_same_state(delta, where)
+
+
+def test_an_overwrite_takes_the_place_of_all_or_of_what_a_condition_says(
+    spark: Any, tmp_path: Path
+) -> None:
+    where = str(tmp_path / "t")
+    table = new_table(tmp_path / "t")
+    table.append(pl.DataFrame(rows(*range(10))))
+
+    def frame(*numbers: int) -> Any:
+        # One task: another one might finish after the job has failed, and leave an orphan.
+        made = spark.createDataFrame([(n, f"d{n % 2}") for n in numbers], "id long, day string")
+        return made.coalesce(1)
+
+    overwrite = frame(20, 22).write.format("lakelog").mode("overwrite")
+    overwrite.option("replaceWhere", "day = 'd0'").save(where)
+    assert ids(where) == [1, 3, 5, 7, 9, 20, 22]
+    by_rows = frame(3, 21).write.format("lakelog").mode("overwrite")
+    by_rows.option("replaceWhere", "id between 2 and 5 or id = 21").save(where)
+    assert ids(where) == [1, 3, 7, 9, 20, 21, 22]
+    with pytest.raises(Exception, match="does not satisfy the predicate") as caught:
+        by_rows.option("replaceWhere", "id = 3").save(where)
+    assert "21" in str(caught.value)
+    frame(4).write.format("lakelog").mode("overwrite").save(where)
+    assert ids(where) == [4]
+    history = table.history()
+    assert history["operation"].to_list()[:3] == ["WRITE"] * 3
+    parameters = [dict(p) for p in history["operationParameters"].to_list()[:3]]
+    assert [p.get("predicate") for p in parameters] == [
+        None,
+        "id between 2 and 5 or id = 21",
+        "day = 'd0'",
+    ]
+    assert {p["mode"] for p in parameters} == {"Overwrite"}
+    assert orphans(where) == set()
+
+
+def test_what_cannot_be_written_is_refused_before_a_task_runs(tmp_path: Path) -> None:
+    from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+
+    from lakelog.spark.options import parse_options
+    from lakelog.spark.writing import batch_writer
+
+    table = new_table(tmp_path / "t")
+
+    def refusal(schema: StructType, **options: str) -> LakelogError:
+        given = parse_options({"path": str(tmp_path / "t"), **options}, "write")
+        with pytest.raises(LakelogError) as caught:
+            batch_writer(given, schema, overwrite=False)
+        return caught.value
+
+    good = StructType().add("id", LongType()).add("day", StringType())
+    assert "no column 'more'" in str(refusal(StructType(list(good)).add("more", LongType())))
+    assert "another type" in str(refusal(StructType().add("id", StringType())))
+    assert "is to append" in str(refusal(good, replaceWhere="id = 1"))
+    assert "codec" in str(refusal(good, compression="none such"))
+    new_table(tmp_path / "c", configuration={"delta.enableChangeDataFeed": "true"})
+    with pytest.raises(UnsupportedFeatureError, match="changes row by row"):
+        writer(tmp_path / "c", overwrite=True)
+    lakelog.create(
+        tmp_path / "i", {"id": pl.Int64, "day": pl.String}, format="indextables", upkeep=False
+    )
+    with pytest.raises(UnsupportedFeatureError, match="Parquet"):
+        writer(tmp_path / "i")
+    # Fewer columns, and narrower ones, are the table's too.
+    options = parse_options({"path": str(tmp_path / "t")}, "write")
+    narrow = batch_writer(options, StructType().add("id", IntegerType()), overwrite=False)
+    assert (
+        finish(narrow, [task(narrow, pa.record_batch({"id": pa.array([4], pa.int32())}))]) is None
+    )
+    frame = table.snapshot().scan().collect()
+    assert frame.rows() == [(4, None)]
+
+
+def test_an_applications_version_is_written_once(tmp_path: Path) -> None:
+    where = tmp_path / "t"
+    new_table(where)
+    for _ in range(2):
+        made = writer(where, txnAppId="job", txnVersion="3")
+        assert finish(made, [task(made, rows(1, 2))]) is None
+    assert ids(where) == [1, 2]
+    assert orphans(where) == set(), "the files of the repetition are deleted"
+    # A repetition that runs at the same time learns of it when it commits.
+    early = writer(where, txnAppId="job", txnVersion="4")
+    messages = [task(early, rows(5))]
+    made = writer(where, txnAppId="job", txnVersion="4")
+    assert finish(made, [task(made, rows(5))]) is None
+    assert finish(early, messages) is None
+    assert ids(where) == [1, 2, 5]
+    assert orphans(where) == set()
+
+
+def test_writes_at_once_are_checked_against_one_another(tmp_path: Path) -> None:
+    where = tmp_path / "t"
+    new_table(where).append(pl.DataFrame(rows(0, 1)))
+    one, two = (writer(where, overwrite=True) for _ in range(2))
+    day = writer(where, overwrite=True, replaceWhere="day = 'd1'")
+    append = writer(where)
+    messages = {id(w): [task(w, rows(n))] for n, w in enumerate((one, two, day, append), 11)}
+    assert finish(append, messages[id(append)]) is None
+    assert finish(one, messages[id(one)]) is None
+    assert ids(where) == [11, 14], "a blind append is put before who has not seen it"
+    assert isinstance(finish(two, messages[id(two)]), ConflictError)
+    assert isinstance(finish(day, messages[id(day)]), ConflictError)
+    late = writer(where)
+    waiting = [task(late, rows(15))]
+    with lakelog.open(where).transaction() as tx:
+        tx.set_metadata(schema={"id": pl.Int64, "day": pl.String, "more": pl.Int64})
+    assert isinstance(finish(late, waiting), ConflictError), "made for other columns"
+    assert ids(where) == [11, 14]
+    assert on_disk(where) >= named(where)
+    assert orphans(where) == set()
+
+
+def test_a_condition_that_is_none_is_refused(tmp_path: Path) -> None:
+    new_table(tmp_path / "t")
+    made = writer(tmp_path / "t", overwrite=True, replaceWhere="id = 3")
+    with pytest.raises(InvalidInputError, match="satisfy"):
+        made.write(iter([rows(3, 4)]))
+    with pytest.raises(InvalidInputError, match="cannot be used"):
+        writer(tmp_path / "t", overwrite=True, replaceWhere="id ===")
