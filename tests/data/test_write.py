@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 from collections import Counter
@@ -23,6 +24,7 @@ from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import Upload
 from lakelog.storage.inject import InjectingStore, Rule
 from lakelog.storage.wrapper import StoreWrapper
+from tests.handmade import Handmade, field, metadata, protocol
 
 SCHEMA = {"p": pl.String, "id": pl.Int64, "x": pl.Float64}
 
@@ -329,6 +331,30 @@ def test_rules_that_lakelog_cannot_check_are_refused_by_name_before_a_row_is_wri
     with pytest.raises(UnsupportedFeatureError) as refused:
         WritePlan.of(table.snapshot())
     assert refused.value.found == feature
+
+
+@pytest.mark.parametrize("spelled", ['"last"', '["last"]'])
+def test_columns_that_a_table_is_clustered_by_always_have_statistics(
+    tmp_path: Path, spelled: str
+) -> None:
+    made = Handmade(tmp_path)
+    features = ["clustering", "domainMetadata"]
+    names = [f"c{number:02}" for number in range(40)]
+    domain = {
+        "domain": "delta.clustering",
+        "configuration": f'{{"clusteringColumns":[{spelled}]}}',
+        "removed": False,
+    }
+    made.commit(
+        0,
+        protocol(1, 7, writerFeatures=features),
+        metadata(*(field(name) for name in (*names, "last"))),
+        {"domainMetadata": domain},
+    )
+    table = made.table
+    table.append(pl.DataFrame({name: [1] for name in (*names, "last")}))
+    stats = json.loads(table.snapshot().files().collect()["stats"].item())
+    assert list(stats["minValues"]) == [*names[:32], "last"]
 
 
 def test_index_tables_are_refused(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from lakelog.data.merge import merged_schema
 from lakelog.data.read import read_files
 from lakelog.data.replace import Replaced, find_replaced, holds, keeping
 from lakelog.data.write import DataFileWriter, WritePlan, discard, slices
-from lakelog.data.write_plan import CHANGE_TYPE
+from lakelog.data.write_plan import CHANGE_TYPE, clustering_columns
 from lakelog.errors import (
     CommitOutcomeUnknown,
     InvalidInputError,
@@ -165,6 +165,7 @@ class _Write:
             metadata,
             tx.snapshot.protocol,
             format=tx.snapshot.format,
+            clustering=clustering_columns(tx.snapshot),
             target_file_bytes=options.target_file_bytes,
             compression=options.compression,
             token=self._runtime.new_id(),

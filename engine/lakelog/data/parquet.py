@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +13,12 @@ from lakelog.data.stats import FileStats, StatsPlan
 from lakelog.storage.base import LogStore, Upload
 
 _OPTIONS: dict[str, Any] = {
-    # As Spark spells small decimals; half the size, and the footer's bounds are whole numbers.
-    "store_decimal_as_integer": True,
     "store_schema": False,  # Arrow's own schema says nothing that the table's does not
     "write_page_checksum": True,
 }
+if "store_decimal_as_integer" in inspect.signature(pq.ParquetWriter.__init__).parameters:
+    # Decimals of up to 18 digits are numbers, as Spark writes them, where pyarrow can (since 20).
+    _OPTIONS["store_decimal_as_integer"] = True
 
 
 class ParquetFile:

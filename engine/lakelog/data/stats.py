@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -95,7 +95,6 @@ class StatsPlan:
 
     Attributes:
         leaves: Columns, in schema order.
-        bounded: Whether there are any to have bounds.
         prefix_length: Characters that texts are cut to.
     """
 
@@ -104,7 +103,10 @@ class StatsPlan:
 
     @staticmethod
     def of(
-        columns: Sequence[contract.Field], configuration: Mapping[str, str | None], mapping: str
+        columns: Sequence[contract.Field],
+        configuration: Mapping[str, str | None],
+        mapping: str,
+        always: Collection[tuple[str, ...]] = (),
     ) -> StatsPlan:
         """The plan for files that hold `columns`.
 
@@ -112,6 +114,7 @@ class StatsPlan:
             columns: Columns of the files, in order: those of the table but partition columns.
             configuration: Properties of the table.
             mapping: Column mapping mode.
+            always: Physical paths of leaves that have statistics whatever the table says.
 
         Raises:
             InvalidPropertyError: A property has a value that it cannot have.
@@ -121,12 +124,13 @@ class StatsPlan:
         most = _whole(configuration, NUM_COLUMNS, _NUM_COLUMNS)
         prefix = _whole(configuration, PREFIX_LENGTH, _PREFIX_LENGTH)
         found: list[Leaf] = []
-        for logical, leaf in _leaves(columns, mapping):
+        for number, (logical, leaf) in enumerate(_leaves(columns, mapping)):
+            folded = tuple(name.lower() for name in logical)
             if paths is not None:
-                folded = tuple(name.lower() for name in logical)
-                if any(folded[: len(path)] == path for path in paths):
-                    found.append(leaf)
-            elif most < 0 or len(found) < most:
+                wanted_here = any(folded[: len(path)] == path for path in paths)
+            else:
+                wanted_here = most < 0 or number < most
+            if wanted_here or leaf.path in always:
                 found.append(leaf)
         return StatsPlan(tuple(found), prefix)
 

@@ -19,12 +19,14 @@ import pyarrow as pa
 
 from lakelog import contract
 from lakelog.commit import gates
-from lakelog.commit.features import mapping_mode
+from lakelog.commit.features import mapping_mode, supports
 from lakelog.data import layout, stats
 from lakelog.data.files import MAPPING_MODE
-from lakelog.errors import UnsupportedFeatureError
+from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.snapshot import Snapshot
+
+CLUSTERING = "delta.clustering"
 
 CHANGE_TYPE = "_change_type"
 """The column of change data files that says what happened to a row."""
@@ -45,6 +47,7 @@ class WritePlan:
         target_file_bytes: Length of a file that is aimed at.
         compression: Name of the codec, one of `lakelog.data.layout.CODECS`.
         token: Unique to the write, and part of every file's name.
+        clustering: Physical paths of the columns that the table is clustered by.
         change_data: Whether the files are of change data, with the kind of change in a column of
             its own.
     """
@@ -57,6 +60,7 @@ class WritePlan:
     target_file_bytes: int
     compression: str
     token: str
+    clustering: tuple[tuple[str, ...], ...] = ()
     change_data: bool = False
 
     @staticmethod
@@ -90,6 +94,7 @@ class WritePlan:
             snapshot.protocol,
             storage_options,
             format=snapshot.format,
+            clustering=clustering_columns(snapshot),
             target_file_bytes=target_file_bytes,
             compression=compression,
             token=token,
@@ -103,6 +108,7 @@ class WritePlan:
         storage_options: Mapping[str, Any] | None = None,
         *,
         format: str = "delta",
+        clustering: tuple[tuple[str, ...], ...] = (),
         target_file_bytes: int | None = None,
         compression: str | None = None,
         token: str | None = None,
@@ -126,6 +132,7 @@ class WritePlan:
             target_file_bytes=size,
             compression=codec.lower(),
             token=token or str(uuid.uuid4()),
+            clustering=clustering,
         )
 
     def of_changes(self) -> WritePlan:
@@ -140,6 +147,7 @@ class WritePlan:
             self,
             schema_json=json.dumps(contract.to_json(columns)),
             configuration={**self.configuration, stats.NUM_COLUMNS: "0"},
+            clustering=(),
             change_data=True,
         )
 
@@ -173,12 +181,40 @@ class WritePlan:
     @cached_property
     def stats(self) -> stats.StatsPlan:
         """The statistics of its files."""
-        return stats.StatsPlan.of(self.file_fields, self.configuration, self.mapping)
+        return stats.StatsPlan.of(
+            self.file_fields, self.configuration, self.mapping, self.clustering
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is derived, so that a plan stays small on its way."""
         derived = ("schema", "partition_fields", "file_fields", "stats")
         return {name: value for name, value in self.__dict__.items() if name not in derived}
+
+
+def clustering_columns(snapshot: Snapshot) -> tuple[tuple[str, ...], ...]:
+    """Physical paths of the columns that a table is clustered by, whose statistics it must have.
+
+    Raises:
+        CorruptionError: The table's own record of them cannot be read.
+
+    Source: Delta protocol, Writer Requirements for Clustered Table.
+    """
+    if not supports(snapshot.protocol, "clustering"):
+        return ()
+    found = snapshot.domains().filter(pl.col("domain") == CLUSTERING).collect()
+    text = found["domainConfiguration"].item() if found.height else "{}"
+    try:
+        columns = json.loads(text).get("clusteringColumns") or []
+        paths = ([each] if isinstance(each, str) else each for each in columns)
+        return tuple(tuple(str(part) for part in path) for path in paths)
+    except (ValueError, TypeError, AttributeError) as cause:
+        raise CorruptionError(
+            "the columns that the table is clustered by cannot be read",
+            path=snapshot.path,
+            version=snapshot.version,
+            expected=f"clusteringColumns in the domain {CLUSTERING}",
+            found=text,
+        ) from cause
 
 
 def _absolute(location: str) -> str:
