@@ -147,8 +147,15 @@ def test_a_pipe_gets_whole_texts_and_no_colour(lakelog: Any, table: str) -> None
     assert path in lakelog("files", table, "--limit", 1000).text
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
-@pytest.mark.parametrize("words", [("files",), ("history",), ("actions",), ("diff", "10", "30")])
+@pytest.mark.parametrize(
+    ("words", "columns"),
+    [
+        *((("files",), columns) for columns in (60, 80, 120)),
+        (("history",), 60),
+        (("actions",), 80),
+        (("diff", "10", "30"), 60),
+    ],
+)
 def test_a_terminal_gets_lines_that_fit(
     table: str, repository: Path, words: tuple[str, ...], columns: int
 ) -> None:
