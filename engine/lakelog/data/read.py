@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 65_536
 
-_WHOLE_BYTES = 4 << 20  # of a file that one thread reads to its end, ahead of its turn
-_AHEAD_BYTES = 64 << 20
+_WHOLE_BYTES = 1 << 20  # of a file that is read to its end ahead of its turn
+_AHEAD_BYTES = 32 << 20
 _LOCAL_THREADS = 2
 _REMOTE_THREADS = 8
 _KEPT_SCHEMAS = 16
@@ -81,8 +82,8 @@ def read_files(
             different ways.
         UnavailableError: The store failed.
 
-    Memory: of a large file one row group's columns, encoded, and two batches; of small files up to
-    64 MB side by side.
+    Memory: of two large files a megabyte a column, or, on a remote store, one row group's columns,
+    encoded, and two batches; of small files, of a megabyte at most, up to 16 read side by side.
 
     Source: Delta protocol, Action Reconciliation: the rows of a table are those of its live files.
     """
@@ -157,18 +158,20 @@ class _Reading:
         pool = ThreadPoolExecutor(threads, thread_name_prefix="lakelog-rows")
         try:
             while waiting or pending:
+                # The file whose turn it is, the one after it, and more where they are small.
                 while waiting and (
-                    not pending or (len(pending) < 2 * threads and sum(ahead_bytes) < _AHEAD_BYTES)
+                    len(pending) < 2
+                    or (len(pending) < 2 * threads and sum(ahead_bytes) < _AHEAD_BYTES)
                 ):
                     file = waiting.popleft()
                     pending.append(pool.submit(self._open, file))
-                    ahead_bytes.append(min(file.size_bytes or _WHOLE_BYTES, _WHOLE_BYTES))
+                    ahead_bytes.append(file.size_bytes or _WHOLE_BYTES)
                 opened = pending.popleft().result()
                 ahead_bytes.popleft()
                 if opened.rest is None:
                     yield from opened.batches
                 else:
-                    yield from _ahead(opened.rest, pool)
+                    yield from _ahead(opened, pool)
         finally:
             for future in pending:
                 future.cancel()
@@ -179,11 +182,11 @@ class _Reading:
             self._vectors.close()
 
     def _open(self, file: _File) -> _Opened:
-        """A small file's rows, or a large one opened."""
+        """A small file's rows, or the first of a large one's."""
         batches = self._read(file)
-        if (file.size_bytes or 0) > _WHOLE_BYTES:
-            return _Opened((), batches)
-        return _Opened(tuple(batches), None)
+        if file.size_bytes is not None and file.size_bytes <= _WHOLE_BYTES:
+            return _Opened(list(batches), None)
+        return _Opened(list(islice(batches, 1)), batches)
 
     def _read(self, file: _File) -> Iterator[pa.RecordBatch]:
         with explained(file.path, self._plan.version, self._sources, file.size_bytes):
@@ -329,7 +332,7 @@ class _Reading:
 class _Opened:
     """What a thread made of a file: all its batches, or those that are still to be read."""
 
-    batches: tuple[pa.RecordBatch, ...]
+    batches: list[pa.RecordBatch]
     rest: Iterator[pa.RecordBatch] | None
 
     def close(self) -> None:
@@ -338,18 +341,21 @@ class _Opened:
             close()
 
 
-def _ahead(batches: Iterator[pa.RecordBatch], pool: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
-    """The same batches, each read while the one before it is looked at."""
-    step: Callable[[], pa.RecordBatch | None] = lambda: next(batches, None)
+def _ahead(opened: _Opened, pool: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
+    """All batches of a large file, each read while the one before it is looked at."""
+    rest = opened.rest or iter(())
+    step: Callable[[], pa.RecordBatch | None] = lambda: next(rest, None)
     future = pool.submit(step)
     try:
+        while opened.batches:
+            yield opened.batches.pop()
         while (batch := future.result()) is not None:
             future = pool.submit(step)
             yield batch
     finally:
         if not future.cancel():
             future.exception()  # a generator at work cannot be closed
-        _Opened((), batches).close()
+        opened.close()
 
 
 def _check_deleted(deleted: Rows | None, rows: int) -> None:

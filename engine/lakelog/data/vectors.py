@@ -113,7 +113,7 @@ class VectorReader:
 
     def __init__(self, open_file: Callable[[str], BinaryIO]) -> None:
         self._open_file = open_file
-        self._files: OrderedDict[str, BinaryIO] = OrderedDict()
+        self._files: OrderedDict[str, _Shared] = OrderedDict()
         self._lock = threading.Lock()
 
     def read(self, vector: Vector) -> Rows:
@@ -141,14 +141,13 @@ class VectorReader:
     def close(self) -> None:
         """Close what is open."""
         with self._lock:
-            while self._files:
-                self._files.popitem()[1].close()
+            files = list(self._files.values())
+            self._files.clear()
+        for file in files:
+            file.close()
 
     def _stored(self, path: str, vector: Vector) -> bytes:
-        with self._lock:
-            file = self._file(path)
-            version = _read_at(file, 0, 1)
-            framed = _read_at(file, vector.offset, vector.size_bytes + 8)
+        version, framed = self._shared(path).read((0, 1), (vector.offset, vector.size_bytes + 8))
         if version != bytes([FILE_VERSION]):
             raise _wrong(
                 "a deletion vector file is of a version that lakelog does not know",
@@ -186,22 +185,56 @@ class VectorReader:
             )
         return data
 
-    def _file(self, path: str) -> BinaryIO:
-        if path in self._files:
+    def _shared(self, path: str) -> _Shared:
+        with self._lock:
+            if path not in self._files:
+                self._files[path] = _Shared(path, self._open_file)
             self._files.move_to_end(path)
-            return self._files[path]
-        try:
-            opened = self._open_file(path)
-        except NotFoundError as error:
-            raise NotFoundError(
-                "a deletion vector's file is not there",
-                path=path,
-                hint="restore it: without it, deleted rows would come back",
-            ) from error
-        self._files[path] = opened
-        while len(self._files) > _KEPT_FILES:
-            self._files.popitem(last=False)[1].close()
-        return opened
+            found = self._files[path]
+            dropped = [self._files.popitem(last=False)[1]] if len(self._files) > _KEPT_FILES else []
+        for file in dropped:
+            file.close()
+        return found
+
+
+class _Shared:
+    """A file of vectors, opened by whoever reads it first."""
+
+    def __init__(self, path: str, open_file: Callable[[str], BinaryIO]) -> None:
+        self._path = path
+        self._open_file = open_file
+        self._file: BinaryIO | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def read(self, *ranges: tuple[int, int]) -> list[bytes]:
+        """The bytes at these offsets, of these lengths, as far as the file goes."""
+        with self._lock:
+            if self._file is None:
+                try:
+                    self._file = self._open_file(self._path)
+                except NotFoundError as error:
+                    raise NotFoundError(
+                        "a deletion vector's file is not there",
+                        path=self._path,
+                        hint="restore it: without it, deleted rows would come back",
+                    ) from error
+            try:
+                return [_read_at(self._file, offset, size) for offset, size in ranges]
+            finally:
+                if self._is_closed:  # between being handed out and being read
+                    self._drop()
+
+    def close(self) -> None:
+        """Close the file, once nobody reads it."""
+        with self._lock:
+            self._is_closed = True
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def decode_vector(data: bytes) -> Rows:
