@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from lakelog import actions, contract
 from lakelog.errors import InvalidActionError
 from lakelog.formats.base import STRUCT_STATISTICS
+from lakelog.formats.delta.footers import require_sound_chunks
 from lakelog.formats.delta.paths import decode_paths, with_dv_id
 from lakelog.formats.wire import Leaf, Node, Wire
 
@@ -254,6 +255,8 @@ def find_rows(file: pq.ParquetFile, kinds: Iterable[str]) -> dict[str, dict[int,
                     counts[group] = counts.get(group, 0) + rows
 
     found: dict[str, dict[int, int]] = {}
+    looked_up = [index for kind in _ONE_EACH for index in leaves.get(kind, ())]
+    require_sound_chunks(file.metadata, range(file.num_row_groups), looked_up)
     for group in range(file.num_row_groups):
         chunks = file.metadata.row_group(group)
         empty = [

@@ -22,6 +22,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakelog.formats.delta.footers import require_sound_chunks
 from lakelog.formats.delta.paths import encode_paths
 
 CAN_READ = hasattr(pq.ColumnChunkMetaData, "bloom_filter_offset")
@@ -141,7 +142,13 @@ def _parse_filter(data: bytes) -> npt.NDArray[np.uint32] | None:
 
 
 def find_columns(footer: pq.FileMetaData) -> list[dict[str, pq.ColumnChunkMetaData]]:
-    """The columns of each row group that has rows, by dotted name."""
+    """The columns of each row group that has rows, by dotted name.
+
+    Raises:
+        pa.ArrowException: The footer contradicts itself.
+        OSError: Likewise.
+    """
+    require_sound_chunks(footer, range(footer.num_row_groups), range(footer.num_columns))
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     return [
         {column.path_in_schema: column for column in map(group.column, range(group.num_columns))}
