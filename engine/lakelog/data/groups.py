@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from lakelog import contract
+from lakelog.formats.delta.footers import require_sound_chunks
 from lakelog.statistics.partitions import TypedPartitions
 from lakelog.statistics.prune import keep_mask
 from lakelog.statistics.typed import has_bounds, stats_from_struct
@@ -35,6 +36,10 @@ def row_groups(
         predicate: Over the table's columns.
         fields: Every column of the table by its name.
         leaves: Leaf columns of the file by the names of the table's columns that they are.
+
+    Raises:
+        pa.ArrowException: The footer contradicts itself.
+        OSError: Likewise.
     """
     count = metadata.num_row_groups
     known = {
@@ -44,6 +49,7 @@ def row_groups(
     }
     if not known:
         return [True] * count
+    require_sound_chunks(metadata, range(count), list(known.values()))
     rows: list[dict[str, Any]] = []
     for number in range(count):
         group = metadata.row_group(number)
