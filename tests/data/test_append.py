@@ -456,3 +456,42 @@ def test_what_is_appended_is_what_was_given(case: tuple[list[pl.DataFrame], list
     )
     found = table.snapshot().scan().collect().sort("n")
     assert found.equals(expected)
+
+
+CONDITIONS = (
+    pl.col("p") == "a",
+    pl.col("p").is_null(),
+    pl.col("id") > 3,
+    (pl.col("id") > 2) & (pl.col("p") == "a"),
+    (pl.col("x") < 0) | (pl.col("id") == 1),
+    pl.col("x").is_nan(),
+    pl.col("x").is_null(),
+    pl.lit(value=True),
+)
+A_ROW = st.tuples(
+    st.sampled_from(["a", "b", None]),
+    st.integers(0, 6),
+    st.sampled_from([None, -1.0, 0.0, 2.5, float("nan")]),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.lists(A_ROW, max_size=5), min_size=1, max_size=3),
+    st.lists(A_ROW, max_size=8),
+    st.sampled_from(CONDITIONS),
+    st.sampled_from([[], ["p"]]),
+)
+def test_an_overwrite_leaves_the_other_rows_and_the_new_ones(
+    parts: list[list[Any]], new: list[Any], where: pl.Expr, by: list[str]
+) -> None:
+    location = f"memory://{uuid.uuid4().hex}"
+    table = lakelog.create(location, SCHEMA, by, upkeep=False)
+    for part in parts:
+        table.append(frame(*part))
+    given_rows = frame(*new).filter(where)
+    before = pl.concat([frame(*part) for part in parts])
+    expected = pl.concat([before.filter(~where.fill_null(value=False)), given_rows])
+    table.overwrite(given_rows, where)
+    found = table.snapshot().scan().collect()
+    assert found.sort(*SCHEMA).equals(expected.sort(*SCHEMA))

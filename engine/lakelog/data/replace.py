@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
+import pyarrow as pa
 
 from lakelog.commit.features import is_on
 from lakelog.commit.row_tracking import ENABLED
@@ -77,17 +78,20 @@ def find_replaced(
     if set(columns) <= set(metadata.partition_columns):
         held = _of_partitions(snapshot, candidates, where, columns, mapping)
         return Replaced(candidates.filter(held), none)
-    plan = ReadPlan.of(snapshot, ())
+    plan = ReadPlan.of(snapshot, columns)
     whole: list[pl.DataFrame] = []
     partly: list[pl.DataFrame] = []
     deleted = 0
     for file in candidates.iter_slices(1):
-        hit = _count(plan, file, where, store)
-        if not hit:
-            continue
-        is_whole = next(read_files(plan, file, predicate=keeping(where), store=store), None) is None
-        (whole if is_whole else partly).append(file)
-        deleted += 0 if is_whole else hit
+        hit = rows = 0
+        for batch in read_files(plan, file, store=store):
+            hit += int(holds(pl.DataFrame(pa.Table.from_batches([batch])), where).sum())
+            rows += batch.num_rows
+        if hit == rows:
+            whole.append(file)
+        elif hit:
+            partly.append(file)
+            deleted += hit
     if partly and is_on(metadata.configuration, ENABLED):
         raise UnsupportedFeatureError(
             "the table tracks its rows, and rows that are copied would lose their ids",
@@ -103,10 +107,6 @@ def find_replaced(
 def keeping(where: pl.Expr) -> pl.Expr:
     """The rows that stay: those for which `where` is false, and those for which it is null."""
     return where.fill_null(value=False).not_()
-
-
-def _count(plan: ReadPlan, file: pl.DataFrame, where: pl.Expr, store: LogStore) -> int:
-    return sum(b.num_rows for b in read_files(plan, file, predicate=where, store=store))
 
 
 def _of_partitions(
