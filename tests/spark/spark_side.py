@@ -37,11 +37,11 @@ def rows(*ids: int) -> pa.RecordBatch:
     )
 
 
-def writer(where: Path | str, *, overwrite: bool = False, **options: str) -> BatchWriter:
+def writer(where: Path | str, *, overwrite: bool = False, **options: Any) -> BatchWriter:
     return batch_writer(parse_options({"path": str(where), **options}, "write"), SCHEMA, overwrite)
 
 
-def sink(where: Path | str, *, overwrite: bool = False, **options: str) -> StreamWriter:
+def sink(where: Path | str, *, overwrite: bool = False, **options: Any) -> StreamWriter:
     return stream_writer(parse_options({"path": str(where), **options}, "sink"), SCHEMA, overwrite)
 
 

@@ -1,0 +1,99 @@
+"""Streams on Spark itself: out of tables and into tables, lakelog's and Delta's."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lakelog
+from tests.spark.reference import assert_same_state
+from tests.spark.spark_side import ids, new_table, orphans, rows
+
+
+@pytest.fixture
+def quiet(spark: Any) -> Iterator[Any]:
+    """The session, which keeps its errors to itself."""
+    context = spark.sparkContext
+    context.setLogLevel("OFF")
+    yield spark
+    context.setLogLevel("WARN")
+
+
+def run(
+    spark: Any, source: Path, target: Path, checkpoint: Path, form: str = "lakelog", **options: Any
+) -> list[int]:
+    """Stream what is there into another table; rows of each batch that had any."""
+    read = spark.readStream.format(form).options(**options).load(str(source))
+    write = read.writeStream.format(form).option("checkpointLocation", str(checkpoint))
+    query = write.trigger(availableNow=True).start(str(target))
+    assert query.awaitTermination(120)
+    progress = [json for json in query.recentProgress if json["numInputRows"]]
+    return [json["numInputRows"] for json in progress]
+
+
+def test_rows_go_from_table_to_table_once_through_restarts_and_copies_of_checkpoints(
+    quiet: Any, tmp_path: Path
+) -> None:
+    source, target, checkpoint = tmp_path / "source", tmp_path / "target", tmp_path / "checkpoint"
+    table = new_table(source)
+    new_table(target, partition_by=[])
+    table.append(pl.DataFrame(rows(0, 1)))
+    table.append(pl.DataFrame(rows(2)))
+    assert run(quiet, source, target, checkpoint, maxFilesPerTrigger=2) == [2, 1]
+    table.append(pl.DataFrame(rows(3, 4)))
+    kept = tmp_path / "kept"
+    shutil.copytree(checkpoint, kept)
+    assert run(quiet, source, target, checkpoint) == [2]
+    assert ids(target) == [0, 1, 2, 3, 4]
+    # The last batch, run again: its checkpoint does not know that it was done.
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    for path in (last, last.with_name(f".{last.name}.crc")):
+        path.unlink(missing_ok=True)
+    table.append(pl.DataFrame(rows(5)))
+    run(quiet, source, target, checkpoint)
+    assert ids(target) == [0, 1, 2, 3, 4, 5]
+    # A copy of the checkpoint from before knows nothing of the batches since.
+    with pytest.raises(Exception, match="older than the last one"):
+        run(quiet, source, target, kept)
+    assert ids(target) == [0, 1, 2, 3, 4, 5]
+    # Rows that were replaced cannot be taken back from the target.
+    table.overwrite(pl.DataFrame(rows(9)))
+    table.append(pl.DataFrame(rows(6)))
+    with pytest.raises(Exception, match="removed or changed rows"):
+        run(quiet, source, target, checkpoint)
+    run(quiet, source, target, checkpoint, skipChangeCommits=True)
+    assert ids(target) == [0, 1, 2, 3, 4, 5, 6]
+    assert orphans(target) == set()
+
+
+def test_lakelog_streams_what_delta_wrote_and_delta_what_lakelog_wrote(
+    delta: Any, tmp_path: Path
+) -> None:
+    theirs, ours, copy = tmp_path / "theirs", tmp_path / "ours", tmp_path / "copy"
+    frame = delta.createDataFrame([(n, f"d{n % 2}") for n in range(4)], "id long, day string")
+    frame.write.format("delta").partitionBy("day").save(str(theirs))
+    frame.coalesce(1).write.format("delta").mode("append").save(str(theirs))
+    delta.sql(f"OPTIMIZE delta.`{theirs}`")
+    new_table(ours)
+    run(delta, theirs, ours, tmp_path / "one", startingVersion=0)
+    assert ids(ours) == [0, 0, 1, 1, 2, 2, 3, 3]
+    read = delta.readStream.format("delta").load(str(ours))
+    query = (
+        read.writeStream.format("delta")
+        .option("checkpointLocation", str(tmp_path / "two"))
+        .trigger(availableNow=True)
+        .start(str(copy))
+    )
+    assert query.awaitTermination(120)
+    assert ids(copy) == ids(ours)
+    for where in (ours, copy):
+        assert_same_state(delta, str(where))
+    parameters = dict(lakelog.open(ours).history(1)["operationParameters"][0])
+    history = delta.sql(f"DESCRIBE HISTORY delta.`{ours}`").first()
+    assert history.operationParameters == parameters
+    assert history.operation == "STREAMING UPDATE"
