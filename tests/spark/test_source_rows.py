@@ -13,6 +13,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import lakelog
+from lakelog.spark.reading import share_files, unpack
 from tests.spark.data_files import data_file, ids
 
 DAYS = [dt.date(2026, 1, day) for day in (1, 2, 3)]
@@ -60,6 +61,23 @@ def test_the_session_says_into_how_many_tasks_rows_are_divided(spark: Any, table
     # Three small files and two tasks at a time: a task for each. One at a time takes two shares.
     assert load(spark, table).rdd.getNumPartitions() == 3
     assert load(spark, table, parallelism="1").rdd.getNumPartitions() == 2
+
+
+def test_thousands_of_small_files_become_a_few_small_shares() -> None:
+    paths = [
+        f"part-{number:05}-0c1c5e4c-0000-4000-8000-{number:012}.parquet" for number in range(10_000)
+    ]
+    files = pl.DataFrame({"path": paths, "size": [3_000] * 10_000})
+    shares = share_files(files, tasks=4)
+    assert 8 <= len(shares) <= 16
+    assert sum(len(share.value) for share in shares) < 200_000
+    together = pl.concat([unpack(share.value) for share in shares])
+    assert together["path"].sort().to_list() == paths
+
+
+def test_the_source_is_discovered_where_lakelog_is_installed(spark: Any, table: str) -> None:
+    unaware = spark.newSession()  # nothing is registered with it
+    assert load(unaware, table, columns="id").count() == 6
 
 
 def test_a_schema_of_the_users_chooses_columns_and_is_held_against_the_table(
