@@ -6,8 +6,9 @@ import datetime as dt
 import decimal
 import pickle
 import random
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import deltalake
 import polars as pl
@@ -20,9 +21,11 @@ from lakelog.data.read import read_files
 from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
+    LakelogError,
     UnsupportedFeatureError,
 )
-from lakelog.storage import open_store
+from lakelog.storage import StoreWrapper, open_store, ranged
+from lakelog.storage.ranged import Range, RangedFile
 from tests.data.rows import batches, data_file, rows, snapshot_of, sorted_rows
 from tests.data.vector_writer import inline, vector_file
 from tests.handmade import field
@@ -287,6 +290,16 @@ def test_a_predicate_keeps_only_rows_for_which_it_is_true(tmp_path: Path) -> Non
         rows(snapshot, predicate=pl.col("n") > pl.col("n").mean())
 
 
+def test_what_a_predicate_raises_is_not_said_to_be_the_files_fault(tmp_path: Path) -> None:
+    def refuse(_value: int) -> bool:
+        raise ValueError("not this one")
+
+    snapshot = snapshot_of(tmp_path, NUMBERS, data_file(tmp_path, "a.parquet", numbers(1)))
+    with pytest.raises(Exception, match="not this one") as caught:
+        rows(snapshot, predicate=pl.col("n").map_elements(refuse, return_dtype=pl.Boolean))
+    assert not isinstance(caught.value, LakelogError)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_row_groups_left_out_by_statistics_change_no_answer(tmp_path: Path, seed: int) -> None:
     random.seed(seed)
@@ -421,6 +434,50 @@ def test_other_stores_are_read_in_ranges(tmp_path: Path) -> None:
     finally:
         memory.rm("/lakelog-rows", recursive=True)
         memory.rm("/elsewhere", recursive=True)
+
+
+class RangedStore(StoreWrapper):
+    """A store that fetches ranges, as remote ones do, and counts their bytes."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(open_store(str(root)))
+        self.fetched: list[int] = []
+
+    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
+        content = self._store.read(path)
+        assert size_bytes in {None, len(content)}
+
+        def fetch(ranges: Sequence[Range]) -> list[bytes]:
+            self.fetched.extend(end - start for start, end in ranges)
+            return [content[start:end] for start, end in ranges]
+
+        return cast("BinaryIO", RangedFile(fetch, len(content)))
+
+
+def test_only_the_ranges_of_a_large_remote_file_that_are_wanted_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranged, "WHOLE_BYTES", 1 << 20)
+    count = 200_000
+    random.seed(5)
+    wide = {f"c{n}": random.choices(range(1 << 60), k=count) for n in range(6)}
+    table = pa.table({"n": range(count), **wide})
+    fields = [field(name) for name in table.column_names]
+    file = data_file(tmp_path, "a.parquet", table, parquet={"row_group_size": count // 4})
+    snapshot = snapshot_of(tmp_path, fields, file)
+    files, plan = snapshot.files().collect(), ReadPlan.of(snapshot)
+    assert file["add"]["size"] > 9 << 20
+    store = RangedStore(tmp_path)
+    whole = pa.Table.from_batches(read_files(plan, files, store=store))
+    assert whole.equals(table)
+    store = RangedStore(tmp_path)
+    one = pa.Table.from_batches(read_files(plan.select(["c2"]), files, store=store))
+    assert one["c2"].equals(table["c2"])
+    assert sum(store.fetched) < file["add"]["size"] * 0.8
+    store = RangedStore(tmp_path)
+    few = read_files(plan, files, store=store, predicate=pl.col("n") < 10)
+    assert sum(batch.num_rows for batch in few) == 10
+    assert sum(store.fetched) < file["add"]["size"] / 2
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -124,6 +124,13 @@ CASTS: list[tuple[Any, pa.Array, list[Any], dict[str, Any]]] = [
     ("char(3)", pa.array(["a  "]), ["a  "], {}),
     ("binary", pa.array([b"\x00\xff"], pa.large_binary()), [b"\x00\xff"], {}),
     ("binary", pa.array([b"ab"], pa.binary(2)), [b"ab"], {}),
+    (
+        "binary",
+        pa.array([bytes(16)], pa.binary(16)).cast(pa.binary(16)).view(pa.uuid()),
+        [bytes(16)],
+        {},
+    ),
+    ("string", pa.array(["{}", None]).cast(pa.json_()), ["{}", None], {}),
     ("void", pa.nulls(2), [None, None], {}),
     (
         array("long"),

@@ -183,7 +183,7 @@ class _Reading:
 
     def _open(self, file: _File) -> _Opened:
         """A small file's rows, or the first of a large one's."""
-        batches = self._read(file)
+        batches = self._filtered(file)
         if file.size_bytes is not None and file.size_bytes <= _WHOLE_BYTES:
             return _Opened(list(batches), None)
         return _Opened(list(islice(batches, 1)), batches)
@@ -195,11 +195,25 @@ class _Reading:
             try:
                 _check_deleted(deleted, parquet.metadata.num_rows)
                 for count, arrays in self._rows(parquet, deleted, by_group):
-                    batch = self._assembled(count, arrays, file)
-                    if batch.num_rows:
-                        yield batch
+                    yield self._assembled(count, arrays, file)
             finally:
                 parquet.close(force=True)
+
+    def _filtered(self, file: _File) -> Iterator[pa.RecordBatch]:
+        """A file's rows for which the predicate is true. What it raises is not the file's fault."""
+        for batch in self._read(file):
+            kept = batch if self._predicate is None else self._matching(batch, self._predicate)
+            if kept.num_rows:
+                yield kept
+
+    def _matching(self, batch: pa.RecordBatch, predicate: pl.Expr) -> pa.RecordBatch:
+        if not self._roots:  # one answer for all rows
+            return batch if pl.select(predicate).item() else batch.slice(0, 0)
+        frame = pl.DataFrame(pl.from_arrow(batch.select(list(self._roots))))
+        mask = frame.select(predicate.alias("mask"))["mask"]
+        if mask.all(ignore_nulls=False):
+            return batch
+        return batch.filter(mask.fill_null(False).to_arrow())
 
     def _rows(
         self, parquet: pq.ParquetFile, deleted: Rows | None, by_group: bool
@@ -281,30 +295,17 @@ class _Reading:
         return columns
 
     def _assembled(self, count: int, arrays: list[pa.Array], file: _File) -> pa.RecordBatch:
-        """A batch of the plan's columns, filtered by the predicate."""
+        """A batch of the plan's columns."""
         if not self._schema.names:
-            return _uncolumned(count) if self._holds() else _uncolumned(0)
+            return _uncolumned(count)
         parts = dict(zip((f.name for f in self._fields), arrays, strict=True))
         for name, value in zip(self._partitions, file.partition_values, strict=True):
             field = self._schema.field(name)
             parts[name] = pa.repeat(value, count) if value.is_valid else pa.nulls(count, field.type)
             require_values(parts[name], field)
-        batch = pa.RecordBatch.from_arrays(
+        return pa.RecordBatch.from_arrays(
             [parts[name] for name in self._schema.names], schema=self._schema
         )
-        if self._predicate is None or not count:
-            return batch
-        if not self._roots:
-            return batch if self._holds() else batch.slice(0, 0)
-        frame = pl.DataFrame(pl.from_arrow(batch.select(list(self._roots))))
-        mask = frame.select(self._predicate.alias("mask"))["mask"]
-        if mask.all(ignore_nulls=False):
-            return batch
-        return batch.filter(mask.fill_null(False).to_arrow())
-
-    def _holds(self) -> bool:
-        """Whether a predicate that looks at no column is true; true where there is none."""
-        return self._predicate is None or bool(pl.select(self._predicate).item())
 
     def _partition_values(self, files: pl.DataFrame) -> list[pa.Array]:
         """For each partition column wanted, its values, one a file.
