@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from lakelog import actions
 from lakelog.checkpoint.compare import Comparison
-from lakelog.checkpoint.write import sample_statistics
+from lakelog.checkpoint.staging import sample_statistics
 from lakelog.errors import InternalError, LakelogError
 from lakelog.formats.base import (
     CHECKPOINT_META,
