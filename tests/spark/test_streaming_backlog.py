@@ -60,7 +60,8 @@ def test_a_stream_reads_what_is_there_and_then_what_comes(tmp_path: Path) -> Non
     add(table, "c")
     backlog = Backlog(table)
     start = backlog.beginning()
-    assert start == Offset(table.snapshot().metadata.id or "", 2, 0, is_initial=True)
+    table_id = table.snapshot().metadata.id or ""
+    assert start == Offset.beginning(table_id, 2, is_initial=True)
     add(table, "d", "e", "f")
     batches, end = read_all(backlog, start, Limit(files=2))
     # By modification time and path first, then as the commit has them.
@@ -179,7 +180,7 @@ def test_commits_that_were_cleaned_up_are_named_or_passed_over(tmp_path: Path) -
     with pytest.warns(LakelogWarning, match="cleaned up"):
         assert careless.files(start, end)["path"].to_list() == ["c", "d"]
     with pytest.raises(VersionNotFoundError, match="not yet read all"):
-        backlog.advance(Offset(start.table_id, 2, 0, is_initial=True), EVERYTHING)
+        backlog.advance(Offset.beginning(start.table_id, 2, is_initial=True), EVERYTHING)
     (tmp_path / f"_delta_log/{3:020}.json").unlink()
     (tmp_path / f"_delta_log/{4:020}.json").unlink()
     with pytest.raises(VersionNotFoundError, match="commits 1 to the latest"):
@@ -201,13 +202,33 @@ def test_an_offset_of_another_table_or_of_the_future_is_refused(tmp_path: Path) 
     table = new_table(tmp_path / "one")
     backlog = Backlog(table)
     with pytest.raises(StreamMismatchError, match="another table"):
-        backlog.advance(Offset("other", 0, 0), EVERYTHING)
+        backlog.advance(Offset.beginning("other", 0), EVERYTHING)
     with pytest.raises(StreamMismatchError, match="does not have"):
         backlog.advance(backlog.from_version(0).next_version().next_version(), EVERYTHING)
     with pytest.raises(InvalidInputError, match="does not know"):
         Offset.of(backlog.beginning().as_json() | {"sourceVersion": 2})
     with pytest.raises(TableNotFoundError):
         lakelog.open(tmp_path / "none")
+
+
+@pytest.mark.parametrize("begin", ["beginning", "from_now"])
+def test_the_first_batch_run_again_begins_where_it_did(tmp_path: Path, begin: str) -> None:
+    table = new_table(tmp_path)
+    add(table, "a", "b")
+    backlog = Backlog(table)
+    start = getattr(backlog, begin)()
+    add(table, "c")
+    for limit in (Limit(files=1), EVERYTHING):
+        end = backlog.advance(start, limit)
+        found = backlog.files(start, end)["path"].to_list()
+        assert found
+        add(table, "d")
+        again = Backlog(lakelog.open(tmp_path))
+        anew = getattr(again, begin)()
+        assert start < anew
+        assert again.files(anew, end)["path"].to_list() == found
+        with table.transaction() as tx:
+            tx.remove(path="d")
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import polars as pl
@@ -148,7 +148,8 @@ class Backlog:
             return self._at(commits[0].version) if commits else self.from_now()
 
     def _at(self, version: int, *, is_initial: bool = False) -> Offset:
-        return Offset(self.snapshot.metadata.id or "", version, 0, is_initial)
+        table_id = self.snapshot.metadata.id or ""
+        return Offset.beginning(table_id, version, is_initial=is_initial)
 
     # --- how far to go -----------------------------------------------------------------------
 
@@ -176,12 +177,9 @@ class Backlog:
                 count = limit.admits(sizes, files, size_bytes)
                 files += count
                 size_bytes += int(sizes.head(count).sum())
-                first = piece.start
                 if count < sizes.len():
-                    return Offset(
-                        first.table_id, first.version, first.index + count, first.is_initial
-                    )
-                end = first.next_version()
+                    return piece.start.past(count)
+                end = piece.start.next_version()
         except StreamMismatchError:
             if not start < end:
                 raise
@@ -189,7 +187,8 @@ class Backlog:
 
     def files(self, start: Offset, end: Offset) -> pl.DataFrame:
         """The files between two offsets, in order, with `FILE_COLUMNS`; errors as `advance`."""
-        frames = []
+        frames: list[pl.DataFrame] = []
+        start = start.where_began(end)
         last = end.version if end.index or end.is_initial else end.version - 1
         for piece in self._pieces(start, last):
             if not piece.start < end:
@@ -246,7 +245,7 @@ class Backlog:
                 decoded = self._log.dialect.decode(self._log.store, run)
                 self._window = frozenset(c.version for c in run), decoded
             files = self._added_by(commit.version, self._window[1])
-            at = Offset(start.table_id, commit.version, 0)
+            at = replace(start, version=commit.version, index=0)
             yield Piece(start, files.slice(start.index)) if at < start else Piece(at, files)
 
     def _listed(self, version: int, last: int | None) -> list[CommitFile]:
