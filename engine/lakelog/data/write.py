@@ -36,6 +36,7 @@ from lakelog.data.write_plan import WritePlan
 from lakelog.errors import InvalidInputError, LakelogError
 from lakelog.statistics.values import physical_name
 from lakelog.storage import LogStore, open_store
+from lakelog.storage.bounded import on_local_disk
 
 __all__ = ["DataFileWriter", "WritePlan", "discard"]
 
@@ -43,7 +44,12 @@ MEMORY_BYTES = 256 << 20
 """Bytes of rows that wait in memory, at most."""
 
 OPEN_FILES = 128
-"""Files that are open at the same time, at most."""
+"""Files that are open at the same time, at most, on local disk."""
+
+REMOTE_OPEN_FILES = 16
+"""The same on an object store, where each holds parts that are being sent."""
+
+_REMOTE_WORKERS = 8  # files that are finished at the same time: their requests wait, not the core
 
 _ROW_GROUP_BYTES = 64 << 20  # of rows in memory; a quarter of it in the file, by custom
 _ROW_GROUP_ROWS = 1 << 20
@@ -95,8 +101,8 @@ class DataFileWriter:
         clock: Milliseconds since the Unix epoch; None is the system's clock.
         workers: How many files are written at the same time. A task of a cluster has one core.
         memory_bytes: Bytes of rows that wait in memory, at most.
-        open_files: Files that are open at the same time, at most; beyond them rows wait on local
-            disk.
+        open_files: Files that are open while rows come, at most; beyond them rows wait on local
+            disk. None is `OPEN_FILES`, or `REMOTE_OPEN_FILES`.
     """
 
     def __init__(
@@ -109,7 +115,7 @@ class DataFileWriter:
         clock: Callable[[], int] | None = None,
         workers: int = 1,
         memory_bytes: int = MEMORY_BYTES,
-        open_files: int = OPEN_FILES,
+        open_files: int | None = None,
     ) -> None:
         self._plan = plan
         self._store = store or open_store(plan.location, plan.storage_options)
@@ -119,7 +125,9 @@ class DataFileWriter:
         self._number = number
         self._workers = max(1, workers)
         self._memory_bytes = memory_bytes
-        self._open_files = max(1, open_files)
+        self._is_local = on_local_disk(self._store)
+        usual = OPEN_FILES if self._is_local else REMOTE_OPEN_FILES
+        self._open_files = max(1, usual if open_files is None else open_files)
         self._codec = layout.codec_of(plan.compression)
         self._conform = Conform(plan.schema.fields)
         self._schema = pa.schema([wide_field(f, plan.mapping) for f in plan.file_fields])
@@ -255,14 +263,20 @@ class DataFileWriter:
         self._held_bytes, self._full = 0, []
         self._each(self._write_out, direct)
 
-    def _each(self, work: Callable[[_Partition], None], partitions: Iterable[_Partition]) -> None:
+    def _each(
+        self,
+        work: Callable[[_Partition], None],
+        partitions: Iterable[_Partition],
+        workers: int | None = None,
+    ) -> None:
         """Do the work for every partition, several at the same time."""
         todo = list(partitions)
-        if self._workers == 1 or len(todo) < 2:
+        workers = workers or self._workers
+        if workers == 1 or len(todo) < 2:
             for each in todo:
                 work(each)
             return
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="lakelog-write") as pool:
+        with ThreadPoolExecutor(workers, thread_name_prefix="lakelog-write") as pool:
             done = [pool.submit(work, each) for each in todo]
             try:
                 for each_done in done:
@@ -345,7 +359,8 @@ class DataFileWriter:
         """
         self._require_open()
         self._split()
-        self._each(self._complete, self._partitions.values())
+        workers = self._workers if self._is_local else max(self._workers, _REMOTE_WORKERS)
+        self._each(self._complete, self._partitions.values(), workers)
         self._over = True
         self._spill.close()
         files = _frame(sorted(self._done, key=lambda file: str(file["path"])))
