@@ -175,8 +175,10 @@ class _Job:
                 self.verify,
             ),
         )
+        mine = [w.path for w in written]
         try:
             staged, beside = self._stage(plan, meta, written, comparison)
+            mine += (file.path for file in staged.files)
             self._count(written)
             expected = sum((Digest.of_text(w.expected) for w in written), comparison.digest(meta))
             if self.verify:
@@ -186,10 +188,10 @@ class _Job:
         except CheckpointWriteError as error:
             # A file that may still get its name may name others: then cleanup has to look first.
             if not isinstance(error.__cause__, OutcomeUnknownError):
-                self._delete([w.path for w in written])
+                self._delete(mine)
             raise
         except BaseException:
-            self._delete([w.path for w in written])
+            self._delete(mine)
             raise
         notes = [replayed.explain(), *([published.note] if published.note is not None else [])]
         self._remove(there, staged, notes)

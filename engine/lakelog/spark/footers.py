@@ -382,7 +382,7 @@ def _look_alike(files: Sequence[_File]) -> bool:
         if not file.footer.num_rows:
             continue
         signs = tuple(
-            (name, chunk.total_compressed_size, str(chunk.statistics))
+            (name, chunk.total_compressed_size, _bounds(chunk))
             for group in file.columns()
             for name, chunk in group.items()
             if name.endswith(("path", "size"))
@@ -391,3 +391,7 @@ def _look_alike(files: Sequence[_File]) -> bool:
             return True
         seen.add((file.footer.num_rows, signs))
     return False
+
+
+def _bounds(chunk: pq.ColumnChunkMetaData) -> str:
+    return str(chunk.statistics.to_dict()) if chunk.statistics is not None else ""

@@ -1,0 +1,52 @@
+"""Rows of a state, out of Spark and out of lakelog alone, in one form to compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import polars as pl
+
+from lakelog import actions
+from tests.model.compare import rows_of
+
+
+def comparable(frame: pl.DataFrame) -> list[str]:
+    """Rows as texts without nulls, in an order of their own; JSON in ``extra`` as JSON."""
+    texts = []
+    for row in rows_of(frame):
+        kept = {name: value for name, value in row.items() if value is not None}
+        if "extra" in kept:
+            kept["extra"] = json.loads(kept["extra"])
+        texts.append(json.dumps(kept, sort_keys=True))
+    return sorted(texts)
+
+
+def out_of_spark(frame: Any) -> pl.DataFrame:
+    """A Spark frame of flattened columns as Polars has it."""
+    return pl.DataFrame(pl.from_arrow(frame.toArrow()))
+
+
+def tagged(frames: Iterable[Any]) -> Any:
+    """Many Spark frames as one, numbered by ``frame``: one query costs less than many."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
+
+    whole = None
+    for number, frame in enumerate(frames):
+        with_number = frame.withColumn("frame", F.lit(number))
+        whole = with_number if whole is None else whole.unionByName(with_number)
+    return whole
+
+
+def by_tag(frame: Any, count: int) -> list[pl.DataFrame]:
+    """What `tagged` put together, taken apart again."""
+    whole = out_of_spark(frame)
+    return [whole.filter(pl.col("frame") == n).drop("frame") for n in range(count)]
+
+
+def local_state(snapshot: Any, columns: Iterable[str] | None = None) -> pl.DataFrame:
+    """The state as lakelog gives it without Spark."""
+    wanted = tuple(columns) if columns is not None else tuple(actions.schema())
+    frames: list[pl.DataFrame] = [actions.empty(wanted), *snapshot.iter_state(wanted)]
+    return pl.concat(frames)

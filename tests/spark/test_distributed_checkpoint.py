@@ -1,0 +1,231 @@
+"""Checkpoints whose parts executors write are those that lakelog writes alone, or none at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import lakelog
+import lakelog.spark
+from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.write import write_checkpoint
+from lakelog.errors import (
+    CheckpointValidationError,
+    CheckpointWriteError,
+    InvalidInputError,
+)
+from lakelog.spark import parts as spark_parts
+from lakelog.spark.strategy import BROADCAST, HASH, POLARS
+from tests.checkpoint import tables
+from tests.spark.reference import delta_log, our_state, reference_state
+
+CASES = [
+    pytest.param(tables.MULTIPART, "multipart", BROADCAST, id="multipart"),
+    pytest.param(tables.V2_JSON, "v2-json", HASH, id="v2-json"),
+    pytest.param(tables.V2_PARQUET, "auto", BROADCAST, id="v2"),
+    pytest.param(tables.FLATTENED, "auto", HASH, id="flattened"),
+]
+
+
+def log_of(root: Path) -> Path:
+    (found,) = (
+        root / name for name in ("_delta_log", "_transaction_log") if (root / name).is_dir()
+    )
+    return found
+
+
+def staged(root: Path) -> list[Path]:
+    return sorted(log_of(root).rglob(".lakelog-*"))
+
+
+@pytest.mark.parametrize(("kind", "layout", "strategy"), CASES)
+def test_executors_write_what_lakelog_writes_alone(
+    kind: tables.Kind, layout: str, strategy: str, spark: Any, tmp_path: Path
+) -> None:
+    root = tables.make(kind, tmp_path / "t")
+    table = lakelog.Table(tables.log_at(root, kind.dialect))
+    report = lakelog.spark.checkpoint(spark, table, layout=layout, parts=3, strategy=strategy)
+    assert report.verified
+    assert report.version == tables.LATEST
+    assert report.pointer_moved == (kind is not tables.FLATTENED)
+    assert report.notes[0].startswith(f"version {tables.LATEST} by {strategy}")
+    assert set(report.paths) == {p for p in report.paths if (root / p).is_file()}
+    assert report.size_bytes == sum((root / p).stat().st_size for p in report.paths)
+    assert staged(root) == []
+
+    verified = table.verify(tables.LATEST)
+    assert verified.is_proved
+    assert verified.layout == report.layout
+    before = tables.state_of(table.log, tables.LATEST - 1)
+    shutil.copytree(root, tmp_path / "alone")
+    for path in report.paths:
+        (tmp_path / "alone" / path).unlink()
+    alone = tables.log_at(tmp_path / "alone", kind.dialect)
+    most = -(-report.num_actions // 3)
+    few = CheckpointOptions(part_actions=most, max_file_bytes=256 * most)
+    own = write_checkpoint(alone, tables.LATEST, layout=report.layout, options=few)
+    assert own.digest == report.digest
+    assert (own.num_adds, own.num_removes) == (report.num_adds, report.num_removes)
+    assert tables.state_of(alone) == tables.state_of(table.log)
+    assert tables.state_of(table.log, tables.LATEST - 1) == before
+    assert schemas(tmp_path / "alone", own.paths) == schemas(root, report.paths)
+    if report.layout in {"multipart", "flattened"}:
+        assert len(report.paths) == 3 + (report.layout == "flattened")
+        theirs, ours = (
+            rows_by_name(where, paths)
+            for where, paths in ((tmp_path / "alone", own.paths), (root, report.paths))
+        )
+        assert sorted(chain(*theirs.values())) == sorted(chain(*ours.values()))
+        if report.layout == "multipart":
+            assert theirs == ours
+
+    again = lakelog.spark.checkpoint(spark, table, layout=layout, parts=3)
+    assert again.reused
+    assert again.verified
+    assert again.num_adds == report.num_adds
+
+
+def parquet(root: Path, paths: Iterable[str]) -> Iterator[pq.ParquetFile]:
+    for path in sorted(paths):
+        if path.endswith(".parquet"):
+            yield pq.ParquetFile(root / path)
+
+
+def schemas(root: Path, paths: Iterable[str]) -> set[str]:
+    return {str(file.schema_arrow.remove_metadata()) for file in parquet(root, paths)}
+
+
+def rows_by_name(root: Path, paths: Iterable[str]) -> dict[str, list[str]]:
+    """The rows of each file by its name, which tells its number."""
+    return {
+        path: sorted(map(str, pq.read_table(root / path).to_pylist()))
+        for path in paths
+        if path.endswith(".parquet")
+    }
+
+
+@pytest.mark.reference
+def test_delta_lake_reads_the_same_state_from_them(delta: Any, tmp_path: Path) -> None:
+    for kind in (tables.MULTIPART, tables.V2_PARQUET, tables.V2_JSON):
+        root = tables.make(kind, tmp_path / kind.layout)
+        table = lakelog.Table(tables.log_at(root, kind.dialect))
+        expected = tables.state_of(table.log)
+        lakelog.spark.checkpoint(delta, table, layout=kind.layout, parts=3, strategy=POLARS)
+        for version in range(tables.LATEST + 1):  # it can only be read from the checkpoint
+            (root / "_delta_log" / f"{version:020d}.json").unlink(missing_ok=version < 3)
+        last = {"commitInfo": {"timestamp": tables.NOW_MS, "operation": "TEST"}}
+        (root / "_delta_log" / f"{tables.LATEST + 1:020d}.json").write_text(json.dumps(last))
+        assert_same_files(delta, root)
+        assert delta_log(delta, str(root)).unsafeVolatileSnapshot().version() == tables.LATEST + 1
+        assert tables.state_of(table.log) == expected
+
+
+def assert_same_files(spark: Any, root: Path) -> None:
+    """Both see the same state, but for tombstones: those of the tables have long expired."""
+    ours, theirs = our_state(str(root)), reference_state(spark, str(root))
+    for part in ("version", "protocol", "metadata", "txns", "files"):
+        assert ours[part] == theirs[part], part
+
+
+@pytest.mark.reference
+def test_delta_lake_and_executors_take_turns(delta: Any, tmp_path: Path) -> None:
+    """Each rests on the other's checkpoint in the middle of a table's life."""
+    root = tables.make(tables.MULTIPART, tmp_path / "t")
+    table = lakelog.Table(tables.log_at(root, tables.MULTIPART.dialect))
+    delta_log(delta, str(root)).checkpoint()
+    theirs = table.snapshot().provenance.checkpoint
+    assert theirs is not None
+    assert theirs.version == tables.LATEST
+    with table.transaction() as tx:
+        tx.add(path="later.parquet", partitionValues={"p": "9"}, size=1, modificationTime=1)
+    report = lakelog.spark.checkpoint(delta, table, parts=2, strategy=BROADCAST)
+    assert report.verified
+    assert table.verify(report.version).is_proved
+    with table.transaction() as tx:
+        tx.remove(path="later.parquet", partitionValues={"p": "9"})
+    assert_same_files(delta, root)
+
+
+class LosesRows(spark_parts.PartWriter):
+    """Writes half of the rows that replay gave it."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from lakelog.spark.parts import _Sidecars
+
+        prepare = _Sidecars.written
+
+        def written(part: Any, file: Any, expected: Any, **more: Any) -> Any:
+            told = prepare(part, file, expected, **more)
+            doubled = type(expected).of_text(told.expected)
+            return type(told)(**{**vars(told), "expected": (doubled + doubled).to_text()})
+
+        _Sidecars.written = written  # type: ignore[assignment, method-assign]
+        try:
+            yield from super().__call__(batches)
+        finally:
+            _Sidecars.written = prepare  # type: ignore[method-assign]
+
+
+class FailsAtTheEnd(spark_parts.PartWriter):
+    """Writes its files, and fails before anybody hears of them."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in super().__call__(batches):
+            raise OSError("the machine is gone")
+        yield from ()
+
+
+@pytest.mark.parametrize(
+    ("writer", "error"),
+    [(LosesRows, CheckpointValidationError), (FailsAtTheEnd, CheckpointWriteError)],
+)
+def test_what_goes_wrong_in_a_task_publishes_nothing(
+    writer: type, error: type[Exception], spark: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    monkeypatch.setattr(sys.modules["lakelog.spark.checkpoint"], "PartWriter", writer)
+    root = tables.make(tables.V2_JSON, tmp_path / "t")
+    table = lakelog.Table(tables.log_at(root, tables.V2_JSON.dialect))
+    before = names_seen(root)
+    try:
+        with pytest.raises(error, match=r"is not what replay gives|the machine is gone"):
+            lakelog.spark.checkpoint(spark, table, parts=2, strategy=POLARS)
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    assert names_seen(root) == before
+    if error is CheckpointValidationError:
+        assert staged(root) == []
+        sidecars = set((root / "_delta_log" / "_sidecars").glob("*"))
+        named = {p for p in table.snapshot().provenance.checkpoint_files if "_sidecars" in p}
+        assert {f"_delta_log/_sidecars/{p.name}" for p in sidecars} == named
+
+
+def names_seen(root: Path) -> dict[str, bytes]:
+    """What a reader of the log finds, sidecars apart."""
+    return {
+        p.name: p.read_bytes() for p in log_of(root).iterdir() if p.is_file() and p.name[0] != "."
+    }
+
+
+def test_a_checkpoint_of_one_file_is_for_one_machine(spark: Any, tmp_path: Path) -> None:
+    root = tables.make(tables.MULTIPART, tmp_path / "t")
+    for layout, message in (
+        ("classic", "written by one machine"),
+        ("v2-json", "lacks the feature v2Checkpoint"),
+        ("magic", "no such checkpoint layout"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            lakelog.spark.checkpoint(spark, root, layout=layout)
+    with pytest.raises(InvalidInputError, match="more parts"):
+        lakelog.spark.checkpoint(spark, root, layout="multipart", parts=1)

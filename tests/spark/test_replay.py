@@ -1,0 +1,227 @@
+"""A state on Spark is the local replay's, whatever the strategy and the layout below it."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import lakelog
+import lakelog.spark
+from lakelog import contract
+from lakelog.checkpoint.write import write_checkpoint
+from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning, UnsupportedFeatureError
+from lakelog.formats.delta.paths import decode_path, encode_path
+from lakelog.log.files import file_columns, tombstone_columns
+from lakelog.spark.replay import plan_replay
+from lakelog.spark.state_rows import decoded_path, encoded_path
+from lakelog.spark.strategy import BROADCAST, HASH, POLARS, STRATEGIES
+from tests.checkpoint import tables
+from tests.loggen import LAYOUTS, Options, generate
+from tests.model import replay as model
+from tests.model.compare import differences, normal, rows_of
+from tests.spark.replayed import by_tag, comparable, local_state, out_of_spark, tagged
+
+SEED = int(os.environ.get("LAKELOG_SPARK_SEED", "7"))
+EVERY_TABLE = os.environ.get("LAKELOG_SPARK_CORPUS") == "all"
+"""Whether the whole corpus is replayed, and not only the smallest table of each kind."""
+
+STATE = tuple(dict.fromkeys(("actionType", *file_columns("delta"), *tombstone_columns("delta"))))
+
+
+@pytest.fixture(autouse=True)
+def _warnings_of_the_log_are_expected() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakelogWarning)
+        yield
+
+
+def test_paths_are_decoded_and_encoded_as_lakelog_does(spark: Any) -> None:
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
+
+    rng = random.Random(SEED)
+    texts = ["".join(rng.choices(PIECES, k=rng.randrange(9))) for _ in range(3_000)]
+    texts += [f"s3://b/{piece}" for piece in PIECES] + [f"{piece}:x" for piece in PIECES]
+    frame = spark.createDataFrame(pa.table({"path": pa.array([*texts, None])}))
+    column = F.col("path")
+    found = frame.select(
+        column, decoded_path(column).alias("decoded"), encoded_path(column).alias("encoded")
+    ).toArrow()
+    for row in found.to_pylist():
+        text = row["path"]
+        if text is None:
+            assert row["decoded"] is row["encoded"] is None
+        else:
+            assert (text, row["decoded"], row["encoded"]) == (
+                text,
+                decode_path(text),
+                encode_path(text),
+            )
+
+
+PIECES = [
+    *"% 2 0 F f a x %20 %2F %2f %25 + ~ # ? - ; & : / [ { } ] * é 雪 😀 %zz %% \\ \ufffd".split(),
+    *"%C3%A9 %c3%a9 %F0%9F%98%80 %EF%BF%BD %EF%BF %C3 %A9 %ED%A0%80 %C0%80 %F5 %00".split(),
+    *(" ", "\n", "\t", "\x85", "\u00a0", "\u2028"),
+]
+
+
+def test_random_logs_of_every_layout_replay_as_the_model_does(spark: Any, tmp_path: Path) -> None:
+    """A failure names its layout and strategy; the seed is LAKELOG_SPARK_SEED."""
+    frames, cases = [], []
+    for number, layout in enumerate(LAYOUTS):
+        options = Options(7, (layout,), 0.0, forced=(3,), truncate=0.5, noise=False)
+        root = generate(tmp_path / layout, SEED + number, options)
+        for strategy in STRATEGIES:
+            try:
+                planned = plan_replay(spark, root, strategy=strategy, columns=STATE)
+            except InvalidInputError:
+                assert strategy == BROADCAST, "only Spark itself may be unable to read a layout"
+                continue
+            frames.append(planned.frame)
+            cases.append((layout, strategy, model.replay(root)))
+    assert sum(strategy == BROADCAST for _, strategy, _ in cases) >= len(LAYOUTS) - 1
+    for found, (layout, strategy, state) in zip(
+        by_tag(tagged(frames), len(frames)), cases, strict=True
+    ):
+        for kind, rows in (("add", state.files), ("remove", state.tombstones)):
+            own = found.filter(pl.col("actionType") == kind)
+            columns = {*STATE}
+            problems = differences(
+                [normal(row, columns) for row in rows.values()],
+                [normal(row, columns) for row in rows_of(own)],
+                ("path", "dvId"),
+            )
+            assert (layout, strategy, SEED, problems) == (layout, strategy, SEED, [])
+
+
+def test_tables_of_the_corpus_replay_as_they_do_locally(spark: Any, corpus: Path) -> None:
+    """The smallest table of each kind of checkpoint; all of them with LAKELOG_SPARK_CORPUS=all."""
+    strategies = set()
+    for root in corpus_tables(corpus):
+        try:
+            expected = local_state(lakelog.open(root, upkeep=False).snapshot())
+        except LakelogError as error:
+            with pytest.raises(type(error)):
+                plan_replay(spark, root)
+            continue
+        for strategy in STRATEGIES:
+            try:
+                planned = plan_replay(spark, root, strategy=strategy)
+            except InvalidInputError:
+                assert strategy == BROADCAST
+                continue
+            found = comparable(out_of_spark(planned.frame))
+            assert (root.name, strategy, found) == (root.name, strategy, comparable(expected))
+            strategies.add(strategy)
+            if not EVERY_TABLE:
+                break  # the first that can serve
+    assert strategies >= {BROADCAST, HASH}
+
+
+def corpus_tables(corpus: Path) -> list[Path]:
+    """Tables of the corpus; of those whose logs have files of the same kinds, the smallest."""
+    found: dict[tuple[str, ...], tuple[int, Path]] = {}
+    every = []
+    for log in sorted((*corpus.glob("*/*/_delta_log"), *corpus.glob("*/*/_transaction_log"))):
+        files = [path for path in log.rglob("*") if path.is_file()]
+        names = {re.sub(r"[0-9a-f-]{8,}", "N", path.name) for path in files}
+        named = {n for n in names if "avro" in n or ".checkpoint." in n}
+        kinds = (log.parent.parent.name, *sorted(named))
+        size = sum(path.stat().st_size for path in files)
+        every.append(log.parent)
+        if "_archives" not in log.parts:
+            found[kinds] = min(found.get(kinds, (size, log.parent)), (size, log.parent))
+    return every if EVERY_TABLE else [root for _, root in found.values()]
+
+
+@pytest.mark.parametrize("kind", [tables.FLATTENED, tables.FLATTENED_PARTS], ids=["one", "parts"])
+def test_flattened_checkpoints_replay_as_they_do_locally(
+    kind: tables.Kind, spark: Any, tmp_path: Path
+) -> None:
+    root = tables.make(kind, tmp_path / "t")
+    log = tables.log_at(root, kind.dialect)
+    table = lakelog.Table(log)
+    write_checkpoint(log, tables.EARLIER, layout="flattened", options=kind.options)
+    snapshot = table.snapshot()
+    assert snapshot.provenance.checkpoint is not None
+    assert snapshot.provenance.checkpoint.layout == "flattened"
+    frames = [plan_replay(spark, table, strategy=s).frame for s in (BROADCAST, HASH)]
+    expected = comparable(local_state(snapshot))
+    for found in by_tag(tagged(frames), len(frames)):
+        assert comparable(found) == expected
+
+
+def test_the_state_has_the_schema_of_the_contract(spark: Any, tmp_path: Path) -> None:
+    from pyspark.sql.types import StructType
+
+    root = tables.make(tables.MULTIPART, tmp_path / "t")
+    expected = StructType.fromJson(contract.to_json(contract.load("actions")))
+    for strategy in STRATEGIES:
+        planned = plan_replay(spark, str(root), strategy=strategy)
+        assert planned.choice.strategy == strategy
+        assert planned.explain() == f"version {tables.LATEST} by {strategy}: it was asked for"
+        assert [(f.name, f.dataType) for f in planned.frame.schema] == [
+            (f.name, f.dataType) for f in expected
+        ]
+    assert plan_replay(spark, str(root)).choice.strategy == POLARS
+
+
+def test_a_query_reads_only_the_columns_that_it_needs(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tables.make(tables.CLASSIC, tmp_path / "t")
+    frame = lakelog.spark.replay(spark, root, strategy=BROADCAST)
+    frame.where("actionType = 'add'").select("path", "size").explain("formatted")
+    (schema,) = re.findall(r"ReadSchema: (.*)", capsys.readouterr().out)
+    assert "stats" not in schema
+    assert "partitionValues" not in schema
+    assert "path" in schema
+
+
+def test_an_earlier_version_and_columns_by_name(spark: Any, tmp_path: Path) -> None:
+    root = tables.make(tables.CLASSIC, tmp_path / "t")
+    columns = ("size", "actionType", "path")
+    frames = [
+        lakelog.spark.replay(spark, root, version, strategy, columns=columns)
+        for version in (2, tables.EARLIER, 5)
+        for strategy in (POLARS, HASH)
+    ]
+    assert all(tuple(frame.columns) == columns for frame in frames)
+    found = by_tag(tagged(frames), len(frames))
+    for number, version in enumerate((2, tables.EARLIER, 5)):
+        expected = local_state(lakelog.open(root).snapshot(version), columns)
+        for frame in found[2 * number : 2 * number + 2]:
+            assert comparable(frame) == comparable(expected)
+
+
+def test_names_that_spark_would_take_for_patterns_are_names(spark: Any, tmp_path: Path) -> None:
+    root = tables.make(tables.CLASSIC, tmp_path / "t[1] {a,b} *? \\ 100%41")
+    frame = lakelog.spark.replay(spark, root, strategy=BROADCAST, columns=("actionType", "path"))
+    expected = local_state(lakelog.open(root).snapshot(), ("actionType", "path"))
+    assert comparable(out_of_spark(frame)) == comparable(expected)
+
+
+def test_what_a_snapshot_refuses_replay_refuses(spark: Any, tmp_path: Path) -> None:
+    root = tables.make(tables.CLASSIC, tmp_path / "t")
+    with lakelog.open(root, upkeep=False).transaction() as tx:
+        tx.set_protocol(minReaderVersion=1, minWriterVersion=2)
+    commit = root / "_delta_log" / f"{tables.LATEST + 1:020d}.json"
+    commit.write_text(
+        '{"protocol":{"minReaderVersion":3,"minWriterVersion":7,'
+        '"readerFeatures":["unheardOf"],"writerFeatures":["unheardOf"]}}\n'
+    )
+    with pytest.raises(UnsupportedFeatureError, match="unheardOf"):
+        lakelog.spark.replay(spark, root)
+    with pytest.raises(InvalidInputError, match="no such column"):
+        lakelog.spark.replay(spark, root, columns=("path", "colour"))
+    with pytest.raises(InvalidInputError, match="there is no checkpoint"):
+        lakelog.spark.replay(spark, root, 1, BROADCAST)

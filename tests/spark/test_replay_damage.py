@@ -1,0 +1,125 @@
+"""A checkpoint that is not whole is refused on Spark too, whatever the session says of files."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lakelog
+from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.write import write_checkpoint
+from lakelog.errors import CheckpointCorruptionError
+from lakelog.spark.replay import plan_replay
+from lakelog.spark.strategy import BROADCAST, HASH
+from tests.checkpoint import tables
+from tests.spark.replayed import comparable, local_state, out_of_spark
+
+COLUMNS = ("actionType", "path", "size")
+
+
+@pytest.fixture(scope="module")
+def careless(spark: Any) -> Iterator[Any]:
+    """The session, told to pass over what is missing or damaged."""
+    names = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
+    for name in names:
+        spark.conf.set(name, "true")
+    yield spark
+    for name in names:
+        spark.conf.unset(name)
+
+
+def without_commits(root: Path) -> Path:
+    """The table with the commits below its checkpoint gone: nothing stands behind it."""
+    for version in range(tables.EARLIER + 1):
+        (root / "_delta_log" / f"{version:020d}.json").unlink()
+    return root
+
+
+@pytest.fixture
+def sidecars(tmp_path: Path) -> list[Path]:
+    """The sidecars of a table that rests on them."""
+    root = without_commits(tables.make(tables.V2_PARQUET, tmp_path / "t"))
+    found = sorted((root / "_delta_log" / "_sidecars").glob("*.parquet"))
+    assert found
+    return found
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Path]:
+    """The parts of a multi-part checkpoint that a table rests on."""
+    root = tables.make(tables.MULTIPART, tmp_path / "t")
+    log = tables.log_at(root, tables.MULTIPART.dialect)
+    few = CheckpointOptions(part_actions=5)
+    write_checkpoint(log, tables.EARLIER, layout="multipart", options=few)
+    (root / "_delta_log" / f"{tables.EARLIER:020d}.checkpoint.parquet").unlink()
+    without_commits(root)
+    found = sorted((root / "_delta_log").glob("*.checkpoint.*.parquet"))
+    assert len(found) == 4
+    return found
+
+
+def table_of(file: Path) -> Path:
+    return next(p.parent for p in file.parents if p.name == "_delta_log")
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "empty", "another"])
+def test_a_sidecar_that_is_not_whole_refuses_before_spark_is_asked(
+    damage: str, careless: Any, sidecars: list[Path]
+) -> None:
+    victim = sidecars[-1]
+    content = victim.read_bytes()
+    match damage:
+        case "missing":
+            victim.unlink()
+        case "truncated":
+            victim.write_bytes(content[: len(content) // 2])
+        case "empty":
+            victim.write_bytes(b"")
+        case _:
+            other = tables.make(tables.CLASSIC, table_of(victim).parent / "other") / "_delta_log"
+            shutil.copy(next(other.glob("*.checkpoint.parquet")), victim)
+    for strategy in (BROADCAST, HASH, "auto"):
+        with pytest.raises(CheckpointCorruptionError):
+            plan_replay(careless, table_of(victim), strategy=strategy)
+
+
+def test_a_part_that_is_copied_over_another_refuses(careless: Any, parts: list[Path]) -> None:
+    shutil.copy(parts[0], parts[1])  # the third has the rows that are no file actions
+    with pytest.raises(CheckpointCorruptionError, match="same file twice"):
+        plan_replay(careless, table_of(parts[0]), strategy=BROADCAST, verify=False)
+    frame = plan_replay(careless, table_of(parts[0]), strategy=HASH, columns=COLUMNS).frame
+    with pytest.raises(Exception, match="same file twice"):
+        frame.collect()
+
+
+def test_what_breaks_after_planning_fails_the_query(careless: Any, parts: list[Path]) -> None:
+    frame = plan_replay(careless, table_of(parts[0]), strategy=BROADCAST, columns=COLUMNS).frame
+    content = parts[1].read_bytes()
+    damaged = bytearray(content)
+    for offset in range(100, 160):  # in the first pages
+        damaged[offset] ^= 0xFF
+    parts[1].write_bytes(bytes(damaged))
+    with pytest.raises(Exception, match=r"FAILED_READ_FILE|CANNOT_READ"):
+        frame.collect()
+    parts[1].unlink()
+    with pytest.raises(Exception, match=r"FAILED_READ_FILE|does not exist|NOT_EXIST"):
+        frame.collect()
+
+
+def test_a_broken_checkpoint_is_passed_over_where_that_is_sound(
+    careless: Any, tmp_path: Path
+) -> None:
+    root = tables.make(tables.CLASSIC, tmp_path / "t")
+    broken = root / "_delta_log" / f"{tables.EARLIER:020d}.checkpoint.parquet"
+    broken.write_bytes(broken.read_bytes()[:200])
+    with pytest.warns(lakelog.LakelogWarning, match="was passed over"):
+        planned = plan_replay(careless, root, strategy=HASH, columns=COLUMNS)
+    assert "was passed over" in planned.warnings[-1]
+    (root / "_delta_log" / "_last_checkpoint").unlink()
+    broken.unlink()
+    expected = local_state(lakelog.open(root, upkeep=False).snapshot(), COLUMNS)
+    assert comparable(out_of_spark(planned.frame)) == comparable(expected)
