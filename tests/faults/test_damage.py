@@ -132,7 +132,7 @@ def copy_elsewhere(path: Path, rng: random.Random) -> Iterator[str]:
         names += [f"{0:020d}.{3:020d}.compacted.json", f"{1:020d}.{2:020d}.compacted.json"]
     names += [f"_sidecars/{p.name}" for p in (log / "_sidecars").glob("*")]
     names += ["_last_checkpoint", f"{2:020d}.crc"]
-    for name in names:
+    for name in rng.sample(names, min(len(names), 14 * SCALE)):
         target = log / name
         before = target.read_bytes() if target.exists() else None
         if target == path:
