@@ -130,11 +130,11 @@ def replay_in_partitions(
     """
     sources = _sources(columns, place.format)
     carried = [*_ORDER, *sources]
-    decoder = _Decoder(place, tuple(pieces), tuple(sources))
+    decoder = Decoder(place, tuple(pieces), tuple(sources))
     rows = spark.range(0, max(1, len(pieces)), 1, max(1, len(pieces)))
     rows = rows.mapInArrow(decoder, _schema(carried)).repartition(choice.partitions, "path")
     unique = place.dialect.reconciled_checkpoints
-    reconciler = _Reconciler(place, tuple(carried), tuple(columns), unique, meta)
+    reconciler = Reconciler(place, tuple(carried), tuple(columns), unique, meta)
     return rows.mapInArrow(reconciler, _schema(columns))
 
 
@@ -163,14 +163,21 @@ def frames_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
 
 
 @dataclass(frozen=True)
-class _Decoder:
-    """Decodes pieces, by their numbers."""
+class Decoder:
+    """Decodes pieces, by their numbers; called by Spark with its batches.
+
+    Attributes:
+        place: Where the table is.
+        pieces: What there is to decode.
+        columns: Flattened columns that are carried.
+    """
 
     place: Place
     pieces: tuple[Piece, ...]
     columns: tuple[str, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows of the pieces whose numbers come, with their place in the log's order."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 if number < len(self.pieces):
@@ -205,8 +212,16 @@ class _Decoder:
 
 
 @dataclass(frozen=True)
-class _Reconciler:
-    """Reconciles the rows of one partition."""
+class Reconciler:
+    """Reconciles the rows of one partition; called by Spark with its batches.
+
+    Attributes:
+        place: Where the table is.
+        carried: Columns of the rows, in order.
+        columns: Flattened columns wanted, in order.
+        unique: Whether the checkpoint may hold no file twice.
+        meta: The state's rows that are no file actions.
+    """
 
     place: Place
     carried: tuple[str, ...]
@@ -215,6 +230,7 @@ class _Reconciler:
     meta: pl.DataFrame
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The live rows; memory: all of the partition."""
         frames = list(frames_of(batches))
         if not frames:
             return
