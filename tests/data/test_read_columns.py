@@ -16,7 +16,7 @@ import pytest
 
 from lakelog import contract
 from lakelog.data.columns import Columns
-from lakelog.errors import CorruptionError
+from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from tests.data.rows import batches, data_file, rows, snapshot_of
 from tests.handmade import field
 
@@ -214,6 +214,71 @@ def test_values_that_are_not_of_the_tables_type_are_refused(
         rows(snapshot)
     assert (caught.value.path, caught.value.version) == ("a b.parquet", 0)
     assert rows(snapshot, ["n"]) == [{"n": 1}]
+
+
+SPARK = "org.apache.spark."
+
+
+@pytest.mark.parametrize(
+    ("told", "is_old"),
+    [
+        ({SPARK + "version": "2.4.8"}, True),
+        (
+            {SPARK + "version": "3.5.1", SPARK + "legacyDateTime": "", SPARK + "timeZone": "UTC"},
+            True,
+        ),
+        ({SPARK + "version": "4.0.0"}, False),
+        ({}, False),
+    ],
+)
+def test_days_of_the_calendar_of_old_are_those_of_todays(
+    tmp_path: Path, told: dict[str, str], is_old: bool
+) -> None:
+    # Days since 1970 as Spark's own tables of both calendars have them.
+    julian = [-719164, -719163, -141428, -141427, 0, None]
+    expected = ["0001-01-01", "0001-01-02", "1582-10-04", "1582-10-15", "1970-01-01", None]
+    if not is_old:
+        julian = [-719162, -719161, -141438, -141427, 0, None]
+    days = pa.array(julian, pa.int32())
+    micros = pa.array([None if d is None else d * 86_400_000_000 + 3 for d in julian], pa.int64())
+    table = pa.table(
+        {
+            "d": days.cast(pa.date32()),
+            "t": micros.cast(pa.timestamp("us", "UTC")),
+            "w": days.cast(pa.date32()),
+            "l": pa.ListArray.from_arrays(pa.array(range(7), pa.int32()), days.cast(pa.date32())),
+        }
+    ).replace_schema_metadata(told)
+    fields = (
+        field("d", "date"),
+        field("t", "timestamp"),
+        field("w", "timestamp_ntz"),
+        field("l", array("date")),
+    )
+    read = read_back(tmp_path, table, fields)
+    texts = [None if row["d"] is None else f"{row['d']:%Y-%m-%d}".zfill(10) for row in read]
+    assert texts == expected
+    for row in read:
+        assert row["l"] == [row["d"]]
+        if row["d"] is not None:
+            assert row["t"].date() == row["w"].date() == row["d"]
+            assert row["t"].microsecond == 3
+    asked = pl.col("d") < dt.date(1, 1, 2)
+    file = data_file(tmp_path / "few", "a.parquet", table, parquet={"row_group_size": 2})
+    found = rows(snapshot_of(tmp_path / "few", fields, file), ["d"], predicate=asked)
+    assert found == [{"d": dt.date(1, 1, 1)}]
+
+
+def test_times_of_old_in_a_zone_of_their_own_are_refused(tmp_path: Path) -> None:
+    told = {SPARK + "version": "2.4.8", SPARK + "timeZone": "America/Los_Angeles"}
+    late = pa.table({"t": pa.array([0], pa.timestamp("us", "UTC"))}).replace_schema_metadata(told)
+    early = pa.table({"t": pa.array([OLD.replace(year=1890)], pa.timestamp("us", "UTC"))})
+    assert len(read_back(tmp_path / "late", late, [field("t", "timestamp")])) == 1
+    with pytest.raises(UnsupportedFeatureError, match="calendar") as caught:
+        read_back(
+            tmp_path / "early", early.replace_schema_metadata(told), [field("t", "timestamp")]
+        )
+    assert caught.value.path == "a.parquet"
 
 
 # --- names ---------------------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import lakelog
@@ -151,3 +154,39 @@ def test_partitions_of_every_type_and_clones_are_the_same(delta: Any, tmp_path: 
     )
     delta.sql(f"delete from delta.`{clone}` where n = 1")
     same(delta, clone, 3)
+
+
+def test_days_of_the_calendar_of_old_are_the_same(delta: Any, tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    delta.sql(f"create table delta.`{path}` (d date, t timestamp, l array<date>) using delta")
+    modes = ("datetimeRebaseModeInWrite", "int96RebaseModeInWrite")
+    for kind in ("INT96", "TIMESTAMP_MICROS"):
+        with configured(
+            delta,
+            {f"spark.sql.parquet.{mode}": "LEGACY" for mode in modes}
+            | {"spark.sql.parquet.outputTimestampType": kind},
+        ):
+            delta.sql(
+                f"insert into delta.`{path}` select d, timestamp(d) + interval 3 microseconds,"
+                " array(d) from values (date'0001-01-01'), (date'1500-03-01'), (date'1582-10-04'),"
+                " (date'1582-10-15'), (date'1890-05-05'), (null) as t(d)"
+            )
+    same(delta, path, 12)
+    footers = [pq.read_metadata(file).metadata for file in path.glob("*.parquet")]
+    assert any(b"org.apache.spark.legacyDateTime" in footer for footer in footers)
+    assert any(b"org.apache.spark.legacyINT96" in footer for footer in footers)
+
+
+@contextmanager
+def configured(spark: Any, settings: dict[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, known in before.items():
+            if known is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, known)

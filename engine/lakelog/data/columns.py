@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakelog import contract
+from lakelog.data.calendar import Calendar
 from lakelog.data.casts import Convert, leaf_cast, mismatch
 from lakelog.errors import CorruptionError
 from lakelog.statistics.values import physical_name
@@ -62,10 +63,11 @@ class Columns:
                 expected="a field_id for each column",
                 hint=_HINT,
             )
+        rules = _Rules(mapping, Calendar.of(schema.metadata))
         children = _children(list(schema), 0)
-        matches = [_match(children, field, mapping, field.name) for field in fields]
+        matches = [_match(children, field, rules, field.name) for field in fields]
         resolved = [
-            None if m is None else _resolve(m.field.type, m.first_leaf, f.type, mapping, f.name)
+            None if m is None else _resolve(m.field.type, m.first_leaf, f.type, rules, f.name)
             for f, m in zip(fields, matches, strict=True)
         ]
         used = sorted({m.first_leaf for m in matches if m is not None})
@@ -133,6 +135,14 @@ def require_values(array: pa.Array, field: pa.Field, parent: pa.Array | None = N
 
 
 @dataclass(frozen=True)
+class _Rules:
+    """How columns are found, and in which calendar the file counts days."""
+
+    mapping: str
+    calendar: Calendar
+
+
+@dataclass(frozen=True)
 class _Child:
     """A field of the file, where its leaves begin, and its place among its siblings."""
 
@@ -174,13 +184,13 @@ def _leaf_count(type_: pa.DataType) -> int:
 
 
 def _match(
-    children: Sequence[_Child], field: contract.Field, mapping: str, name: str
+    children: Sequence[_Child], field: contract.Field, rules: _Rules, name: str
 ) -> _Child | None:
-    if mapping == "id":
+    if rules.mapping == "id":
         wanted = str(field.metadata.get(_COLUMN_ID)).encode()
         found = [c for c in children if (c.field.metadata or {}).get(_FIELD_ID) == wanted]
     else:
-        key = physical_name(field, mapping)
+        key = physical_name(field, rules.mapping)
         found = [c for c in children if c.field.name == key]
         if not found:  # names of a table differ in more than case
             found = [c for c in children if c.field.name.lower() == key.lower()]
@@ -195,22 +205,34 @@ def _match(
 
 
 def _resolve(
-    source: pa.DataType, first_leaf: int, target: contract.DataType, mapping: str, name: str
+    source: pa.DataType, first_leaf: int, target: contract.DataType, rules: _Rules, name: str
 ) -> _Resolved:
     if isinstance(source, pa.BaseExtensionType) and not isinstance(target, contract.Primitive):
-        inner = _resolve(source.storage_type, first_leaf, target, mapping, name)
+        inner = _resolve(source.storage_type, first_leaf, target, rules, name)
         return _Resolved(inner.leaves, lambda a: _apply(inner.convert, a.storage))
     match target:
         case contract.Struct():
-            return _resolve_struct(source, first_leaf, target, mapping, name)
+            return _resolve_struct(source, first_leaf, target, rules, name)
         case contract.Array():
-            return _resolve_list(source, first_leaf, target, mapping, name)
+            return _resolve_list(source, first_leaf, target, rules, name)
         case contract.Map():
-            return _resolve_map(source, first_leaf, target, mapping, name)
+            return _resolve_map(source, first_leaf, target, rules, name)
         case _:
             if not _is_void(target) and source.num_fields and not pa.types.is_dictionary(source):
                 raise mismatch(name, target, source)
-            return _Resolved((first_leaf,), leaf_cast(source, target, name))
+            return _Resolved((first_leaf,), _leaf(source, target, rules, name))
+
+
+def _leaf(
+    source: pa.DataType, target: contract.DataType, rules: _Rules, name: str
+) -> Convert | None:
+    convert = leaf_cast(source, target, name)
+    calendar = rules.calendar
+    if calendar.is_old and pa.types.is_date(source):
+        return lambda array: _apply(convert, calendar.rebased(source, array))
+    if calendar.is_old and pa.types.is_timestamp(source):
+        return lambda array: calendar.rebased(source, _apply(convert, array))
+    return convert
 
 
 def _apply(convert: Convert | None, array: pa.Array) -> pa.Array:
@@ -218,17 +240,17 @@ def _apply(convert: Convert | None, array: pa.Array) -> pa.Array:
 
 
 def _resolve_struct(
-    source: pa.DataType, first_leaf: int, target: contract.Struct, mapping: str, name: str
+    source: pa.DataType, first_leaf: int, target: contract.Struct, rules: _Rules, name: str
 ) -> _Resolved:
     if not pa.types.is_struct(source):
         raise mismatch(name, target, source)
     wanted = contract.to_arrow(target)
     children = _children([source.field(i) for i in range(source.num_fields)], first_leaf)
-    matches = [_match(children, f, mapping, f"{name}.{f.name}") for f in target.fields]
+    matches = [_match(children, f, rules, f"{name}.{f.name}") for f in target.fields]
     resolved = [
         None
         if m is None
-        else _resolve(m.field.type, m.first_leaf, f.type, mapping, f"{name}.{f.name}")
+        else _resolve(m.field.type, m.first_leaf, f.type, rules, f"{name}.{f.name}")
         for f, m in zip(target.fields, matches, strict=True)
     ]
     leaves = {leaf for r in resolved if r is not None for leaf in r.leaves}
@@ -270,7 +292,7 @@ def _pruned(source: pa.DataType, read: Sequence[pa.Field]) -> pa.DataType | None
 
 
 def _resolve_list(
-    source: pa.DataType, first_leaf: int, target: contract.Array, mapping: str, name: str
+    source: pa.DataType, first_leaf: int, target: contract.Array, rules: _Rules, name: str
 ) -> _Resolved:
     types = pa.types
     if types.is_map(source) or not (
@@ -282,7 +304,7 @@ def _resolve_list(
     ):
         raise mismatch(name, target, source)
     wanted = contract.to_arrow(target)
-    inner = _resolve(source.value_type, first_leaf, target.element, mapping, f"{name}.element")
+    inner = _resolve(source.value_type, first_leaf, target.element, rules, f"{name}.element")
     plain = types.is_list(source)
     if inner.convert is None and source == wanted:
         return inner
@@ -298,15 +320,15 @@ def _resolve_list(
 
 
 def _resolve_map(
-    source: pa.DataType, first_leaf: int, target: contract.Map, mapping: str, name: str
+    source: pa.DataType, first_leaf: int, target: contract.Map, rules: _Rules, name: str
 ) -> _Resolved:
     wanted = contract.to_arrow(target)
     if not pa.types.is_map(source) or not pa.types.is_map(wanted):
         raise mismatch(name, target, source)
     key_leaves = _leaf_count(source.key_type)
-    keys = _resolve(source.key_type, first_leaf, target.key, mapping, f"{name}.key")
+    keys = _resolve(source.key_type, first_leaf, target.key, rules, f"{name}.key")
     first_value = first_leaf + key_leaves
-    values = _resolve(source.item_type, first_value, target.value, mapping, f"{name}.value")
+    values = _resolve(source.item_type, first_value, target.value, rules, f"{name}.value")
     leaves = tuple(sorted((*keys.leaves, *values.leaves)))
     if keys.convert is None and values.convert is None and source == wanted:
         return _Resolved(leaves, None)
