@@ -11,8 +11,18 @@ True
 from __future__ import annotations
 
 from lakelog.spark.checkpoint import checkpoint
+from lakelog.spark.pipeline import Pipeline
 from lakelog.spark.replay import Replay, plan_replay, replay
 from lakelog.spark.session import register, session
 from lakelog.spark.ship import ship
 
-__all__ = ["Replay", "checkpoint", "plan_replay", "register", "replay", "session", "ship"]
+__all__ = [
+    "Pipeline",
+    "Replay",
+    "checkpoint",
+    "plan_replay",
+    "register",
+    "replay",
+    "session",
+    "ship",
+]

@@ -1,0 +1,33 @@
+"""Pipelines: rows into a table, small files into large ones, the log looked after; all on Spark.
+
+Every step can be run again at any time, after a failure too: what is done is found done. A file
+that cannot be read is left alone for a while, and the job goes on; see `tags`.
+
+>>> Pipeline("clicks", Target(path="clicks"), vacuum=Vacuum()).steps
+('vacuum',)
+"""
+
+from __future__ import annotations
+
+from lakelog.spark.pipeline.description import Pipeline
+from lakelog.spark.pipeline.report import PipelineReport, StepReport
+from lakelog.spark.pipeline.steps import (
+    Checkpoint,
+    Cleanup,
+    Compact,
+    Ingest,
+    Target,
+    Vacuum,
+)
+
+__all__ = [
+    "Checkpoint",
+    "Cleanup",
+    "Compact",
+    "Ingest",
+    "Pipeline",
+    "PipelineReport",
+    "StepReport",
+    "Target",
+    "Vacuum",
+]

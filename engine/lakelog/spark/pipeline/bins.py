@@ -1,0 +1,88 @@
+"""Which files are rewritten together. Pure.
+
+Candidates are small files, and those of which enough rows are deleted. Within a partition they go
+together in order of their age, so that rows that came together stay together. A bin is worth
+rewriting if it makes files fewer, or rows that are deleted go away; one of files that compaction
+wrote itself is not, or no run would find its work done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from lakelog.data.pack import pack
+
+BIN = "bin"
+_PARTITION = "\x00partition"  # no column is called so
+_DELETED = "\x00deleted"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What compaction aims at.
+
+    Attributes:
+        target_bytes: Size of a file.
+        small_bytes: Files below it are small.
+        deleted_share: Larger files go with them if more than this share of their rows is deleted.
+    """
+
+    target_bytes: int
+    small_bytes: int
+    deleted_share: float
+
+
+def find_bins(
+    files: pl.DataFrame, keys: tuple[str, ...], sizes: Sizes, now_ms: int
+) -> pl.DataFrame:
+    """Files worth rewriting, and with which others.
+
+    Args:
+        files: Rows of `Snapshot.files` with `tags.with_marks`, and ``numRecords`` where they are
+            known.
+        keys: Physical names of the partition columns.
+        sizes: What is aimed at.
+        now_ms: The present; files in cooldown are left out.
+
+    Returns:
+        The candidates, with ``bin`` (UInt32, from 0, none empty): partition by partition, in order
+        of age. The same files give the same bins.
+    """
+    share = pl.col("dvCardinality").fill_null(0) / pl.col("numRecords")
+    # A count that is not known may hide any share.
+    deleted = pl.col("dvStorageType").is_not_null() & (
+        share.fill_null(1.0).fill_nan(1.0) > sizes.deleted_share
+    )
+    found = files.with_columns(deleted.alias(_DELETED)).filter(
+        pl.col("retryAfter") <= now_ms,
+        (pl.col("size") < sizes.small_bytes) | pl.col(_DELETED),
+    )
+    if not found.height:
+        return found.drop(_DELETED).with_columns(pl.lit(0, pl.UInt32).alias(BIN))
+    values = [
+        pl.col("partitionValues").map.get(key).replace("", None).alias(str(number))
+        for number, key in enumerate(keys)
+    ]
+    partition = pl.struct(values).rank("dense") if values else pl.lit(0)
+    found = found.with_columns(partition.cast(pl.UInt32).alias(_PARTITION)).sort(
+        _PARTITION, "modificationTime", "path"
+    )
+    packed, begin = [], 0
+    for part in found.partition_by(_PARTITION, maintain_order=True):
+        bins = pack(part["size"], target_bytes=sizes.target_bytes, open_cost_bytes=0) + begin
+        begin = int(bins[-1]) + 1
+        packed.append(bins)
+    found = found.with_columns(pl.concat(packed).alias(BIN))
+    fresh = (pl.col("compactedTo") < sizes.target_bytes).any().over(BIN)
+    fewer = (pl.len().over(BIN) > 1) & fresh
+    worth = found.filter(fewer | pl.col(_DELETED).any().over(BIN)).drop(_PARTITION, _DELETED)
+    return worth.with_columns((pl.col(BIN).rank("dense") - 1).cast(pl.UInt32))
+
+
+def first_bins(bins: pl.DataFrame, commit_bytes: int) -> pl.DataFrame:
+    """The bins of the next commit: as many as hold about so many bytes, and one at least."""
+    begin = pl.col("size").fill_null(0).cum_sum() - pl.col("size").fill_null(0)
+    first = begin.first().over(BIN)
+    return bins.filter(first < commit_bytes)

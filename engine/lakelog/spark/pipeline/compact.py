@@ -1,0 +1,357 @@
+"""The step ``compact``: small files by partition into files of a size, no row changed.
+
+Planned on the driver from the latest version, a commit's worth at a time; executors rewrite the
+bins, and the driver commits what they wrote with ``dataChange`` false, as Delta's OPTIMIZE. Then it
+looks again, until nothing is left to do: a run that was killed leaves commits that are whole, and
+files that no commit names, which vacuum takes; the next one plans from what is there.
+
+Where another commit took away what a commit rests on, the bins that it touched are dropped, their
+new files deleted, and the others committed behind it; the dropped ones are planned anew.
+
+Source: Delta protocol, Add File and Remove File (``dataChange``); Delta's OPTIMIZE; specification
+001, 3.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog.commit.features import is_on
+from lakelog.commit.row_tracking import ENABLED
+from lakelog.data.files import ReadPlan
+from lakelog.data.write import WritePlan
+from lakelog.errors import (
+    ConflictError,
+    LakelogError,
+    OutcomeUnknownError,
+    UnavailableError,
+    UnsupportedFeatureError,
+)
+from lakelog.log.snapshot import Snapshot
+from lakelog.spark.landing import discard
+from lakelog.spark.pipeline.bins import BIN, Sizes, find_bins, first_bins
+from lakelog.spark.pipeline.report import Status, StepReport
+from lakelog.spark.pipeline.rewrite import REWRITTEN_SCHEMA, Rewriter
+from lakelog.spark.pipeline.steps import Compact
+from lakelog.spark.pipeline.tags import COMPACTED, skipped, with_marks
+from lakelog.spark.reading import pack_up, unpack
+from lakelog.statistics.values import physical_name
+from lakelog.statistics.where import parse_where
+from lakelog.table import Table
+
+if TYPE_CHECKING:
+    from lakelog.telemetry import Progress
+
+STEP = "compact"
+_FRUITLESS_ROUNDS = 5
+_ATTEMPTS = 20
+_SHOWN = 5
+_CARRIED = (
+    "path",
+    "partitionValues",
+    "size",
+    "dvStorageType",
+    "dvPathOrInline",
+    "dvOffset",
+    "dvSizeInBytes",
+    "dvCardinality",
+)
+
+_PARAMETERS = {"predicate": [], "zOrderBy": [], "clusterBy": [], "auto": False}
+
+
+@dataclass
+class _Total:
+    """What came of the rounds so far."""
+
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    removed: int = 0
+    skips: dict[str, str] = field(default_factory=dict)
+    left: set[str] = field(default_factory=set)
+    commits: int = 0
+
+
+@dataclass(frozen=True)
+class _Round:
+    """The bins of one commit: their files, and what executors made of them.
+
+    Attributes:
+        snapshot: The version that they were planned from.
+        files: The files, with ``bin``.
+        adds: The new ones, with ``bin``.
+        unread: Files that could not be read.
+        rows: Rows, by bin.
+    """
+
+    snapshot: Snapshot
+    files: pl.DataFrame
+    adds: pl.DataFrame
+    unread: pl.DataFrame
+    rows: Mapping[int, int]
+
+    @property
+    def gone(self) -> pl.DataFrame:
+        """The files in place of which there are new ones."""
+        read = self.files.filter(~pl.col("path").is_in(self.unread["path"].implode()))
+        return read.filter(pl.col(BIN).is_in(list(self.rows)))
+
+    @property
+    def marked(self) -> pl.DataFrame:
+        """The files that are skipped for a while."""
+        lasting = self.unread.filter("lasting")
+        return self.files.filter(pl.col("path").is_in(lasting["path"].implode()))
+
+    def without(self, bins: pl.Series) -> _Round:
+        """The round without some bins."""
+        lost = set(bins.to_list())
+        files = self.files.filter(~pl.col(BIN).is_in(bins.implode()))
+        adds = self.adds.filter(~pl.col(BIN).is_in(bins.implode()))
+        rows = {number: rows for number, rows in self.rows.items() if number not in lost}
+        unread = self.unread.filter(pl.col("path").is_in(files["path"].implode()))
+        return replace(self, files=files, adds=adds, unread=unread, rows=rows)
+
+
+def compact(
+    spark: Any,
+    table: Table,
+    step: Compact,
+    storage_options: Mapping[str, Any],
+    progress: Progress | None = None,
+) -> StepReport:
+    """Rewrite small files until none is left that is worth it.
+
+    Args:
+        spark: The session, to which lakelog was shipped.
+        table: The table.
+        step: What is asked for.
+        storage_options: As `lakelog.open` took them; executors use them too.
+        progress: Is told ``("compact", files done, files in all)``.
+
+    Raises:
+        UnsupportedFeatureError: The rows are not in Parquet files (IndexTables), or the table
+            tracks them, or asks of whoever writes rows what lakelog cannot do.
+        UnavailableError: The store failed; what was committed before stays.
+        ConflictError: Never for files that others took away; only if the table was replaced.
+        LakelogError: As the commit.
+
+    Memory: on the driver, the live files; in a task, a reader's and a writer's.
+    """
+    total = _Total()
+    status: Status = "done"
+    fruitless = 0
+    expected = 0
+    while True:
+        snapshot = table.snapshot()
+        _require_compactable(snapshot)
+        target = WritePlan.of(snapshot, storage_options, target_file_bytes=step.target_bytes)
+        bins = _planned(snapshot, step, target.target_file_bytes, table.log.clock(), total)
+        if not bins.height:
+            break
+        expected = max(expected, total.removed + bins.height)
+        chosen = first_bins(bins, step.commit_bytes)
+        source = ReadPlan.of(snapshot, storage_options=storage_options)
+        made = _rewritten(spark, Rewriter(source, target), snapshot, chosen)
+        before = (total.commits, len(total.left))
+        _committed(table, made, target.target_file_bytes, step.cooldown, total)
+        fruitless = 0 if (total.commits, len(total.left)) != before else fruitless + 1
+        if progress is not None:
+            progress(STEP, total.removed, expected)
+        if fruitless == _FRUITLESS_ROUNDS:
+            status = "incomplete"
+            break
+    if total.left and not total.commits:
+        raise UnavailableError(
+            "no file that is to be compacted could be read",
+            path=table.path,
+            found=", ".join(sorted(total.left)[:_SHOWN]),
+            hint="check the store and its permissions, then run the step again",
+        )
+    return StepReport(
+        STEP,
+        "nothing to do" if status == "done" and not total.commits else status,
+        rows=total.rows,
+        files=total.files,
+        bytes=total.bytes,
+        removed=total.removed,
+        skips=len(total.skips),
+        version=table.version(),
+        notes=_notes(total, status),
+    )
+
+
+def _notes(total: _Total, status: str) -> tuple[str, ...]:
+    notes = [f"{path}: {reason}" for path, reason in list(total.skips.items())[:_SHOWN]]
+    if len(total.skips) > _SHOWN:
+        notes.append(f"and {len(total.skips) - _SHOWN} skipped files more")
+    if status == "incomplete":
+        notes.append("others kept changing the files that were left; the next run goes on")
+    return tuple(notes)
+
+
+def _require_compactable(snapshot: Snapshot) -> None:
+    if is_on(snapshot.metadata.configuration, ENABLED):
+        raise UnsupportedFeatureError(
+            "the table tracks its rows, and rows that are rewritten would lose their ids",
+            path=snapshot.path,
+            version=snapshot.version,
+            expected=f"{ENABLED} false",
+            found="rowTracking",
+            hint="compact it with an engine that keeps row ids",
+        )
+
+
+def _planned(
+    snapshot: Snapshot, step: Compact, target_bytes: int, now_ms: int, total: _Total
+) -> pl.DataFrame:
+    metadata = snapshot.metadata
+    where = None if step.where is None else parse_where(step.where, metadata.schema)
+    counts = snapshot.files(where, stats=True).select("path", "numRecords").unique("path")
+    joined = snapshot.files(where).join(counts, on="path", how="left", maintain_order="left")
+    files = with_marks(joined.collect())
+    if total.left:
+        files = files.filter(~pl.col("path").is_in(list(total.left)))
+    fields = {f.name: f for f in metadata.schema.fields}
+    mapping = metadata.column_mapping_mode
+    keys = tuple(physical_name(fields[name], mapping) for name in metadata.partition_columns)
+    small = step.small_bytes or max(1, target_bytes * 3 // 4)
+    sizes = Sizes(target_bytes, small, step.deleted_share)
+    return find_bins(files, keys, sizes, now_ms).drop("numRecords")
+
+
+def _rewritten(spark: Any, rewriter: Rewriter, snapshot: Snapshot, files: pl.DataFrame) -> _Round:
+    """Let executors rewrite, exactly once: a second action would do it again."""
+    parts = files.partition_by(BIN, maintain_order=True)
+    work = pa.table(
+        {
+            BIN: pa.array([int(part[BIN][0]) for part in parts], pa.int32()),
+            "files": pa.array([pack_up(part.select(_CARRIED)) for part in parts], pa.binary()),
+        }
+    )
+    order = pa.array(range(len(parts)), pa.int32())
+    frame = spark.createDataFrame(work.append_column("part", order))
+    dealt = frame.repartitionById(len(parts), "part").drop("part")
+    answers = dealt.mapInArrow(rewriter, REWRITTEN_SCHEMA).toArrow().to_pylist()
+    adds = [
+        unpack(answer["adds"]).with_columns(pl.lit(answer[BIN], pl.UInt32).alias(BIN))
+        for answer in answers
+        if answer["done"]
+    ]
+    return _Round(
+        snapshot,
+        files,
+        pl.concat(adds) if adds else _no_adds(),
+        pl.concat([unpack(answer["unread"]) for answer in answers]),
+        {answer[BIN]: answer["rows"] for answer in answers if answer["done"]},
+    )
+
+
+def _no_adds() -> pl.DataFrame:
+    return pl.DataFrame(schema={"path": pl.String, "size": pl.Int64, BIN: pl.UInt32})
+
+
+def _committed(
+    table: Table, made: _Round, target_bytes: int, cooldown_ms: int, total: _Total
+) -> None:
+    """Commit a round, or as much of it as others left whole."""
+    left = made.unread.filter(~pl.col("lasting"))
+    total.left |= set(left["path"])
+    total.skips |= dict(zip(left["path"], left["reason"], strict=True))
+    begin, version = made, made.snapshot.version
+    for _ in range(_ATTEMPTS):
+        if not made.gone.height and not made.marked.height:
+            break
+        try:
+            _commit(table, made, version, target_bytes, cooldown_ms)
+        except ConflictError:
+            made, version = _still_there(table, made)
+            continue
+        except (OutcomeUnknownError, UnavailableError):
+            raise  # it may arrive yet: nothing is deleted
+        except LakelogError:
+            _discard(table, begin, None)
+            raise
+        total.commits += 1
+        total.rows += sum(made.rows.values())
+        total.files += made.adds.height
+        total.bytes += int(made.adds["size"].sum())
+        total.removed += made.gone.height
+        lasting = made.unread.filter("lasting")
+        total.skips |= dict(zip(lasting["path"], lasting["reason"], strict=True))
+        _discard(table, begin, made)
+        return
+    _discard(table, begin, None)
+
+
+def _commit(table: Table, made: _Round, version: int, target_bytes: int, cooldown_ms: int) -> None:
+    gone, marked = made.gone, made.marked
+    with table.transaction(
+        version=version,
+        operation="OPTIMIZE",
+        parameters=_PARAMETERS,
+        metrics=_metrics(made.adds, gone),
+    ) as tx:
+        if gone.height:
+            tx.remove(_plain(gone), dataChange=False)
+        if made.adds.height:
+            new = made.adds.drop(BIN, "dataChange")
+            tx.add(new, dataChange=False, tags={COMPACTED: str(target_bytes)})
+        if marked.height:
+            reasons = made.unread.filter("lasting")
+            again = skipped(marked.drop(BIN), reasons, table.log.clock(), cooldown_ms)
+            tx.add(again, dataChange=False)
+
+
+def _plain(files: pl.DataFrame) -> pl.DataFrame:
+    return files.drop(BIN, "compactedTo", "retryAfter", "skipCount")
+
+
+def _still_there(table: Table, made: _Round) -> tuple[_Round, int]:
+    """The bins all of whose files are live as they were, and the version that says so."""
+    now = table.snapshot()
+    before = made.snapshot
+    if now.metadata != before.metadata or now.protocol != before.protocol:
+        return made.without(made.files[BIN]), now.version
+    live = now.files().select("path", "dvId").collect()
+    lost = made.files.join(live, on=["path", "dvId"], how="anti", nulls_equal=True)
+    return made.without(lost[BIN].unique()), now.version
+
+
+def _discard(table: Table, begin: _Round, kept: _Round | None) -> None:
+    """Delete the new files of bins that were not committed."""
+    adds = begin.adds
+    if kept is not None:
+        adds = adds.filter(~pl.col("path").is_in(kept.adds["path"].implode()))
+    if adds.height:
+        discard(table, [adds], begin.snapshot.version)
+
+
+def _metrics(adds: pl.DataFrame, gone: pl.DataFrame) -> dict[str, Any]:
+    """As Delta's OPTIMIZE tells them."""
+    found = {
+        "numRemovedFiles": gone.height,
+        "numRemovedBytes": int(gone["size"].sum()),
+        "numDeletionVectorsRemoved": gone.height - gone["dvStorageType"].null_count(),
+        "numAddedFiles": adds.height,
+        "numAddedBytes": int(adds["size"].sum()),
+    }
+    if adds.height:
+        sizes = adds["size"].sort()
+        for name, share in _QUANTILES.items():
+            found[name] = int(sizes[min(adds.height - 1, int(share * adds.height))])
+    return found
+
+
+_QUANTILES = {
+    "minFileSize": 0.0,
+    "p25FileSize": 0.25,
+    "p50FileSize": 0.5,
+    "p75FileSize": 0.75,
+    "maxFileSize": 1.0,
+}

@@ -1,0 +1,210 @@
+"""The step ``ingest``: rows from anything that Spark reads, each in the table once.
+
+- ``available_now`` is a stream that ends where the source ends. Spark keeps in its checkpoint what
+  every batch reads, before it reads it, and the sink records each batch in the table in one commit
+  with its rows: a batch that is run again is recognised, and a lost checkpoint is refused.
+- ``batch`` writes all that is there, as one commit that records ``batch_id``. Which rows a batch
+  holds is the caller's to keep apart; that it is written once is the table's.
+
+Files are read strictly: see `lines` for NDJSON; other text formats fail at the first bad record.
+
+Source: Delta protocol, Transaction Identifiers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from lakelog.errors import InvalidInputError, TableExistsError
+from lakelog.spark.options import STORAGE
+from lakelog.spark.pipeline.lines import named, parsed, refuse_loose
+from lakelog.spark.pipeline.report import Status, StepReport
+from lakelog.spark.types import spark_schema
+from lakelog.table import Table, create
+
+if TYPE_CHECKING:
+    from lakelog.spark.pipeline.steps import Ingest, Target
+    from lakelog.telemetry import Progress
+
+STEP = "ingest"
+FILES = ("json", "csv", "xml", "parquet", "orc", "avro", "text")
+"""Formats of files, whose columns somebody has to say."""
+
+_RECORDS = ("csv", "xml")
+_HINTS = {
+    "batch": "mend the line, or move the file away, and run the step again",
+    # The batch is planned, with the names of its files.
+    "available_now": "mend the line, or leave the file there, empty, and run the step again",
+}
+
+
+def ingest(
+    spark: Any,
+    table: Table | None,
+    step: Ingest,
+    target: Target,
+    name: str,
+    progress: Progress | None = None,
+) -> StepReport:
+    """Write what the source has and the table has not.
+
+    Args:
+        spark: The session, with the data source registered.
+        table: The table; None creates it, of the columns of the source.
+        step: What is asked for.
+        target: Where the table is.
+        name: The pipeline.
+        progress: Is told ``("ingest", rows, None)``.
+
+    Raises:
+        CorruptionError: A line of NDJSON is not what the schema says: ``path``, ``line`` and
+            ``found`` tell which.
+        InvalidInputError: The source's columns are not the table's, or are not known.
+        StreamMismatchError: The checkpoint is not the one that wrote before.
+    """
+    app = f"{name}/{step.mode}"
+    if table is not None and step.batch_id is not None and _recorded(table, app) >= step.batch_id:
+        note = f"batch {step.batch_id} of {app} is in the table"
+        return StepReport(STEP, "already done", version=table.version(), notes=(note,))
+    frame = _frame(spark, table, step)
+    made = table or _created(frame, target)
+    before = made.version()
+    options = {"path": target.path, "txnAppId": app} | {
+        f"{STORAGE}{key}": value if isinstance(value, str) else json.dumps(value)
+        for key, value in target.storage_options.items()
+    }
+    with named(_HINTS[step.mode]):
+        if step.mode == "batch":
+            options["txnVersion"] = str(step.batch_id)
+            frame.write.format("lakelog").options(**options).mode("append").save()
+        else:
+            _stream(frame, options, str(step.checkpoint))
+    report = _report(made, before, app)
+    if table is None:
+        report = replace(report, notes=(f"created {made.path}", *report.notes))
+    if progress is not None:
+        progress(STEP, report.rows, None)
+    return report
+
+
+def _stream(frame: Any, options: Mapping[str, str], checkpoint: str) -> None:
+    query = (
+        frame.writeStream.format("lakelog")
+        .options(**options, checkpointLocation=checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def _frame(spark: Any, table: Table | None, step: Ingest) -> Any:
+    """The source's rows, with the table's columns."""
+    reader = spark.read if step.mode == "batch" else spark.readStream
+    form = step.format.lower()
+    options = dict(step.options)
+    schema = step.schema or _known_schema(table, step)
+    lines = form == "json" and not _is_on(options, "multiline")
+    if form == "json":
+        refuse_loose(options)
+    if lines:
+        reader = reader.format("text")
+    else:
+        reader = reader.format(step.format)
+        if form == "json" or form in _RECORDS:
+            options = _failfast(options)
+        if schema is not None:
+            reader = reader.schema(schema)
+    reader = reader.options(**options)
+    paths = list(step.path)
+    where = () if not paths else (paths if len(paths) > 1 else paths[0],)
+    frame = reader.load(*where)
+    if lines:
+        assert schema is not None, "the columns of files are known"
+        frame = parsed(frame, schema, options)
+    return frame.selectExpr(*step.select) if step.select else frame
+
+
+def _is_on(options: Mapping[str, str], name: str) -> bool:
+    return any(k.lower() == name and v.lower() == "true" for k, v in options.items())
+
+
+def _failfast(options: dict[str, str]) -> dict[str, str]:
+    """Options under which a record that cannot be read fails the job, and is not lost."""
+    given = {key.lower(): value for key, value in options.items()}
+    if given.get("mode", "FAILFAST").upper() != "FAILFAST":
+        raise InvalidInputError(
+            f"[ingest] option mode {given['mode']} makes nulls of what cannot be read, or drops it",
+            expected="FAILFAST",
+            found=given["mode"],
+            hint="leave it out",
+        )
+    # The header of a CSV file is compared with the schema, not passed over.
+    extra = {"enforceSchema": "false"} if "enforceschema" not in given else {}
+    return {**options, "mode": "FAILFAST", **extra}
+
+
+def _known_schema(table: Table | None, step: Ingest) -> str | None:
+    """The columns of a source that says none itself: the table's."""
+    form = step.format.lower()
+    if form not in FILES or (form == "text" and not step.schema):
+        return None
+    if form in {"parquet", "orc", "avro"} and step.mode == "batch":
+        return None
+    if table is None or step.select:
+        raise InvalidInputError(
+            "[ingest] the columns of the source are not known",
+            expected='schema, such as "id bigint, at timestamp"',
+            hint="say them; without select, and where the table is there, its own are taken",
+        )
+    struct = spark_schema(table.snapshot().schema)
+    return ", ".join(f"`{f.name.replace('`', '``')}` {f.dataType.simpleString()}" for f in struct)
+
+
+def _created(frame: Any, target: Target) -> Table:
+    try:
+        return create(
+            target.path,
+            frame.schema.json(),
+            target.partition_by,
+            configuration=dict(target.properties),
+            storage_options=dict(target.storage_options),
+            upkeep=False,
+        )
+    except TableExistsError:
+        from lakelog.table import open as open_table
+
+        return open_table(target.path, dict(target.storage_options), upkeep=False)
+
+
+def _recorded(table: Table, app: str) -> int:
+    """The application's last version that still counts; -1 where there is none."""
+    rows = table.snapshot().transactions().filter(appId=app).filter(~pl.col("expired")).collect()
+    return int(rows["txnVersion"][0]) if rows.height else -1
+
+
+def _report(table: Table, before: int, app: str) -> StepReport:
+    """What the commits since then, by this application, say of themselves."""
+    after = table.version()
+    rows = files = size = commits = 0
+    if after > before:
+        told = table.actions(before + 1, after)
+        mine = told.filter(actionType="txn", appId=app).select("version").collect()["version"]
+        infos = told.filter(
+            pl.col("actionType") == "commitInfo", pl.col("version").is_in(mine.implode())
+        )
+        for metrics in infos.select("operationMetrics").collect()["operationMetrics"].to_list():
+            kept = dict(metrics or {})
+            rows += int(kept.get("numOutputRows") or 0)
+            files += int(kept.get("numFiles") or 0)
+            size += int(kept.get("numOutputBytes") or 0)
+            commits += 1
+    status: Status = "done" if commits else "nothing to do"
+    return StepReport(STEP, status, rows=rows, files=files, bytes=size, version=after)

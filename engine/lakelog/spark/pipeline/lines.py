@@ -1,0 +1,128 @@
+"""NDJSON, strictly: a line is one JSON object of the schema, or the job fails and names it.
+
+Spark's own reader turns a text in a column of numbers into null, and a line that was cut short into
+a row of nulls, and says nothing; after two objects on a line it forgets the second. Here lines are
+read as texts, and parsed by Spark with what it could not read kept beside; such a line, one that
+holds anything but one value, and one that is no UTF-8 raise an error with file and text. Blank
+lines are passed over. A key that the schema lacks is not read, and one that the line lacks is null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import unquote
+
+import fsspec
+
+from lakelog.errors import CorruptionError, InvalidInputError, LakelogError
+
+CORRUPT = "_lakelog_corrupt"
+_MARK = "lakelog-bad-line "
+_SHOWN = 200
+_SEARCHED_BYTES = 256 << 20
+_LOOSE = "allow"
+_REFUSED = {"mode", "columnnameofcorruptrecord", "encoding", "charset", "wholetext"}
+
+
+def refuse_loose(options: Mapping[str, str]) -> None:
+    """Refuse options under which lines would be read that are no JSON, or lost in silence.
+
+    Raises:
+        InvalidInputError: ``found`` names the option.
+    """
+    for name, value in options.items():
+        lower = name.lower()
+        if lower == "mode" and value.upper() == "FAILFAST":
+            continue
+        if lower in _REFUSED or lower.startswith(_LOOSE):
+            raise InvalidInputError(
+                f"[ingest] option {name} is not taken: NDJSON is read strictly, as UTF-8",
+                expected="no option that makes rows of what is no JSON of the schema",
+                found=f"{name} = {value}",
+                hint="leave it out, or mend the files",
+            )
+
+
+def parsed(lines: Any, schema: str, options: Mapping[str, str]) -> Any:
+    """Lines as rows.
+
+    Args:
+        lines: A dataframe of the format ``text``, batch or stream: ``value``, and columns of
+            partition folders.
+        schema: Columns in Spark's DDL.
+        options: Options of Spark's JSON parser.
+
+    Returns:
+        A dataframe with the columns of the schema, then those of the folders.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
+
+    folders = [name for name in lines.columns if name != "value"]
+    line = F.col("value")
+    strict = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    row = F.from_json(line, f"{schema}, {CORRUPT} string", strict)
+    whole = F.json_array_length(F.concat(F.lit("["), line, F.lit("]"))) == 1
+    good = F.coalesce(whole & F.is_valid_utf8(line) & row[CORRUPT].isNull(), F.lit(False))
+    told = F.struct(
+        F.col("_metadata.file_path").alias("file"), line.substr(1, _SHOWN).alias("text")
+    )
+    error = F.raise_error(F.concat(F.lit(_MARK), F.to_json(told)))
+    rows = lines.where(F.trim(line) != "").select(
+        F.when(good, row).otherwise(error).alias("row"), *folders
+    )
+    columns = [name for name in rows.select("row.*").columns if name not in {CORRUPT, *folders}]
+    return rows.select(*(F.col("row")[name].alias(name) for name in columns), *folders)
+
+
+@contextmanager
+def named(hint: str) -> Iterator[None]:
+    """Make Spark's failure over a line an error that names its file, line and text.
+
+    Raises:
+        CorruptionError: A line is not what the schema says.
+    """
+    try:
+        yield
+    except LakelogError:
+        raise
+    except Exception as error:
+        found = _told(str(error))
+        if found is None:
+            raise
+        path, text = unquote(found["file"]), found.get("text", "")
+        raise CorruptionError(
+            "a line of the source is not one JSON object of the schema; nothing of its batch was "
+            "written",
+            path=path,
+            line=_line_number(path, text),
+            found=text,
+            hint=hint,
+        ) from None
+
+
+def _told(message: str) -> dict[str, str] | None:
+    begin = message.find(_MARK)
+    if begin < 0:
+        return None
+    try:
+        found, _ = json.JSONDecoder().raw_decode(message, begin + len(_MARK))
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "file" in found else None
+
+
+def _line_number(path: str, text: str) -> int | None:
+    """Where the line stands, 1-based, as far as this machine can read the file."""
+    wanted = text.encode()
+    with suppress(Exception), fsspec.open(path, "rb") as file:
+        searched = 0
+        for number, line in enumerate(file, 1):
+            if line.startswith(wanted):
+                return number
+            searched += len(line)
+            if searched > _SEARCHED_BYTES:
+                break
+    return None

@@ -1,0 +1,115 @@
+"""The files of a table's folder, listed by executors.
+
+The driver lists folders down to those of partitions; executors list what is below them. What stands
+directly in the folders above is listed on the driver.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog.storage import LogStore, open_store
+from lakelog.storage.base import FileEntry
+from lakelog.storage.bounded import unbounded
+from lakelog.storage.local import LocalStore
+
+LISTED_SCHEMA = "path string, size_bytes long, modified_ms long"
+_ARROW = pa.schema([("path", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())])
+_FOLDERS_A_TASK = 64
+_MOST_TASKS = 1_000
+
+
+@dataclass(frozen=True)
+class Lister:
+    """Lists folders; called by Spark with batches of their names.
+
+    Attributes:
+        location: Path or URL of the table; a local one is absolute.
+        storage_options: For the store.
+    """
+
+    location: str
+    storage_options: Mapping[str, Any] = field(repr=False)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Files, relative to the table. Memory: a batch of some thousand."""
+        store = open_store(self.location, dict(self.storage_options))
+        for batch in batches:
+            for folder in batch.column(0).to_pylist():
+                for entries in store.walk(folder):
+                    yield _batch(entries, f"{folder}/")
+
+
+def _batch(entries: Iterable[FileEntry], prefix: str) -> pa.RecordBatch:
+    # A name that is no text cannot stand in a log, and cannot be sent.
+    rows = [(prefix + e.name, e.size_bytes, e.modified_ms) for e in entries if _is_text(e.name)]
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, _ARROW, strict=True)]
+    return pa.record_batch(arrays, schema=_ARROW)
+
+
+def _is_text(name: str) -> bool:
+    return name.isascii() or not any("\ud800" <= c <= "\udfff" for c in name)
+
+
+def list_table(
+    spark: Any, store: LogStore, depth: int, log_folder: str, storage_options: Mapping[str, Any]
+) -> pl.DataFrame:
+    """Every file of a table's folder, but for those of its log.
+
+    Args:
+        spark: The session, to which lakelog was shipped.
+        store: The table's.
+        depth: How many levels of folders the driver lists: the number of partition columns.
+        log_folder: The folder of the log, which is left out.
+        storage_options: As `lakelog.open` took them.
+
+    Returns:
+        ``path`` (relative to the table), ``size_bytes``, ``modified_ms``: an inventory, as
+        `lakelog.table.Table.vacuum` takes it.
+
+    Raises:
+        UnavailableError: The store failed on the driver; on executors it is Spark's error.
+
+    Memory: on the driver, some 150 bytes a file.
+    """
+    own = unbounded(store)
+    leaves, above = _folders(own, depth, log_folder)
+    listed = [
+        pa.Table.from_batches([_batch(own.list_from(f), f"{f}/" if f else "")]) for f in above
+    ]
+    if leaves:
+        location = os.path.abspath(own.root) if isinstance(own, LocalStore) else own.root
+        frame = spark.createDataFrame(pa.table({"folder": pa.array(leaves, pa.string())}))
+        tasks = min(_MOST_TASKS, -(-len(leaves) // _FOLDERS_A_TASK))
+        found = frame.repartition(tasks).mapInArrow(
+            Lister(location, dict(storage_options)), LISTED_SCHEMA
+        )
+        listed.append(found.toArrow().cast(_ARROW))
+    return pl.DataFrame(pa.concat_tables(listed))
+
+
+def _folders(store: LogStore, depth: int, log_folder: str) -> tuple[list[str], list[str]]:
+    """Folders that executors list with all that is below, and those above them."""
+    above, level = [], [""]
+    for _ in range(max(1, depth)):
+        above += level
+        level = [
+            path
+            for folder in level
+            for name in store.list_folders(folder)
+            if (path := f"{folder}/{name}" if folder else name) != log_folder
+            and not _is_link(store, path)
+        ]
+    return level, above
+
+
+def _is_link(store: LogStore, folder: str) -> bool:
+    """Whether a local folder is a link, which may lead anywhere: such are never entered."""
+    return isinstance(store, LocalStore) and os.path.islink(f"{store.root}/{folder}")

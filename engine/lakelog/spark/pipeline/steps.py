@@ -1,0 +1,342 @@
+"""The steps of a pipeline, as plain data: what each may be told, checked once, when it is made.
+
+Sizes are bytes, or texts such as ``128MB``; lengths of time are milliseconds, a timedelta, or texts
+such as ``24 hours``. Steps own no work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+from lakelog.errors import InvalidInputError
+from lakelog.log.properties import to_duration_ms
+
+STEPS = ("ingest", "compact", "checkpoint", "cleanup", "vacuum")
+"""Steps in the order in which they run."""
+
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(value)
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (_text(value),)
+    if not isinstance(value, Sequence):
+        raise ValueError(value)  # noqa: TRY004 - a value that cannot be read, as all others
+    return tuple(_text(each) for each in value)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ValueError(value)
+    return MappingProxyType(dict(value))
+
+
+def _options(value: Any) -> Mapping[str, str]:
+    """Options as Spark takes them: texts."""
+    spelled = {}
+    for key, each in _mapping(value).items():
+        if not isinstance(each, str | bool | int | float):
+            raise ValueError(value)  # noqa: TRY004
+        spelled[key] = str(each).lower() if isinstance(each, bool) else str(each)
+    return MappingProxyType(spelled)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(value)  # noqa: TRY004
+    return value
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(value)
+    return value
+
+
+def _positive(value: Any) -> int:
+    if _count(value) < 1:
+        raise ValueError(value)
+    return int(value)
+
+
+def _counts(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ValueError(value)  # noqa: TRY004
+    return tuple(_count(each) for each in value)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        if match is None:
+            raise ValueError(value)
+        value = int(match[1]) * _UNITS[match[2].lower()]
+    return _positive(value)
+
+
+def _share(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError(value)
+    return float(value)
+
+
+def _mode(value: Any) -> str:
+    if value not in {"available_now", "batch"}:
+        raise ValueError(value)
+    return str(value)
+
+
+_KINDS = {
+    "text": (_text, "a text"),
+    "texts": (_texts, "a text, or a list of texts"),
+    "mapping": (_mapping, "names and values"),
+    "options": (_options, "names and plain values"),
+    "flag": (_flag, "true or false"),
+    "count": (_count, "a whole number from 0"),
+    "positive": (_positive, "a whole number from 1"),
+    "counts": (_counts, "a list of whole numbers from 0"),
+    "size": (_size, 'a number of bytes, or a text such as "128MB"'),
+    "share": (_share, "a number from 0 to 1"),
+    "duration": (to_duration_ms, 'milliseconds, or a text such as "24 hours"'),
+    "mode": (_mode, '"available_now" or "batch"'),
+}
+
+
+def _is(kind: str, default: Any = dataclasses.MISSING, *, secret: bool = False) -> Any:
+    """A field of a kind; without a default it has to be given, but for mappings."""
+    if kind in {"mapping", "options"}:
+        return field(default_factory=dict, metadata={"kind": kind}, repr=not secret)
+    return field(default=default, metadata={"kind": kind}, repr=not secret)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the sections of a pipeline have in common: each field is of its kind, or refused."""
+
+    section: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if value is None and each.default is None:
+                continue
+            read, expected = _KINDS[each.metadata["kind"]]
+            try:
+                settled = read(value)
+            except (ValueError, TypeError) as cause:
+                raise InvalidInputError(
+                    f"[{self.section}] {each.name} is malformed",
+                    expected=expected,
+                    found=None if not each.repr else repr(value),
+                ) from cause
+            object.__setattr__(self, each.name, settled)
+        self.check()
+
+    def check(self) -> None:
+        """Refuse what is well each by itself, and not together."""
+
+    @classmethod
+    def of(cls, given: Any) -> Self:
+        """From a section of a file.
+
+        Raises:
+            InvalidInputError: A key is unknown or missing, or a value is not of its kind.
+        """
+        if not isinstance(given, Mapping):
+            raise InvalidInputError(
+                f"{cls.section} is a section", expected=f"[{cls.section}]", found=repr(given)
+            )
+        known = {each.name: each for each in dataclasses.fields(cls)}
+        require_known(given, known, f"[{cls.section}]")
+        for name, each in known.items():
+            has_default = each.default is not dataclasses.MISSING
+            has_default |= each.default_factory is not dataclasses.MISSING
+            if not has_default and name not in given:
+                raise InvalidInputError(f"[{cls.section}] lacks a key", expected=name)
+        return cls(**given)
+
+
+def require_known(given: Mapping[str, Any], known: Mapping[str, Any], place: str) -> None:
+    """Refuse keys that are unknown.
+
+    Raises:
+        InvalidInputError: ``found`` is the key, ``hint`` the nearest one that is known.
+    """
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            raise InvalidInputError(
+                f"{place} has no key {key}",
+                expected=", ".join(known),
+                found=key,
+                hint=f"perhaps {near[0]} is meant" if near else "leave it out",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target(Settings):
+    """The table that a pipeline fills and looks after.
+
+    Attributes:
+        path: Path or URL.
+        storage_options: For the fsspec filesystem, as `lakelog.open` takes them.
+        create: Whether it is created, of the columns that are ingested, if it is not there.
+        partition_by: Partition columns of a table that is created, in order.
+        properties: Properties of a table that is created.
+    """
+
+    section: ClassVar[str] = "table"
+
+    path: str = _is("text")
+    storage_options: Mapping[str, Any] = _is("mapping", secret=True)
+    create: bool = _is("flag", default=False)
+    partition_by: tuple[str, ...] = _is("texts", ())
+    properties: Mapping[str, str] = _is("options")
+
+    def check(self) -> None:
+        """Refuse what only a table that is created can be told."""
+        if not self.create and (self.partition_by or self.properties):
+            raise InvalidInputError(
+                "[table] partition_by and properties are of a table that the pipeline creates",
+                expected="create = true",
+                hint="or leave them out: the table that is there has its own",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ingest(Settings):
+    """Rows from anything that Spark reads, each once.
+
+    Attributes:
+        format: Format of the source, as Spark names it: ``json`` (NDJSON), ``csv``, ``parquet``,
+            ``kafka``, ``delta``, ``lakelog``…
+        path: Path, or paths, of the source, where it has any.
+        schema: Columns of the source in Spark's DDL (``id bigint, at timestamp``); None takes the
+            table's own for files, and the source's for others.
+        options: Options of the source.
+        select: SQL expressions that make the table's columns of the source's.
+        mode: ``available_now`` takes what came since the last run, and needs `checkpoint`;
+            ``batch`` takes all that is there, and needs `batch_id`.
+        checkpoint: Folder in which Spark keeps how far the source was read.
+        batch_id: Number of the batch, higher than all before; one that the table holds is not
+            written again.
+    """
+
+    section: ClassVar[str] = "ingest"
+
+    format: str = _is("text")
+    path: tuple[str, ...] = _is("texts", ())
+    schema: str | None = _is("text", None)
+    options: Mapping[str, str] = _is("options")
+    select: tuple[str, ...] = _is("texts", ())
+    mode: str = _is("mode", "available_now")
+    checkpoint: str | None = _is("text", None)
+    batch_id: int | None = _is("count", None)
+
+    def check(self) -> None:
+        """Require what makes the mode write everything once."""
+        needed, other = (
+            ("checkpoint", "batch_id")
+            if self.mode == "available_now"
+            else ("batch_id", "checkpoint")
+        )
+        if getattr(self, needed) is None or getattr(self, other) is not None:
+            raise InvalidInputError(
+                f"[ingest] mode {self.mode} needs {needed}, and takes no {other}",
+                expected=needed,
+                hint="a checkpoint tells what was read before; a batch_id tells one batch from "
+                "another: without them rows would be written twice",
+            )
+        if self.mode == "available_now" and len(self.path) > 1:
+            raise InvalidInputError(
+                "[ingest] a stream reads one path",
+                found=", ".join(self.path),
+                hint="use a pattern such as raw/*/events, or a pipeline for each",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compact(Settings):
+    """Small files, and those with deleted rows, rewritten by partition to files of a size.
+
+    Attributes:
+        target_bytes: Size that is aimed at; None is the table's own (``delta.targetFileSize``),
+            else 128 MiB.
+        small_bytes: Files below this size are small; None is three quarters of the target.
+        deleted_share: Larger files are rewritten too, if more than this share of their rows is
+            deleted.
+        where: Only files that may hold rows for which this SQL condition is true.
+        cooldown: How long a file that cannot be read is left alone.
+        commit_bytes: Bytes of files that are rewritten for one commit, about.
+    """
+
+    section: ClassVar[str] = "compact"
+
+    target_bytes: int | None = _is("size", None)
+    small_bytes: int | None = _is("size", None)
+    deleted_share: float = _is("share", 0.05)
+    where: str | None = _is("text", None)
+    cooldown: int = _is("duration", 24 * 3_600_000)
+    commit_bytes: int = _is("size", 16 << 30)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(Settings):
+    """A checkpoint of the latest version, proved before anybody sees it.
+
+    Attributes:
+        layout: As `lakelog.table.Table.checkpoint` takes it.
+        executors_from: Executors write the parts from so many files of the table on; below, the
+            driver writes it alone, which is faster.
+    """
+
+    section: ClassVar[str] = "checkpoint"
+
+    layout: str = _is("text", "auto")
+    executors_from: int = _is("count", 2_000_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleanup(Settings):
+    """Log files that no promised version needs are deleted.
+
+    Attributes:
+        retention: How long versions can be read after they were replaced; None is what the table
+            says.
+        quarantine: Whether the files are moved aside in place of deleting them.
+    """
+
+    section: ClassVar[str] = "cleanup"
+
+    retention: int | None = _is("duration", None)
+    quarantine: bool = _is("flag", default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vacuum(Settings):
+    """Data files that no retained version needs are deleted; executors list the folders.
+
+    Attributes:
+        retention: How long removed files stay; None is what the table says.
+        keep_versions: Versions whose files stay, however old.
+        keep_history: Whether the files of every version that can be rebuilt stay.
+    """
+
+    section: ClassVar[str] = "vacuum"
+
+    retention: int | None = _is("duration", None)
+    keep_versions: tuple[int, ...] = _is("counts", ())
+    keep_history: bool = _is("flag", default=False)
