@@ -1,0 +1,160 @@
+"""Streams that are killed with SIGKILL, at any operation and at any time: every row once.
+
+Most deaths are of a stream without Spark (`stream_killer`), which costs milliseconds. Spark's own
+driver dies a few times, or as often as ``LAKELOG_ROUNDS`` says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog.storage.inject import WRITES
+from tests.faults.killers import started
+from tests.spark.spark_side import ids, new_table, orphans, rows
+
+KILLER = Path(__file__).with_name("stream_killer.py")
+ROUNDS = 30
+
+Run = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Runs one stream to its end, and gives its exit code; negative if a signal ended it."""
+    with started(KILLER) as run_order:
+        yield lambda **order: run_order(order)
+
+
+def seeded() -> random.Random:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    return random.Random(seed)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, Any]:
+    """A source with rows, an empty target, and no checkpoint yet."""
+    found = {name: str(tmp_path / name) for name in ("source", "target", "checkpoint")}
+    new_table(Path(found["target"]))
+    source = new_table(Path(found["source"]), partition_by=[])
+    for number in range(3):
+        source.append(pl.DataFrame(rows(number)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fault", "options"), [("kill_before", {}), ("kill_after", {"txnAppId": "app"})]
+)
+def test_a_stream_killed_at_any_write_of_its_sink_writes_every_row_once(
+    places: dict[str, Any], run: Run, fault: str, options: dict[str, str]
+) -> None:
+    source = lakelog.open(places["source"], upkeep=False)
+    order = {**places, "options": options, "files": 2, "fault": fault, "kinds": WRITES}
+    expected = 3
+    for nth in range(1, 20):
+        ended = run(**order, nth=nth)
+        assert ended in {0, -signal.SIGKILL}
+        source.append(pl.DataFrame(rows(expected)))
+        expected += 1
+        assert set(ids(places["target"])) <= set(range(expected))
+        if ended == 0:
+            break
+    assert ended == 0, "the stream never got through"
+    assert run(**places, options=options, files=5) == 0
+    assert ids(places["target"]) == list(range(expected))
+    orphans(places["target"])
+
+
+def test_a_stream_killed_at_any_time_writes_every_row_once(
+    places: dict[str, Any], run: Run
+) -> None:
+    rng = seeded()
+    source = lakelog.open(places["source"], upkeep=False)
+    expected, deaths = 3, 0
+    for _ in range(ROUNDS):
+        for _ in range(2):
+            source.append(pl.DataFrame(rows(expected)))
+            expected += 1
+        ended = run(**places, files=rng.choice([1, 2, 9]), after_s=0.02 + rng.random() * 0.15)
+        deaths += ended != 0
+        found = ids(places["target"])
+        assert len(set(found)) == len(found)
+        assert set(found) <= set(range(expected))
+    assert deaths
+    assert run(**places, files=9) == 0
+    assert ids(places["target"]) == list(range(expected))
+    orphans(places["target"])
+
+
+# --- Spark's own driver ------------------------------------------------------------------------
+
+DRIVER = Path(__file__).with_name("stream_driver.py")
+DRIVER_ROUNDS = int(os.environ.get("LAKELOG_ROUNDS", "3"))
+
+
+def drive(places: dict[str, Any], log: Path, **order: Any) -> subprocess.Popen[str]:
+    with log.open("a") as errors:
+        return subprocess.Popen(
+            [sys.executable, str(DRIVER), json.dumps({**places, **order})],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+        )
+
+
+@pytest.mark.timeout(120 * (DRIVER_ROUNDS + 1))
+def test_a_driver_of_spark_killed_at_any_time_writes_every_row_once(
+    places: dict[str, Any], tmp_path: Path
+) -> None:
+    rng = seeded()
+    log = tmp_path / "log"
+    source = lakelog.open(places["source"], upkeep=False)
+    expected, versions = 3, []
+    for number in range(DRIVER_ROUNDS):
+        for _ in range(12):
+            source.append(pl.DataFrame(rows(expected)))
+            expected += 1
+        with drive(places, log, files=1, ends=False) as driver:
+            assert driver.stdout is not None
+            jvm = int(driver.stdout.readline())
+            assert driver.stdout.readline() == "started\n", log.read_text()[-4000:]
+            target = lakelog.open(places["target"], upkeep=False)
+            before = target.version()
+            deadline = time.monotonic() + 60
+            # Sometimes in the midst of beginning, else once batches are on their way.
+            while number % 5 and target.version() == before and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(rng.random() * 3)
+            os.kill(jvm, signal.SIGKILL)
+            driver.kill()
+        versions.append(target.version())
+        found = ids(places["target"])
+        assert len(set(found)) == len(found), f"round {number}: a row is there twice"
+        assert set(found) <= set(range(expected))
+        print(f"round {number}: version {versions[-1]}, {len(found)} rows of {expected}")  # noqa: T201
+    with drive(places, log, files=20, ends=True) as driver:
+        driver.communicate(timeout=110)
+    assert driver.returncode == 0, log.read_text()[-4000:]
+    assert ids(places["target"]) == list(range(expected))
+    assert versions[-1] > 0, "some batch was committed before its driver died"
+    left = orphans(places["target"])
+    print(f"{len(left)} orphans")  # noqa: T201
