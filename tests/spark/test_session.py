@@ -208,5 +208,3 @@ def test_executors_that_lack_lakelog_are_sent_it(tmp_path: Path) -> None:
     assert all(".zip/lakelog/__init__.py" in file for file in files), files
     assert set(fields) == {str(len(contract.load("actions").fields))}
     assert answer["rows"] == [0, 1, 2]
-    assert (
-    )  # a table's beginning, and an add with its account for each append
