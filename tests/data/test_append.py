@@ -175,6 +175,13 @@ def test_columns_are_not_added_unless_it_is_asked_for(tmp_path: Path) -> None:
     assert commit_info(tmp_path, 3)["isBlindAppend"]
 
 
+def test_a_new_column_of_nulls_alone_is_not_added(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(ROWS.with_columns(y=pl.lit(None)), schema_mode="merge")
+    assert table.snapshot().schema.names == ("p", "id", "x")
+    assert rows_of(table).equals(ROWS)
+
+
 @pytest.mark.parametrize("mapped", [False, True])
 def test_fields_of_structs_are_added_too(tmp_path: Path, mapped: bool) -> None:
     schema = {"id": pl.Int64, "s": pl.Struct({"a": pl.Int64})}
@@ -208,8 +215,9 @@ def test_a_table_with_rules_is_refused_before_anything_is_written(tmp_path: Path
     assert data_files(tmp_path) == []
 
 
-def test_rows_of_a_mapped_table_are_read_back(tmp_path: Path) -> None:
-    table = made(tmp_path, **MAPPED)
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_rows_of_a_mapped_table_are_read_back(tmp_path: Path, mode: str) -> None:
+    table = made(tmp_path, **{"delta.columnMapping.mode": mode})
     table.append(ROWS)
     with table.transaction() as tx:
         schema = tx.snapshot.schema

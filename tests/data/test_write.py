@@ -241,6 +241,16 @@ def test_two_attempts_of_a_task_never_meet(tmp_path: Path) -> None:
     assert data_files(tmp_path) == kept["path"].to_list()
 
 
+def test_names_and_times_are_those_that_were_passed_in(tmp_path: Path) -> None:
+    table = table_at(tmp_path, by=())
+    plan = WritePlan.of(table.snapshot(), token="write")
+    with DataFileWriter(plan, new_id=lambda: "0123-4567-89ab-cdef", clock=lambda: 42) as writer:
+        writer.write(frame(1))
+        files = writer.finish()
+    assert files["path"].to_list() == ["part-00000-write-0123456789ab.c000.snappy.parquet"]
+    assert files["modificationTime"].to_list() == [42]
+
+
 def test_a_plan_is_small_and_travels(tmp_path: Path) -> None:
     plan = WritePlan.of(table_at(tmp_path).snapshot(), {"key": "secret"}, token="t")
     assert plan.stats.leaves

@@ -24,7 +24,7 @@ from lakelog.commit import changes, gates
 from lakelog.commit.features import is_active
 from lakelog.commit.runtime import Runtime
 from lakelog.commit.transaction import Transaction
-from lakelog.data.conform import Conform
+from lakelog.data.conform import Conform, Rows, to_table
 from lakelog.data.files import ReadPlan
 from lakelog.data.incoming import Incoming
 from lakelog.data.merge import merged_schema
@@ -273,10 +273,22 @@ class _Write:
         conform = Conform(plan.schema.fields)
         for batch in self._rows.batches:
             for piece in slices(batch):
-                table = conform.table(piece)
+                table = conform.table(self._without_void(piece, plan))
                 if where is not None:
                     require_all(table, where)
                 yield table
+
+    def _without_void(self, rows: Rows, plan: WritePlan) -> Rows:
+        """The rows without new columns that hold nulls only, and so have no type to be added
+        with.
+        """
+        if self._options.schema_mode is None:
+            return rows
+        table, known = to_table(rows), plan.schema
+        void = [
+            f.name for f in table.schema if pa.types.is_null(f.type) and known.field(f.name) is None
+        ]
+        return table.drop_columns(void) if void else table
 
     # --- the commit --------------------------------------------------------------------------
 

@@ -49,7 +49,8 @@ OPEN_FILES = 128
 REMOTE_OPEN_FILES = 16
 """The same on an object store, where each holds parts that are being sent."""
 
-_REMOTE_WORKERS = 8  # files that are finished at the same time: their requests wait, not the core
+# Files that are finished at the same time: they wait for the disk or for requests, not the core.
+_FINISHERS, _REMOTE_FINISHERS = 4, 8
 
 _ROW_GROUP_BYTES = 64 << 20  # of rows in memory; a quarter of it in the file, by custom
 _ROW_GROUP_ROWS = 1 << 20
@@ -99,7 +100,8 @@ class DataFileWriter:
         store: The table's store; None opens the plan's location.
         new_id: Gives a random identifier; None asks the operating system.
         clock: Milliseconds since the Unix epoch; None is the system's clock.
-        workers: How many files are written at the same time. A task of a cluster has one core.
+        workers: How many files are written at the same time while rows come. A task of a cluster
+            has one core.
         memory_bytes: Bytes of rows that wait in memory, at most.
         open_files: Files that are open while rows come, at most; beyond them rows wait on local
             disk. None is `OPEN_FILES`, or `REMOTE_OPEN_FILES`.
@@ -359,8 +361,8 @@ class DataFileWriter:
         """
         self._require_open()
         self._split()
-        workers = self._workers if self._is_local else max(self._workers, _REMOTE_WORKERS)
-        self._each(self._complete, self._partitions.values(), workers)
+        finishers = _FINISHERS if self._is_local else _REMOTE_FINISHERS
+        self._each(self._complete, self._partitions.values(), max(self._workers, finishers))
         self._over = True
         self._spill.close()
         files = _frame(sorted(self._done, key=lambda file: str(file["path"])))
