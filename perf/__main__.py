@@ -11,11 +11,14 @@ from perf import report
 from perf.answers import WrongAnswerError
 from perf.checkpoints.workloads import CHECKPOINT_WORKLOADS
 from perf.measure import FailedRunError, Result, measure
+from perf.spark.workloads import SPARK_WORKLOADS
 from perf.workloads import WORKLOADS
 from perf.writing import report as writing_report
 from perf.writing.measure import WriteResult
 from perf.writing.measure import measure as measure_writing
 from perf.writing.workloads import WRITE_WORKLOADS, WriteWorkload
+
+_EVERY = (*WORKLOADS, *WRITE_WORKLOADS, *CHECKPOINT_WORKLOADS, *SPARK_WORKLOADS)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     read: list[Result] = []
     written: list[WriteResult] = []
-    for workload in (*WORKLOADS, *WRITE_WORKLOADS, *CHECKPOINT_WORKLOADS):
+    for workload in _EVERY:
         if options.only and workload.name not in options.only:
             continue
         try:
@@ -61,7 +64,9 @@ def _parser() -> argparse.ArgumentParser:
         "Writing: lakelog beside deltalake committing the same actions. "
         "Tables are kept in LAKELOG_BENCH_DIR, else perf/.cache.",
     )
-    names = [w.name for w in (*WORKLOADS, *WRITE_WORKLOADS, *CHECKPOINT_WORKLOADS)]
+    names = [
+        w.name for w in (*WORKLOADS, *WRITE_WORKLOADS, *CHECKPOINT_WORKLOADS, *SPARK_WORKLOADS)
+    ]
     parser.add_argument("--only", action="append", choices=names, help="measure this one (repeat)")
     parser.add_argument("--runs", type=_positive, default=3, help="turns per contender (default 3)")
     parser.add_argument("--scale", type=float, default=1.0, help="size of the tables (default 1)")

@@ -14,6 +14,7 @@ from importlib import import_module
 from perf import answers, tables
 from perf.answers import Answer
 from perf.checkpoints.workloads import CHECKPOINT_WORKLOADS
+from perf.spark.workloads import SPARK_WORKLOADS
 from perf.worker import peak_memory_mb
 from perf.writing.base import Case, Job, fresh_copy
 from perf.writing.workloads import WRITE_WORKLOADS, WriteWorkload
@@ -38,7 +39,9 @@ def measure(contender: str, name: str, scale: float) -> dict[str, object]:
     Raises:
         WrongAnswerError: What was written is not what was to be written.
     """
-    workload = {w.name: w for w in (*WRITE_WORKLOADS, *CHECKPOINT_WORKLOADS)}[name]
+    workload = {w.name: w for w in (*WRITE_WORKLOADS, *CHECKPOINT_WORKLOADS, *SPARK_WORKLOADS)}[
+        name
+    ]
     case = load(contender, workload)
     made = workload.tables[contender]
     table = tables.ensure(made, scale) if made is not None else None

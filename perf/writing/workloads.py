@@ -114,7 +114,43 @@ class Limit:
         return f"{reached:,.2f} {self.unit}"
 
 
-Comparison = Ratio | Spread | Limit
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How many times as long as another one lakelog takes.
+
+    Attributes:
+        name: What is compared with, in words.
+        figure: What is compared.
+        ours: The contender of ours.
+        theirs: The other one.
+        promised: The most that it may be; None where nothing is promised.
+    """
+
+    name: str
+    figure: str
+    ours: str
+    theirs: str
+    promised: float | None = None
+
+    def reached(self, figures: Mapping[str, Mapping[str, float]]) -> float:
+        """The ratio, given the figures of each contender."""
+        return figures[self.ours][self.figure] / figures[self.theirs][self.figure]
+
+    def kept(self, reached: float) -> bool | None:
+        """Whether the promise is kept; None where none was made."""
+        return None if self.promised is None else reached <= self.promised
+
+    @property
+    def target(self) -> str:
+        """The promise as text."""
+        return "" if self.promised is None else f"<= {self.promised:g}x"
+
+    def told(self, reached: float) -> str:
+        """The ratio as text."""
+        return f"{reached:.2f}x"
+
+
+Comparison = Ratio | Spread | Limit | Times
 
 
 @dataclass(frozen=True, slots=True)
