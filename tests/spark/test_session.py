@@ -114,6 +114,8 @@ def test_the_archive_is_imported_as_it_is_with_its_contract(tmp_path: Path) -> N
         "print(lakelog.__file__)\n"
         "print(pyspark_lakelog.DefaultSource.name())\n"
         "print(json.dumps(contract.to_json(contract.load('actions'))))\n"
+        "from lakelog.spark.ship import ship\n"
+        "ship(lakelog)  # no session, but nothing is sent from a zip file\n"
     )
     # -S leaves out an editable installation's .pth file.
     packages = [path for path in sys.path if path.endswith("site-packages")]

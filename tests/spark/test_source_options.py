@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from typing import Any
 
@@ -24,6 +25,8 @@ def test_options_are_found_in_any_case_and_read() -> None:
     assert options.get("version") == 7
     assert options.get("columns") == ("path", "size")
     assert parsed().table == "rows"
+    assert parsed(path="t").path == os.path.abspath("t")
+    assert parsed(path="file:/t%20t").path == "file:/t%20t"
     assert parsed(columns='["a,b", "c"]').get("columns") == ("a,b", "c")
     assert parsed(timestamp="1970-01-02").get("timestamp") == 86_400_000
     assert parsed("stream", skipChangeCommits="TRUE").get("skipChangeCommits") is True

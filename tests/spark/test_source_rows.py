@@ -53,6 +53,7 @@ def test_rows_are_those_of_a_scan_at_any_version(spark: Any, table: str) -> None
     earlier = load(spark, table, version="1", columns="name,id")
     assert earlier.columns == ["name", "id"]
     assert frame_of(earlier).rows() == [("a", 0), (None, 10)]
+    assert load(spark, table, version="0").collect() == []
     millis = lakelog.open(table).snapshot(2).timestamp_ms
     assert frame_of(load(spark, table, timestamp=str(millis), columns="id"))["id"].len() == 4
 
@@ -131,7 +132,7 @@ def test_filters_of_one_query_are_none_of_the_next(spark: Any, table: str) -> No
 
 
 def test_tables_of_sql_are_read_at_their_latest_version(plain: Any, tmp_path: Path) -> None:
-    path = str(tmp_path / "it's")
+    path = str(tmp_path / "it's a 100%")
     made = lakelog.create(path, {"id": pl.Int64, "name": pl.String})
     made.append(pl.DataFrame({"id": [1], "name": ["a"]}))
     place = path.replace("'", "\\'")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -201,9 +202,16 @@ def parse_options(given: Mapping[str, str], use: Use | None = None) -> SourceOpt
             expected='.option("path", …), or .load(path)',
             hint="say where the table is; a table created by SQL must be created without columns",
         )
-    options = SourceOptions(_S3_OF_HADOOP.sub("s3://", path), values, storage)
+    options = SourceOptions(_located(path), values, storage)
     _check_together(options, use)
     return options
+
+
+def _located(path: str) -> str:
+    """A path as lakelog spells it, and from the root: tasks run in folders of their own."""
+    if "://" in path or "::" in path or path.startswith("file:"):
+        return _S3_OF_HADOOP.sub("s3://", path)
+    return os.path.abspath(path)
 
 
 def _known(key: str, use: Use | None) -> Option:

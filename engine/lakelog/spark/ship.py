@@ -7,6 +7,7 @@ zip file: executors have to have it installed, or be given an environment.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import importlib.util
 import marshal
@@ -20,7 +21,9 @@ from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
+from zipimport import zipimporter
 
+import lakelog
 from lakelog import contract
 from lakelog.version import __version__
 
@@ -33,12 +36,13 @@ def ship(spark: Any) -> None:
     """Send lakelog to the executors of a session, and to a Connect server's own Python.
 
     Once for a session; asking again costs nothing. Executors then run exactly this lakelog, also
-    where another one is installed there.
+    where another one is installed there. A driver that was itself given lakelog as a zip file
+    (``--py-files``) sends nothing: its executors were given it too.
 
     Args:
         spark: A session, classic or Connect, of any master.
     """
-    if spark in _shipped:
+    if spark in _shipped or isinstance(lakelog.__loader__, zipimporter):
         return
     archive = os.fspath(package_archive())
     if is_connect(spark):
@@ -65,7 +69,7 @@ def package_archive() -> Path:
     need not compile.
     """
     folder = Path(tempfile.mkdtemp(prefix="lakelog-ship-"))
-    weakref.finalize(package_archive, shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     digest = hashlib.sha256()
     with zipfile.ZipFile(
         folder / "lakelog.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1
