@@ -29,6 +29,7 @@ from lakelog.errors import (
 )
 from tests.data.test_write import data_files
 from tests.data.vector_writer import inline
+from tests.handmade import Handmade, add, field, metadata, protocol
 
 SCHEMA = {"p": pl.String, "id": pl.Int64, "x": pl.Float64}
 FEED = {"delta.enableChangeDataFeed": "true"}
@@ -196,6 +197,23 @@ def test_fields_of_structs_are_added_too(tmp_path: Path, mapped: bool) -> None:
         assert pl.DataFrame(peer).sort("id").equals(rows_of(table))
 
 
+def test_fields_inside_lists_and_maps_are_added_too(tmp_path: Path) -> None:
+    inner, wide = (
+        pl.Struct({"a": pl.Int64}),
+        pl.Struct({"a": pl.Int64, "b": pl.Map(pl.String, pl.Int64)}),
+    )
+    table = made(tmp_path, {"l": pl.List(inner), "m": pl.Map(pl.String, inner)}, ())
+    table.append(pl.DataFrame({"l": [[{"a": 1}]]}, schema={"l": pl.List(inner)}))
+    rows = pl.DataFrame(
+        {"l": [[{"a": 2, "b": {"k": 3}}]], "m": [{"q": {"a": 4, "b": None}}]},
+        schema={"l": pl.List(wide), "m": pl.Map(pl.String, wide)},
+    )
+    table.append(rows, schema_mode="merge")
+    found = table.snapshot().scan().collect()
+    assert found.filter(pl.col("m").is_not_null()).equals(rows)
+    assert found.height == 2
+
+
 def test_required_columns_are_never_null(tmp_path: Path) -> None:
     schema = Struct((Field("id", Primitive("long"), nullable=False), Field("x", Primitive("long"))))
     table = made(tmp_path, schema, ())
@@ -278,6 +296,20 @@ def test_a_predicate_over_partitions_removes_whole_files(tmp_path: Path, mapped:
     assert rows_of(table)["id"].to_list() == [2, 7, 8]
     assert table.overwrite(frame(("c", 9, None)), pl.col("p") == "c").num_removed_files == 0
     assert table.overwrite(ROWS, pl.lit(value=True)).num_removed_files == 4
+
+
+def test_a_partition_value_that_cannot_be_told_is_not_replaced_by_guess(tmp_path: Path) -> None:
+    made_by_hand = Handmade(tmp_path)
+    made_by_hand.commit(
+        0,
+        protocol(1, 2),
+        metadata(field("p"), field("id"), partitioned=["p"]),
+        add("a.parquet", 5, partitionValues={"p": "one"}),
+    )
+    rows = pl.DataFrame({"p": [None], "id": [1]}, schema={"p": pl.Int64, "id": pl.Int64})
+    with pytest.raises(UnsupportedFeatureError, match="cannot be told"):
+        made_by_hand.table.overwrite(rows, pl.col("p").is_null())
+    assert made_by_hand.table.overwrite(rows).num_removed_files == 1
 
 
 @pytest.mark.parametrize("mapped", [False, True])

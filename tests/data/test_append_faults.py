@@ -166,6 +166,22 @@ def test_files_are_deleted_only_once_the_log_was_read_again(away: bool) -> None:
     assert ("cannot be read again" in notes) == away
 
 
+class _Lying(StoreWrapper):
+    """Takes the commit, and says that it did not."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        super().put_if_absent(path, data)
+        raise UnavailableError("no room", path=path)
+
+
+def test_files_that_the_log_names_are_kept_whatever_the_store_said() -> None:
+    location = prepared()
+    with pytest.raises(UnavailableError, match="no room") as failed:
+        over(location, _Lying).append(NEW)
+    assert "the log names them" in str(failed.value.__notes__)
+    assert ids(location) == [1, 2, 3, 10]
+
+
 class _Interrupted(StoreWrapper):
     """Is interrupted at the commit: before it is written, or after."""
 

@@ -18,8 +18,14 @@ import pytest
 import lakelog
 from lakelog import Table
 from lakelog.contract import Field, Primitive, Struct
+from lakelog.data.conform import Conform
 from lakelog.data.write import DataFileWriter, WritePlan
-from lakelog.errors import InvalidInputError, UnavailableError, UnsupportedFeatureError
+from lakelog.errors import (
+    CorruptionError,
+    InvalidInputError,
+    UnavailableError,
+    UnsupportedFeatureError,
+)
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import Upload
 from lakelog.storage.inject import InjectingStore, Rule
@@ -281,6 +287,43 @@ def test_mapped_columns_stand_under_their_physical_names_with_their_ids(tmp_path
     assert commit(table, files).sort("id").equals(rows)
 
 
+def test_nested_columns_of_a_mapped_table_keep_their_rows_in_slices(tmp_path: Path) -> None:
+    inner = pl.Struct({"b": pl.Int64})
+    schema = pl.Schema(
+        {"id": pl.Int64, "m": pl.Map(pl.String, inner), "l": pl.List(inner), "s": inner}
+    )
+    table = table_at(tmp_path, schema, by=(), **{"delta.columnMapping.mode": "name"})
+    rows = pl.DataFrame(
+        {
+            "id": range(6),
+            "m": [{"k": {"b": 1}}, None, {}, {"z": None, "y": {"b": 2}}, {"x": {"b": None}}, {}],
+            "l": [None, [], [{"b": 1}], [None, {"b": 2}], [{"b": None}], None],
+            "s": [{"b": 1}, None, {"b": None}, {"b": 4}, {"b": 5}, None],
+        },
+        schema=schema,
+    )
+    # Arrow's own slices, in the very types of the files, so that nothing else copies them.
+    arrow = Conform(table.snapshot().schema.fields).table(rows)
+    with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
+        for start in (0, 1, 4):
+            writer.write(arrow.slice(start, {0: 1, 1: 3, 4: 2}[start]))
+        files = writer.finish()
+    assert commit(table, files).sort("id").equals(rows)
+
+
+def test_large_frames_are_taken_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakelog.data.write._SPLIT_ROWS", 64)
+    rows = frame(1000)
+    for name, given in (("polars", rows), ("arrow", rows.to_arrow())):
+        table = table_at(tmp_path / name)
+        with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
+            writer.write(given)
+            files = writer.finish()
+        assert commit(table, files).sort("id").equals(rows)
+
+
 def test_void_columns_are_left_out_of_files(tmp_path: Path) -> None:
     text = (
         '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}},'
@@ -365,6 +408,44 @@ def test_columns_that_a_table_is_clustered_by_always_have_statistics(
     table.append(pl.DataFrame({name: [1] for name in (*names, "last")}))
     stats = json.loads(table.snapshot().files().collect()["stats"].item())
     assert list(stats["minValues"]) == [*names[:32], "last"]
+
+
+def test_a_record_of_clustering_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    features = ["clustering", "domainMetadata"]
+    made = Handmade(tmp_path)
+    domain = {"domain": "delta.clustering", "configuration": "[", "removed": False}
+    made.commit(
+        0,
+        protocol(1, 7, writerFeatures=features),
+        metadata(field("a")),
+        {"domainMetadata": domain},
+    )
+    with pytest.raises(CorruptionError, match="clustered by"):
+        WritePlan.of(made.table.snapshot())
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        {"type": "array", "elementType": "variant", "containsNull": True},
+        {"type": "map", "keyType": "string", "valueType": "void", "valueContainsNull": True},
+        {"type": "struct", "fields": [field("v", "void")]},
+    ],
+)
+def test_types_that_cannot_be_written_are_refused_inside_others(
+    tmp_path: Path, type_: dict[str, Any]
+) -> None:
+    made = Handmade(tmp_path)
+    made.commit(0, protocol(1, 2), metadata(field("a"), field("odd", type_)))
+    with pytest.raises(UnsupportedFeatureError, match="'odd' holds a type"):
+        WritePlan.of(made.table.snapshot())
+
+
+def test_a_table_without_any_column_for_files_is_refused(tmp_path: Path) -> None:
+    made = Handmade(tmp_path)
+    made.commit(0, protocol(1, 2), metadata(field("v", "void")))
+    with pytest.raises(InvalidInputError, match="no column"):
+        DataFileWriter(WritePlan.of(made.table.snapshot()))
 
 
 def test_index_tables_are_refused(tmp_path: Path) -> None:
