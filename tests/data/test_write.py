@@ -289,9 +289,12 @@ def test_mapped_columns_stand_under_their_physical_names_with_their_ids(tmp_path
 
 def test_nested_columns_of_a_mapped_table_keep_their_rows_in_slices(tmp_path: Path) -> None:
     inner = pl.Struct({"b": pl.Int64})
-    schema = pl.Schema(
-        {"id": pl.Int64, "m": pl.Map(pl.String, inner), "l": pl.List(inner), "s": inner}
-    )
+    schema: dict[str, pl.DataType] = {
+        "id": pl.Int64(),
+        "m": pl.Map(pl.String, inner),
+        "l": pl.List(inner),
+        "s": inner,
+    }
     table = table_at(tmp_path, schema, by=(), **{"delta.columnMapping.mode": "name"})
     rows = pl.DataFrame(
         {
