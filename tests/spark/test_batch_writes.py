@@ -153,6 +153,7 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(tmp_path: Path) ->
     good = StructType().add("id", LongType()).add("day", StringType())
     assert "no column 'more'" in str(refusal(StructType(list(good)).add("more", LongType())))
     assert "another type" in str(refusal(StructType().add("id", StringType())))
+    assert "go together" in str(refusal(good, txnAppId="job"))
     assert "is to append" in str(refusal(good, replaceWhere="id = 1"))
     assert "codec" in str(refusal(good, compression="none such"))
     new_table(tmp_path / "c", configuration={"delta.enableChangeDataFeed": "true"})

@@ -107,6 +107,12 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
+        if ("txnAppId" in options.values) != ("txnVersion" in options.values):
+            raise InvalidInputError(
+                "options txnAppId and txnVersion go together",
+                path=options.path,
+                hint="number the writes of the application, and give each write its number",
+            )
         snapshot = open_table(options).snapshot()
         self.options = options
         self.overwrite = overwrite

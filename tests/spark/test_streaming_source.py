@@ -1,0 +1,118 @@
+"""The stream reader as Spark calls it, without Spark."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+)
+from pyspark.sql.types import LongType, StringType, StructType
+
+import lakelog
+from lakelog import InvalidInputError, StreamMismatchError, VersionNotFoundError
+from lakelog.spark.options import parse_options
+from lakelog.spark.stream_source import StreamReader, stream_reader
+from lakelog.spark.types import arrow_schema
+from tests.spark.spark_side import SCHEMA, new_table, rows
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    """A table of three commits of a row each, after the first."""
+    table = new_table(tmp_path / "t")
+    for number in range(3):
+        table.append(pl.DataFrame(rows(number)))
+    return tmp_path / "t"
+
+
+def reader(where: Path, schema: StructType = SCHEMA, **options: Any) -> StreamReader:
+    given = {"path": str(where), **{name: str(value) for name, value in options.items()}}
+    return stream_reader(parse_options(given, "stream"), schema, 2)
+
+
+def batch(made: StreamReader, start: Any, end: Any) -> list[tuple[Any, ...]]:
+    """Rows of one batch, read by a reader of the tasks' own."""
+    shares = pickle.loads(cloudpickle.dumps(made.partitions(start, end)))
+    task = pickle.loads(cloudpickle.dumps(made))
+    batches = [found for share in shares for found in task.read(share)]
+    assert all(found.schema.equals(task._arrow) for found in batches)
+    return [tuple(row.values()) for found in batches for row in found.to_pylist()]
+
+
+def ids(made: StreamReader, limit: Any = None) -> list[list[int]]:
+    found, start = [], made.initialOffset()
+    while True:
+        end = made.latestOffset(start, limit or made.getDefaultReadLimit())
+        if end == start:
+            return found
+        found.append(sorted(row[0] for row in batch(made, start, end)))
+        start = end
+
+
+def test_options_say_where_a_stream_begins_and_how_much_a_batch_takes(where: Path) -> None:
+    assert ids(reader(where)) == [[0, 1, 2]]
+    assert ids(reader(where, startingVersion=2)) == [[1, 2]]
+    assert ids(reader(where, startingVersion=" Latest ")) == []
+    assert ids(reader(where, startingTimestamp="2020-01-01")) == [[0, 1, 2]]
+    assert ids(reader(where, startingTimestamp="2999-01-01")) == []
+    assert ids(reader(where, maxFilesPerTrigger=2)) == [[0, 1], [2]]
+    assert ids(reader(where, maxBytesPerTrigger=1)) == [[0], [1], [2]]
+    assert ids(reader(where, maxFilesPerTrigger=2, maxBytesPerTrigger=1)) == [[0], [1], [2]]
+    assert ids(reader(where, maxFilesPerTrigger=1), ReadAllAvailable()) == [[0, 1, 2]]
+    assert reader(where).getDefaultReadLimit() == ReadMaxFiles(1000)
+    assert reader(where, maxBytesPerTrigger="1k").getDefaultReadLimit() == ReadMaxBytes(1024)
+    with pytest.raises(InvalidInputError, match="startingVersion is malformed"):
+        reader(where, startingVersion="first").initialOffset()
+    with pytest.raises(VersionNotFoundError):
+        reader(where, startingVersion=9).initialOffset()
+    with pytest.raises(InvalidInputError, match="another kind"):
+        ids(reader(where), ReadMaxRows(1))
+
+
+def test_what_is_committed_after_the_start_is_left_for_another_run(where: Path) -> None:
+    made = reader(where)
+    made.prepareForTriggerAvailableNow()
+    lakelog.open(where).append(pl.DataFrame(rows(3)))
+    start = made.initialOffset()
+    # The stream begins with a version that is later than the last one of this run.
+    assert made.latestOffset(start, ReadAllAvailable()) == start
+    earlier = reader(where, startingVersion=0)
+    earlier._last = 3
+    assert ids(earlier) == [[0, 1, 2]]
+    assert ids(reader(where)) == [[0, 1, 2, 3]]
+
+
+def test_a_task_is_told_its_share_and_no_more(where: Path) -> None:
+    made = reader(where, **{"storage.key": "secret"})
+    made.initialOffset()
+    assert vars(pickle.loads(cloudpickle.dumps(made))) == {"_arrow": arrow_schema(SCHEMA)}
+
+
+def test_columns_and_schemas_of_the_users_are_kept_to(where: Path) -> None:
+    day = StructType().add("day", StringType())
+    made = reader(where, day)
+    start = made.initialOffset()
+    end = made.latestOffset(start, ReadAllAvailable())
+    assert sorted(batch(made, start, end)) == [("d0",), ("d0",), ("d1",)]
+    assert batch(made, end, end) == []
+    for schema in (StructType().add("id", StringType()), StructType().add("none", LongType())):
+        with pytest.raises(InvalidInputError, match="column"):
+            reader(where, schema).partitions(start, end)
+
+
+def test_errors_say_what_to_do(where: Path) -> None:
+    made = reader(where, startingVersion=4)
+    start = made.initialOffset()
+    lakelog.open(where).overwrite(pl.DataFrame(rows(7)))
+    with pytest.raises(StreamMismatchError, match="skipChangeCommits"):
+        made.latestOffset(start, ReadAllAvailable())
+    assert ids(reader(where, startingVersion=4, skipChangeCommits="true")) == [[]]
