@@ -15,7 +15,7 @@ import lakelog.spark
 from lakelog import contract
 from lakelog.errors import MissingDependencyError
 from lakelog.spark import java
-from lakelog.spark.session import active_session, parallelism
+from lakelog.spark.session import _start, active_session, parallelism
 from lakelog.spark.ship import package_archive, ship
 
 FULL = "java.base@21.0.1\njdk.incubator.vector@21.0.1\n"
@@ -103,6 +103,65 @@ def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(MissingDependencyError, match="PySpark is not installed"):
         lakelog.spark.session()
+
+
+class Builder:
+    """Takes note of what a session is asked to be."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, str] = {}
+
+    def appName(self, name: str) -> Builder:  # noqa: N802 - Spark's
+        self.asked["name"] = name
+        return self
+
+    def master(self, url: str) -> Builder:
+        self.asked["master"] = url
+        return self
+
+    def config(self, map: dict[str, str]) -> Builder:  # noqa: A002 - Spark's
+        self.asked |= map
+        return self
+
+    def getOrCreate(self) -> dict[str, str]:  # noqa: N802 - Spark's
+        return self.asked
+
+
+@pytest.mark.parametrize(
+    ("server", "master", "starts_java", "on_one_machine"),
+    [
+        (None, "local[*]", True, True),
+        (None, "spark://host:7077", True, False),
+        ("local[2]", None, True, False),
+        ("sc://host", None, False, False),
+    ],
+)
+def test_a_session_is_started_where_the_environment_says(
+    server: str | None,
+    master: str | None,
+    starts_java: bool,
+    on_one_machine: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Session:
+        builder = Builder()
+
+    started = []
+    monkeypatch.setattr("pyspark.sql.SparkSession", Session)
+    module = sys.modules["lakelog.spark.session"]  # the name is the function's
+    monkeypatch.setattr(module, "prepare_java", lambda: started.append(1))
+    monkeypatch.setenv("PYSPARK_PYTHON", "python")
+    if server is None:
+        monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    else:
+        monkeypatch.setenv("SPARK_REMOTE", server)
+    mine = {"spark.sql.session.timeZone": "Asia/Tokyo"}
+    asked = _start("mine", master or "local[*]", mine)
+    assert asked.get("master") == master
+    assert bool(started) == starts_java
+    assert ("spark.driver.host" in asked) == on_one_machine
+    assert asked["spark.sql.session.timeZone"] == "Asia/Tokyo"
+    assert asked["spark.sql.parquet.outputTimestampType"] == "TIMESTAMP_MICROS"
 
 
 def test_the_archive_is_imported_as_it_is_with_its_contract(tmp_path: Path) -> None:

@@ -106,11 +106,15 @@ def _start(name: str, master: str, config: Mapping[str, str]) -> Any:
 
     settings = dict(EVERYWHERE)
     builder = SparkSession.builder.appName(name)
-    if not is_remote():
-        prepare_java()
+    place = os.environ.get("SPARK_REMOTE")
+    if place is None and not is_remote():
+        place = master
         builder = builder.master(master)
         if master.startswith("local"):
             settings |= ON_ONE_MACHINE
+    if place is not None and not place.startswith("sc://"):  # a JVM is started by this process
+        prepare_java()
+        if place.startswith("local"):
             # Tasks run beside this process, and may as well run on its Python.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return builder.config(map=settings | dict(config)).getOrCreate()
