@@ -83,6 +83,6 @@ def find_bins(
 
 def first_bins(bins: pl.DataFrame, commit_bytes: int) -> pl.DataFrame:
     """The bins of the next commit: as many as hold about so many bytes, and one at least."""
-    begin = pl.col("size").fill_null(0).cum_sum() - pl.col("size").fill_null(0)
-    first = begin.first().over(BIN)
-    return bins.filter(first < commit_bytes)
+    sizes = bins["size"].fill_null(0)
+    begin = bins.select(BIN, begin=sizes.cum_sum() - sizes)
+    return bins.filter(begin.select(pl.col("begin").first().over(BIN) < commit_bytes).to_series())

@@ -143,6 +143,7 @@ class Pipeline:
             What each step did.
 
         Raises:
+            MissingDependencyError: PySpark, or a Java that it can run on, is not installed.
             InvalidInputError: `only` names a step that the pipeline lacks, or the source does not
                 fit the table.
             StreamMismatchError: The ingest's checkpoint is not the one that wrote before.
@@ -151,9 +152,28 @@ class Pipeline:
             ConflictError, UnavailableError, UnsupportedError: As the step's own work; the notes of
                 the error tell of the steps before.
         """
-        from lakelog.spark.pipeline.run import run
+        from lakelog.spark.session import active_session
+
+        if spark is None:
+            spark = active_session() or self.session()
+        from lakelog.spark.pipeline.run import run  # not before PySpark is known to be there
 
         return run(self, spark, self.steps if only is None else tuple(only), progress, clock)
+
+    def session(self, config: Mapping[str, str] | None = None) -> Any:
+        """The session that is there, or a new one with the pipeline's settings.
+
+        Args:
+            config: Settings below the pipeline's own.
+
+        Raises:
+            MissingDependencyError: As `lakelog.spark.session`.
+        """
+        from lakelog.spark.session import session
+
+        settings = dict(config or {}) | dict(self.spark)
+        master = settings.pop("master", "local[*]")
+        return session(self.name, master=master, config=settings)
 
 
 def _described(given: Mapping[str, Any]) -> Pipeline:

@@ -13,7 +13,7 @@ from lakelog.spark.pipeline.compact import compact
 from lakelog.spark.pipeline.ingest import ingest
 from lakelog.spark.pipeline.report import PipelineReport, StepReport
 from lakelog.spark.pipeline.upkeep import checkpoint, cleanup, vacuum
-from lakelog.spark.session import active_session, register, session
+from lakelog.spark.session import register
 from lakelog.table import Table
 from lakelog.table import open as open_table
 
@@ -35,12 +35,6 @@ def run(
             raise InvalidInputError(
                 "the pipeline has no such step", expected=", ".join(pipeline.steps), found=step
             )
-    if spark is None:
-        spark = active_session()
-    if spark is None:
-        settings = dict(pipeline.spark)
-        master = settings.pop("master", "local[*]")
-        spark = session(pipeline.name, master=master, config=settings)
     register(spark)
     done: list[StepReport] = []
     for step in pipeline.steps:

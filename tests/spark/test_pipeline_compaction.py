@@ -1,0 +1,296 @@
+"""Compaction changes no row, whatever happens meanwhile; a file that cannot be read stops nothing.
+
+Spark's part is played by `tests.spark.pipeline_side`; `test_pipeline` has Spark's own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import lakelog
+from lakelog import (
+    CommitOutcomeUnknown,
+    ConflictError,
+    Table,
+    UnavailableError,
+    UnsupportedFeatureError,
+)
+from lakelog.data.read import read_files
+from lakelog.spark.pipeline import compact as module
+from lakelog.spark.pipeline.tags import SKIP
+from lakelog.storage.inject import InjectingStore, Rule
+from tests.spark.pipeline_side import (
+    DAY_MS,
+    Clock,
+    Side,
+    contents,
+    live,
+    on_disk,
+    run_compact,
+    small_files,
+    some_rows,
+)
+
+
+def skips(table: Table) -> dict[str, Mapping[str, Any]]:
+    files = lakelog.open(table.path).snapshot().files().collect()
+    tags = dict(zip(files["path"], files["tags"].to_list(), strict=True))
+    return {p: orjson.loads(t[SKIP]) for p, t in tags.items() if t and SKIP in t}
+
+
+def break_file(table: Table, path: str) -> bytes:
+    file = Path(table.path, path)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    return whole
+
+
+# --- rows --------------------------------------------------------------------------------------
+
+
+def test_rows_are_the_same_and_a_second_run_changes_nothing(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)  # noqa: T201 - shown if the test fails
+    chance = random.Random(seed)
+    for number in range(4):
+        days = ["a", "b/ c=%", "", None][: chance.randint(1, 4)]
+        batches = [
+            some_rows(*chance.choices(range(100), k=chance.randint(1, 20)), day=chance.choice(days))
+            for _ in range(chance.randint(2, 8))
+        ]
+        mode = chance.choice(["none", "name"])
+        table = small_files(
+            tmp_path / str(number),
+            batches,
+            partition_by=chance.choice([(), ("day",)]),
+            configuration={} if mode == "none" else {"delta.columnMapping.mode": mode},
+        )
+        before, files = contents(table), live(table)
+        target = chance.choice([1_500, 4_000, 1 << 20])
+        report = run_compact(table, target_bytes=target, commit_bytes=chance.choice([1, 1 << 30]))
+        assert_frame_equal(contents(table), before)
+        assert len(live(table)) <= len(files)
+        assert report.removed - report.files == len(files) - len(live(table))
+        again = run_compact(table, target_bytes=target)
+        assert (again.status, again.version) == ("nothing to do", report.version)
+
+
+def test_the_commit_says_what_optimize_says(tmp_path: Path) -> None:
+    table = small_files(tmp_path / "t", [some_rows(n) for n in range(3)])
+    report = run_compact(table)
+    assert (report.status, report.rows, report.files, report.removed) == ("done", 3, 1, 3)
+    told = table.history(limit=1).row(0, named=True)
+    assert told["operation"] == "OPTIMIZE"
+    assert told["operationParameters"]["predicate"] == "[]"
+    metrics = told["operationMetrics"]
+    assert (metrics["numRemovedFiles"], metrics["numAddedFiles"]) == ("3", "1")
+    assert metrics["maxFileSize"] == metrics["numAddedBytes"] == str(report.bytes)
+    actions = table.actions(end=report.version).filter(version=report.version).collect()
+    changes = actions.filter(pl.col("actionType").is_in(["add", "remove"]))["dataChange"]
+    assert not changes.any()
+
+
+def test_only_files_that_may_hold_rows_of_the_condition_are_taken(tmp_path: Path) -> None:
+    batches = [some_rows(n, day="ab"[n % 2]) for n in range(4)]
+    table = small_files(tmp_path / "t", batches)
+    assert run_compact(table, where="day = 'b'").removed == 2
+    assert len(live(table)) == 3
+
+
+def test_an_append_only_table_with_changes_kept_is_compacted(tmp_path: Path) -> None:
+    table = small_files(
+        tmp_path / "t",
+        [some_rows(1), some_rows(2)],
+        configuration={"delta.appendOnly": "true", "delta.enableChangeDataFeed": "true"},
+    )
+    assert run_compact(table).removed == 2
+    assert not table.actions().filter(actionType="cdc").collect().height
+
+
+def test_a_table_that_tracks_its_rows_is_refused(tmp_path: Path) -> None:
+    table = small_files(
+        tmp_path / "t",
+        [some_rows(1), some_rows(2)],
+        configuration={"delta.enableRowTracking": "true"},
+    )
+    with pytest.raises(UnsupportedFeatureError, match="tracks its rows"):
+        run_compact(table)
+
+
+def test_an_indextables_table_is_refused(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, format="indextables")
+    with pytest.raises(UnsupportedFeatureError, match="Parquet"):
+        run_compact(table)
+
+
+# --- files that cannot be read -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("harm", ["cut short", "gone"])
+def test_an_unreadable_file_is_skipped_for_its_cooldown_then_tried_again(
+    tmp_path: Path, harm: str
+) -> None:
+    clock = Clock()
+    table = small_files(tmp_path / "t", [some_rows(n) for n in range(4)], clock=clock)
+    bad = live(table)[1]
+    whole = break_file(table, bad)
+    if harm == "gone":
+        Path(table.path, bad).unlink()
+    before = on_disk(table)
+    report = run_compact(table)
+    assert (report.status, report.rows, report.removed, report.skips) == ("done", 3, 3, 1)
+    assert bad in report.notes[0]
+    assert bad in live(table)
+    assert len(live(table)) == 2
+    new = set(live(table)) - before - {bad}
+    assert on_disk(table) - before == new, "nothing is left of the attempt"
+    record = skips(table)[bad]
+    assert (record["count"], record["retryAfter"]) == (1, clock.now_ms + DAY_MS)
+
+    clock.now_ms += DAY_MS - 1
+    side = Side()
+    assert run_compact(table, side).status == "nothing to do"
+    assert side.jobs == [], "it is left alone"
+
+    clock.now_ms += 1
+    again = run_compact(table, cooldown="2 hours")
+    assert (again.skips, again.removed, skips(table)[bad]["count"]) == (1, 0, 2)
+
+    Path(table.path, bad).write_bytes(whole)
+    clock.now_ms += 2 * DAY_MS // 24
+    mended = run_compact(table)
+    assert (mended.removed, mended.skips, len(live(table))) == (2, 0, 1)
+    assert contents(table)["id"].to_list() == [0, 1, 2, 3]
+    assert skips(table) == {}
+
+
+def test_a_bin_of_nothing_but_unreadable_files_is_skipped_whole(tmp_path: Path) -> None:
+    table = small_files(tmp_path / "t", [some_rows(1), some_rows(2)])
+    for path in live(table):
+        break_file(table, path)
+    report = run_compact(table)
+    assert (report.skips, report.removed, len(skips(table))) == (2, 0, 2)
+    assert run_compact(table).status == "nothing to do"
+
+
+def test_a_file_whose_store_fails_is_passed_over_without_a_cooldown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = small_files(tmp_path / "t", [some_rows(n) for n in range(3)])
+    bad = live(table)[0]
+    real = read_files
+
+    def failing(plan: Any, files: pl.DataFrame, **more: Any) -> Any:
+        if bad in files["path"].to_list():
+            raise UnavailableError("not now", path=bad)
+        return real(plan, files, **more)
+
+    monkeypatch.setattr("lakelog.spark.pipeline.rewrite.read_files", failing)
+    report = run_compact(table)
+    assert (report.removed, report.skips, skips(table)) == (2, 1, {})
+    with pytest.raises(UnavailableError, match="no file"):
+        run_compact(table)
+    monkeypatch.undo()
+    assert run_compact(table).removed == 2
+
+
+# --- others at work ----------------------------------------------------------------------------
+
+
+def test_a_file_that_another_commit_removes_is_not_brought_back(tmp_path: Path) -> None:
+    batches = [some_rows(n, day="ab"[n % 2]) for n in range(6)]
+    table = small_files(tmp_path / "t", batches)
+    before = on_disk(table)
+    meddled: list[str] = []
+
+    def meddle() -> None:
+        if not meddled:
+            meddled.append(next(p for p in live(table) if p.startswith("day=a")))
+            with lakelog.open(table.path).transaction() as tx:
+                tx.remove(path=meddled[0], partitionValues={"day": "a"})
+
+    side = Side(meddle)
+    report = run_compact(table, side)
+    assert side.jobs == [2, 1], "the bin that lost a file is planned again, the other committed"
+    assert (report.status, report.removed) == ("done", 5)
+    assert contents(table).height == 5
+    assert on_disk(table) - before == set(live(table)), "what was written for nothing is deleted"
+
+
+def test_a_column_added_meanwhile_is_planned_anew(tmp_path: Path) -> None:
+    table = small_files(tmp_path / "t", [some_rows(1), some_rows(2)])
+    wider = some_rows(3).with_columns(more=pl.lit(1, pl.Int64))
+    once = iter([1])
+
+    def meddle() -> None:
+        for _ in once:
+            lakelog.open(table.path).append(wider, schema_mode="merge")
+
+    assert run_compact(table, Side(meddle)).removed == 3
+    assert contents(table)["more"].to_list() == [None, None, 1]
+
+
+def test_others_who_never_stop_leave_it_incomplete(tmp_path: Path) -> None:
+    table = small_files(tmp_path / "t", [some_rows(n) for n in range(8)])
+
+    def meddle() -> None:
+        paths = live(table)
+        with lakelog.open(table.path).transaction() as tx:
+            tx.remove(path=paths[0], partitionValues={"day": "a"})
+
+    report = run_compact(table, Side(meddle))
+    assert (report.status, report.removed) == ("incomplete", 0)
+    assert contents(table).height == 3
+    assert on_disk(table) >= set(live(table))
+
+
+# --- interrupted -------------------------------------------------------------------------------
+
+
+def test_a_run_killed_between_commits_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [some_rows(n, day="abc"[n % 3]) for n in range(9)]
+    table = small_files(tmp_path / "t", batches)
+    before = contents(table)
+    real, done = module._commit, list[int]()
+
+    def killed(*args: Any) -> None:
+        if done:
+            raise KeyboardInterrupt
+        real(*args)
+        done.append(1)
+
+    monkeypatch.setattr(module, "_commit", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run_compact(table, commit_bytes=1)
+    assert_frame_equal(contents(table), before)
+    assert len(live(table)) == 7
+    monkeypatch.undo()
+    assert run_compact(table).removed == 6
+    assert_frame_equal(contents(table), before)
+
+
+@pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "late"])
+def test_a_commit_that_fails_loses_no_row_and_no_file(tmp_path: Path, fault: str) -> None:
+    table = small_files(tmp_path / "t", [some_rows(n) for n in range(3)])
+    before = contents(table)
+    rule = Rule(fault, "put_if_absent")  # type: ignore[arg-type]
+    store = InjectingStore(table.log.store, [rule])
+    faulty = Table(replace(table.log, store=store))
+    with suppress(UnavailableError, CommitOutcomeUnknown, ConflictError):
+        run_compact(faulty)
+    assert_frame_equal(contents(table), before)
+    run_compact(table)
+    assert_frame_equal(contents(table), before)
+    assert len(live(table)) == 1
