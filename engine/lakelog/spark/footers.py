@@ -29,6 +29,7 @@ from lakelog.errors import (
 )
 from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, Checkpoint
 from lakelog.formats.delta.checkpoint_schema import PARTITIONS_PARSED, spark_schema
+from lakelog.formats.delta.footers import require_sound_chunks
 from lakelog.formats.delta.parquet import child_type, find_rows
 from lakelog.formats.indextables.flattened_writer import FOOTER_KEY
 from lakelog.formats.ndjson import Blob, decode_lines
@@ -170,9 +171,13 @@ def _open_all(
         try:
             with store.open(path, sizes.get(path)) as source:
                 file = pq.ParquetFile(source)
+                footer = file.metadata
+                require_sound_chunks(
+                    footer, range(footer.num_row_groups), range(footer.num_columns)
+                )
                 if path in beside:
                     _refuse_other_actions(file, path)
-                return _File(path, source.seek(0, os.SEEK_END), file.schema_arrow, file.metadata)
+                return _File(path, source.seek(0, os.SEEK_END), file.schema_arrow, footer)
         except NotFoundError as cause:
             raise MalformedLogError(
                 "a file of the checkpoint is gone",
@@ -394,4 +399,7 @@ def _look_alike(files: Sequence[_File]) -> bool:
 
 
 def _bounds(chunk: pq.ColumnChunkMetaData) -> str:
-    return str(chunk.statistics.to_dict()) if chunk.statistics is not None else ""
+    found = chunk.statistics
+    if found is None or not found.has_min_max:
+        return ""
+    return repr((found.min_raw, found.max_raw, found.null_count))
