@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 import lakelog
-from lakelog.cli import options, retention, upkeep
+from lakelog.cli import options, retention, spark, upkeep
 from lakelog.cli.guard import GuardedGroup, run
 from lakelog.cli.options import Target, as_output, examples
 
@@ -53,7 +53,7 @@ def app() -> None:
     """
 
 
-for command in (*upkeep.COMMANDS, *retention.COMMANDS):
+for command in (*upkeep.COMMANDS, *retention.COMMANDS, spark.spark):
     app.add_command(command)
 
 

@@ -32,12 +32,13 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
+from lakelog.log.properties import to_duration_ms
 from lakelog.log.snapshot import Snapshot
 from lakelog.spark.landing import discard
 from lakelog.spark.pipeline.bins import BIN, Sizes, find_bins, first_bins
 from lakelog.spark.pipeline.report import Status, StepReport
 from lakelog.spark.pipeline.rewrite import REWRITTEN_SCHEMA, Rewriter
-from lakelog.spark.pipeline.steps import Compact
+from lakelog.spark.pipeline.steps import Compact, to_bytes
 from lakelog.spark.pipeline.tags import COMPACTED, skipped, with_marks
 from lakelog.spark.reading import pack_up, unpack
 from lakelog.statistics.values import physical_name
@@ -144,22 +145,24 @@ def compact(
     Memory: on the driver, the live files; in a task, a reader's and a writer's.
     """
     total = _Total()
+    wanted = None if step.target_bytes is None else to_bytes(step.target_bytes)
+    commit_bytes, cooldown_ms = to_bytes(step.commit_bytes), to_duration_ms(step.cooldown)
     status: Status = "done"
     fruitless = 0
     expected = 0
     while True:
         snapshot = table.snapshot()
         _require_compactable(snapshot)
-        target = WritePlan.of(snapshot, storage_options, target_file_bytes=step.target_bytes)
+        target = WritePlan.of(snapshot, storage_options, target_file_bytes=wanted)
         bins = _planned(snapshot, step, target.target_file_bytes, table.log.clock(), total)
         if not bins.height:
             break
         expected = max(expected, total.removed + bins.height)
-        chosen = first_bins(bins, step.commit_bytes)
+        chosen = first_bins(bins, commit_bytes)
         source = ReadPlan.of(snapshot, storage_options=storage_options)
         made = _rewritten(spark, Rewriter(source, target), snapshot, chosen)
         before = (total.commits, len(total.left))
-        _committed(table, made, target.target_file_bytes, step.cooldown, total)
+        _committed(table, made, target.target_file_bytes, cooldown_ms, total)
         fruitless = 0 if (total.commits, len(total.left)) != before else fruitless + 1
         if progress is not None:
             progress(STEP, total.removed, expected)
@@ -220,7 +223,9 @@ def _planned(
     fields = {f.name: f for f in metadata.schema.fields}
     mapping = metadata.column_mapping_mode
     keys = tuple(physical_name(fields[name], mapping) for name in metadata.partition_columns)
-    small = step.small_bytes or max(1, target_bytes * 3 // 4)
+    small = max(1, target_bytes * 3 // 4)
+    if step.small_bytes is not None:
+        small = to_bytes(step.small_bytes)
     sizes = Sizes(target_bytes, small, step.deleted_share)
     return find_bins(files, keys, sizes, now_ms).drop("numRecords")
 

@@ -7,6 +7,7 @@ such as ``24 hours``. Steps own no work.
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import difflib
 import re
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,12 @@ def _counts(value: Any) -> tuple[int, ...]:
     return tuple(_count(each) for each in value)
 
 
-def _size(value: Any) -> int:
+def to_bytes(value: Any) -> int:
+    """A size as bytes; a ``ValueError`` where it is none.
+
+    >>> to_bytes("128MB"), to_bytes("1 KiB"), to_bytes(7)
+    (134217728, 1024, 7)
+    """
     if isinstance(value, str):
         match = _SIZE.fullmatch(value.strip())
         if match is None:
@@ -108,7 +114,7 @@ _KINDS = {
     "count": (_count, "a whole number from 0"),
     "positive": (_positive, "a whole number from 1"),
     "counts": (_counts, "a list of whole numbers from 0"),
-    "size": (_size, 'a number of bytes, or a text such as "128MB"'),
+    "size": (to_bytes, 'a number of bytes, or a text such as "128MB"'),
     "share": (_share, "a number from 0 to 1"),
     "duration": (to_duration_ms, 'milliseconds, or a text such as "24 hours"'),
     "mode": (_mode, '"available_now" or "batch"'),
@@ -203,8 +209,8 @@ class Target(Settings):
     path: str = _is("text")
     storage_options: Mapping[str, Any] = _is("mapping", secret=True)
     create: bool = _is("flag", default=False)
-    partition_by: tuple[str, ...] = _is("texts", ())
-    properties: Mapping[str, str] = _is("options")
+    partition_by: Sequence[str] = _is("texts", ())
+    properties: Mapping[str, Any] = _is("options")
 
     def check(self) -> None:
         """Refuse what only a table that is created can be told."""
@@ -238,10 +244,10 @@ class Ingest(Settings):
     section: ClassVar[str] = "ingest"
 
     format: str = _is("text")
-    path: tuple[str, ...] = _is("texts", ())
+    path: Sequence[str] = _is("texts", ())
     schema: str | None = _is("text", None)
-    options: Mapping[str, str] = _is("options")
-    select: tuple[str, ...] = _is("texts", ())
+    options: Mapping[str, Any] = _is("options")
+    select: Sequence[str] = _is("texts", ())
     mode: str = _is("mode", "available_now")
     checkpoint: str | None = _is("text", None)
     batch_id: int | None = _is("count", None)
@@ -285,12 +291,12 @@ class Compact(Settings):
 
     section: ClassVar[str] = "compact"
 
-    target_bytes: int | None = _is("size", None)
-    small_bytes: int | None = _is("size", None)
+    target_bytes: int | str | None = _is("size", None)
+    small_bytes: int | str | None = _is("size", None)
     deleted_share: float = _is("share", 0.05)
     where: str | None = _is("text", None)
-    cooldown: int = _is("duration", 24 * 3_600_000)
-    commit_bytes: int = _is("size", 16 << 30)
+    cooldown: dt.timedelta | int | str = _is("duration", 24 * 3_600_000)
+    commit_bytes: int | str = _is("size", 16 << 30)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,7 +327,7 @@ class Cleanup(Settings):
 
     section: ClassVar[str] = "cleanup"
 
-    retention: int | None = _is("duration", None)
+    retention: dt.timedelta | int | str | None = _is("duration", None)
     quarantine: bool = _is("flag", default=False)
 
 
@@ -337,6 +343,6 @@ class Vacuum(Settings):
 
     section: ClassVar[str] = "vacuum"
 
-    retention: int | None = _is("duration", None)
-    keep_versions: tuple[int, ...] = _is("counts", ())
+    retention: dt.timedelta | int | str | None = _is("duration", None)
+    keep_versions: Sequence[int] = _is("counts", ())
     keep_history: bool = _is("flag", default=False)

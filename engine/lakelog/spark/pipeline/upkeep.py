@@ -99,7 +99,7 @@ def vacuum(
     inventory = list_table(spark, log.store, depth, log.dialect.log_folder, storage_options)
     plan = table.vacuum(
         retention=step.retention,
-        keep_versions=step.keep_versions,
+        keep_versions=tuple(step.keep_versions),
         keep_history=step.keep_history,
         inventory=inventory,
         progress=progress,

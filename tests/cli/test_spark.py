@@ -1,0 +1,104 @@
+"""`lakelog spark run`: what it says, and its exit codes; the work itself is tested on Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelog import MissingDependencyError
+from lakelog.spark.pipeline import Pipeline, PipelineReport, StepReport
+from tests.cli.conftest import Call
+
+TOML = 'name = "n"\n[table]\npath = "t"\n[compact]\n[vacuum]\n'
+
+
+class Session:
+    """A session that knows whether it was stopped."""
+
+    stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Session:
+    """What a pipeline that finds no session starts."""
+    made = Session()
+    monkeypatch.setattr("lakelog.cli.spark_work.active_session", lambda: None)
+    monkeypatch.setattr(Pipeline, "session", lambda *_: made)
+    return made
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(TOML)
+    return file
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, *steps: StepReport) -> list[Any]:
+    asked: list[Any] = []
+
+    def run(self: Pipeline, spark: Any, only: Any, progress: Any) -> PipelineReport:
+        assert isinstance(spark, Session)
+        progress("compact", 1, 2)
+        asked.append(only)
+        return PipelineReport(self.name, self.table.path, steps)
+
+    monkeypatch.setattr(Pipeline, "run", run)
+    return asked
+
+
+def test_a_run_is_told_as_a_table_and_as_json(
+    lakelog: Call, session: Session, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = StepReport("compact", "done", rows=9, files=1, removed=3, version=4, notes=("well",))
+    asked = answering(monkeypatch, done)
+    outcome = lakelog("spark", "run", file)
+    assert outcome.code == 0
+    assert "compact: well" in outcome.text
+    assert "1 step" in outcome.text
+    assert session.stopped
+    outcome = lakelog("spark", "run", file, "--only", "compact", "--output", "json")
+    (row,) = json.loads(outcome.text)
+    assert (row["step"], row["rows"], row["version"], row["notes"]) == ("compact", 9, 4, ["well"])
+    assert asked == [None, ("compact",)]
+
+
+def test_a_file_that_was_passed_over_is_a_finding(
+    lakelog: Call, session: Session, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, StepReport("compact", "done", skips=1))
+    assert lakelog("spark", "run", file).code == 1
+
+
+def test_a_wrong_file_is_a_wrong_call(lakelog: Call, session: Session, tmp_path: Path) -> None:
+    outcome = lakelog("spark", "run", tmp_path / "none.toml")
+    assert (outcome.code, "cannot be read" in outcome.errors) == (2, True)
+    (tmp_path / "p.toml").write_text(TOML + "[compakt]")
+    outcome = lakelog("spark", "run", tmp_path / "p.toml")
+    assert (outcome.code, "perhaps compact is meant" in outcome.errors) == (2, True)
+
+
+def test_without_pyspark_it_says_what_to_install(
+    lakelog: Call, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise MissingDependencyError(
+            "PySpark is not installed", hint="pip install 'lakelog[spark]'"
+        )
+
+    monkeypatch.setattr("lakelog.cli.spark_work.active_session", missing)
+    outcome = lakelog("spark", "run", file)
+    assert (outcome.code, "lakelog[spark]" in outcome.errors) == (1, True)
+
+
+def test_the_help_of_run_explains_every_option(lakelog: Call) -> None:
+    outcome = lakelog("spark", "run", "--help")
+    assert outcome.code == 0
+    for words in ("FILE", "--only", "--output", "pipeline.toml"):
+        assert words in outcome.text

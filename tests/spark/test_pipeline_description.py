@@ -1,0 +1,157 @@
+"""What a pipeline may be told, in Python and in TOML, and what it says where it is told wrongly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from lakelog import InvalidInputError
+from lakelog.spark import Pipeline
+from lakelog.spark.pipeline import (
+    Cleanup,
+    Compact,
+    Ingest,
+    PipelineReport,
+    StepReport,
+    Target,
+    Vacuum,
+)
+
+WHOLE = """
+name = "clicks"
+
+[table]
+path = "lake/clicks"
+create = true
+partition_by = ["day"]
+storage_options = {key = "secret"}
+
+[spark]
+master = "local[2]"
+"spark.driver.memory" = "2g"
+
+[ingest]
+format = "json"
+path = "raw"
+schema = "id bigint, at timestamp"
+select = ["*", "to_date(at) AS day"]
+checkpoint = "progress"
+options = {maxFilesPerTrigger = 100, recursiveFileLookup = true}
+
+[compact]
+target_bytes = "64MB"
+cooldown = "2 hours"
+
+[checkpoint]
+[cleanup]
+retention = "30 days"
+
+[vacuum]
+keep_versions = [3]
+"""
+
+
+def from_text(tmp_path: Path, text: str) -> Pipeline:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(text)
+    return Pipeline.from_toml(file)
+
+
+def test_a_file_says_all_that_python_can(tmp_path: Path) -> None:
+    pipeline = from_text(tmp_path, WHOLE)
+    assert pipeline.steps == ("ingest", "compact", "checkpoint", "cleanup", "vacuum")
+    assert pipeline.ingest == Ingest(
+        format="json",
+        path="raw",
+        schema="id bigint, at timestamp",
+        select=("*", "to_date(at) AS day"),
+        checkpoint="progress",
+        options={"maxFilesPerTrigger": "100", "recursiveFileLookup": "true"},
+    )
+    assert pipeline.compact == Compact(target_bytes=64 << 20, cooldown=7_200_000)
+    assert pipeline.cleanup == Cleanup(retention=30 * 86_400_000)
+    assert pipeline.vacuum == Vacuum(keep_versions=[3])
+    assert dict(pipeline.spark) == {"master": "local[2]", "spark.driver.memory": "2g"}
+    assert pipeline.table.storage_options == {"key": "secret"}
+    assert "secret" not in repr(pipeline)
+
+
+TABLE = 'name = "n"\n[table]\npath = "t"\n'
+STREAM = '[ingest]\nformat = "json"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name = ", "no TOML"),
+        ('[table]\npath = "t"\n[vacuum]', "lacks a key.*expected=name"),
+        ('name = "n"\n[vacuum]', "lacks a key.*expected=table"),
+        ('name = ""\n[table]\npath = "t"\n[vacuum]', "has a name"),
+        (TABLE, "no step"),
+        (TABLE + "[vacum]", "the pipeline has no key vacum.*perhaps vacuum is meant"),
+        ('name = "n"\ntable = "t"\n[vacuum]', r"table is a section"),
+        ('name = "n"\n[table]\n[vacuum]', r"\[table\] lacks a key.*expected=path"),
+        (TABLE + 'partition_by = ["a"]\n[vacuum]', "create = true"),
+        (TABLE + "storage_options = 7\n[vacuum]", r"\[table\] storage_options is malformed"),
+        (TABLE + '[compact]\ntarget = "1MB"', "no key target.*target_bytes is meant"),
+        (TABLE + '[compact]\ntarget_bytes = "much"', r"\[compact\] target_bytes is malformed"),
+        (TABLE + "[compact]\ntarget_bytes = 0", "target_bytes is malformed"),
+        (TABLE + "[compact]\ndeleted_share = 2", "deleted_share is malformed"),
+        (TABLE + '[compact]\ncooldown = "soon"', "cooldown is malformed"),
+        (TABLE + "[vacuum]\nkeep_history = 1", "keep_history is malformed"),
+        (TABLE + '[vacuum]\nkeep_versions = "1"', "keep_versions is malformed"),
+        (TABLE + STREAM, "needs checkpoint"),
+        (TABLE + STREAM + 'checkpoint = "c"\nbatch_id = 1', "takes no batch_id"),
+        (TABLE + STREAM + 'checkpoint = "c"\npath = ["a", "b"]', "one path"),
+        (TABLE + STREAM + 'mode = "batch"', "needs batch_id"),
+        (TABLE + STREAM + 'mode = "often"', "mode is malformed"),
+        (TABLE + STREAM + 'checkpoint = "c"\noptions = {a = []}', "options is malformed"),
+        (TABLE + "[spark]\na = 1\n[vacuum]", r"\[spark\] holds texts"),
+        ('spark = "s"\n' + TABLE + "[vacuum]", "spark is a section"),
+    ],
+)
+def test_what_a_file_says_wrongly_is_named(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(InvalidInputError, match=says) as error:
+        from_text(tmp_path, text)
+    assert error.value.path is not None
+    assert error.value.path.endswith("pipeline.toml")
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="cannot be read: No such file"):
+        Pipeline.from_toml("nowhere.toml")
+
+
+def test_a_step_that_it_lacks_cannot_be_run() -> None:
+    class Session:
+        """Enough of one to come as far."""
+
+        dataSource = Any  # noqa: N815 - Spark's
+
+    pipeline = Pipeline("n", Target(path="t"), vacuum=Vacuum())
+    with pytest.raises(InvalidInputError, match="no such step"):
+        pipeline.run(Session(), ["compact"])
+
+
+def test_a_report_prints_shows_and_becomes_a_frame() -> None:
+    skip = StepReport("compact", "done", 10, 2, 2048, 5, 1, 0.25, 7, ("a.parquet: is <gone>",))
+    report = PipelineReport("n", "t", (StepReport("ingest", "nothing to do", version=6), skip))
+    assert report["compact"] is skip
+    with pytest.raises(KeyError):
+        report["vacuum"]
+    assert not report.is_complete
+    lines = str(report).splitlines()
+    assert lines[0] == "Pipeline n: t"
+    assert lines[3].split() == ["compact", "done", "10", "2", "2.0", "KiB", "5", "1", "0.2", "7"]
+    assert lines[4] == "compact: a.parquet: is <gone>"
+    assert "is &lt;gone&gt;" in report._repr_html_()
+    frame = report.to_polars()
+    assert frame.select("step", "skips", "notes").rows() == [
+        ("ingest", 0, []),
+        ("compact", 1, ["a.parquet: is <gone>"]),
+    ]
+    assert PipelineReport("n", "t").to_polars().schema == frame.schema
+    assert frame.schema["notes"] == pl.List(pl.String)
