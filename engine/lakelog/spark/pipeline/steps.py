@@ -295,7 +295,7 @@ class Compact(Settings):
     small_bytes: int | str | None = _is("size", None)
     deleted_share: float = _is("share", 0.05)
     where: str | None = _is("text", None)
-    cooldown: dt.timedelta | int | str = _is("duration", 24 * 3_600_000)
+    cooldown: dt.timedelta | int | str = _is("duration", 24 * 3_600_000)  # noqa: RUF009 - makes a field
     commit_bytes: int | str = _is("size", 16 << 30)
 
 
@@ -327,7 +327,7 @@ class Cleanup(Settings):
 
     section: ClassVar[str] = "cleanup"
 
-    retention: dt.timedelta | int | str | None = _is("duration", None)
+    retention: dt.timedelta | int | str | None = _is("duration", None)  # noqa: RUF009 - makes a field
     quarantine: bool = _is("flag", default=False)
 
 
@@ -343,6 +343,6 @@ class Vacuum(Settings):
 
     section: ClassVar[str] = "vacuum"
 
-    retention: dt.timedelta | int | str | None = _is("duration", None)
+    retention: dt.timedelta | int | str | None = _is("duration", None)  # noqa: RUF009 - makes a field
     keep_versions: Sequence[int] = _is("counts", ())
     keep_history: bool = _is("flag", default=False)
