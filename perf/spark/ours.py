@@ -11,6 +11,7 @@ from typing import Any
 import lakelog
 from perf.answers import WrongAnswerError
 from perf.spark import sessions, small_files
+from perf.spark.states import STATE_CASES
 from perf.writing.base import Case, Figures, Job
 
 PARTITIONS = 100
@@ -107,4 +108,5 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "spark": Case(_empty, _write(_as_parquet)),
         "delta": Case(_empty, _write(_as_delta)),
     },
+    **STATE_CASES,
 }

@@ -6,6 +6,7 @@ from perf.writing.workloads import Ratio, Times, WriteWorkload
 
 PACKAGE = "perf.spark"
 CHECKER = "perf.spark.check"
+STATE_CHECKER = "perf.spark.check_states"
 _EVERYONE = ("lakelog", "spark", "delta")
 
 SPARK_WORKLOADS = (
@@ -32,6 +33,31 @@ SPARK_WORKLOADS = (
         ),
         package=PACKAGE,
         checker=CHECKER,
+    ),
+    WriteWorkload(
+        "spark_state_5m_files_1000_commits",
+        dict.fromkeys(("lakelog", "lakelog_hash", "spark", "delta")),
+        size=5_000_000,
+        least=2_000,
+        comparisons=(
+            Times("of read.parquet of the checkpoint", "seconds", "lakelog", "spark", 1.3),
+            Ratio("Delta on Spark's snapshot", "seconds", ("lakelog",), ("delta",), 3),
+            Times("by hash partitions, of read.parquet", "seconds", "lakelog_hash", "spark"),
+        ),
+        package=PACKAGE,
+        checker=STATE_CHECKER,
+    ),
+    WriteWorkload(
+        "spark_checkpoint_10m_files",
+        dict.fromkeys(("lakelog", "lakelog_unverified", "delta")),
+        size=10_000_000,
+        least=2_000,
+        comparisons=(
+            Ratio("Delta on Spark's, verified", "seconds", ("lakelog",), ("delta",), 1),
+            Ratio("not verified", "seconds", ("lakelog_unverified",), ("delta",)),
+        ),
+        package=PACKAGE,
+        checker=STATE_CHECKER,
     ),
 )
 """In the order in which they are measured and shown."""
