@@ -221,3 +221,27 @@ def test_a_condition_that_is_none_is_refused(tmp_path: Path) -> None:
         made.write(iter([rows(3, 4)]))
     with pytest.raises(InvalidInputError, match="cannot be used"):
         writer(tmp_path / "t", overwrite=True, replaceWhere="id ===")
+
+
+def test_a_checkpoint_that_is_due_is_there_when_the_write_is_answered_for(tmp_path: Path) -> None:
+    where = tmp_path / "t"
+    table = new_table(where, configuration={"delta.checkpointInterval": "2"})
+    for number in range(2):
+        made = writer(where)
+        assert finish(made, [task(made, rows(number))]) is None
+    assert [c.version for c in table.log.list_all().checkpoints] == [2]
+    assert ids(where) == [0, 1]
+
+
+def test_no_rows_commit_nothing_unless_they_take_the_place_of_others(tmp_path: Path) -> None:
+    where = tmp_path / "t"
+    table = new_table(where)
+    made = writer(where)
+    assert finish(made, [task(made), task(made, rows())]) is None
+    assert finish(made, []) is None
+    assert table.version() == 0
+    table.append(pl.DataFrame(rows(1)))
+    made = writer(where, overwrite=True)
+    assert finish(made, [task(made)]) is None
+    assert ids(where) == []
+    assert table.version() == 2
