@@ -86,9 +86,9 @@ class _Round:
     Attributes:
         snapshot: The version that they were planned from.
         files: The files, with ``bin``.
-        adds: The new ones, with ``bin``.
+        adds: All that were written, with ``bin``.
         unread: Files that could not be read.
-        rows: Rows, by bin.
+        rows: Rows of the bins that are to be committed.
     """
 
     snapshot: Snapshot
@@ -102,6 +102,11 @@ class _Round:
         """The files in place of which there are new ones."""
         read = self.files.filter(~pl.col("path").is_in(self.unread["path"].implode()))
         return read.filter(pl.col(BIN).is_in(list(self.rows)))
+
+    @property
+    def new(self) -> pl.DataFrame:
+        """The new files that are to be committed."""
+        return self.adds.filter(pl.col(BIN).is_in(list(self.rows)))
 
     @property
     def marked(self) -> pl.DataFrame:
@@ -138,9 +143,9 @@ def compact(
     Raises:
         UnsupportedFeatureError: The rows are not in Parquet files (IndexTables), or the table
             tracks them, or asks of whoever writes rows what lakelog cannot do.
-        UnavailableError: The store failed; what was committed before stays.
-        ConflictError: Never for files that others took away; only if the table was replaced.
-        LakelogError: As the commit.
+        UnavailableError: The store took no new file, or not the commit; what was committed before
+            stays.
+        CommitOutcomeUnknown: It may have been committed; its files are left alone.
 
     Memory: on the driver, the live files; in a task, a reader's and a writer's.
     """
@@ -169,13 +174,8 @@ def compact(
         if fruitless == _FRUITLESS_ROUNDS:
             status = "incomplete"
             break
-    if total.left and not total.commits:
-        raise UnavailableError(
-            "no file that is to be compacted could be read",
-            path=table.path,
-            found=", ".join(sorted(total.left)[:_SHOWN]),
-            hint="check the store and its permissions, then run the step again",
-        )
+    if total.left:
+        status = "incomplete"
     return StepReport(
         STEP,
         "nothing to do" if status == "done" and not total.commits else status,
@@ -185,15 +185,15 @@ def compact(
         removed=total.removed,
         skips=len(total.skips),
         version=table.version(),
-        notes=_notes(total, status),
+        notes=_notes(total, overtaken=fruitless == _FRUITLESS_ROUNDS),
     )
 
 
-def _notes(total: _Total, status: str) -> tuple[str, ...]:
+def _notes(total: _Total, *, overtaken: bool) -> tuple[str, ...]:
     notes = [f"{path}: {reason}" for path, reason in list(total.skips.items())[:_SHOWN]]
     if len(total.skips) > _SHOWN:
         notes.append(f"and {len(total.skips) - _SHOWN} skipped files more")
-    if status == "incomplete":
+    if overtaken:
         notes.append("others kept changing the files that were left; the next run goes on")
     return tuple(notes)
 
@@ -227,7 +227,7 @@ def _planned(
     if step.small_bytes is not None:
         small = to_bytes(step.small_bytes)
     sizes = Sizes(target_bytes, small, step.deleted_share)
-    return find_bins(files, keys, sizes, now_ms).drop("numRecords")
+    return find_bins(files, keys, sizes, now_ms)
 
 
 def _rewritten(spark: Any, rewriter: Rewriter, snapshot: Snapshot, files: pl.DataFrame) -> _Round:
@@ -243,18 +243,42 @@ def _rewritten(spark: Any, rewriter: Rewriter, snapshot: Snapshot, files: pl.Dat
     frame = spark.createDataFrame(work.append_column("part", order))
     dealt = frame.repartitionById(len(parts), "part").drop("part")
     answers = dealt.mapInArrow(rewriter, REWRITTEN_SCHEMA).toArrow().to_pylist()
+    done = [answer for answer in answers if answer["done"]]
     adds = [
         unpack(answer["adds"]).with_columns(pl.lit(answer[BIN], pl.UInt32).alias(BIN))
-        for answer in answers
-        if answer["done"]
+        for answer in done
     ]
-    return _Round(
+    made = _Round(
         snapshot,
         files,
         pl.concat(adds) if adds else _no_adds(),
         pl.concat([unpack(answer["unread"]) for answer in answers]),
-        {answer[BIN]: answer["rows"] for answer in answers if answer["done"]},
+        {answer[BIN]: answer["rows"] for answer in done},
     )
+    return _counted(made)
+
+
+def _counted(made: _Round) -> _Round:
+    """The round, where bins whose rows are not as many as the log says count as unread: whoever is
+    wrong, rows that are lost would be lost for good.
+    """
+    left = pl.col("numRecords") - pl.col("dvCardinality").fill_null(0)
+    told = made.gone.group_by(BIN).agg(
+        pl.when(left.is_null().any()).then(None).otherwise(left.sum()).alias("told")
+    )
+    found = pl.DataFrame(
+        {BIN: list(made.rows), "found": list(made.rows.values())},
+        schema={BIN: pl.UInt32, "found": pl.Int64},
+    )
+    wrong = told.join(found, on=BIN).filter(pl.col("told") != pl.col("found"))
+    if not wrong.height:
+        return made
+    reason = pl.format("{} rows in its group of files, and {} by the statistics", "found", "told")
+    unread = made.gone.join(wrong, on=BIN).select(
+        "path", reason.alias("reason"), pl.lit(value=False).alias("lasting")
+    )
+    rows = {n: rows for n, rows in made.rows.items() if n not in wrong[BIN]}
+    return replace(made, unread=pl.concat([made.unread, unread]), rows=rows)
 
 
 def _no_adds() -> pl.DataFrame:
@@ -284,8 +308,8 @@ def _committed(
             raise
         total.commits += 1
         total.rows += sum(made.rows.values())
-        total.files += made.adds.height
-        total.bytes += int(made.adds["size"].sum())
+        total.files += made.new.height
+        total.bytes += int(made.new["size"].sum())
         total.removed += made.gone.height
         lasting = made.unread.filter("lasting")
         total.skips |= dict(zip(lasting["path"], lasting["reason"], strict=True))
@@ -295,26 +319,26 @@ def _committed(
 
 
 def _commit(table: Table, made: _Round, version: int, target_bytes: int, cooldown_ms: int) -> None:
-    gone, marked = made.gone, made.marked
+    gone, new, marked = made.gone, made.new, made.marked
     with table.transaction(
         version=version,
         operation="OPTIMIZE",
         parameters=_PARAMETERS,
-        metrics=_metrics(made.adds, gone),
+        metrics=_metrics(new, gone),
     ) as tx:
         if gone.height:
             tx.remove(_plain(gone), dataChange=False)
-        if made.adds.height:
-            new = made.adds.drop(BIN, "dataChange")
-            tx.add(new, dataChange=False, tags={COMPACTED: str(target_bytes)})
+        if new.height:
+            tags = {COMPACTED: str(target_bytes)}
+            tx.add(new.drop(BIN, "dataChange"), dataChange=False, tags=tags)
         if marked.height:
             reasons = made.unread.filter("lasting")
-            again = skipped(marked.drop(BIN), reasons, table.log.clock(), cooldown_ms)
+            again = skipped(marked.drop(BIN, "numRecords"), reasons, table.log.clock(), cooldown_ms)
             tx.add(again, dataChange=False)
 
 
 def _plain(files: pl.DataFrame) -> pl.DataFrame:
-    return files.drop(BIN, "compactedTo", "retryAfter", "skipCount")
+    return files.drop(BIN, "numRecords", "compactedTo", "retryAfter", "skipCount")
 
 
 def _still_there(table: Table, made: _Round) -> tuple[_Round, int]:
@@ -332,7 +356,7 @@ def _discard(table: Table, begin: _Round, kept: _Round | None) -> None:
     """Delete the new files of bins that were not committed."""
     adds = begin.adds
     if kept is not None:
-        adds = adds.filter(~pl.col("path").is_in(kept.adds["path"].implode()))
+        adds = adds.filter(~pl.col("path").is_in(kept.new["path"].implode()))
     if adds.height:
         discard(table, [adds], begin.snapshot.version)
 

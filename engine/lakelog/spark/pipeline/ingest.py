@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from lakelog.telemetry import Progress
 
 STEP = "ingest"
-FILES = ("json", "csv", "xml", "parquet", "orc", "avro", "text")
-"""Formats of files, whose columns somebody has to say."""
+FILES = ("json", "csv", "xml", "parquet", "orc", "avro")
+"""Formats of files, whose columns somebody has to say to a stream."""
 
+_TOLD = ("parquet", "orc", "avro")
 _RECORDS = ("csv", "xml")
 _HINTS = {
     "batch": "mend the line, or move the file away, and run the step again",
@@ -110,7 +111,7 @@ def _frame(spark: Any, table: Table | None, step: Ingest) -> Any:
     reader = spark.read if step.mode == "batch" else spark.readStream
     form = step.format.lower()
     options = dict(step.options)
-    schema = step.schema or _known_schema(table, step)
+    schema = _schema(table, step)
     lines = form == "json" and not _is_on(options, "multiline")
     if form == "json":
         refuse_loose(options)
@@ -151,12 +152,14 @@ def _failfast(options: dict[str, str]) -> dict[str, str]:
     return {**options, "mode": "FAILFAST", **extra}
 
 
-def _known_schema(table: Table | None, step: Ingest) -> str | None:
-    """The columns of a source that says none itself: the table's."""
+def _schema(table: Table | None, step: Ingest) -> Any | None:
+    """The columns of the source: as they are told, else, of files, the table's; None where the
+    source says them itself.
+    """
     form = step.format.lower()
-    if form not in FILES or (form == "text" and not step.schema):
-        return None
-    if form in {"parquet", "orc", "avro"} and step.mode == "batch":
+    if step.schema is not None:
+        return _of_ddl(step.schema)
+    if form not in FILES or (form in _TOLD and step.mode == "batch"):
         return None
     if table is None or step.select:
         raise InvalidInputError(
@@ -164,8 +167,21 @@ def _known_schema(table: Table | None, step: Ingest) -> str | None:
             expected='schema, such as "id bigint, at timestamp"',
             hint="say them; without select, and where the table is there, its own are taken",
         )
-    struct = spark_schema(table.snapshot().schema)
-    return ", ".join(f"`{f.name.replace('`', '``')}` {f.dataType.simpleString()}" for f in struct)
+    return spark_schema(table.snapshot().schema)
+
+
+def _of_ddl(text: str) -> Any:
+    from pyspark.errors import ParseException
+    from pyspark.sql.types import StructType
+
+    try:
+        return StructType.fromDDL(text)
+    except ParseException as cause:
+        raise InvalidInputError(
+            "[ingest] schema is malformed",
+            expected='columns in Spark\'s DDL, such as "id bigint, at timestamp"',
+            found=text,
+        ) from cause
 
 
 def _created(frame: Any, target: Target) -> Table:

@@ -46,24 +46,26 @@ def refuse_loose(options: Mapping[str, str]) -> None:
             )
 
 
-def parsed(lines: Any, schema: str, options: Mapping[str, str]) -> Any:
+def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
     """Lines as rows.
 
     Args:
         lines: A dataframe of the format ``text``, batch or stream: ``value``, and columns of
             partition folders.
-        schema: Columns in Spark's DDL.
+        schema: Columns, as a StructType.
         options: Options of Spark's JSON parser.
 
     Returns:
         A dataframe with the columns of the schema, then those of the folders.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
+    from pyspark.sql.types import StringType, StructField, StructType
 
     folders = [name for name in lines.columns if name != "value"]
     line = F.col("value")
     strict = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    row = F.from_json(line, f"{schema}, {CORRUPT} string", strict)
+    beside = StructType([*schema.fields, StructField(CORRUPT, StringType())])
+    row = F.from_json(line, beside, strict)
     whole = F.json_array_length(F.concat(F.lit("["), line, F.lit("]"))) == 1
     good = F.coalesce(whole & F.is_valid_utf8(line) & row[CORRUPT].isNull(), F.lit(False))
     told = F.struct(
@@ -73,7 +75,7 @@ def parsed(lines: Any, schema: str, options: Mapping[str, str]) -> Any:
     rows = lines.where(F.trim(line) != "").select(
         F.when(good, row).otherwise(error).alias("row"), *folders
     )
-    columns = [name for name in rows.select("row.*").columns if name not in {CORRUPT, *folders}]
+    columns = [name for name in schema.names if name not in folders]
     return rows.select(*(F.col("row")[name].alias(name) for name in columns), *folders)
 
 
