@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog import ConflictError, InvalidInputError, StreamMismatchError
+from lakelog import ConflictError, InvalidInputError, LakelogWarning, StreamMismatchError
 from lakelog.spark import landing, stream_sink
 from lakelog.spark.stream_sink import StreamWriter, is_repetition, own_id
 from lakelog.spark.writing import Message
@@ -95,6 +95,20 @@ def test_a_checkpoint_that_was_set_back_is_refused(where: Path) -> None:
     with pytest.raises(StreamMismatchError, match="older than the last"):
         write(where, 1, 1)
     assert ids(where) == [0, 1, 2]
+
+
+def test_a_repetition_with_other_rows_is_warned_of(where: Path) -> None:
+    write(where, 0, 0, 1)
+    with pytest.warns(LakelogWarning, match="with 2 rows, and has 3"):
+        write(where, 0, 0, 1, 2)
+    assert ids(where) == [0, 1]
+    # What the log no longer tells is nothing to warn of.
+    table = lakelog.open(where)
+    table.checkpoint()
+    for version in range(2):
+        (where / f"_delta_log/{version:020}.json").unlink()
+    write(where, 0, 5)
+    assert ids(where) == [0, 1]
 
 
 def test_what_other_writers_recorded_under_the_name_is_not_taken_for_batches(where: Path) -> None:

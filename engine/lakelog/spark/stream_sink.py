@@ -21,6 +21,7 @@ Source: Delta protocol, Transaction Identifiers.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -30,12 +31,14 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
 from lakelog.commit.transaction import Transaction
-from lakelog.errors import InvalidInputError, StreamMismatchError
+from lakelog.errors import InvalidInputError, LakelogWarning, StreamMismatchError
 from lakelog.log.snapshot import Snapshot
 from lakelog.spark.landing import Landed, discard, land, open_table, publish, unpacked
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.source import readable
 from lakelog.spark.writing import Message, landed_of, task_number, write_plan
+from lakelog.statistics.typed import num_records
+from lakelog.table import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,6 +149,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             discard(table, [adds], version)
             raise
         if repeated:
+            warn_of_other_rows(table, snapshot, app, batchId, adds)
             discard(table, [adds], version)
             return
 
@@ -197,6 +201,32 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         if None in messages and landed:
             version = min(each.version for each in landed)
             discard(open_table(self.options), [unpacked(landed)], version)
+
+
+def warn_of_other_rows(
+    table: Table, snapshot: Snapshot, app: str, batch: int, adds: pl.DataFrame
+) -> None:
+    """Warn where a repetition has another number of rows than what the table holds of it.
+
+    A query that gives other rows when it is run again (a random number, a table that is joined and
+    changed meanwhile) does that rightly. So does a checkpoint that was set back by this one batch,
+    and then rows are missing; nothing tells the two apart.
+    """
+    wrote = snapshot.transactions().filter(pl.col("appId") == app).collect()["version"]
+    if not wrote.len() or wrote[0] is None:
+        return  # a checkpoint does not say which commit it was
+    log = table.log
+    commits = [c for c in log.list_since(wrote[0]).commits if c.version == wrote[0]]
+    infos = log.dialect.decode(log.store, commits, files=False).commit_infos if commits else ()
+    told = [(info.body.get("operationMetrics") or {}).get("numOutputRows", 0) for info in infos]
+    rows = int(num_records(adds["stats"]).sum()) if adds.height else 0
+    if told and int(told[0]) != rows:
+        warnings.warn(
+            f"batch {batch} is in the table with {told[0]} rows, and has {rows} now that it is run "
+            "again: its query does not give the same twice, or its checkpoint was set back",
+            LakelogWarning,
+            stacklevel=2,
+        )
 
 
 def _recorded(snapshot: Snapshot) -> dict[str, int]:
