@@ -1,0 +1,249 @@
+"""A pipeline on Spark: NDJSON to a partitioned table, looked after, in steps that can be repeated.
+
+Compaction among others at work, and under faults, is `test_pipeline_compaction`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import lakelog
+from lakelog import CorruptionError, InvalidInputError, StreamMismatchError
+from lakelog.spark.pipeline import (
+    Checkpoint,
+    Cleanup,
+    Compact,
+    Ingest,
+    Pipeline,
+    Target,
+    Vacuum,
+)
+from lakelog.spark.pipeline import run as running
+from lakelog.spark.pipeline.listing import list_table
+from tests.spark.pipeline_side import Side, live, on_disk
+
+COLUMNS = "id bigint, at timestamp, who string"
+DAYS = ("2026-01-01", "2026-01-02")
+STEPS = ("ingest", "compact", "checkpoint", "cleanup", "vacuum")
+
+
+def write_events(folder: Path, name: str, ids: range) -> None:
+    folder.mkdir(exist_ok=True)
+    lines = [{"id": n, "at": f"{DAYS[n % 2]}T00:00:00Z", "who": f"u{n}"} for n in ids]
+    (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def described(where: Path, **more: Any) -> Pipeline:
+    """Two files of events a batch, and every step."""
+    ingest = Ingest(
+        format="json",
+        path=os.fspath(where / "raw"),
+        schema=COLUMNS,
+        select=["*", "date_format(at, 'yyyy-MM-dd') AS day"],
+        checkpoint=os.fspath(where / "progress"),
+        options={"maxFilesPerTrigger": 2},
+    )
+    whole: dict[str, Any] = {
+        "table": Target(path=os.fspath(where / "t"), create=True, partition_by=["day"]),
+        "ingest": ingest,
+        "compact": Compact(target_bytes="1MB"),
+        "checkpoint": Checkpoint(),
+        "cleanup": Cleanup(),
+        "vacuum": Vacuum(),
+    }
+    return Pipeline("events", **(whole | more))
+
+
+def ids(where: Path) -> list[int]:
+    return lakelog.open(where / "t").snapshot().scan().collect()["id"].sort().to_list()
+
+
+def test_it_runs_from_raw_lines_to_a_checkpoint_and_again_changes_nothing(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = described(tmp_path)
+    write_events(tmp_path / "raw", "a.json", range(10))
+    (tmp_path / "raw" / "a.json").open("a").write("\n  \n")  # blank lines are no rows
+    write_events(tmp_path / "raw", "b.json", range(10, 12))
+    write_events(tmp_path / "raw", "c.json", range(12, 14))
+    told: list[tuple[str, int, int | None]] = []
+
+    # It fails once before each step, and goes on where it was.
+    real: Callable[..., Any] = running._step
+    for step in STEPS[1:]:
+
+        def broken(pipeline: Any, name: str, *more: Any, at: str = step) -> Any:
+            if name == at:
+                raise RuntimeError(f"before {at}")
+            return real(pipeline, name, *more)
+
+        monkeypatch.setattr(running, "_step", broken)
+        with pytest.raises(RuntimeError, match=f"before {step}") as failure:
+            pipeline.run(spark, progress=lambda *each: told.append(each))
+        assert "ingest: " in failure.value.__notes__[0]
+        assert ids(tmp_path) == list(range(14))
+    monkeypatch.undo()
+    assert told[0] == ("ingest", 14, None)
+    assert ("compact", 6, 6) in told
+
+    report = pipeline.run(spark)
+    table = lakelog.open(tmp_path / "t")
+    assert [each.step for each in report] == list(STEPS)
+    assert {each.status for each in report} == {"nothing to do"}
+    assert report.is_complete
+    assert report["compact"].version == table.version() == 3
+    assert len(live(table)) == 2
+    history = table.history().sort("version")["operation"].to_list()
+    assert history == ["CREATE TABLE", "STREAMING UPDATE", "STREAMING UPDATE", "OPTIMIZE"]
+    assert table.verify().verdict == "proved"
+    read = spark.read.format("lakelog").load(os.fspath(tmp_path / "t")).orderBy("id").toArrow()
+    assert pl.DataFrame(read)["id"].to_list() == ids(tmp_path)
+    assert pl.DataFrame(read)["day"].to_list() == [DAYS[n % 2] for n in range(14)]
+
+    # What is new is taken, once; what compaction left behind goes when it may.
+    write_events(tmp_path / "raw", "d.json", range(14, 15))
+    for path in on_disk(table):
+        os.utime(tmp_path / "t" / path, (1e9, 1e9))
+    week = 8 * 86_400_000
+    now = lakelog.open(tmp_path / "t").log.clock() + week
+    third = pipeline.run(spark, ["ingest", "compact", "vacuum"], clock=lambda: now)
+    assert [each.rows for each in third] == [1, 8, 0]
+    assert third["vacuum"].removed == 6
+    assert ids(tmp_path) == list(range(15))
+    assert on_disk(table) >= set(live(table))
+
+    # A checkpoint of the stream that was lost is noticed.
+    lost = described(tmp_path, ingest=replace(pipeline.ingest, checkpoint=f"{tmp_path}/other"))  # type: ignore[type-var]
+    with pytest.raises(Exception, match="another checkpoint") as mismatch:
+        lost.run(spark, ["ingest"])
+    assert StreamMismatchError.__name__ in str(mismatch.value)
+    assert ids(tmp_path) == list(range(15))
+
+
+def test_a_line_that_is_not_of_the_schema_is_named_and_read_once_mended(
+    spark: Any, tmp_path: Path
+) -> None:
+    pipeline = described(tmp_path, compact=None, checkpoint=None, cleanup=None, vacuum=None)
+    raw = tmp_path / "raw"
+    write_events(raw, "good one.json", range(2))
+    bad = ['{"id": 3, "wh', '{"id": "x"}', '{"id": 1}{"id": 2}', "[1]", '{"id": 1.5}']
+    (raw / "bad one.json").write_text('{"id": 7}\n' + bad[0] + "\n")
+    for line in bad:
+        (raw / "bad one.json").write_text('{"id": 7}\n' + line + "\n")
+        with pytest.raises(CorruptionError, match="not one JSON object") as error:
+            pipeline.run(spark)
+        assert error.value.path is not None
+        assert error.value.path.endswith("raw/bad one.json")
+        assert (error.value.line, error.value.found) == (2, line)
+        assert ids(tmp_path) == []
+    (raw / "bad one.json").write_text('{"id": 7}\n{"id": 3}\n')
+    assert pipeline.run(spark)["ingest"].rows == 4
+    assert ids(tmp_path) == [0, 1, 3, 7]
+
+
+def test_a_batch_is_written_once_and_by_the_tables_own_columns(spark: Any, tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64, "day": pl.Date}, ["day"])
+    (tmp_path / "b.csv").write_text("id,day\n1,2026-01-01\n2,2026-01-02\n")
+
+    def batch(number: int, **more: Any) -> Pipeline:
+        source = {"format": "csv", "path": f"{tmp_path}/b.csv", "options": {"header": True}}
+        ingest = Ingest(mode="batch", batch_id=number, **(source | more))
+        return Pipeline("days", Target(path=f"{tmp_path}/t"), ingest=ingest)
+
+    assert batch(5).run(spark)["ingest"].rows == 2
+    again = batch(5).run(spark)["ingest"]
+    assert (again.status, again.rows, again.version) == ("already done", 0, 1)
+    assert batch(4).run(spark)["ingest"].status == "already done"
+    (tmp_path / "b.csv").write_text("id,day\n3,2026-01-01\nx,2026-01-02\n")
+    with pytest.raises(Exception, match=r"Malformed|FAILED_READ|MALFORMED"):
+        batch(6).run(spark)
+    assert ids(tmp_path) == [1, 2]
+    for mode in ({"mode": "PERMISSIVE"}, {"MODE": "dropMalformed"}):
+        with pytest.raises(InvalidInputError, match="option mode"):
+            batch(6, options=mode).run(spark)
+    refused: tuple[dict[str, Any], ...] = (
+        {"mode": "PERMISSIVE"},
+        {"allowComments": True},
+        {"encoding": "UTF-16"},
+    )
+    for options in refused:
+        with pytest.raises(InvalidInputError, match="read strictly"):
+            batch(6, format="json", options=options).run(spark)
+    with pytest.raises(InvalidInputError, match="columns of the source"):
+        batch(6, select="id").run(spark)
+    assert table.version() == 1
+
+
+def test_executors_list_what_the_driver_would(spark: Any, tmp_path: Path) -> None:
+    paths = ["a.parquet", "d=1/b.parquet", "d=1/e=2/c.parquet", "d=1/e=2/f/g.parquet"]
+    paths += ["_change_data/x.parquet", "_delta_log/0.json", "d=\u00fc %/z.parquet"]
+    for path in paths:
+        file = tmp_path / "t" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"12345")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "theirs.parquet").write_bytes(b"1")
+    (tmp_path / "t" / "link").symlink_to(tmp_path / "elsewhere")
+    store = lakelog.storage.open_store(os.fspath(tmp_path / "t"))
+    walked = pl.DataFrame(
+        [entry for batch in store.walk() for entry in batch],
+        schema=["path", "size_bytes", "modified_ms"],
+        orient="row",
+    )
+    expected = walked.filter(~pl.col("path").str.starts_with("_delta_log")).sort("path")
+    sessions = [spark, Side(), Side()]
+    for depth, session in enumerate(sessions):
+        found = list_table(session, store, depth, "_delta_log", {})
+        assert_frame_equal(found.sort("path"), expected)
+
+
+@pytest.mark.reference
+def test_delta_reads_what_was_compacted_and_its_deleted_rows_stay_away(
+    delta: Any, tmp_path: Path
+) -> None:
+    path = os.fspath(tmp_path / "t")
+    delta.sql(
+        f"CREATE TABLE delta.`{path}` (id BIGINT, p STRING) USING delta PARTITIONED BY (p) "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
+    for begin in (0, 10):
+        delta.range(begin, begin + 10).selectExpr("id", "'x' AS p").coalesce(1).write.format(
+            "delta"
+        ).mode("append").save(path)
+    delta.sql(f"DELETE FROM delta.`{path}` WHERE id % 5 = 0")
+    table = lakelog.open(path)
+    assert table.snapshot().files().collect()["dvId"].null_count() == 0
+    expected = [n for n in range(20) if n % 5]
+
+    report = Pipeline("c", Target(path=path), compact=Compact()).run(delta)["compact"]
+    assert (report.rows, report.files, report.removed) == (16, 1, 2)
+    told = table.history(limit=1).row(0, named=True)["operationMetrics"]
+    assert told["numDeletionVectorsRemoved"] == "2"
+    read = delta.read.format("delta").load(path).orderBy("id").toArrow()
+    assert read["id"].to_pylist() == expected == ids(tmp_path)
+
+    # A file that cannot be read has a tag, which Delta keeps; it goes on with the table.
+    before = set(live(table))
+    delta.sql(f"INSERT INTO delta.`{path}` VALUES (100, 'x')")
+    (bad,) = set(live(table)) - before
+    whole = Path(path, bad).read_bytes()
+    Path(path, bad).write_bytes(whole[:-10])
+    pipeline = Pipeline("c", Target(path=path), compact=Compact(), checkpoint=Checkpoint())
+    assert pipeline.run(delta)["compact"].skips == 1
+    Path(path, bad).write_bytes(whole)
+    delta.sql(f"DELETE FROM delta.`{path}` WHERE id = 1")
+    read = delta.read.format("delta").load(path).orderBy("id").toArrow()
+    assert read["id"].to_pylist() == [*expected[1:], 100] == ids(tmp_path)
+    tags = dict(table.snapshot().files().select("path", "tags").collect().iter_rows())
+    assert "lakelog.skip" in tags[bad]
+    assert pipeline.run(delta)["compact"].skips == 0
+    assert bad in live(table)
