@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from lakelog import InvalidInputError
 from lakelog.spark import Pipeline
 from lakelog.spark.pipeline import (
+    Checkpoint,
     Cleanup,
     Compact,
     Ingest,
@@ -155,3 +158,11 @@ def test_a_report_prints_shows_and_becomes_a_frame() -> None:
     ]
     assert PipelineReport("n", "t").to_polars().schema == frame.schema
     assert frame.schema["notes"] == pl.List(pl.String)
+
+
+def test_the_page_names_every_key_and_no_other(repository: Path) -> None:
+    page = (repository / "schemas" / "pipeline.md").read_text("utf-8")
+    for section in (Target, Ingest, Compact, Checkpoint, Cleanup, Vacuum):
+        table = page.partition(f"| `[{section.section}]` |")[2].partition("\n\n")[0]
+        named = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+        assert named == [field.name for field in fields(section)]
