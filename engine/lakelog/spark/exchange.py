@@ -22,10 +22,11 @@ from lakelog import actions, contract
 from lakelog.errors import InvalidActionError
 from lakelog.formats import delta, indextables
 from lakelog.formats.base import STRUCT_STATISTICS, Checkpoint, CommitFile, Dialect
-from lakelog.log.files import statistics_text
+from lakelog.log.files import file_columns, statistics_text, tombstone_columns
 from lakelog.log.history import with_derived_statistics
 from lakelog.log.replay import reconcile_files
 from lakelog.log.state import State
+from lakelog.spark.state_rows import DERIVED, null_column
 from lakelog.spark.strategy import Choice
 from lakelog.storage import LogStore, open_store
 
@@ -128,14 +129,19 @@ def replay_in_partitions(
     Memory: of a task that decodes, a few batches or a piece of commits; of one that reconciles, all
     rows of its partition.
     """
-    sources = _sources(columns, place.format)
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
+
+    # Two thirds of the columns are the other format's, and would travel as nulls.
+    held = [name for name in columns if name in _held(place.format)]
+    sources = _sources(held, place.format)
     carried = [*_ORDER, *sources]
     decoder = Decoder(place, tuple(pieces), tuple(sources))
     rows = spark.range(0, max(1, len(pieces)), 1, max(1, len(pieces)))
     rows = rows.mapInArrow(decoder, _schema(carried)).repartition(choice.partitions, "path")
     unique = place.dialect.reconciled_checkpoints
-    reconciler = Reconciler(place, tuple(carried), tuple(columns), unique, meta)
-    return rows.mapInArrow(reconciler, _schema(columns))
+    reconciler = Reconciler(place, tuple(carried), tuple(held), unique, meta)
+    rows = rows.mapInArrow(reconciler, _schema(held))
+    return rows.select(*(F.col(n) if n in held else null_column(n).alias(n) for n in columns))
 
 
 def to_batches(frame: pl.DataFrame, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -265,13 +271,19 @@ def finish(files: pl.DataFrame, format: str) -> pl.DataFrame:
     return with_derived_statistics(rows) if format == "delta" else rows
 
 
+def _held(format: str) -> frozenset[str]:
+    """Flattened columns that file actions of a format may have."""
+    own = (*file_columns(format), *tombstone_columns(format), *actions.ORDER, "actionType")
+    return frozenset((*own, *DERIVED) if format == "delta" else own)
+
+
 def _sources(columns: Sequence[str], format: str) -> list[str]:
     """Columns that have to be read and carried for the columns wanted."""
     wanted = dict.fromkeys(("actionType", *actions.KEY, *columns))
     for name in ("dataChange", "timestamp"):
         wanted.pop(name, None)
     if format == "delta":
-        derived = [name for name in _DERIVED if name in wanted]
+        derived = [name for name in DERIVED if name in wanted]
         for name in derived:
             wanted.pop(name)
         if derived:
@@ -283,7 +295,6 @@ def _sources(columns: Sequence[str], format: str) -> list[str]:
     return [name for name in actions.schema() if name in wanted]
 
 
-_DERIVED = ("numRecords", "minValues", "maxValues", "nullCount")
 _DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset")
 
 

@@ -224,7 +224,7 @@ class _Columns:
             case "extra":
                 return self._extra()
         if name not in self._positions:
-            return _null(name)
+            return null_column(name)
         return self._raw(name)
 
     def _raw(self, name: str) -> Any:
@@ -281,7 +281,7 @@ class _Columns:
         from pyspark.sql import functions as F  # noqa: N812
 
         found = [_json(struct) for struct in objects if struct is not None]
-        return F.coalesce(*found) if found else _null("extra")
+        return F.coalesce(*found) if found else null_column("extra")
 
 
 def _object(kind: str, above: tuple[str, ...], unknown: Sequence[tuple[Any, Any]]) -> Any:
@@ -329,7 +329,7 @@ def _flattened(
     made = {
         "path": _require(F.col("path"), "a file action of the checkpoint lacks its path"),
         "dataChange": F.lit(False),
-        "timestamp": _null("timestamp"),
+        "timestamp": null_column("timestamp"),
     }
     if registry:
         pairs = [F.lit(text) for pair in registry.items() for text in pair]
@@ -345,7 +345,8 @@ def _quoted(position: Sequence[str]) -> str:
     return ".".join(f"`{name}`" for name in position)
 
 
-def _null(name: str) -> Any:
+def null_column(name: str) -> Any:
+    """A null of a flattened column's type."""
     from pyspark.sql import functions as F  # noqa: N812
 
     field = contract.load("actions").field(name)
