@@ -26,7 +26,7 @@ from tests.faults.killers import started
 from tests.spark.spark_side import ids, new_table, orphans, rows
 
 KILLER = Path(__file__).with_name("stream_killer.py")
-ROUNDS = 30
+ROUNDS = 20
 
 Run = Callable[..., int]
 
@@ -55,14 +55,12 @@ def places(tmp_path: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("fault", "options"), [("kill_before", {}), ("kill_after", {"txnAppId": "app"})]
-)
-def test_a_stream_killed_at_any_write_of_its_sink_writes_every_row_once(
-    places: dict[str, Any], run: Run, fault: str, options: dict[str, str]
+def test_a_stream_killed_after_any_write_of_its_sink_writes_every_row_once(
+    places: dict[str, Any], run: Run
 ) -> None:
+    options = {"txnAppId": "app"}
     source = lakelog.open(places["source"], upkeep=False)
-    order = {**places, "options": options, "files": 2, "fault": fault, "kinds": WRITES}
+    order = {**places, "options": options, "files": 2, "fault": "kill_after", "kinds": WRITES}
     expected = 3
     for nth in range(1, 20):
         ended = run(**order, nth=nth)
@@ -121,7 +119,7 @@ def drive(places: dict[str, Any], log: Path, **order: Any) -> subprocess.Popen[s
         )
 
 
-@pytest.mark.timeout(120 * (DRIVER_ROUNDS + 1))
+@pytest.mark.timeout(120 * DRIVER_ROUNDS + 240)
 def test_a_driver_of_spark_killed_at_any_time_writes_every_row_once(
     places: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -151,8 +149,8 @@ def test_a_driver_of_spark_killed_at_any_time_writes_every_row_once(
         assert len(set(found)) == len(found), f"round {number}: a row is there twice"
         assert set(found) <= set(range(expected))
         print(f"round {number}: version {versions[-1]}, {len(found)} rows of {expected}")  # noqa: T201
-    with drive(places, log, files=20, ends=True) as driver:
-        driver.communicate(timeout=110)
+    with drive(places, log, files=1000, ends=True) as driver:
+        driver.communicate(timeout=200)
     assert driver.returncode == 0, log.read_text()[-4000:]
     assert ids(places["target"]) == list(range(expected))
     assert versions[-1] > 0, "some batch was committed before its driver died"
