@@ -206,6 +206,24 @@ def test_executors_list_what_the_driver_would(spark: Any, tmp_path: Path) -> Non
         assert_frame_equal(found.sort("path"), expected)
 
 
+def test_on_connect_batches_are_written_and_compacted(connect: Any, tmp_path: Path) -> None:
+    for number in range(2):
+        write_events(tmp_path / f"raw{number}", "a.json", range(number, number + 1))
+        source = {"format": "json", "path": f"{tmp_path}/raw{number}", "schema": COLUMNS}
+        ingest = Ingest(mode="batch", batch_id=number, **source)  # type: ignore[arg-type]
+        pipeline = described(
+            tmp_path, ingest=ingest, table=Target(path=f"{tmp_path}/t", create=True)
+        )
+        report = pipeline.run(connect, ["ingest", "compact", "vacuum"])
+        assert report["ingest"].rows == 1
+    assert (report["compact"].rows, report["compact"].files) == (2, 1)
+    assert ids(tmp_path) == [0, 1]
+    (tmp_path / "raw1" / "a.json").write_text("{")
+    again = replace(ingest, batch_id=2)
+    with pytest.raises(CorruptionError, match="not one JSON object"):
+        replace(pipeline, ingest=again).run(connect, ["ingest"])
+
+
 @pytest.mark.reference
 def test_delta_reads_what_was_compacted_and_its_deleted_rows_stay_away(
     delta: Any, tmp_path: Path

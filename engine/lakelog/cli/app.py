@@ -49,7 +49,7 @@ def app() -> None:
 
     What is in it, how it came to be, who did it; checkpoints, cleanup, repair. TABLE is a folder
     with a Delta or an IndexTables log, as a path or as any fsspec URL. Only checkpoint,
-    checksum, compact, undo, and what is told to --apply, write to it.
+    checksum, compact, undo, spark, and what is told to --apply, write to it.
     """
 
 

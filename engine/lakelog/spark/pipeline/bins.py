@@ -59,26 +59,31 @@ def find_bins(
         pl.col("retryAfter") <= now_ms,
         (pl.col("size") < sizes.small_bytes) | pl.col(_DELETED),
     )
-    if not found.height:
-        return found.drop(_DELETED).with_columns(pl.lit(0, pl.UInt32).alias(BIN))
     values = [
         pl.col("partitionValues").map.get(key).replace("", None).alias(str(number))
         for number, key in enumerate(keys)
     ]
     partition = pl.struct(values).rank("dense") if values else pl.lit(0)
-    found = found.with_columns(partition.cast(pl.UInt32).alias(_PARTITION)).sort(
-        _PARTITION, "modificationTime", "path"
-    )
+    found = found.with_columns(partition.cast(pl.UInt32).alias(_PARTITION))
+    fresh = pl.col("compactedTo") < sizes.target_bytes
+    # Of most partitions there is nothing to do, and that is seen at once.
+    found = found.filter(_worth(fresh, _PARTITION)).sort(_PARTITION, "modificationTime", "path")
+    if not found.height:
+        return found.drop(_DELETED, _PARTITION).with_columns(pl.lit(0, pl.UInt32).alias(BIN))
     packed, begin = [], 0
     for part in found.partition_by(_PARTITION, maintain_order=True):
         bins = pack(part["size"], target_bytes=sizes.target_bytes, open_cost_bytes=0) + begin
         begin = int(bins[-1]) + 1
         packed.append(bins)
     found = found.with_columns(pl.concat(packed).alias(BIN))
-    fresh = (pl.col("compactedTo") < sizes.target_bytes).any().over(BIN)
-    fewer = (pl.len().over(BIN) > 1) & fresh
-    worth = found.filter(fewer | pl.col(_DELETED).any().over(BIN)).drop(_PARTITION, _DELETED)
+    worth = found.filter(_worth(fresh, BIN)).drop(_PARTITION, _DELETED)
     return worth.with_columns((pl.col(BIN).rank("dense") - 1).cast(pl.UInt32))
+
+
+def _worth(fresh: pl.Expr, group: str) -> pl.Expr:
+    """Whether rewriting files of the group may make them fewer, or deleted rows go away."""
+    fewer = (pl.len().over(group) > 1) & fresh.any().over(group)
+    return fewer | pl.col(_DELETED).any().over(group)
 
 
 def first_bins(bins: pl.DataFrame, commit_bytes: int) -> pl.DataFrame:
