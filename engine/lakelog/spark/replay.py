@@ -10,7 +10,7 @@ Source: Delta protocol, Action Reconciliation.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,20 +172,17 @@ def replay_state(
         reason=choice.reason,
     )
     if choice.strategy == POLARS:
-        parts = [frame_of(spark, list(iter_state(state, columns)), columns)]
+        frame = frame_of(spark, list(iter_state(state, columns)), columns)
+    elif choice.strategy == BROADCAST:
+        _verify(state, footers, verify)
+        known = [path for path in paths if path is not None]
+        above = frame_of(spark, [*_meta(state, columns), *_live(state, columns)], columns)
+        frame = above.union(_below(spark, state, footers, known, columns))
     else:
-        parts = [frame_of(spark, list(_meta(state, columns)), columns)]
-        if choice.strategy == BROADCAST:
-            _verify(state, footers, verify)
-            known = [path for path in paths if path is not None]
-            parts += _broadcast(spark, state, footers, known, columns)
-        else:
-            place = Place.of(log.table, storage_options, log.dialect.name)
-            pieces = pieces_of(state, footers.paths)
-            parts.append(replay_in_partitions(spark, place, pieces, columns, choice, state.meta))
-    frame = parts[0]
-    for part in parts[1:]:
-        frame = frame.unionByName(part)
+        place = Place.of(log.table, storage_options, log.dialect.name)
+        pieces = pieces_of(state, footers.paths)
+        files = replay_in_partitions(spark, place, pieces, columns, choice, state.meta)
+        frame = frame_of(spark, _meta(state, columns), columns).union(files)
     base = () if state.base is None else state.base.files
     commits = (commit.path for commit in state.segment.commits)
     return Replay(frame, state.version, choice, sizes, (*base, *commits), state.notes)
@@ -243,10 +240,10 @@ def _meta(state: State, columns: Sequence[str]) -> Sequence[pl.DataFrame]:
     return [actions.conform(rows, columns) for rows in kinds.values() if rows.height]
 
 
-def _broadcast(
+def _below(
     spark: Any, state: State, footers: Footers, paths: Sequence[str], columns: Sequence[str]
-) -> list[Any]:
-    """The checkpoint's rows of which the commits above do not speak, then the commits' own."""
+) -> Any:
+    """The checkpoint's file actions of which the commits above do not speak."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
 
     format_ = state.log.dialect.name
@@ -260,14 +257,14 @@ def _broadcast(
         same_vector = F.col("dvId").eqNullSafe(F.col(names["dvId"]))
         same = (F.col("path") == F.col(names["path"])) & same_vector
         base = base.join(gone, same, "left_anti")
-    live = (state.layers.live(kind) for kind in actions.FILE_ACTIONS)
-    frames = [
-        actions.conform(finish(_resolved(state, rows), format_), columns)
-        for rows in live
-        if rows.height
-    ]
-    return [base.select(*columns), frame_of(spark, frames, columns)]
+    return base.select(*columns)
 
 
-def _resolved(state: State, rows: pl.DataFrame) -> pl.DataFrame:
-    return state.log.dialect.resolve_references(rows, state.meta)
+def _live(state: State, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """The file actions of the commits above the checkpoint."""
+    dialect = state.log.dialect
+    for kind in actions.FILE_ACTIONS:
+        rows = state.layers.live(kind)
+        if rows.height:
+            resolved = dialect.resolve_references(rows, state.meta)
+            yield actions.conform(finish(resolved, dialect.name), columns)
