@@ -49,7 +49,8 @@ def batch(made: StreamReader, start: Any, end: Any) -> list[tuple[Any, ...]]:
 
 
 def ids(made: StreamReader, limit: Any = None) -> list[list[int]]:
-    found, start = [], made.initialOffset()
+    found: list[list[int]] = []
+    start = made.initialOffset()
     while True:
         end = made.latestOffset(start, limit or made.getDefaultReadLimit())
         if end == start:
