@@ -12,12 +12,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Any
 from urllib.parse import unquote
 
 import fsspec
 
 from lakelog.errors import CorruptionError, InvalidInputError, LakelogError
+from lakelog.spark.ship import is_connect
 
 CORRUPT = "_lakelog_corrupt"
 _MARK = "lakelog-bad-line "
@@ -58,25 +60,27 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
     Returns:
         A dataframe with the columns of the schema, then those of the folders.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
     from pyspark.sql.types import StringType, StructField, StructType
 
+    # One process may hold sessions of both kinds; each has columns of its own.
+    kind = "sql.connect" if is_connect(lines) else "sql"
+    sql = import_module(f"pyspark.{kind}.functions")
     folders = [name for name in lines.columns if name != "value"]
-    line = F.col("value")
+    line = sql.col("value")
     strict = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     beside = StructType([*schema.fields, StructField(CORRUPT, StringType())])
-    row = F.from_json(line, beside, strict)
-    whole = F.json_array_length(F.concat(F.lit("["), line, F.lit("]"))) == 1
-    good = F.coalesce(whole & F.is_valid_utf8(line) & row[CORRUPT].isNull(), F.lit(False))
-    told = F.struct(
-        F.col("_metadata.file_path").alias("file"), line.substr(1, _SHOWN).alias("text")
+    row = sql.from_json(line, beside, strict)
+    whole = sql.json_array_length(sql.concat(sql.lit("["), line, sql.lit("]"))) == 1
+    good = sql.coalesce(whole & sql.is_valid_utf8(line) & row[CORRUPT].isNull(), sql.lit(False))
+    told = sql.struct(
+        sql.col("_metadata.file_path").alias("file"), line.substr(1, _SHOWN).alias("text")
     )
-    error = F.raise_error(F.concat(F.lit(_MARK), F.to_json(told)))
-    rows = lines.where(F.trim(line) != "").select(
-        F.when(good, row).otherwise(error).alias("row"), *folders
+    error = sql.raise_error(sql.concat(sql.lit(_MARK), sql.to_json(told)))
+    rows = lines.where(sql.trim(line) != "").select(
+        sql.when(good, row).otherwise(error).alias("row"), *folders
     )
     columns = [name for name in schema.names if name not in folders]
-    return rows.select(*(F.col("row")[name].alias(name) for name in columns), *folders)
+    return rows.select(*(sql.col("row")[name].alias(name) for name in columns), *folders)
 
 
 @contextmanager
