@@ -53,6 +53,8 @@ _PLAIN_LEAVES = frozenset(
 )
 """Types of which Spark's JSON is to the letter that of `lakelog.statistics.text`."""
 
+_KINDS = tuple(f"{kind}." for kind in FILE_ACTIONS)
+_ALWAYS_READ = frozenset((("add", "path"), ("add", "size")))
 _PLAIN_EXTRA = frozenset((pa.int32(), pa.int64(), pa.bool_(), pa.string()))
 
 Path = tuple[str, ...]
@@ -71,6 +73,8 @@ class Footers:
             something, with their Arrow types: they go to ``extra``.
         statistics: Arrow type of ``add.stats_parsed``, where statistics may stand in it alone.
         plain_statistics: Whether Spark's JSON spells them as lakelog does.
+        absent: Known fields of ``add`` and ``remove`` of which the footers promise that no row has
+            a value; Spark need not read them. A live file's path and size are never among them.
         may_repeat: Whether two of its files look like one, so that one may have been copied over
             the other.
     """
@@ -82,6 +86,7 @@ class Footers:
     unknown: tuple[tuple[Path, pa.DataType], ...] = ()
     statistics: pa.StructType | None = None
     plain_statistics: bool = True
+    absent: frozenset[Path] = frozenset()
     may_repeat: bool = False
 
 
@@ -244,6 +249,7 @@ def _survey(files: Sequence[_File], obstacle_of: Callable[[_File], str | None]) 
         unknown=tuple(unknown.items()),
         statistics=statistics,
         plain_statistics=statistics is None or _is_plain(statistics),
+        absent=_absent(files),
         may_repeat=_look_alike(files),
     )
 
@@ -320,8 +326,10 @@ def _unknown_fields(file: _File) -> Iterator[tuple[Path, pa.DataType]]:
             known, position = node.fields.get(field.name), (*above, field.name)
             if isinstance(known, Node):
                 yield from below(field.type, known, position)
-            elif known is None and position not in _DERIVED and not _is_null(groups, position):
-                yield position, field.type
+            elif known is None and position not in _DERIVED:
+                nested = pa.types.is_nested(field.type)  # an empty map looks like none
+                if nested or not _is_null(groups, position):
+                    yield position, field.type
 
     for kind in FILE_ACTIONS:
         type_ = child_type(file.schema, kind)
@@ -329,10 +337,25 @@ def _unknown_fields(file: _File) -> Iterator[tuple[Path, pa.DataType]]:
             yield from below(type_, _WIRE.wrappers[kind], (kind,))
 
 
+def _absent(files: Sequence[_File]) -> frozenset[Path]:
+    """Known leaves of file actions that hold nothing in any file."""
+    held = {
+        tuple(name.split("."))
+        for file in files
+        for group in file.columns()
+        for name, chunk in group.items()
+        if name.startswith(_KINDS) and _nulls(chunk) != chunk.num_values
+    }
+    leaves = (pair for kind in FILE_ACTIONS for pair in _WIRE.wrappers[kind].leaves((kind,)))
+    # Of maps and lists the footer counts elements: an empty one looks like none.
+    plain = {p for p, leaf in leaves if not isinstance(leaf.type, contract.Map | contract.Array)}
+    return frozenset(plain) - held - _ALWAYS_READ
+
+
 def _is_null(groups: Iterable[dict[str, pq.ColumnChunkMetaData]], position: Path) -> bool:
-    """Whether the footer promises that there is no value in a field."""
+    """Whether the footer promises that there is no value in a field that is not nested."""
     name = ".".join(position)
-    chunks = (c for g in groups for n, c in g.items() if n == name or n.startswith(f"{name}."))
+    chunks = (group[name] for group in groups if name in group)
     return all(_nulls(chunk) == chunk.num_values for chunk in chunks)
 
 

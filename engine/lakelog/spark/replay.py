@@ -27,7 +27,7 @@ from lakelog.log.state import State
 from lakelog.spark.exchange import Place, finish, pieces_of, replay_in_partitions, to_table
 from lakelog.spark.footers import Footers, read_footers, spark_path
 from lakelog.spark.ship import ship
-from lakelog.spark.state_rows import read_base
+from lakelog.spark.state_rows import has_vectors, read_base
 from lakelog.spark.strategy import AUTO, BROADCAST, POLARS, Choice, Sizes, choose
 from lakelog.table import Table
 from lakelog.table import open as open_table
@@ -251,11 +251,16 @@ def _below(
     wanted = tuple(dict.fromkeys((*columns, "actionType", *actions.KEY)))
     base = read_base(spark, paths, footers, wanted, format=format_, registry=registry)
     keys = state.layers.keys().unique()
+    vectors = format_ == "delta" and has_vectors(footers)
+    if not vectors:
+        # No row below has a vector: the path alone tells, which is sooner compared.
+        keys = keys.filter(pl.col("dvId").is_null())
     if keys.height:
         names = {name: f"gone_{name}" for name in actions.KEY}
         gone = F.broadcast(frame_of(spark, [keys], actions.KEY).withColumnsRenamed(names))
-        same_vector = F.col("dvId").eqNullSafe(F.col(names["dvId"]))
-        same = (F.col("path") == F.col(names["path"])) & same_vector
+        same = F.col("path") == F.col(names["path"])
+        if vectors:
+            same &= F.col("dvId").eqNullSafe(F.col(names["dvId"]))
         base = base.join(gone, same, "left_anti")
     return base.select(*columns)
 

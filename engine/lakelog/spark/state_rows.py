@@ -82,6 +82,16 @@ def read_base(
     return _flattened(spark, paths, columns, registry)
 
 
+def has_vectors(footers: Footers) -> bool:
+    """Whether a checkpoint of Delta's may hold a deletion vector."""
+    known = (
+        ((kind, *position), leaf.column)
+        for kind in actions.FILE_ACTIONS
+        for position, leaf in _WIRE.wrappers[kind].leaves()
+    )
+    return any(column in _DV and position not in footers.absent for position, column in known)
+
+
 def spark_type(type_: contract.DataType) -> Any:
     """A contract type as Spark's."""
     from pyspark.sql.types import StructType
@@ -142,8 +152,8 @@ def _delta(spark: Any, paths: Sequence[str], footers: Footers, columns: Sequence
 
     schema = StructType.fromJson(contract.to_json(_read_schema(footers)))
     files = spark.read.schema(schema).options(**_STRICT).parquet(*paths)
-    files = files.filter(F.col("add").isNotNull() | F.col("remove").isNotNull())
     made = _Columns(footers)
+    files = files.filter(made.is_file_action())
     spread = [name for name in DERIVED if name in columns]
     kept = dict.fromkeys(name for name in columns if name not in spread)
     kept |= {"stats": None} if spread else {}
@@ -166,13 +176,19 @@ def _read_schema(footers: Footers) -> contract.Struct:
     value.
     """
     kinds = []
-    for kind in actions.FILE_ACTIONS:
+    for kind in _held_kinds(footers):
         fields = list(_fields(_WIRE.wrappers[kind], (kind,), footers))
         if kind == "add" and footers.statistics is not None:
             raw = spark_schema(pa.schema([(STRUCT_STATISTICS, footers.statistics)]))
             fields += contract.parse_schema(_text(raw)).fields
         kinds.append(contract.Field(kind, contract.Struct(tuple(fields))))
     return contract.Struct(tuple(kinds))
+
+
+def _held_kinds(footers: Footers) -> tuple[str, ...]:
+    """``add``, and ``remove`` where any file has one."""
+    # A tombstone has a path.
+    return ("add",) if ("remove", "path") in footers.absent else actions.FILE_ACTIONS
 
 
 def _text(raw: Mapping[str, Any]) -> str:
@@ -184,11 +200,10 @@ def _text(raw: Mapping[str, Any]) -> str:
 def _fields(node: Node, above: tuple[str, ...], footers: Footers) -> Iterable[contract.Field]:
     for name, child in node.fields.items():
         if isinstance(child, Leaf):
-            yield contract.Field(name, child.type)
-        else:
-            yield contract.Field(
-                name, contract.Struct(tuple(_fields(child, (*above, name), footers)))
-            )
+            if (*above, name) not in footers.absent:
+                yield contract.Field(name, child.type)
+        elif inner := tuple(_fields(child, (*above, name), footers)):
+            yield contract.Field(name, contract.Struct(inner))
     for position, type_ in footers.unknown:
         if position[:-1] == above:
             raw = spark_schema(pa.schema([(position[-1], type_)]))
@@ -201,9 +216,18 @@ class _Columns:
     def __init__(self, footers: Footers) -> None:
         self._footers = footers
         self._positions: dict[str, list[str]] = {}
-        for kind in actions.FILE_ACTIONS:
+        self._kinds = _held_kinds(footers)
+        for kind in self._kinds:
             for position, leaf in _WIRE.wrappers[kind].leaves((kind,)):
-                self._positions.setdefault(leaf.column, []).append(_quoted(position))
+                if position not in footers.absent:
+                    self._positions.setdefault(leaf.column, []).append(_quoted(position))
+
+    def is_file_action(self) -> Any:
+        """Whether a row is an add or a remove."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        there = [F.col(kind).isNotNull() for kind in self._kinds]
+        return reduce(lambda one, other: one | other, there)
 
     def column(self, name: str) -> Any:
         from pyspark.sql import functions as F  # noqa: N812
@@ -223,19 +247,21 @@ class _Columns:
                 return self._statistics()
             case "extra":
                 return self._extra()
-        if name not in self._positions:
-            return null_column(name)
         return self._raw(name)
 
     def _raw(self, name: str) -> Any:
         from pyspark.sql import functions as F  # noqa: N812
 
+        if name not in self._positions:
+            return null_column(name)
         found = [F.col(position) for position in self._positions[name]]
         return found[0] if len(found) == 1 else F.coalesce(*found)
 
     def _action_type(self) -> Any:
         from pyspark.sql import functions as F  # noqa: N812
 
+        if self._kinds == ("add",):
+            return F.lit("add")
         add, remove = F.col("add").isNotNull(), F.col("remove").isNotNull()
         both = "a row of the checkpoint is an add and a remove at once"
         return F.when(add & remove, _fail(both)).when(add, F.lit("add")).otherwise(F.lit("remove"))
@@ -254,6 +280,8 @@ class _Columns:
     def _dv_id(self) -> Any:
         from pyspark.sql import functions as F  # noqa: N812
 
+        if not any(name in self._positions for name in _DV):
+            return null_column("dvId")
         parts = [self._raw(name) for name in _DV]
         there = reduce(lambda one, other: one | other, (part.isNotNull() for part in parts))
         storage, path, offset = parts[:3]
@@ -277,7 +305,7 @@ class _Columns:
 
     def _extra(self) -> Any:
         unknown = self._footers.unknown
-        objects = [_object(kind, (kind,), unknown) for kind in actions.FILE_ACTIONS]
+        objects = [_object(kind, (kind,), unknown) for kind in self._kinds]
         from pyspark.sql import functions as F  # noqa: N812
 
         found = [_json(struct) for struct in objects if struct is not None]
