@@ -92,7 +92,7 @@ def test_it_runs_from_raw_lines_to_a_checkpoint_and_again_changes_nothing(
         assert "ingest: " in failure.value.__notes__[0]
         assert ids(tmp_path) == list(range(14))
     monkeypatch.undo()
-    assert told[0] == ("ingest", 14, None)
+    assert ("ingest", 14, None) in told
     assert ("compact", 6, 6) in told
 
     report = pipeline.run(spark)

@@ -11,7 +11,8 @@ from lakelog.cli.watch import Meter, progress
 from lakelog.spark.pipeline import Pipeline
 from lakelog.spark.session import active_session
 
-_QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+# What fails is told in a sentence; Spark would tell it too, at length. The file may say otherwise.
+_QUIET = {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false"}
 _COLUMNS = ("step", "status", "rows", "files", "bytes", "removed", "skips", "seconds", "version")
 
 

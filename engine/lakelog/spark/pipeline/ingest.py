@@ -35,6 +35,7 @@ STEP = "ingest"
 FILES = ("json", "csv", "xml", "parquet", "orc", "avro")
 """Formats of files, whose columns somebody has to say to a stream."""
 
+_PATIENCE_S = 1
 _TOLD = ("parquet", "orc", "avro")
 _RECORDS = ("csv", "xml")
 _HINTS = {
@@ -84,7 +85,7 @@ def ingest(
             options["txnVersion"] = str(step.batch_id)
             frame.write.format("lakelog").options(**options).mode("append").save()
         else:
-            _stream(frame, options, str(step.checkpoint))
+            _stream(frame, options, str(step.checkpoint), progress)
     report = _report(made, before, app)
     if table is None:
         report = replace(report, notes=(f"created {made.path}", *report.notes))
@@ -93,15 +94,21 @@ def ingest(
     return report
 
 
-def _stream(frame: Any, options: Mapping[str, str], checkpoint: str) -> None:
+def _stream(
+    frame: Any, options: Mapping[str, str], checkpoint: str, progress: Progress | None
+) -> None:
     query = (
         frame.writeStream.format("lakelog")
         .options(**options, checkpointLocation=checkpoint)
         .trigger(availableNow=True)
         .start()
     )
+    rows: dict[int, int] = {}
     try:
-        query.awaitTermination()
+        while not query.awaitTermination(_PATIENCE_S):
+            rows |= {told["batchId"]: told["numInputRows"] for told in query.recentProgress}
+            if progress is not None:
+                progress(STEP, sum(rows.values()), None)
     finally:
         query.stop()
 
