@@ -251,8 +251,32 @@ def test_a_column_added_meanwhile_is_planned_anew(tmp_path: Path) -> None:
         for _ in once:
             lakelog.open(table.path).append(wider, schema_mode="merge")
 
-    assert run_compact(table, Side(meddle)).removed == 3
+    side = Side(meddle)
+    assert run_compact(table, side).removed == 2
+    assert side.jobs == [1, 1]
     assert contents(table)["more"].to_list() == [None, None, 1]
+
+
+def test_files_that_come_meanwhile_are_for_the_next_run(tmp_path: Path) -> None:
+    table = small_files(tmp_path / "t", [some_rows(n) for n in range(3)])
+    side = Side(lambda: None)
+
+    def meddle() -> None:
+        lakelog.open(table.path).append(some_rows(10 + len(side.jobs)))
+
+    side.during = meddle
+    report = run_compact(table, side)
+    assert (report.status, report.removed, side.jobs) == ("done", 3, [1])
+    assert run_compact(table).removed == 2
+    assert contents(table)["id"].to_list() == [0, 1, 2, 11]
+
+
+def test_files_without_statistics_and_a_table_without_files_are_no_matter(tmp_path: Path) -> None:
+    assert run_compact(small_files(tmp_path / "none", [])).status == "nothing to do"
+    table = small_files(tmp_path / "t", [some_rows(n) for n in range(3)])
+    with table.transaction() as tx:
+        tx.add(tx.snapshot.files().drop("stats"))
+    assert (run_compact(table).removed, contents(table)["id"].to_list()) == (3, [0, 1, 2])
 
 
 def test_others_who_never_stop_leave_it_incomplete(tmp_path: Path) -> None:

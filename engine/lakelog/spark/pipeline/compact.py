@@ -68,8 +68,9 @@ _PARAMETERS = {"predicate": [], "zOrderBy": [], "clusterBy": [], "auto": False}
 
 @dataclass
 class _Total:
-    """What came of the rounds so far."""
+    """What came of the rounds so far, and the version that the first one began with."""
 
+    begin: int | None = None
     rows: int = 0
     files: int = 0
     bytes: int = 0
@@ -131,7 +132,7 @@ def compact(
     storage_options: Mapping[str, Any],
     progress: Progress | None = None,
 ) -> StepReport:
-    """Rewrite small files until none is left that is worth it.
+    """Rewrite small files until none is left that is worth it, of those that are there now.
 
     Args:
         spark: The session, to which lakelog was shipped.
@@ -218,6 +219,11 @@ def _planned(
     counts = snapshot.files(where, stats=True).select("path", "numRecords").unique("path")
     joined = snapshot.files(where).join(counts, on="path", how="left", maintain_order="left")
     files = with_marks(joined.collect())
+    if total.begin is None:
+        total.begin = snapshot.version
+    # What comes meanwhile is for the next run: a table that never rests would hold this one up.
+    theirs = (pl.col("compactedTo") < target_bytes) | pl.col("dvStorageType").is_not_null()
+    files = files.filter(~(theirs & (pl.col("version") > total.begin)).fill_null(value=False))
     if total.left:
         files = files.filter(~pl.col("path").is_in(list(total.left)))
     fields = {f.name: f for f in metadata.schema.fields}
