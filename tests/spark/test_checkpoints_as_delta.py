@@ -27,6 +27,7 @@ from lakelog.formats.base import StagedCheckpoint
 from lakelog.formats.delta.dialect import DIALECT
 from lakelog.formats.delta.murmur3 import hash_columns, part_of, part_of_others
 from lakelog.log.opening import open_state
+from tests.spark.configured import configured
 from tests.spark.reference import assert_same_state, reference_state
 
 pytestmark = pytest.mark.reference
@@ -144,10 +145,8 @@ TABLES: dict[str, tuple[str, str, dict[str, str], list[str]]] = {
 
 @pytest.fixture
 def spark(delta: Any) -> Iterator[Any]:
-    name = "spark.sql.parquet.outputTimestampType"
-    delta.conf.set(name, "TIMESTAMP_MICROS")
-    yield delta
-    delta.conf.unset(name)
+    with configured(delta, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}):
+        yield delta
 
 
 def make(
@@ -247,12 +246,9 @@ def test_a_classic_checkpoint_is_what_spark_writes(spark: Any, tmp_path: Path, n
 def test_a_v2_checkpoint_is_what_spark_writes(spark: Any, tmp_path: Path, manifest: str) -> None:
     setting = "spark.databricks.delta.checkpointV2.topLevelFileFormat"
     columns, partitions, properties, statements = TABLES["partitioned"]
-    spark.conf.set(setting, manifest)
-    try:
+    with configured(spark, {setting: manifest}):
         properties = {**properties, "delta.checkpointPolicy": "v2"}
         path = make(spark, tmp_path / "t", columns, partitions, properties, statements)
-    finally:
-        spark.conf.unset(setting)
     store = lakelog.open(path).log.store
     (theirs,) = DIALECT.list_log(store).checkpoints
     top, sidecar = (tmp_path / "t" / p for p in DIALECT.open_checkpoint(store, theirs).files_read())
@@ -280,11 +276,8 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 def test_parts_hold_what_spark_puts_in_them(spark: Any, tmp_path: Path) -> None:
     setting = "spark.databricks.delta.checkpoint.partSize"
     inserts = [f"insert into {{t}} values ({n}, 'ü {n}')" for n in range(9)]
-    spark.conf.set(setting, "2")
-    try:
+    with configured(spark, {setting: "2"}):
         path = make(spark, tmp_path / "t", "id long, s string", "s", {}, inserts)
-    finally:
-        spark.conf.unset(setting)
     (theirs,) = DIALECT.list_log(lakelog.open(path).log.store).checkpoints
     staged = write(path, "multipart", parts=len(theirs.paths))
     assert [file.target for file in staged.files] == list(theirs.paths)

@@ -16,6 +16,7 @@ from lakelog.errors import CheckpointCorruptionError
 from lakelog.spark.replay import plan_replay
 from lakelog.spark.strategy import BROADCAST, HASH
 from tests.checkpoint import tables
+from tests.spark.configured import configured
 from tests.spark.replayed import comparable, local_state, out_of_spark
 
 COLUMNS = ("actionType", "path", "size")
@@ -25,11 +26,8 @@ COLUMNS = ("actionType", "path", "size")
 def careless(spark: Any) -> Iterator[Any]:
     """The session, told to pass over what is missing or damaged."""
     names = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
-    for name in names:
-        spark.conf.set(name, "true")
-    yield spark
-    for name in names:
-        spark.conf.unset(name)
+    with configured(spark, dict.fromkeys(names, "true")):
+        yield spark
 
 
 def without_commits(root: Path) -> Path:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 import lakelog
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
+from tests.spark.configured import configured
 
 pytestmark = pytest.mark.reference
 
@@ -175,18 +174,3 @@ def test_days_of_the_calendar_of_old_are_the_same(delta: Any, tmp_path: Path) ->
     footers = [pq.read_metadata(file).metadata for file in path.glob("*.parquet")]
     assert any(b"org.apache.spark.legacyDateTime" in footer for footer in footers)
     assert any(b"org.apache.spark.legacyINT96" in footer for footer in footers)
-
-
-@contextmanager
-def configured(spark: Any, settings: dict[str, str]) -> Iterator[None]:
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, known in before.items():
-            if known is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, known)

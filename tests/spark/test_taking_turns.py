@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pytest
 
 import lakelog
+from tests.spark.configured import configured
 from tests.spark.data_files import data_file, ids
 from tests.spark.reference import assert_same_state, delta_log
 
@@ -81,9 +82,6 @@ def test_both_keep_one_table_by_turns(delta: Any, tmp_path: Path, name: str) -> 
         f"tblproperties ({listed})"
     )
     expected: set[int] = set()
-    before = {name: delta.conf.get(name, None) for name in SETTINGS}
-    for name_, value in SETTINGS.items():
-        delta.conf.set(name_, value)
 
     def spark_inserts(number: int) -> None:
         delta.sql(f"insert into {own} select /*+ coalesce(1) */ id + {number}, 'a b' from range(9)")
@@ -101,7 +99,7 @@ def test_both_keep_one_table_by_turns(delta: Any, tmp_path: Path, name: str) -> 
         assert_same_state(delta, path)
         assert lakelog.open(path).verify().verdict in {"proved", "unprovable"}
 
-    try:
+    with configured(delta, SETTINGS):
         for turn, layout in enumerate(layouts):
             spark_inserts(turn * 100)
             spark_deletes(turn * 100 + 3)
@@ -124,12 +122,6 @@ def test_both_keep_one_table_by_turns(delta: Any, tmp_path: Path, name: str) -> 
             agree()
         # Reading takes long, so it comes when everything has been done.
         assert sorted(row[0] for row in rows(delta, path)) == sorted(expected)
-    finally:
-        for name_, was in before.items():
-            if was is None:
-                delta.conf.unset(name_)
-            else:
-                delta.conf.set(name_, was)
 
 
 def _clean(spark: Any, path: str, *, by_lakelog: bool) -> None:
