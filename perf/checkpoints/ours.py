@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lakelog
+import lakelog.checkpoint.write  # before the clock starts, as every import
 import lakelog.table
 from lakelog.storage import LogStore, StoreWrapper
 from lakelog.storage.inject import InjectingStore

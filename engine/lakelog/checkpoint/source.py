@@ -44,7 +44,7 @@ from lakelog.storage.bounded import on_local_disk
 
 _META_ORDER = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 _BATCH_ROWS = 1 << 16
-_NEAR_BATCH_BYTES = 8 << 20
+_NEAR_BATCH_BYTES = 7 << 20
 _NOT_IN_REMOVES = ("stats", "tags", STRUCT_STATISTICS)
 _READ_WHOLE = ("v2-json", "json", "json-multipart", "avro-state")
 _DECODED_PER_BYTE = 1  # bytes of rows for each byte of a commit's text, about

@@ -51,7 +51,7 @@ from lakelog.log.state import State
 from lakelog.telemetry import Progress
 
 _SAMPLE_ROWS = 2_048
-_CHECKED_BYTES = 24 << 20  # of a batch: while it is read back, nothing else is held
+_CHECKED_BYTES = 16 << 20  # of a batch: while it is read back, nothing else is held
 _PARQUET_MAGIC = b"PAR1"
 
 

@@ -32,7 +32,13 @@ from lakelog.actions import FILE_ACTIONS
 from lakelog.errors import InvalidInputError, LakelogError, MalformedLogError, NotFoundError
 from lakelog.formats.base import CheckpointPlan, SidecarFile
 from lakelog.formats.delta.checkpoint_schema import spark_schema
-from lakelog.formats.delta.path_filters import CAN_READ, PathFilter, find_columns, read_filter
+from lakelog.formats.delta.path_filters import (
+    CAN_READ,
+    FILTERED,
+    PathFilter,
+    find_columns,
+    read_filter,
+)
 from lakelog.formats.digest import Digest
 from lakelog.storage import LogStore
 
@@ -44,6 +50,9 @@ TOTAL_TAG = "lakelog.digest"
 
 FORMAT = 1
 """Version of the record, of `encode_paths`' spelling, and of what a digest is taken over."""
+
+
+_REMOVED_AT = "remove.deletionTimestamp"
 
 
 @dataclass(frozen=True)
@@ -196,10 +205,10 @@ def inspect_sidecar(store: LogStore, path: str, size_bytes: int | None = None) -
     Memory: the footer, and some twenty bits a path.
     """
     with _opened(store, path, size_bytes) as (source, file):
-        groups = find_columns(file.metadata)
+        groups = find_columns(file.metadata, (*FILTERED, _REMOVED_AT))
         adds, _ = _statistics(groups, "add.path")
         removes, _ = _statistics(groups, "remove.path")
-        _, last = _statistics(groups, "remove.deletionTimestamp")
+        _, last = _statistics(groups, _REMOVED_AT)
         paths = read_filter(source, groups)
         rows, size = file.metadata.num_rows, source.seek(0, os.SEEK_END)
         return Inspection(size, adds, removes, rows, last, file.schema_arrow, paths)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -28,7 +28,9 @@ from lakelog.formats.delta.paths import encode_paths
 CAN_READ = hasattr(pq.ColumnChunkMetaData, "bloom_filter_offset")
 """Whether this pyarrow says where in a file the filters are."""
 
-_FILTERED = ("add.path", "remove.path")
+FILTERED = ("add.path", "remove.path")
+"""Columns that have filters."""
+
 _FALSE_HITS = 0.001
 _CHECKSUM_DIGITS = 32
 _BLOCK_WORDS = 8
@@ -67,7 +69,7 @@ def filter_options(row_group_rows: int) -> dict[str, Any]:
     if "bloom_filter_options" not in inspect.signature(pq.ParquetWriter.__init__).parameters:
         return {}
     options = {"ndv": max(1, row_group_rows), "fpp": _FALSE_HITS}
-    return {"bloom_filter_options": dict.fromkeys(_FILTERED, options)}
+    return {"bloom_filter_options": dict.fromkeys(FILTERED, options)}
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def read_filter(
     blocks: list[npt.NDArray[np.uint32]] = []
     checksum = hashlib.sha256()
     for columns in groups:
-        for path in _FILTERED:
+        for path in FILTERED:
             chunk = columns.get(path)
             if chunk is None:
                 continue
@@ -141,17 +143,22 @@ def _parse_filter(data: bytes) -> npt.NDArray[np.uint32] | None:
     return np.frombuffer(data, "<u4", offset=start).reshape(-1, _BLOCK_WORDS)
 
 
-def find_columns(footer: pq.FileMetaData) -> list[dict[str, pq.ColumnChunkMetaData]]:
-    """The columns of each row group that has rows, by dotted name.
+def find_columns(
+    footer: pq.FileMetaData, paths: Collection[str]
+) -> list[dict[str, pq.ColumnChunkMetaData]]:
+    """The columns `paths` of each row group that has rows, by dotted name, where they are there.
 
     Raises:
-        pa.ArrowException: The footer contradicts itself.
+        pa.ArrowException: The footer contradicts itself on one of them.
         OSError: Likewise.
     """
-    require_sound_chunks(footer, range(footer.num_row_groups), range(footer.num_columns))
+    schema = footer.schema
+    named = {schema.column(leaf).path: leaf for leaf in range(len(schema))}
+    leaves = {path: named[path] for path in paths if path in named}
+    require_sound_chunks(footer, range(footer.num_row_groups), list(leaves.values()))
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     return [
-        {column.path_in_schema: column for column in map(group.column, range(group.num_columns))}
+        {path: group.column(leaf) for path, leaf in leaves.items()}
         for group in groups
         if group.num_rows
     ]
