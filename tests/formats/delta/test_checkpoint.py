@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from lakelog import actions
 from lakelog.errors import CorruptionError, InvalidActionError, MalformedLogError
 from lakelog.formats.base import STRUCT_STATISTICS, Checkpoint
-from lakelog.formats.delta import parquet
+from lakelog.formats.delta import checkpoint, parquet
 from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
 from lakelog.storage import open_store
 from tests.handmade import Handmade, add, metadata, protocol, remove, vector
@@ -208,6 +209,36 @@ def test_a_checkpoint_of_many_batches_is_read_whole(
     found = files_of(made, ["size"], "add")
     assert found["size"].to_list() == list(range(100))
     assert reader(made).read_meta().height == 3
+
+
+def test_a_file_is_not_closed_while_a_thread_reads_it(
+    made: Handmade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(parquet, "_MANY_ROWS", 7)
+    made.checkpoint(5, *(add(f"f{n}", n) for n in range(100)), *META)
+    open_file, read_parts = DeltaCheckpointReader._open, parquet.read_parts
+    sources: dict[int, Any] = {}
+    closed: list[bool] = []
+
+    def opened(self: DeltaCheckpointReader, path: str, footer: Any) -> Any:
+        source, file = open_file(self, path, footer)
+        sources[id(file)] = source
+        return source, file
+
+    def slow(file: Any, *rest: Any) -> Iterator[Any]:
+        for part in read_parts(file, *rest):
+            time.sleep(0.02)
+            closed.append(sources[id(file)].closed)
+            yield part
+
+    monkeypatch.setattr(DeltaCheckpointReader, "_open", opened)
+    monkeypatch.setattr(checkpoint, "read_parts", slow)
+    files = reader(made).iter_files(["size", "stats"], ("add",))
+    next(files)
+    files.close()  # type: ignore[attr-defined] # it is a generator
+    assert len(closed) > 2
+    assert not any(closed)
 
 
 # --- damage --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ Source: Delta protocol, Checkpoints; Checkpoint Schema; Sidecar Files.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from io import FileIO
@@ -208,14 +208,17 @@ class DeltaCheckpointReader:
             rows = batch_rows(file, [leaf for share in shares for leaf in share], self._batch_bytes)
             readers = [read_parts(*pair, path, rows) for pair in zip(files, shares, strict=False)]
             ahead = [pool.submit(next, reader, None) for reader in readers]
-            while parts := [part for f in ahead if (part := f.result()) is not None]:
-                if len(parts) < len(readers):
-                    raise pa.ArrowInvalid("the columns disagree on how many rows there are")
-                ahead = [pool.submit(next, reader, None) for reader in readers]
-                for kind in kinds:
-                    frame = assemble([p[kind] for p in parts if kind in p], kind, columns, path)
-                    if frame.height:
-                        yield frame
+            try:
+                while parts := [part for f in ahead if (part := f.result()) is not None]:
+                    if len(parts) < len(readers):
+                        raise pa.ArrowInvalid("the columns disagree on how many rows there are")
+                    ahead = [pool.submit(next, reader, None) for reader in readers]
+                    for kind in kinds:
+                        frame = assemble([p[kind] for p in parts if kind in p], kind, columns, path)
+                        if frame.height:
+                            yield frame
+            finally:
+                wait(ahead)  # a file that is being read must not be closed
 
     def _read_parquet_meta(self, path: str, kinds: Sequence[str]) -> pl.DataFrame:
         with self._parquet(path) as file:
