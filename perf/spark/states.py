@@ -69,7 +69,6 @@ def _state(live: Live, *, exact: bool = True) -> Callable[[Prepared], Figures]:
         wanted = {name: prepared.facts[name] for name in found if name in prepared.facts}
         if exact and {name: found[name] for name in wanted} != wanted:
             raise WrongAnswerError(f"the state: {found} in place of {wanted}")
-        prepared.spark.stop()
         return {"seconds": seconds}
 
     return run
@@ -102,7 +101,6 @@ def _checkpoint(write: Callable[[Prepared], object]) -> Callable[[Prepared], Fig
         start = time.perf_counter()
         write(prepared)
         seconds = time.perf_counter() - start
-        prepared.spark.stop()
         return {"seconds": seconds}
 
     return run

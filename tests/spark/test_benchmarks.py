@@ -1,4 +1,4 @@
-"""The benchmarks on Spark at a small scale, in the session of the tests."""
+"""The benchmarks of rows on Spark at a small scale, in the session of the tests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from perf.spark import sessions
+from perf.spark.states import STATE_CASES
 from perf.spark.workloads import SPARK_WORKLOADS
 from perf.writing import worker
 
@@ -24,7 +25,10 @@ def _small(delta: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         yield
 
 
-@pytest.mark.parametrize("workload", SPARK_WORKLOADS, ids=lambda w: w.name)
+ROWS = [workload for workload in SPARK_WORKLOADS if workload.name not in STATE_CASES]
+
+
+@pytest.mark.parametrize("workload", ROWS, ids=lambda w: w.name)
 def test_every_contender_gives_the_right_answer(workload: Any) -> None:
     for contender in workload.contenders:
         figures = worker.measure(contender, workload.name, SCALE)

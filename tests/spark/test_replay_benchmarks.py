@@ -26,7 +26,6 @@ def test_every_contender_gives_the_state_that_was_written(
 ) -> None:
     monkeypatch.setenv("LAKELOG_BENCH_DIR", str(tmp_path / "bench"))
     monkeypatch.setattr(sessions, "start", lambda _: delta)
-    monkeypatch.setattr(delta, "stop", lambda: None)
     (workload,) = (w for w in SPARK_WORKLOADS if w.name == name)
     assert set(workload.contenders) == set(STATE_CASES[name])
     for contender, case in STATE_CASES[name].items():
