@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 
 from lakelog.data.layout import Codec
 from lakelog.data.stats import FileStats, StatsPlan
-from lakelog.storage.base import LogStore, Upload
+from lakelog.storage.base import LogStore
+from lakelog.storage.sink import UploadSink
 
 _OPTIONS: dict[str, Any] = {
     "store_schema": False,  # Arrow's own schema says nothing that the table's does not
@@ -37,7 +38,7 @@ class ParquetFile:
     ) -> None:
         self.path = path
         self._upload = store.upload(path)
-        self._sink = _Sink(self._upload)
+        self._sink = UploadSink(self._upload)
         self._stats = FileStats(stats)
         self._footers: list[pq.FileMetaData] = []
         try:
@@ -85,24 +86,3 @@ class ParquetFile:
             # pyarrow closes its writers when they are collected, whatever became of the file.
             self._writer.close()
         self._upload.abandon()
-
-
-class _Sink:
-    """An upload as the file object that pyarrow writes to; closing it stays with its owner."""
-
-    closed = False
-
-    def __init__(self, upload: Upload) -> None:
-        self._upload = upload
-        self.is_void = False
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Append, or throw away what a writer that was given up still says."""
-        return len(data) if self.is_void else self._upload.write(data)
-
-    def tell(self) -> int:
-        """Bytes written so far."""
-        return self._upload.tell()
-
-    def flush(self) -> None:
-        """Nothing: pieces are sent when they are whole."""

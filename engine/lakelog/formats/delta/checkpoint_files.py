@@ -18,6 +18,7 @@ from lakelog.formats.delta.paths import encode_paths
 from lakelog.formats.encode import encode_rows
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
+from lakelog.storage.sink import UploadSink
 
 _ZSTD_LEVEL = 1
 _ENCODED_ROWS = 1 << 13
@@ -100,7 +101,7 @@ class ParquetFile:
     _waiting: int = 0
     _upload: Upload | None = None
     _writer: pq.ParquetWriter | None = None
-    _sink: _Sink = field(init=False)
+    _sink: UploadSink = field(init=False)
     _buffered: pa.BufferedOutputStream = field(init=False)
 
     def prepare(self, rows: pl.DataFrame, kind: str) -> pa.Table:
@@ -137,7 +138,7 @@ class ParquetFile:
 
     def _start(self) -> pq.ParquetWriter:
         self._upload = self.store.upload(self.path)
-        self._sink = _Sink(self._upload)
+        self._sink = UploadSink(self._upload)
         leaves = _leaves(self.schema)
         self._buffered = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), _WRITE_BYTES)
         self._writer = pq.ParquetWriter(
@@ -250,27 +251,3 @@ def _leaves(schema: pa.Schema) -> list[str]:
                 found.append(name)
         level = below
     return found
-
-
-class _Sink:
-    """An upload as the file object that pyarrow writes to; closing it stays with its owner."""
-
-    closed = False
-
-    def __init__(self, upload: Upload) -> None:
-        self._upload = upload
-        self.is_void = False
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Append, or throw away what a writer that was given up still says."""
-        return len(data) if self.is_void else self._upload.write(data)
-
-    def tell(self) -> int:
-        """Bytes written so far."""
-        return self._upload.tell()
-
-    def flush(self) -> None:
-        """Nothing: only closing the upload makes it durable."""
-
-    def close(self) -> None:
-        """Nothing: an upload that is closed appears."""

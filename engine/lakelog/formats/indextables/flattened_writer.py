@@ -25,7 +25,7 @@ from lakelog.formats.indextables.columnar import arrow_field, dictionary_columns
 from lakelog.formats.indextables.docmapping import without_registered
 from lakelog.formats.indextables.listing import CHECKPOINT_FOLDER, RANK
 from lakelog.formats.indextables.staging import Staging
-from lakelog.storage.base import Upload
+from lakelog.storage.sink import UploadSink
 
 FOOTER_KEY = "lakelog.checkpoint"
 """Key of the footer under which a file says which part of which checkpoint it is, as JSON."""
@@ -182,7 +182,7 @@ class ParquetPart:
     num_actions: int = 0
     _frames: list[pl.DataFrame] = field(default_factory=list)
     _path: str = ""
-    _sink: _Sink | None = None
+    _sink: UploadSink | None = None
     _writer: pq.ParquetWriter | None = None
 
     def append(self, rows: pl.DataFrame) -> None:
@@ -212,7 +212,7 @@ class ParquetPart:
     def _started(self) -> pq.ParquetWriter:
         if self._writer is None:
             self._path = self.staging.hidden()
-            self._sink = _Sink(self.staging.begin(self._path))
+            self._sink = UploadSink(self.staging.begin(self._path))
             # Without Arrow's own schema, every reader sees the same plain Parquet types.
             self._writer = pq.ParquetWriter(
                 self._sink,
@@ -244,26 +244,5 @@ class ParquetPart:
     def drop(self) -> None:
         """Let go of an unfinished file: what the Parquet writer still has goes nowhere."""
         if self._sink is not None and self._writer is not None:
-            self._sink.dropped = True
+            self._sink.is_void = True
             self._writer.close()
-
-
-class _Sink:
-    """An upload as the file object that pyarrow writes to; closing it stays with its owner."""
-
-    closed = False
-
-    def __init__(self, upload: Upload) -> None:
-        self.upload = upload
-        self.dropped = False
-        self.tell = upload.tell
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Append, unless nobody wants the file any more."""
-        return len(data) if self.dropped else self.upload.write(data)
-
-    def flush(self) -> None:
-        """Nothing: only closing the upload makes it durable."""
-
-    def close(self) -> None:
-        """Nothing: an upload that is closed appears."""
