@@ -177,34 +177,11 @@ class _Job:
         reports = [verify_one(self.log, checkpoint, self.memory_limit) for checkpoint in there]
         for report in reports:
             if report.verdict in {"proved", "unprovable"}:
-                if report.reason is not None:
-                    self._notes.append(report.reason)
-                return self._kept(report)
+                return report_kept(self.log, report)
         # Without one, each is broken; the state that rests on one of them says so when it is read.
         self.state = apart or self.state
         with self._source(self.state) as source:
             return self._write(source, plan, tuple(there))
-
-    def _kept(self, report: VerifyReport) -> CheckpointReport:
-        checkpoint = report.checkpoint
-        sizes = [self.log.store.stat(path) for path in report.files]
-        return CheckpointReport(
-            version=checkpoint.version,
-            layout=checkpoint.layout,
-            paths=report.files,
-            size_bytes=sum(entry.size_bytes for entry in sizes if entry is not None),
-            num_adds=report.found.counts.get("add", 0),
-            num_removes=report.found.counts.get("remove", 0),
-            num_actions=report.found.total,
-            parts=len(report.files),
-            reused_files=len(report.files),
-            verify_seconds=report.seconds,
-            verified=report.verdict == "proved",
-            pointer_moved=False,
-            digest=report.found,
-            reused=True,
-            notes=tuple(self._notes),
-        )
 
     def _source(self, state: State) -> Source:
         return Source(state, memory_limit=self.memory_limit, now_ms=self.log.clock())
@@ -276,7 +253,7 @@ class _Job:
                 _abandon(writer)
             raise
         if replaced and self.verify:
-            self._remove(replaced, staged)
+            self._notes += remove_replaced(self.log, replaced, staged)
         if published.note is not None:
             self._notes.append(published.note)
         self._checksum(source, staging)
@@ -318,15 +295,6 @@ class _Job:
 
         return publish(self.log.store, self.log.dialect, staged, told)
 
-    def _remove(self, replaced: Sequence[Checkpoint], staged: StagedCheckpoint) -> None:
-        """Take away checkpoints that were wrong or broken, so that no reader prefers them."""
-        taken = {file.target for file in staged.files}
-        gone = [path for c in replaced for path in c.paths if path not in taken]
-        if not gone:
-            return
-        for error in self.log.store.delete_many(gone):
-            self._notes.append(f"a checkpoint that is not sound could not be deleted: {error}")
-
     def tell(self, step: str, done: int, total: int | None = None) -> None:
         if self.progress is not None:
             self.progress(step, done, total)
@@ -335,6 +303,41 @@ class _Job:
 def _abandon(writer: CheckpointWriter) -> None:
     with suppress(Exception):  # the error before it is the one that counts
         writer.abandon()
+
+
+def report_kept(log: Log, report: VerifyReport) -> CheckpointReport:
+    """The report of a checkpoint that was there already, and is kept."""
+    sizes = [log.store.stat(path) for path in report.files]
+    return CheckpointReport(
+        version=report.version,
+        layout=report.layout,
+        paths=report.files,
+        size_bytes=sum(entry.size_bytes for entry in sizes if entry is not None),
+        num_adds=report.found.counts.get("add", 0),
+        num_removes=report.found.counts.get("remove", 0),
+        num_actions=report.found.total,
+        parts=len(report.files),
+        reused_files=len(report.files),
+        verify_seconds=report.seconds,
+        verified=report.verdict == "proved",
+        digest=report.found,
+        reused=True,
+        notes=(report.reason,) if report.reason is not None else (),
+    )
+
+
+def remove_replaced(
+    log: Log, replaced: Sequence[Checkpoint], staged: StagedCheckpoint
+) -> list[str]:
+    """Take away checkpoints that were wrong or broken, so that no reader prefers them; gives a note
+    for each file that could not be.
+    """
+    taken = {file.target for file in staged.files}
+    gone = [path for c in replaced for path in c.paths if path not in taken]
+    return [
+        f"a checkpoint that is not sound could not be deleted: {error}"
+        for error in (log.store.delete_many(gone) if gone else ())
+    ]
 
 
 def checkpoints_there(log: Log, plan: CheckpointPlan) -> list[Checkpoint]:

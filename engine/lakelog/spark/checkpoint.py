@@ -30,8 +30,13 @@ from lakelog.checkpoint.plan import Table as PlannedTable
 from lakelog.checkpoint.publish import publish
 from lakelog.checkpoint.report import CheckpointReport
 from lakelog.checkpoint.source import Source
-from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
-from lakelog.checkpoint.write import checkpoints_there, tell_of
+from lakelog.checkpoint.verify import independent_state, verify_one
+from lakelog.checkpoint.write import (
+    checkpoints_there,
+    remove_replaced,
+    report_kept,
+    tell_of,
+)
 from lakelog.commit.features import supports
 from lakelog.errors import (
     CheckpointCorruptionError,
@@ -156,7 +161,7 @@ class _Job:
         for each in there:
             report = verify_one(self.log, each)
             if report.verdict in {"proved", "unprovable"}:
-                return self._kept(report)
+                return report_kept(self.log, report)
         if self.state.base is not None and self.state.base.checkpoint in there:
             self.state = independent_state(self.log, plan.version) or self.state
             plan, replayed = self._planned()
@@ -194,7 +199,8 @@ class _Job:
             self._delete(mine)
             raise
         notes = [replayed.explain(), *([published.note] if published.note is not None else [])]
-        self._remove(there, staged, notes)
+        if self.verify:
+            notes += remove_replaced(self.log, there, staged)
         files = {*(w.target for w in written), *(file.target for file in staged.files)}
         sizes = sum(w.size_bytes for w in written)
         own = {w.target for w in written}
@@ -410,39 +416,6 @@ class _Job:
             found=found,
             hint="nothing was published, and the checkpoint before it is as it was; report this",
         )
-
-    # --- what is there, and what goes ----------------------------------------------------------
-
-    def _kept(self, report: VerifyReport) -> CheckpointReport:
-        sizes = [self.log.store.stat(path) for path in report.files]
-        return CheckpointReport(
-            version=report.version,
-            layout=report.layout,
-            paths=report.files,
-            size_bytes=sum(entry.size_bytes for entry in sizes if entry is not None),
-            num_adds=report.found.counts.get("add", 0),
-            num_removes=report.found.counts.get("remove", 0),
-            num_actions=report.found.total,
-            parts=len(report.files),
-            reused_files=len(report.files),
-            verify_seconds=report.seconds,
-            verified=report.verdict == "proved",
-            digest=report.found,
-            reused=True,
-            notes=(report.reason,) if report.reason is not None else (),
-        )
-
-    def _remove(
-        self, replaced: Sequence[Checkpoint], staged: StagedCheckpoint, notes: list[str]
-    ) -> None:
-        """Take away checkpoints that were wrong or broken, so that no reader prefers them."""
-        taken = {file.target for file in staged.files}
-        gone = [path for c in replaced for path in c.paths if path not in taken]
-        if gone and self.verify:
-            notes += (
-                f"a checkpoint that is not sound could not be deleted: {error}"
-                for error in self.log.store.delete_many(gone)
-            )
 
     def _delete(self, paths: Sequence[str]) -> None:
         with suppress(LakelogError):  # the error before it is the one that counts
