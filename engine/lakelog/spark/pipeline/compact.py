@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from lakelog.commit.features import is_on
 from lakelog.commit.row_tracking import ENABLED
-from lakelog.data.files import ReadPlan
+from lakelog.data.files import FILE_COLUMNS, ReadPlan
 from lakelog.data.write import WritePlan
 from lakelog.errors import (
     ConflictError,
@@ -52,16 +52,6 @@ STEP = "compact"
 _FRUITLESS_ROUNDS = 5
 _ATTEMPTS = 20
 _SHOWN = 5
-_CARRIED = (
-    "path",
-    "partitionValues",
-    "size",
-    "dvStorageType",
-    "dvPathOrInline",
-    "dvOffset",
-    "dvSizeInBytes",
-    "dvCardinality",
-)
 
 _PARAMETERS = {"predicate": [], "zOrderBy": [], "clusterBy": [], "auto": False}
 
@@ -242,7 +232,7 @@ def _rewritten(spark: Any, rewriter: Rewriter, snapshot: Snapshot, files: pl.Dat
     work = pa.table(
         {
             BIN: pa.array([int(part[BIN][0]) for part in parts], pa.int32()),
-            "files": pa.array([pack_up(part.select(_CARRIED)) for part in parts], pa.binary()),
+            "files": pa.array([pack_up(part.select(FILE_COLUMNS)) for part in parts], pa.binary()),
         }
     )
     order = pa.array(range(len(parts)), pa.int32())
