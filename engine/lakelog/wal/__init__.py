@@ -1,0 +1,1 @@
+"""Write-ahead log: frames, segments, append, replay, truncate; the two historic formats."""
