@@ -43,6 +43,7 @@ def test_kinds_are_unique_and_never_change() -> None:
         "InvalidActionError": "invalid_action",
         "LogGapError": "log_gap",
         "MissingActionError": "missing_action",
+        "WalCorruptionError": "wal_corruption",
         "ConflictError": "conflict",
         "ProtocolChangedError": "protocol_changed",
         "MetadataChangedError": "metadata_changed",
@@ -57,6 +58,8 @@ def test_kinds_are_unique_and_never_change() -> None:
         "MissingDependencyError": "missing_dependency",
         "UnavailableError": "unavailable",
         "CheckpointWriteError": "checkpoint_write",
+        "LogLockedError": "log_locked",
+        "LogPoisonedError": "log_poisoned",
         "ReadTimeoutError": "read_timeout",
         "UnsupportedStoreError": "unsupported_store",
         "OutcomeUnknownError": "outcome_unknown",
@@ -131,6 +134,14 @@ def test_a_conflict_names_the_commit_its_operation_and_the_rule(
     assert (back.version, back.operation, back.rule) == (7, "WRITE", "appended files")
     assert back.as_dict()["operation"] == "WRITE"
     assert back.as_dict()["rule"] == "appended files"
+
+
+def test_damage_of_a_write_ahead_log_says_how_much_is_safe() -> None:
+    raised = errors.WalCorruptionError("broken", path="p", safe_seq=7, safe_records=3)
+    back = pickle.loads(pickle.dumps(raised))
+    assert (back.safe_seq, back.safe_records) == (7, 3)
+    assert back.as_dict()["safe_seq"] == 7
+    assert back.as_dict()["safe_records"] == 3
 
 
 def test_a_warning_is_a_user_warning_and_no_error() -> None:

@@ -33,6 +33,8 @@ from lakelog.errors import (
     LakelogError,
     LakelogWarning,
     LogGapError,
+    LogLockedError,
+    LogPoisonedError,
     MalformedLogError,
     MetadataChangedError,
     MissingActionError,
@@ -54,6 +56,7 @@ from lakelog.errors import (
     UnsupportedFeatureError,
     UnsupportedStoreError,
     VersionNotFoundError,
+    WalCorruptionError,
 )
 from lakelog.version import __version__
 
@@ -86,6 +89,8 @@ __all__ = [
     "LakelogError",
     "LakelogWarning",
     "LogGapError",
+    "LogLockedError",
+    "LogPoisonedError",
     "MalformedLogError",
     "MetadataChangedError",
     "MissingActionError",
@@ -110,6 +115,7 @@ __all__ = [
     "UnsupportedFeatureError",
     "UnsupportedStoreError",
     "VersionNotFoundError",
+    "WalCorruptionError",
     "__version__",
     "create",
     "open",

@@ -228,6 +228,36 @@ class MissingActionError(CorruptionError):
     kind = "missing_action"
 
 
+class WalCorruptionError(CorruptionError):
+    """A write-ahead log is damaged before its end: what it gave out as durable is lost or changed.
+
+    Args:
+        message: One sentence that says what is wrong.
+        safe_seq: Last sequence number before the damage; 0 where nothing is safe.
+        safe_records: Number of records before the damage that are still to be had.
+        fields: As `LakelogError`; ``path`` is the segment, ``byte_offset`` where in it.
+    """
+
+    kind = "wal_corruption"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        safe_seq: int | None = None,
+        safe_records: int | None = None,
+        **fields: Any,
+    ) -> None:
+        super().__init__(message, **fields)
+        self.safe_seq = safe_seq
+        self.safe_records = safe_records
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `LakelogError.as_dict`, with ``safe_seq`` and ``safe_records``."""
+        own = {"safe_seq": self.safe_seq, "safe_records": self.safe_records}
+        return {**super().as_dict(), **{k: v for k, v in own.items() if v is not None}}
+
+
 class ConflictError(LakelogError, RuntimeError):
     """Another commit came first and took away what this transaction rests on; nothing of the
     transaction was written.
@@ -335,6 +365,20 @@ class CheckpointWriteError(UnavailableError):
     """A checkpoint could not be written; the one before it is as it was."""
 
     kind = "checkpoint_write"
+
+
+class LogLockedError(UnavailableError):
+    """Another writer has the log; ``found`` says who."""
+
+    kind = "log_locked"
+
+
+class LogPoisonedError(UnavailableError):
+    """The log no longer knows what the disk holds, since a write or an fsync failed: close it, and
+    open it again.
+    """
+
+    kind = "log_poisoned"
 
 
 class ReadTimeoutError(UnavailableError, TimeoutError):

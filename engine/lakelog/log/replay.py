@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from lakelog import actions
+from lakelog.reconcile import last_wins
 
 _MERGE_RATIO = 2
 
@@ -29,11 +30,8 @@ def reconcile_files(files: pl.DataFrame) -> pl.DataFrame:
     Returns:
         One row a (path, dvId), in the order of the rows kept.
     """
-    # Most commits add files that no other speaks of, and hashes tell it at a fifth of the cost.
-    if files.height < 2 or files["path"].hash().n_unique() == files.height:
-        return files
     key = [c for c in actions.KEY if c in files.columns]
-    return files.unique(subset=key, keep="last", maintain_order=True)
+    return last_wins(files, key)
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Write-ahead log: frames, segments, append, replay, truncate; the two historic formats."""
+"""The write-ahead log: small writes made durable on local disk, replayed as Arrow tables."""

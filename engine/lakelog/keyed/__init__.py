@@ -1,0 +1,1 @@
+"""A store of keys and values over the write-ahead log: the flush protocol, whole."""

@@ -1,0 +1,33 @@
+"""Reconciliation: of the rows that speak of one thing, the last one counts.
+
+The kernel that the table log's replay and the write-ahead log's state share. Pure; knows nothing
+of what the rows mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+
+def last_wins(frame: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
+    """Keep the last row of each key.
+
+    Args:
+        frame: Rows in the order in which they were written.
+        key: The columns that name a thing, the most telling one first; at least one. Nulls are
+            equal to each other.
+
+    Returns:
+        One row a key, in the order of the rows kept.
+
+    Example:
+        >>> rows = pl.DataFrame({"key": ["a", "b", "a"], "value": [1, 2, 3]})
+        >>> last_wins(rows, ["key"]).rows()
+        [('b', 2), ('a', 3)]
+    """
+    # Most often no two rows speak of one thing, and hashes tell it at a fifth of the cost.
+    if frame.height < 2 or frame[key[0]].hash().n_unique() == frame.height:
+        return frame
+    return frame.unique(subset=list(key), keep="last", maintain_order=True)

@@ -1,0 +1,270 @@
+"""The disk under the write-ahead log: the one seam that faults and crashes enter through.
+
+All that the log asks of a filesystem is here. Errors are those of the operating system
+(``OSError``); what they mean for a record is for the callers to say. Paths are text, with ``/``.
+
+What a crash may do decides what the log may rely on:
+
+- Bytes written to a file are there after a crash once `WritableFile.sync` has returned; before
+  that any part of them may be, in any order.
+- A name that was made, renamed or removed is so after a crash once `Disk.sync_directory` has
+  returned; before that it may be either way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from typing import Protocol
+
+import pyarrow as pa
+
+from lakelog.errors import LogLockedError
+
+Bytes = bytes | bytearray | memoryview
+"""What can be written."""
+
+_BINARY = getattr(os, "O_BINARY", 0)
+_APPEND = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | _BINARY
+_LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | _BINARY
+_MODE = 0o666  # the umask decides, as for any file
+# Of a file that only grows, its size is all of its metadata that matters.
+_sync_data = getattr(os, "fdatasync", os.fsync)
+
+
+class WritableFile(Protocol):
+    """A file that is written at its end."""
+
+    def write(self, data: Bytes) -> int:
+        """Append; how many bytes were taken, which may be fewer than given."""
+
+    def size(self) -> int:
+        """Bytes in the file."""
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file to `size_bytes`; what is written next follows there."""
+
+    def sync(self) -> None:
+        """Return once all that was written survives a crash."""
+
+    def close(self) -> None:
+        """Let go of the file, without syncing it. Twice does no harm."""
+
+
+class Held(Protocol):
+    """A lock that is held until it is released, or its process ends."""
+
+    def release(self) -> None:
+        """Let others have it. Twice does no harm."""
+
+
+class Disk(Protocol):
+    """What the log asks of a filesystem."""
+
+    def list(self, directory: str) -> list[str]:
+        """Names of the files in `directory`, in any order.
+
+        Raises:
+            FileNotFoundError: There is no such directory.
+        """
+
+    def size(self, path: str) -> int:
+        """Bytes in a file."""
+
+    def read(self, path: str, *, mapped: bool = False) -> pa.Buffer:
+        """The bytes of a file, as many as it has now.
+
+        Args:
+            path: The file.
+            mapped: The caller knows that the file is not cut while the buffer lives (it may grow,
+                be renamed or removed), so its pages may be used where they are.
+        """
+
+    def open_append(self, path: str, *, create: bool = False) -> WritableFile:
+        """Open a file for writing at its end.
+
+        Args:
+            path: The file.
+            create: Make it; it must not be there.
+        """
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name, over what has it."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and those above it, durably, where they are missing."""
+
+    def sync_directory(self, path: str) -> None:
+        """Return once the names in a directory survive a crash."""
+
+    def lock(self, path: str, owner: str) -> Held:
+        """Take the lock that a file stands for; the file is made, and never removed.
+
+        Args:
+            path: The file.
+            owner: Who takes it; told to those who come while it is held.
+
+        Raises:
+            LogLockedError: Somebody else has it.
+        """
+
+
+class LocalDisk:
+    """The filesystem of the operating system."""
+
+    def list(self, directory: str) -> list[str]:
+        """As `Disk.list`."""
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if entry.is_file()]
+
+    def size(self, path: str) -> int:
+        """As `Disk.size`."""
+        return os.stat(path).st_size
+
+    def read(self, path: str, *, mapped: bool = False) -> pa.Buffer:
+        """As `Disk.read`."""
+        if mapped and os.stat(path).st_size:  # an empty file cannot be mapped
+            with pa.memory_map(path, "r") as file:
+                return file.read_buffer()
+        # Not by mapping: a page of a mapped file that was cut meanwhile kills the process.
+        with pa.OSFile(path, "rb") as file:
+            return file.read_buffer()
+
+    def open_append(self, path: str, *, create: bool = False) -> LocalFile:
+        """As `Disk.open_append`."""
+        flags = _APPEND | os.O_CREAT | os.O_EXCL if create else _APPEND
+        return LocalFile(os.open(path, flags, _MODE))
+
+    def rename(self, source: str, target: str) -> None:
+        """As `Disk.rename`."""
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        """As `Disk.remove`."""
+        os.remove(path)
+
+    def make_directory(self, path: str) -> None:
+        """As `Disk.make_directory`."""
+        path = os.path.abspath(path)
+        if os.path.isdir(path):
+            return
+        above = os.path.dirname(path)
+        self.make_directory(above)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+        self.sync_directory(above)
+
+    def sync_directory(self, path: str) -> None:
+        """As `Disk.sync_directory`."""
+        if sys.platform == "win32":
+            return  # names are durable there without being asked, and a folder cannot be opened
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def lock(self, path: str, owner: str) -> LocalLock:
+        """As `Disk.lock`."""
+        file = os.open(path, _LOCK, _MODE)
+        try:
+            if _lock(file):
+                os.ftruncate(file, 0)
+                os.write(file, owner.encode())
+                return LocalLock(file)
+            found = os.pread(file, 4096, 0).decode("utf-8", "replace").strip()
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+        raise LogLockedError(
+            "another writer has this log",
+            path=path,
+            found=found or None,
+            hint="close it there, or read here with read_only=True",
+        )
+
+
+class LocalFile:
+    """A file of the operating system, opened for writing at its end.
+
+    Args:
+        descriptor: The open file, which now belongs to this object.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, data: Bytes) -> int:
+        """As `WritableFile.write`."""
+        return os.write(self._descriptor, data)
+
+    def size(self) -> int:
+        """As `WritableFile.size`."""
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size_bytes: int) -> None:
+        """As `WritableFile.truncate`."""
+        os.ftruncate(self._descriptor, size_bytes)
+
+    def sync(self) -> None:
+        """As `WritableFile.sync`."""
+        _sync_data(self._descriptor)
+
+    def close(self) -> None:
+        """As `WritableFile.close`."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+class LocalLock:
+    """A lock on an open file, which the kernel lets go of when the process ends, however it does.
+
+    Args:
+        descriptor: The locked file, which now belongs to this object.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """As `Held.release`."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+_BUSY = frozenset((errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK, errno.EDEADLK))
+
+if sys.platform == "win32":
+    import msvcrt
+
+    _FAR_BYTE = 1 << 30  # a locked byte cannot be read there, and the owner's name is to be
+
+    def _lock(file: int) -> bool:
+        os.lseek(file, _FAR_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        except OSError as cause:
+            if cause.errno in _BUSY:
+                return False
+            raise
+        os.lseek(file, 0, os.SEEK_SET)
+        return True
+else:
+    import fcntl
+
+    def _lock(file: int) -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as cause:
+            if cause.errno in _BUSY:
+                return False
+            raise
+        return True
