@@ -147,13 +147,19 @@ class Comparison:
                     [found[c].zip_with(structs.is_not_null(), parsed[c]) for c in found.columns]
                 )
         named = [found[column].alias(_TYPED_PREFIX + column) for column in TYPED]
-        return named if self.kept is None else self._limited(named, self.kept)
+        if self._places is None:
+            return named
+        return [_limited(*both) for both in zip(named, self._places, strict=True)]
 
-    def _limited(self, typed: list[pl.Series], kept: pl.DataType) -> list[pl.Series]:
-        """Typed statistics without those that a struct of this type has no place for."""
-        there = pl.DataFrame([_one_of_each(kept).alias(STRUCT_STATISTICS)])
-        found = replace(self, kept=None)._typed(there)  # noqa: SLF001 - of the same class
-        return [_limited(*both) for both in zip(typed, found, strict=True)]
+    @cached_property
+    def _places(self) -> list[pl.Series] | None:
+        """Typed statistics of one row with every field that `kept` has a place for; None where
+        nothing is left out.
+        """
+        if self.kept is None:
+            return None
+        there = pl.DataFrame([_one_of_each(self.kept).alias(STRUCT_STATISTICS)])
+        return replace(self, kept=None)._typed(there)  # noqa: SLF001 - of the same class
 
     def typed_copies_differ(self, frame: pl.DataFrame) -> bool:
         """Whether typed statistics of adds say something else than the text beside them."""

@@ -75,9 +75,9 @@ from lakelog.formats.delta.checkpoint_typed import file_action_columns
 from lakelog.formats.delta.fingerprints import (
     Fingerprint,
     check_inspection,
-    inspect_sidecar,
     shape_of,
 )
+from lakelog.formats.delta.inspection import inspect_sidecar, read_sidecar_schema
 from lakelog.formats.delta.names import SIDECAR_FOLDER
 from lakelog.formats.delta.parquet import child_type
 from lakelog.formats.digest import Digest
@@ -151,12 +151,13 @@ def plan_incremental(
     adds = state.layers.live("add")
     removes = retained_tombstones(state.layers.live("remove"), minimum)
     incoming = {"add": adds, "remove": removes}
-    reuse = plan_reuse([s for s, _ in seen], adds.height + removes.height, plan.part_actions)
+    reuse = plan_reuse(seen, adds.height + removes.height, plan.part_actions)
     if not reuse.kept:
         return Unfit("every sidecar has changed, or is small enough to be merged")
     kept = tuple(sidecar.file for sidecar in reuse.kept)
     decided = replace(plan, parts=reuse.parts, part_actions=reuse.part_rows, kept=kept)
-    schema = next(found.schema for sidecar, found in seen if sidecar.file == kept[0])
+    with broken_checkpoint(previous):
+        schema = read_sidecar_schema(log.store, kept[0].path)
     return Incremental(log, previous, decided, reuse, keys, incoming, minimum, schema)
 
 
@@ -337,8 +338,9 @@ class Incremental:
             raise self._wrong(f"{file.path} has no fingerprint", "one", dict(file.tags))
         found = inspect_sidecar(self._log.store, file.path)
         check_inspection(found, file, fingerprint)
-        if not found.schema.equals(self._schema):
-            raise self._wrong("sidecars differ in their columns", self._schema, found.schema)
+        schema = read_sidecar_schema(self._log.store, file.path)
+        if not schema.equals(self._schema):
+            raise self._wrong("sidecars differ in their columns", self._schema, schema)
         return fingerprint
 
     def _read_back(self, file: SidecarFile) -> Iterator[pl.DataFrame]:

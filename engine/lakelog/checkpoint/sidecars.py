@@ -20,11 +20,10 @@ from lakelog.errors import MalformedLogError
 from lakelog.formats.base import Checkpoint, CheckpointReader, SidecarFile
 from lakelog.formats.delta.fingerprints import (
     Fingerprint,
-    Inspection,
     check_inspection,
-    inspect_sidecar,
     total_of_tags,
 )
+from lakelog.formats.delta.inspection import inspect_sidecar, recognise_sidecar
 from lakelog.formats.delta.names import SIDECAR_FOLDER
 from lakelog.formats.delta.path_filters import Hashes, PathFilter, hash_paths
 from lakelog.formats.delta.paths import decode_path
@@ -111,7 +110,7 @@ def look_into(
     known: Sequence[tuple[SidecarFile, Fingerprint]],
     keys: pl.DataFrame,
     minimum_ms: int,
-) -> list[tuple[Sidecar, Inspection]]:
+) -> list[Sidecar]:
     """What later commits do to each sidecar, which is checked against its fingerprint.
 
     Args:
@@ -130,9 +129,14 @@ def look_into(
     few = 0 < keys.height <= _MOST_PROBES
     hashes = hash_paths(keys["path"]) if few else None
 
-    def look(pair: tuple[SidecarFile, Fingerprint]) -> tuple[Sidecar, Inspection]:
+    def look(pair: tuple[SidecarFile, Fingerprint]) -> Sidecar:
         file, recorded = pair
-        found = inspect_sidecar(log.store, file.path)
+        found = None
+        if recorded.footer is not None:
+            held = (recorded.adds, recorded.removes)
+            found = recognise_sidecar(log.store, file.path, file.size_bytes, held, recorded.footer)
+        if found is None:
+            found = inspect_sidecar(log.store, file.path)
         check_inspection(found, file, recorded)
         # Filters that nothing is recorded of are as good as none.
         paths = found.filter if recorded.filters else None
@@ -144,7 +148,7 @@ def look_into(
         last = found.last_deletion_ms
         expired = recorded.removes if last is not None and last <= minimum_ms else 0
         counts = (recorded.adds, recorded.removes, recorded.digest)
-        return Sidecar(file, *counts, superseded, expired), found
+        return Sidecar(file, *counts, superseded, expired)
 
     return at_once(look, known)
 

@@ -26,12 +26,12 @@ from lakelog.formats.delta.fingerprints import (
     Fingerprint,
     SidecarRecord,
     check_inspection,
-    inspect_sidecar,
     shape_of,
     take_fingerprint,
     total_of_tags,
     total_tags,
 )
+from lakelog.formats.delta.inspection import inspect_sidecar, recognise_sidecar
 from lakelog.formats.delta.path_filters import filter_options, hash_paths, xxh64
 from lakelog.formats.delta.paths import encode_path
 from lakelog.formats.digest import Digest, digest
@@ -41,6 +41,7 @@ SIDECAR = "_delta_log/_sidecars/one.parquet"
 SCHEMA = contract.parse_schema(
     '{"type":"struct","fields":[{"name":"a","type":"integer","nullable":true,"metadata":{}}]}'
 )
+FOOTER = {"length": 9, "checksum": "0", "last_deletion_ms": None, "spans": [[4, 5]]}
 PLAN = CheckpointPlan(3, "v2-json", 1, SCHEMA, ())
 
 
@@ -201,6 +202,14 @@ def test_a_sidecar_with_other_paths_is_not_the_one_recorded(store: LogStore) -> 
         {"digest": '{"algorithm":"another","add":[2,"00"]}'},
         {"shape": None},
         {"new": 1},
+        {"footer": 7},
+        {"footer": {"length": 9, "checksum": "0", "last_deletion_ms": None}},
+        {"footer": FOOTER | {"length": -1}},
+        {"footer": FOOTER | {"length": True}},
+        {"footer": FOOTER | {"checksum": None}},
+        {"footer": FOOTER | {"last_deletion_ms": "1"}},
+        {"footer": FOOTER | {"spans": [[1, 2, 3]]}},
+        {"footer": FOOTER | {"spans": [[-1, 2]]}},
         None,
     ],
 )
@@ -208,6 +217,49 @@ def test_what_another_version_recorded_is_no_fingerprint(change: dict[str, objec
     body = orjson.loads(Fingerprint(2, 1, HELD, "s").to_tags()[FINGERPRINT_TAG])
     text = orjson.dumps(body | change).decode() if change is not None else "[]"
     assert Fingerprint.of_tags({FINGERPRINT_TAG: text}) is None
+
+
+def test_a_footer_is_recorded_in_a_form_that_comes_back() -> None:
+    body = orjson.loads(Fingerprint(2, 1, HELD, "s").to_tags()[FINGERPRINT_TAG])
+    assert "footer" not in body
+    text = orjson.dumps(body | {"footer": FOOTER}).decode()
+    found = Fingerprint.of_tags({FINGERPRINT_TAG: text})
+    assert found is not None
+    assert found.footer is not None
+    assert found.footer.spans == ((4, 5),)
+    assert Fingerprint.of_tags(found.to_tags()) == found
+
+
+@pytest.mark.parametrize("filters", [True, False])
+def test_a_sidecar_that_is_recognised_says_what_its_inspection_says(
+    store: LogStore, filters: bool
+) -> None:
+    file = write_sidecar(store, ["a", "b"], ["c"], filters=filters, deleted_ms=99)
+    inspected = inspect_sidecar(store, SIDECAR)
+    found = recognise_sidecar(store, SIDECAR, file.size_bytes, (2, 1), inspected.footer)
+    assert found is not None
+    assert (found.filter is not None) == filters == (inspected.filter is not None)
+    if found.filter is not None and inspected.filter is not None:
+        assert found.filter.checksum == inspected.filter.checksum
+        assert found.filter.may_hold(hash_paths(pl.Series(["a", "b", "c"]))).all()
+    assert replace(found, filter=None) == replace(inspected, filter=None)
+
+
+def test_a_sidecar_whose_end_has_changed_is_not_recognised(store: LogStore) -> None:
+    file = write_sidecar(store, ["a", "b"], ["c"])
+    footer = inspect_sidecar(store, SIDECAR).footer
+    data = store.read(SIDECAR)
+
+    def known(content: bytes, size: int = file.size_bytes) -> bool:
+        store.put(SIDECAR, content)
+        return recognise_sidecar(store, SIDECAR, size, (2, 1), footer) is not None
+
+    assert known(data)
+    for place in range(len(data) - footer.length, len(data)):
+        assert not known(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    assert not known(data[:-1])
+    assert not known(data, file.size_bytes + 1)
+    assert not known(b"")
 
 
 @pytest.mark.parametrize("tags", [None, {}, {FINGERPRINT_TAG: None}, {FINGERPRINT_TAG: "{"}])

@@ -21,8 +21,9 @@ from lakelog import actions
 from lakelog.errors import MalformedLogError
 from lakelog.formats.base import CheckpointPlan, SidecarFile, StagedFile
 from lakelog.formats.delta.checkpoint_schema import spark_schema
-from lakelog.formats.delta.fingerprints import Fingerprint, Inspection, inspect_sidecar, total_tags
+from lakelog.formats.delta.fingerprints import Fingerprint, total_tags
 from lakelog.formats.delta.hints import checksum
+from lakelog.formats.delta.inspection import Inspection, inspect_sidecar
 from lakelog.formats.encode import encode_rows
 from lakelog.storage import LogStore
 

@@ -16,29 +16,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lakelog import contract
 from lakelog.actions import FILE_ACTIONS
-from lakelog.errors import InvalidInputError, LakelogError, MalformedLogError, NotFoundError
+from lakelog.errors import InvalidInputError, MalformedLogError
 from lakelog.formats.base import CheckpointPlan, SidecarFile
 from lakelog.formats.delta.checkpoint_schema import spark_schema
-from lakelog.formats.delta.path_filters import (
-    CAN_READ,
-    FILTERED,
-    PathFilter,
-    find_columns,
-    read_filter,
-)
+from lakelog.formats.delta.inspection import FooterRecord, Inspection, inspect_sidecar
+from lakelog.formats.delta.path_filters import CAN_READ
 from lakelog.formats.digest import Digest
 from lakelog.storage import LogStore
 
@@ -52,9 +43,6 @@ FORMAT = 1
 """Version of the record, of `encode_paths`' spelling, and of what a digest is taken over."""
 
 
-_REMOVED_AT = "remove.deletionTimestamp"
-
-
 @dataclass(frozen=True)
 class Fingerprint:
     """What the manifest records of one sidecar.
@@ -66,6 +54,7 @@ class Fingerprint:
         shape: What it looks like; see `shape_of`.
         filters: Checksum of its path filters; empty where it has none, or none that could be
             read: then nobody relies on them.
+        footer: How to know its footer again; None where nobody has recorded it.
     """
 
     adds: int
@@ -73,10 +62,13 @@ class Fingerprint:
     digest: Digest
     shape: str
     filters: str = ""
+    footer: FooterRecord | None = None
 
     def to_tags(self) -> dict[str, str]:
         """The tags of the sidecar action."""
         body = {"format": FORMAT, **vars(self), "digest": self.digest.to_text()}
+        if self.footer is None:
+            del body["footer"]
         return {FINGERPRINT_TAG: orjson.dumps(body).decode()}
 
     @staticmethod
@@ -89,7 +81,10 @@ class Fingerprint:
             body = orjson.loads(text or "")
             if body.pop("format") != FORMAT:
                 return None
-            found = Fingerprint(**{**body, "digest": Digest.of_text(body["digest"])})
+            body["digest"] = Digest.of_text(body["digest"])
+            if "footer" in body:
+                body["footer"] = FooterRecord.of(body["footer"])
+            found = Fingerprint(**body)
         except (ValueError, TypeError, AttributeError, KeyError):  # InvalidInputError among them
             return None
         counted = tuple(found.digest.counts.get(kind, 0) for kind in FILE_ACTIONS)
@@ -166,54 +161,6 @@ def total_of_tags(tags: Mapping[str, str | None] | None) -> Digest | None:
         return None
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """What a sidecar says of itself without its rows being read.
-
-    Attributes:
-        size_bytes: Its length.
-        adds: Live files by the footer; None where it does not say.
-        removes: Tombstones by the footer; None where it does not say.
-        rows: Rows by the footer.
-        last_deletion_ms: An upper bound of the tombstones' ``deletionTimestamp`` by the footer;
-            None where it does not say.
-        schema: Its Arrow schema.
-        filter: Its path filters; None where it has none, or not of all row groups.
-    """
-
-    size_bytes: int
-    adds: int | None
-    removes: int | None
-    rows: int
-    last_deletion_ms: int | None
-    schema: pa.Schema
-    filter: PathFilter | None
-
-
-def inspect_sidecar(store: LogStore, path: str, size_bytes: int | None = None) -> Inspection:
-    """Read a sidecar's footer and filters.
-
-    Args:
-        store: Store of the table.
-        path: The sidecar, relative to the table root.
-        size_bytes: Its length, where it is known from the store itself.
-
-    Raises:
-        MalformedLogError: It is gone, or no Parquet.
-        UnavailableError: The store failed.
-
-    Memory: the footer, and some twenty bits a path.
-    """
-    with _opened(store, path, size_bytes) as (source, file):
-        groups = find_columns(file.metadata, (*FILTERED, _REMOVED_AT))
-        adds, _ = _statistics(groups, "add.path")
-        removes, _ = _statistics(groups, "remove.path")
-        _, last = _statistics(groups, _REMOVED_AT)
-        paths = read_filter(source, groups)
-        rows, size = file.metadata.num_rows, source.seek(0, os.SEEK_END)
-        return Inspection(size, adds, removes, rows, last, file.schema_arrow, paths)
-
-
 def take_fingerprint(
     store: LogStore, file: SidecarFile, written: Digest, shape: str
 ) -> Fingerprint:
@@ -232,7 +179,7 @@ def take_fingerprint(
     found = inspect_sidecar(store, file.path, file.size_bytes)
     checksum = found.filter.checksum if found.filter is not None else ""
     adds, removes = (written.counts.get(kind, 0) for kind in FILE_ACTIONS)
-    fingerprint = Fingerprint(adds, removes, written, shape, checksum)
+    fingerprint = Fingerprint(adds, removes, written, shape, checksum, found.footer)
     check_inspection(found, file, fingerprint)
     return fingerprint
 
@@ -262,48 +209,3 @@ def check_inspection(found: Inspection, file: SidecarFile, recorded: Fingerprint
                 found=actual,
                 hint="restore the file, or remove the checkpoint's files if its commits are there",
             )
-
-
-@contextmanager
-def _opened(
-    store: LogStore, path: str, size_bytes: int | None
-) -> Iterator[tuple[Any, pq.ParquetFile]]:
-    try:
-        with store.open(path, size_bytes) as source:
-            yield source, pq.ParquetFile(source)
-    except NotFoundError as cause:
-        raise MalformedLogError("a sidecar of the checkpoint is gone", path=path) from cause
-    except LakelogError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as cause:
-        raise MalformedLogError(
-            f"a sidecar cannot be read: {str(cause).splitlines()[0][:200]}",
-            path=path,
-            expected="whole Parquet",
-        ) from cause
-
-
-def _statistics(
-    groups: Iterable[Mapping[str, pq.ColumnChunkMetaData]], path: str
-) -> tuple[int | None, int | None]:
-    """How many values a column has that are not null, and their maximum, by the footer; 0 values
-    where the column is not there.
-    """
-    values = 0
-    greatest: int | None = None
-    bounded = True
-    for columns in groups:
-        if path not in columns:
-            continue
-        statistics = columns[path].statistics
-        if statistics is None or not statistics.has_null_count:
-            return None, None
-        present = columns[path].num_values - statistics.null_count
-        values += present
-        if not present or not path.endswith("Timestamp"):
-            continue
-        if not statistics.has_min_max:
-            bounded = False
-            continue
-        greatest = max(statistics.max, statistics.max if greatest is None else greatest)
-    return values, greatest if bounded else None

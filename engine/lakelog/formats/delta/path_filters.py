@@ -55,6 +55,9 @@ _HEADER_END = bytes.fromhex("1c1c00001c1c00001c1c000000")
 Hashes = npt.NDArray[np.uint64]
 """What `hash_paths` gives: one number a path."""
 
+Span = tuple[int, int]
+"""Offset and length in bytes of a filter in its file."""
+
 
 def filter_options(row_group_rows: int) -> dict[str, Any]:
     """Keyword arguments for `pyarrow.parquet.ParquetWriter` that give a sidecar its path filters.
@@ -96,32 +99,38 @@ class PathFilter:
         return found
 
 
-def read_filter(
-    source: BinaryIO, groups: Iterable[Mapping[str, pq.ColumnChunkMetaData]]
-) -> PathFilter | None:
-    """The path filters of a sidecar that is open; None where a row group lacks one, or has one
-    that is none of Parquet's.
+def filter_spans(
+    groups: Iterable[Mapping[str, pq.ColumnChunkMetaData]],
+) -> tuple[Span, ...] | None:
+    """Where a sidecar's path filters are, in the order of their row groups and of `FILTERED`; None
+    where a row group lacks one.
+
+    Args:
+        groups: Its row groups, as `find_columns` gives them.
+    """
+    chunks = [columns[path] for columns in groups for path in FILTERED if path in columns]
+    if not CAN_READ or not all(chunk.bloom_filter_length for chunk in chunks):
+        return None
+    return tuple((chunk.bloom_filter_offset, chunk.bloom_filter_length) for chunk in chunks)
+
+
+def read_filter(source: BinaryIO, spans: Iterable[Span]) -> PathFilter | None:
+    """The path filters of a sidecar that is open; None where one is none of Parquet's.
 
     Args:
         source: The sidecar.
-        groups: Its row groups, as `find_columns` gives them.
+        spans: Where they are.
     """
     blocks: list[npt.NDArray[np.uint32]] = []
     checksum = hashlib.sha256()
-    for columns in groups:
-        for path in FILTERED:
-            chunk = columns.get(path)
-            if chunk is None:
-                continue
-            if not CAN_READ or not chunk.bloom_filter_length:
-                return None
-            source.seek(chunk.bloom_filter_offset)
-            data = source.read(chunk.bloom_filter_length)
-            found = _parse_filter(data)
-            if found is None:
-                return None
-            blocks.append(found)
-            checksum.update(data)
+    for offset, length in spans:
+        source.seek(offset)
+        data = source.read(length)
+        found = _parse_filter(data)
+        if found is None:
+            return None
+        blocks.append(found)
+        checksum.update(data)
     return PathFilter(tuple(blocks), checksum.hexdigest()[:_CHECKSUM_DIGITS])
 
 
