@@ -1,1 +1,14 @@
-"""A store of keys and values over the write-ahead log: the flush protocol, whole."""
+"""The keyed store: keys and values durable through the write-ahead log, flushed to sorted Parquet.
+
+| module | owns |
+|---|---|
+| `store` | `KeyedStore`: the order of steps, and who may do them at the same time |
+| `memtable` | records that no file holds yet |
+| `sorted_file` | the bytes of a file |
+| `manifest` | which files count |
+| `publish` | names on the disk |
+| `plan` | what to merge, in which pieces |
+| `rows` | which record of a key counts |
+| `given` | what callers give, checked |
+| `latch` | a moment without writers |
+"""

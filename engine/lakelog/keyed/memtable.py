@@ -1,0 +1,151 @@
+"""The memtable: records that no sorted file holds yet; the last record of a key wins.
+
+Single records go into a dictionary; tables of them are kept as they come. What was replayed from
+the log is one such table: it is sorted when reading has cost as much as sorting would, not when the
+store opens.
+
+Invariants: every record given is found until the memtable is dropped, whatever its order; a record
+never changes. All methods may be called by many threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog.keyed import rows
+
+_FOLD_RECORDS = 8192  # a dictionary's record takes several times the memory of a frame's
+_PATIENCE = 200  # a look through unsorted rows costs less than that share of sorting them
+
+
+class Memtable:
+    """Records by key, newest first, with tombstones."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._recent: dict[bytes, tuple[int, bytes | None]] = {}
+        self._tables: list[pa.Table] = []  # as replayed, not yet looked at
+        self._loose: tuple[pl.DataFrame, ...] = ()
+        self._settled = rows.empty()
+        self._newest_outside = 0  # highest sequence number that is not in the dictionary
+        self._looked_through = 0
+        self.records = 0
+        self.size_bytes = 0
+
+    def put(self, seq_num: int, key: bytes, value: bytes | None) -> None:
+        """Take one record; None is a tombstone."""
+        with self._lock:
+            known = self._recent.get(key)
+            if known is None or known[0] < seq_num:
+                self._recent[key] = (seq_num, value)
+            self._count(1, len(key) + len(value or b""))
+            if len(self._recent) >= _FOLD_RECORDS:
+                self._fold()
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Take a table of records (`rows.SCHEMA`), in any order."""
+        if frame.height:
+            highest = int(frame["seqNum"].max())  # type: ignore[arg-type]
+            with self._lock:
+                self._count(frame.height, _size_bytes(frame))
+                self._take(frame, highest)
+
+    def add_replayed(self, table: pa.Table) -> None:
+        """Take what the log replays, without looking at it: columns as in `rows.of_log`."""
+        if table.num_rows:
+            with self._lock:
+                self._count(table.num_rows, table.nbytes)
+                self._tables.append(table)
+
+    def get(self, key: bytes) -> tuple[int, bytes | None] | None:
+        """Sequence number and value of a key's newest record; None where there is no record."""
+        with self._lock:
+            recent = self._recent.get(key)
+            self._look_at_tables()
+            if recent is not None and recent[0] > self._newest_outside:
+                return recent
+            loose, settled = self._loose, self._settled
+            self._looked_through += sum(frame.height for frame in loose)
+            due = self._looked_through > _PATIENCE * self.records
+        if due:
+            settled, loose = self._settle(), ()
+        found = (recent, rows.find(loose, key), rows.find_sorted(settled, key))
+        return max((one for one in found if one is not None), key=_seq_num, default=None)
+
+    def between(self, start: bytes | None, end: bytes | None) -> list[pl.DataFrame]:
+        """All records with ``start <= key < end``, in no order, of a key perhaps several."""
+        with self._lock:
+            self._look_at_tables()
+            self._fold()
+            loose, settled = self._loose, self._settled
+            count = sum(frame.height for frame in loose)
+            due = count * 8 > settled.height + _FOLD_RECORDS * 8
+        if due:
+            settled, loose = self._settle(), ()
+        within = [rows.between(frame, start, end) for frame in loose]
+        return [*within, rows.between_sorted(settled, start, end)]
+
+    def newest(self) -> pl.DataFrame:
+        """The record of each key that counts, tombstones too, sorted by key."""
+        with self._lock:
+            self._look_at_tables()
+            self._fold()
+        return self._settle()
+
+    def _count(self, records: int, size_bytes: int) -> None:
+        self.records += records
+        self.size_bytes += size_bytes
+
+    def _look_at_tables(self) -> None:
+        tables, self._tables = self._tables, []
+        for table in tables:
+            frame = rows.of_log(table)
+            self._take(frame, int(frame["seqNum"].max()))  # type: ignore[arg-type]
+
+    def _take(self, frame: pl.DataFrame, highest: int) -> None:
+        frames = [*self._loose, frame]
+        while len(frames) > 1 and frames[-1].height * 2 >= frames[-2].height:
+            newer, older = frames.pop(), frames.pop()
+            frames.append(pl.concat([older, newer], rechunk=True))  # so their number stays small
+        self._loose = tuple(frames)
+        self._newest_outside = max(self._newest_outside, highest)
+
+    def _fold(self) -> None:
+        if self._recent:
+            self._take(_frame(self._recent), max(seq for seq, _ in self._recent.values()))
+            self._recent = {}
+
+    def _settle(self) -> pl.DataFrame:
+        """Sort what is loose. Writers go on meanwhile: it is done beside them, on frames that do
+        not change, and taken over unless another reader was faster.
+        """
+        with self._lock:
+            loose, settled = self._loose, self._settled
+        merged = rows.newest([settled, *loose]) if loose else settled
+        with self._lock:
+            begun = self._loose[: len(loose)]
+            if self._settled is settled and list(map(id, begun)) == list(map(id, loose)):
+                self._settled = merged
+                self._loose = self._loose[len(loose) :]
+                self._looked_through = 0
+        return merged
+
+
+def _frame(recent: dict[bytes, tuple[int, bytes | None]]) -> pl.DataFrame:
+    seq_nums, values = zip(*recent.values(), strict=True)
+    return pl.DataFrame({"seqNum": seq_nums, "key": list(recent), "value": values}, rows.SCHEMA)
+
+
+def _size_bytes(frame: pl.DataFrame) -> int:
+    sizes: Iterable[int | None] = frame.select(
+        pl.col("key", "value").bin.size().cast(pl.Int64).sum()
+    ).row(0)
+    return sum(size or 0 for size in sizes)
+
+
+def _seq_num(record: tuple[int, bytes | None]) -> int:
+    return record[0]

@@ -1,0 +1,328 @@
+"""A sorted file: Parquet with one row a key in the order of keys, found by key without a scan.
+
+Columns are those of the log's replay, ``seqNum``, ``op``, ``key`` and ``value``, so that any engine
+reads it as it is. The footer's metadata carries an index under `INDEX_KEY`: for each row group its
+first key, its length in bytes and their CRC-32C. With the footer's own checksum, which the manifest
+holds, no byte of a file is believed before it was checked. `schemas/keyed.md` has the details.
+
+Invariants: a file never changes once it has its name. A row group is decoded at most once while the
+cache holds it.
+
+Owns: the bytes of a file. Leaves to others: which files count, and what a file's name is.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Any, BinaryIO
+
+import google_crc32c
+import orjson
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog.errors import CorruptionError
+from lakelog.keyed import plan, rows
+
+INDEX_KEY = "lakelog.keyed.index"
+_MAGIC = b"PAR1"
+_TAIL_BYTES = 8  # length of the footer, and the magic once more
+_SCHEMA = pa.schema(
+    [
+        pa.field("seqNum", pa.int64(), nullable=False),
+        pa.field("op", pa.string(), nullable=False),
+        pa.field("key", pa.large_binary(), nullable=False),
+        pa.field("value", pa.large_binary()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What is known of a sorted file before it is opened.
+
+    Attributes:
+        rows: Rows, one a key; at least one.
+        tombstones: Those that are DELETE.
+        size_bytes: Of the file.
+        min_key: The first key.
+        max_key: The last key.
+        min_seq_num: The lowest sequence number.
+        max_seq_num: The highest.
+        footer_crc32c: CRC-32C of the footer, its length and the magic at the end.
+    """
+
+    rows: int
+    tombstones: int
+    size_bytes: int
+    min_key: bytes
+    max_key: bytes
+    min_seq_num: int
+    max_seq_num: int
+    footer_crc32c: int
+
+
+class _Counted(io.RawIOBase):
+    """Passes bytes on, and knows their number and their checksum since the last `cut`."""
+
+    def __init__(self, sink: BinaryIO) -> None:
+        self._sink = sink
+        self._piece = 0
+        self.length = 0
+        self.crc32c = 0
+        self.abandoned = False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        taken = bytes(data)
+        if self.abandoned:
+            return len(taken)
+        self._sink.write(taken)
+        self._piece += len(taken)
+        self.length += len(taken)
+        self.crc32c = google_crc32c.extend(self.crc32c, taken)
+        return len(taken)
+
+    def cut(self) -> tuple[int, int]:
+        """Length and checksum of the bytes since the last cut."""
+        piece = (self._piece, self.crc32c)
+        self._piece = self.crc32c = 0
+        return piece
+
+
+def write(sink: BinaryIO, chunks: Iterable[pl.DataFrame]) -> FileFacts | None:
+    """Write a sorted file.
+
+    Args:
+        sink: Takes the bytes, all of each write; neither synced nor closed.
+        chunks: Rows (`rows.SCHEMA`), one a key, ascending by key within and across chunks.
+
+    Returns:
+        What the manifest says of the file; None where there was no row, and nothing was written.
+
+    Memory: one chunk.
+    """
+    chunks = iter(chunk for chunk in chunks if chunk.height)
+    first = next(chunks, None)
+    if first is None:
+        return None
+    counted = _Counted(sink)
+    index: dict[str, list[Any]] = {"firstKeys": [], "lengths": [], "crc32c": []}
+    seen = _Seen()
+    writer = pq.ParquetWriter(
+        counted,
+        _SCHEMA,
+        compression="zstd",
+        use_dictionary=["op"],
+        sorting_columns=[pq.SortingColumn(2)],
+    )
+    counted.cut()  # the magic at the start
+    try:
+        for chunk in chain([first], chunks):
+            seen.look_at(chunk)
+            for group in _groups(chunk):
+                writer.write_table(_encoded(group), row_group_size=group.height)
+                length, crc32c = counted.cut()
+                index["firstKeys"].append(group["key"][0].hex())
+                index["lengths"].append(length)
+                index["crc32c"].append(crc32c)
+        writer.add_key_value_metadata({INDEX_KEY: orjson.dumps(index).decode()})
+    except BaseException:
+        counted.abandoned = True  # closing writes a footer, and the sink may be what failed
+        writer.close()
+        raise
+    writer.close()
+    return seen.facts(counted)
+
+
+class _Seen:
+    """What was written so far."""
+
+    def __init__(self) -> None:
+        self._rows = self._tombstones = 0
+        self._min_key: bytes | None = None
+        self._max_key = b""
+        self._seq_nums: list[int] = []
+
+    def look_at(self, chunk: pl.DataFrame) -> None:
+        keys = chunk["key"]
+        assert self._min_key is None or self._max_key < keys[0], "chunks ascend by key"
+        self._min_key = keys[0] if self._min_key is None else self._min_key
+        self._max_key = keys[-1]
+        self._rows += chunk.height
+        self._tombstones += chunk["value"].null_count()
+        lowest, highest = chunk.select(low=pl.col("seqNum").min(), high=pl.col("seqNum").max()).row(
+            0
+        )
+        self._seq_nums = [min([lowest, *self._seq_nums]), max([highest, *self._seq_nums])]
+
+    def facts(self, counted: _Counted) -> FileFacts:
+        assert self._min_key is not None
+        return FileFacts(
+            rows=self._rows,
+            tombstones=self._tombstones,
+            size_bytes=counted.length,
+            min_key=self._min_key,
+            max_key=self._max_key,
+            min_seq_num=self._seq_nums[0],
+            max_seq_num=self._seq_nums[1],
+            footer_crc32c=counted.crc32c,
+        )
+
+
+def _groups(chunk: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    sizes = chunk.select(
+        size=pl.col("key").bin.size().cast(pl.Int64)
+        + pl.col("value").bin.size().cast(pl.Int64).fill_null(0)
+    )
+    starts = plan.groups(sizes["size"].to_numpy())
+    return (chunk[start:stop] for start, stop in pairwise(starts))
+
+
+def _encoded(group: pl.DataFrame) -> pa.Table:
+    op = pl.when(pl.col("value").is_null()).then(pl.lit(rows.DELETE)).otherwise(pl.lit(rows.PUT))
+    return group.select("seqNum", op.alias("op"), "key", "value").to_arrow().cast(_SCHEMA)
+
+
+class GroupCache:
+    """Decoded row groups of all files, within a bound; the one longest unused goes first."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._groups: OrderedDict[tuple[str, int], tuple[pl.DataFrame, int]] = OrderedDict()
+        self._held_bytes = 0
+
+    def get(self, name: str, group: int) -> pl.DataFrame | None:
+        """A row group of a file, if it is held."""
+        with self._lock:
+            if (held := self._groups.get((name, group))) is None:
+                return None
+            self._groups.move_to_end((name, group))
+            return held[0]
+
+    def put(self, name: str, group: int, frame: pl.DataFrame) -> None:
+        """Hold a row group, unless it alone is beyond the bound."""
+        size_bytes = int(frame.estimated_size())
+        with self._lock:
+            if size_bytes > self._limit_bytes or (name, group) in self._groups:
+                return
+            self._groups[name, group] = (frame, size_bytes)
+            self._held_bytes += size_bytes
+            while self._held_bytes > self._limit_bytes:
+                _, (_, freed) = self._groups.popitem(last=False)
+                self._held_bytes -= freed
+
+
+class SortedFile:
+    """A sorted file, open for reading; may be used by many threads, and after its name is gone.
+
+    Args:
+        name: In its store; names are not used twice.
+        path: For errors.
+        data: All its bytes, such as a memory map.
+        facts: What the manifest says of it.
+        cache: Of row groups that single keys were looked for in.
+
+    Raises:
+        CorruptionError: Its size or its footer is not what the manifest says.
+    """
+
+    def __init__(
+        self, name: str, path: str, data: pa.Buffer, facts: FileFacts, cache: GroupCache
+    ) -> None:
+        self.name = name
+        self.facts = facts
+        self._path = path
+        self._data = data
+        self._cache = cache
+        self._check_footer()
+        self._metadata = pq.read_metadata(pa.BufferReader(data))
+        index = orjson.loads(self._metadata.metadata[INDEX_KEY.encode()])
+        self._first_keys = [bytes.fromhex(key) for key in index["firstKeys"]]
+        self._crc32cs: list[int] = index["crc32c"]
+        self._spans = [(len(_MAGIC), len(_MAGIC))]
+        for length in index["lengths"]:
+            start = self._spans[-1][1]
+            self._spans.append((start, start + length))
+        del self._spans[0]
+
+    def _check_footer(self) -> None:
+        size_bytes, expected_bytes = self._data.size, self.facts.size_bytes
+        if size_bytes != expected_bytes:
+            raise self._corrupt("is not of its size", size_bytes, f"{expected_bytes} bytes")
+        tail = bytes(self._data.slice(max(0, size_bytes - _TAIL_BYTES)))
+        footer_bytes = int.from_bytes(tail[:4], "little") + _TAIL_BYTES
+        start = max(0, size_bytes - footer_bytes)
+        found = google_crc32c.value(bytes(self._data.slice(start)))
+        if found != self.facts.footer_crc32c:
+            expected = f"{self.facts.footer_crc32c:08x}"
+            raise self._corrupt("has a damaged footer", f"{found:08x}", expected, start)
+
+    def _corrupt(
+        self, what: str, found: object, expected: object, byte_offset: int | None = None
+    ) -> CorruptionError:
+        return CorruptionError(
+            f"A sorted file of the keyed store {what}.",
+            path=self._path,
+            byte_offset=byte_offset,
+            expected=expected,
+            found=found,
+            hint="restore the file from a copy; its records are no longer in the log",
+        )
+
+    @property
+    def groups(self) -> list[tuple[bytes, int]]:
+        """The first key and the rows of each row group."""
+        counts = (self._metadata.row_group(i).num_rows for i in range(len(self._spans)))
+        return list(zip(self._first_keys, counts, strict=True))
+
+    def get(self, key: bytes) -> tuple[int, bytes | None] | None:
+        """Sequence number and value of a key; None where the file has no record of it.
+
+        Raises:
+            CorruptionError: The row group that would hold it is damaged.
+        """
+        if not self.facts.min_key <= key <= self.facts.max_key:
+            return None
+        group = bisect_right(self._first_keys, key) - 1
+        frame = self._cache.get(self.name, group)
+        if frame is None:
+            frame = self._decode(group, group + 1)
+            self._cache.put(self.name, group, frame)
+        return rows.find_sorted(frame, key)
+
+    def between(self, start: bytes | None, end: bytes | None) -> pl.DataFrame:
+        """Records with ``start <= key < end``, sorted by key; None is no bound.
+
+        Raises:
+            CorruptionError: A row group that holds some of them is damaged.
+        """
+        first = 0 if start is None else max(0, bisect_right(self._first_keys, start) - 1)
+        stop = len(self._spans) if end is None else bisect_left(self._first_keys, end)
+        if stop <= first:
+            return rows.empty()
+        return rows.between_sorted(self._decode(first, stop), start, end)
+
+    def _decode(self, first: int, stop: int) -> pl.DataFrame:
+        """The row groups from `first` to before `stop`, their bytes checked."""
+        for group in range(first, stop):
+            start, end = self._spans[group]
+            found = google_crc32c.value(bytes(self._data.slice(start, end - start)))
+            if found != self._crc32cs[group]:
+                expected = f"{self._crc32cs[group]:08x}"
+                raise self._corrupt("has a damaged row group", f"{found:08x}", expected, start)
+        file = pq.ParquetFile(pa.BufferReader(self._data), metadata=self._metadata)
+        table = file.read_row_groups(list(range(first, stop)), columns=rows.SCHEMA.names())
+        frame = pl.from_arrow(table)
+        assert isinstance(frame, pl.DataFrame)
+        return frame

@@ -1,0 +1,80 @@
+"""What a keyed store decides: row groups, ranges of a merge, what to compact."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakelog.keyed import plan
+
+KEYS = st.binary(max_size=2)
+
+
+@given(st.lists(st.integers(0, 12)), st.integers(1, 5), st.integers(0, 20))
+def test_row_groups_cover_all_rows_and_keep_both_bounds(
+    sizes: list[int], rows: int, size_bytes: int
+) -> None:
+    starts = plan.groups(np.array(sizes, dtype=np.int64), rows, size_bytes)
+    assert starts[0] == 0
+    assert starts[-1] == len(sizes)
+    for start, stop in pairwise(starts):
+        assert 0 < stop - start <= rows
+        assert stop - start == 1 or sum(sizes[start:stop]) <= size_bytes
+        if stop < len(sizes) and stop - start < rows:
+            assert sum(sizes[start : stop + 1]) > size_bytes, "a group ends early for no reason"
+
+
+@given(
+    st.lists(st.dictionaries(KEYS, st.integers(1, 4), min_size=1), max_size=4), st.integers(1, 12)
+)
+def test_ranges_touch_and_hold_few_rows(files: list[dict[bytes, int]], rows: int) -> None:
+    groups = [sorted(file.items()) for file in files]
+    found = plan.ranges(groups, rows)
+    assert found[0][0] is None
+    assert found[-1][1] is None
+    for (start, end), (following, _) in pairwise(found):
+        assert end is not None
+        assert end == following
+        assert start is None or start < end
+    for start, end in found:
+        within = [
+            (key, count)
+            for file in groups
+            for key, count in file
+            if (start is None or key >= start) and (end is None or key < end)
+        ]
+        assert sum(count for _, count in within) <= rows or len({key for key, _ in within}) == 1
+
+
+def test_few_files_stay_as_they_are() -> None:
+    assert plan.compaction([]) is None
+    assert plan.compaction([5] * plan.MOST_FILES) is None
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=30), st.integers(1, 8))
+def test_a_compaction_leaves_few_files_and_a_much_larger_one_alone(
+    sizes: list[int], most: int
+) -> None:
+    first = plan.compaction(sizes, most)
+    if len(sizes) <= most:
+        assert first is None
+    else:
+        assert first is not None
+        assert first + 1 <= most
+        assert len(sizes) - first >= 2, "merging one file changes nothing"
+        assert first == 0 or sizes[first - 1] > 2 * sum(sizes[first:])
+
+
+def test_flushes_of_one_size_rewrite_a_byte_seldom() -> None:
+    sizes: list[int] = []
+    written = 0
+    for _ in range(1000):
+        sizes.append(1)
+        if (first := plan.compaction(sizes)) is not None:
+            merged = sum(sizes[first:])
+            written += merged
+            sizes = [*sizes[:first], merged]
+    assert written / 1000 < 8
