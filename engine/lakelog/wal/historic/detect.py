@@ -1,0 +1,87 @@
+"""Which of the historic formats a log has: by what its files hold, not by their names alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from lakelog.errors import InvalidInputError
+from lakelog.wal.historic import spec002, spec003
+from lakelog.wal.historic.log import FORMATS, HistoricFormat
+from lakelog.wal.historic.spans import Bytes
+
+SEGMENT_NAME = re.compile(r"(\d{6,19})\.wal")
+"""A file of specification 002; the project's own segments have twenty digits."""
+
+SINGLE_NAME = "wal.log"
+"""The file of specification 003."""
+
+_LOOK_BYTES = 1 << 20  # evidence is sought in so much of a file's beginning first
+
+
+def historic_names(names: Sequence[str]) -> list[str]:
+    """Of the names in a folder, those of a historic log, in the log's order.
+
+    Raises:
+        InvalidInputError: They are of two logs.
+
+    Example:
+        >>> historic_names(["000010.wal", "000009.wal", "notes.txt", "00000000000000000001.wal"])
+        ['000009.wal', '000010.wal']
+    """
+    numbered = {int(match[1]): name for name in names if (match := SEGMENT_NAME.fullmatch(name))}
+    if SINGLE_NAME not in names:
+        return [numbered[number] for number in sorted(numbered)]
+    if numbered:
+        raise InvalidInputError(
+            f"there are two logs: {SINGLE_NAME} and numbered files",
+            found=f"{SINGLE_NAME}, {numbered[min(numbered)]}",
+            hint=f"name the file {SINGLE_NAME}, or keep the two in folders of their own",
+        )
+    return [SINGLE_NAME]
+
+
+def detect(files: Sequence[tuple[str, Bytes]]) -> HistoricFormat:
+    """The format of a log.
+
+    A format is taken where the files begin with records that it can prove: by checksum, or, for
+    003 without checksums, by lengths and spelling up to the end of the file or to a cut append,
+    with no sign of the others. An empty log is of the format that its name speaks of.
+
+    Args:
+        files: Path and bytes of each file, in order.
+
+    Raises:
+        InvalidInputError: The bytes do not prove any of them.
+    """
+    filled = [(path, data) for path, data in files if len(data)]
+    if not filled:
+        path = files[0][0] if files else ""
+        return "003" if path.endswith(SINGLE_NAME) else "002"
+    path, data = filled[0]
+    head = data[:_LOOK_BYTES]
+    if len(spec002.read_run(head, 0).seqs):
+        return "002"
+    if spec003.covered(head, is_checked=True)[0]:
+        return "003-crc"
+    is_proved = [
+        any(spec002.next_record(data, 0) is not None for _, data in filled),
+        spec003.next_checked(data, 0) is not None,
+    ]
+    records, end = spec003.covered(data, is_checked=False)
+    is_plain = len(filled) == 1 and records > 0 and end > 0 and _has_keys(data)
+    if is_plain and not any(is_proved):
+        return "003"
+    if not is_plain and any(is_proved) and not all(is_proved):
+        return "002" if is_proved[0] else "003-crc"
+    raise InvalidInputError(
+        "what is written there cannot be told for sure",
+        path=path,
+        expected="a write-ahead log of specification " + ", ".join(FORMATS),
+        hint="name the format, such as format='003', if you know it",
+    )
+
+
+def _has_keys(data: Bytes) -> bool:
+    """Whether the first record of specification 003 has a key; zero bytes look like none."""
+    return bool(data[:4].any())

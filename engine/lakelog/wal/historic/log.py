@@ -1,0 +1,183 @@
+"""What reading a historic log gives: its records, and what is to be said about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakelog.errors import WalCorruptionError
+
+HistoricFormat = Literal["002", "003", "003-crc"]
+"""The formats by the number of their specification; 003 without and with checksums."""
+
+FORMATS: tuple[HistoricFormat, ...] = ("002", "003", "003-crc")
+
+PUT, DELETE, COMMIT, CHECKPOINT, BEGIN = 1, 2, 3, 4, 5
+"""Operations, as specification 002 numbers them."""
+
+OPERATIONS = ("PUT", "DELETE", "COMMIT", "CHECKPOINT", "BEGIN")
+
+RECORDS_SCHEMA = pa.schema(
+    [
+        pa.field("seqNum", pa.int64(), nullable=False),
+        pa.field("op", pa.dictionary(pa.int8(), pa.string()), nullable=False),
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("value", pa.binary()),
+        pa.field("isCommitted", pa.bool_(), nullable=False),
+    ]
+)
+"""Of `HistoricLog.records`."""
+
+FindingKind = Literal["torn_tail", "torn_append", "unfinished_batch", "undecided_batch", "damage"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something in a log that is no whole, committed record.
+
+    Attributes:
+        kind: ``torn_tail``: bytes after the last whole record, of an append that a crash cut;
+            ``torn_append``: the same before further records, whose sequence numbers prove that
+            nothing is missing; ``unfinished_batch``: a batch without its COMMIT, which is never
+            replayed; ``undecided_batch``: records that may be the first of an unfinished batch,
+            in a log that does not mark where batches begin; ``damage``: anything else.
+        path: The file.
+        byte_offset: Where in it.
+        size_bytes: How many bytes it is about; for damage, all that is not read because of it.
+        reason: What is wrong, in words.
+        expected: What should have been there, where that can be said.
+        found: What was there instead.
+        records: How many whole records are left out of replay, or in doubt.
+    """
+
+    kind: FindingKind
+    path: str
+    byte_offset: int
+    size_bytes: int
+    reason: str
+    expected: object = None
+    found: object = None
+    records: int = 0
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether something that had been written whole is lost or in doubt."""
+        return self.kind == "damage"
+
+
+@dataclass(frozen=True)
+class HistoricFile:
+    """One file of a historic log.
+
+    Attributes:
+        path: Where it is.
+        size_bytes: How long it is.
+        records: Number of records read from it.
+        first_seq: Sequence number of the first of them; None without any.
+        last_seq: Sequence number of the last of them.
+    """
+
+    path: str
+    size_bytes: int
+    records: int
+    first_seq: int | None
+    last_seq: int | None
+
+
+@dataclass(frozen=True)
+class HistoricLog:
+    """The records of a log in one of the historic formats.
+
+    Attributes:
+        format: Which one.
+        records: Every whole record up to the first damage, control marks included, in the order
+            of the log, in `RECORDS_SCHEMA`. ``isCommitted`` is false for the records of a batch
+            that is known not to be finished.
+        files: The files, in the order of the log.
+        findings: What else is in them.
+        marks_batches: Whether a BEGIN was found, so that an unfinished batch can be told. Without
+            one, nobody can know whether the records at the end are a batch or its first part.
+        is_checked: Whether the format has checksums. Without them, a change of bytes that leaves
+            the lengths in order is not seen.
+    """
+
+    format: HistoricFormat
+    records: pa.Table
+    files: tuple[HistoricFile, ...]
+    findings: tuple[Finding, ...]
+    marks_batches: bool
+    is_checked: bool
+
+    def replay(self, after_seq: int = 0) -> pa.Table:
+        """PUT and DELETE records above a sequence number, without those of unfinished batches.
+
+        Whether a batch is finished is decided by the whole log, so that no ``after_seq`` lets a
+        part of one through.
+
+        Args:
+            after_seq: Records up to this one, included, are left out.
+
+        Returns:
+            Columns ``seqNum``, ``op``, ``key``, ``value`` of `RECORDS_SCHEMA`.
+        """
+        chosen = self.records
+        codes = op_codes(chosen)
+        mask = (codes == PUT) | (codes == DELETE)
+        mask &= chosen["isCommitted"].to_numpy()
+        mask &= chosen["seqNum"].to_numpy() > after_seq
+        chosen = chosen.drop_columns(["isCommitted"])
+        return chosen if mask.all() else chosen.filter(pa.array(mask))
+
+    @property
+    def last_seq(self) -> int:
+        """The last sequence number read, of whatever record; 0 without any."""
+        return last_seq(self.records)
+
+    @property
+    def damage(self) -> Finding | None:
+        """The damage that reading ended at."""
+        return next((finding for finding in self.findings if finding.is_damage), None)
+
+    def check(self) -> None:
+        """Refuse a damaged log.
+
+        Raises:
+            WalCorruptionError: It is damaged before its end.
+        """
+        damage = self.damage
+        if damage is not None:
+            raise WalCorruptionError(
+                damage.reason,
+                path=damage.path,
+                byte_offset=damage.byte_offset,
+                expected=damage.expected,
+                found=damage.found,
+                safe_seq=self.last_seq,
+                safe_records=self.records.num_rows,
+                hint="restore the file from a copy, or read what is safe with strict=False",
+            )
+
+
+def last_seq(records: pa.Table) -> int:
+    """The last sequence number of a table in `RECORDS_SCHEMA`; 0 without rows."""
+    return int(records["seqNum"][-1].as_py()) if records.num_rows else 0
+
+
+def op_codes(records: pa.Table) -> npt.NDArray[np.int64]:
+    """The operations of a table in `RECORDS_SCHEMA` as numbers: `PUT`, `DELETE` and so on."""
+    if not records.num_rows:
+        return np.empty(0, dtype=np.int64)
+    indices = [chunk.indices for chunk in records["op"].unify_dictionaries().chunks]
+    codes: npt.NDArray[np.int64] = pc.cast(pa.chunked_array(indices), pa.int64()).to_numpy()
+    return codes + 1
+
+
+def op_column(codes: npt.NDArray[np.uint8]) -> pa.DictionaryArray:
+    """Operations by number as a column of `RECORDS_SCHEMA`."""
+    indices = pa.array((codes - 1).astype(np.int8))
+    return pa.DictionaryArray.from_arrays(indices, pa.array(OPERATIONS))

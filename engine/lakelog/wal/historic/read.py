@@ -1,0 +1,111 @@
+"""Reading a historic log from where it lies. Nothing is ever written there."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+
+import numpy as np
+
+from lakelog.errors import InvalidInputError, NotFoundError, UnavailableError
+from lakelog.wal.disk import Disk, LocalDisk
+from lakelog.wal.historic import continuity, spec003
+from lakelog.wal.historic.detect import detect, historic_names
+from lakelog.wal.historic.log import FORMATS, HistoricFormat, HistoricLog
+from lakelog.wal.historic.spans import Bytes
+
+
+def read_historic(
+    path: str | os.PathLike[str],
+    format: HistoricFormat | None = None,
+    *,
+    strict: bool = True,
+    disk: Disk | None = None,
+) -> HistoricLog:
+    """Read a log that one of the programs of specifications 002 and 003 wrote.
+
+    Args:
+        path: Its folder (files ``000001.wal`` and so on, or ``wal.log``), or one file of any name.
+        format: ``002``, ``003`` (without checksums) or ``003-crc``; None tells them apart by
+            what the files hold, and refuses where they cannot be told apart for sure.
+        strict: Refuse a log that is damaged before its end. False takes what is before the damage,
+            and ``findings`` says what was left.
+        disk: Where it lies; the local disk by default.
+
+    Returns:
+        Its records and what is to be said about them. A cut append at the end, and a batch that
+        was not finished, are no damage: they are left out and reported. All of the log is in
+        memory, about twice while it is read.
+
+    Raises:
+        NotFoundError: There is no such file, or no historic log in the folder.
+        InvalidInputError: The format cannot be told, or is unknown.
+        WalCorruptionError: The log is damaged, and `strict`.
+        UnavailableError: A file cannot be read.
+    """
+    if format is not None and format not in FORMATS:
+        expected = ", ".join(FORMATS)
+        raise InvalidInputError("there is no such format", expected=expected, found=format)
+    disk = disk or LocalDisk()
+    files = read_files(disk, historic_paths(disk, os.fspath(path)))
+    log = decode(files, format)
+    if strict:
+        log.check()
+    return log
+
+
+def historic_paths(disk: Disk, path: str) -> list[str]:
+    """The files of a historic log, in its order.
+
+    Raises:
+        NotFoundError: There is no such file, or none of a historic log in the folder.
+        InvalidInputError: The folder has two logs.
+    """
+    try:
+        names = disk.list(path)
+    except NotADirectoryError:
+        return [path]
+    except FileNotFoundError as cause:
+        raise NotFoundError("there is no such file or folder", path=path) from cause
+    found = historic_names(names)
+    if not found:
+        raise NotFoundError(
+            "there is no historic log", path=path, expected="000001.wal and so on, or wal.log"
+        )
+    return [posixpath.join(path, name) for name in found]
+
+
+def read_files(disk: Disk, paths: list[str]) -> list[tuple[str, Bytes]]:
+    """Path and bytes of each file.
+
+    Raises:
+        UnavailableError: One cannot be read.
+    """
+    files = []
+    for path in paths:
+        try:
+            files.append((path, np.frombuffer(disk.read(path), dtype=np.uint8)))
+        except OSError as cause:
+            raise UnavailableError(
+                f"the file cannot be read: {cause.strerror or cause}", path=path
+            ) from cause
+    return files
+
+
+def decode(files: list[tuple[str, Bytes]], format: HistoricFormat | None) -> HistoricLog:
+    """The log that files hold.
+
+    Raises:
+        InvalidInputError: The format is not named and cannot be told, or is of a single file and
+            there are more.
+    """
+    format = format or detect(files)
+    if format == "002":
+        return continuity.decode(files)
+    if len(files) != 1:
+        raise InvalidInputError(
+            "a log of specification 003 is one file",
+            found=f"{len(files)} files",
+            hint="name one file, or the format 002",
+        )
+    return spec003.decode(*files[0], is_checked=format == "003-crc")

@@ -1,0 +1,93 @@
+"""Integers and byte strings at many places of one byte array, as columns."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Bytes = npt.NDArray[np.uint8]
+Offsets = npt.NDArray[np.int64]
+
+LONGEST_VALUE_BYTES = (1 << 31) - 1
+"""What a value of Arrow's ``binary`` can have."""
+
+_PIECE_BYTES = 1 << 24
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+def unaligned(data: Bytes, dtype: str) -> npt.NDArray[Any]:
+    """The integer that begins at each byte, as far as there is one; no copy is made.
+
+    Args:
+        data: The bytes.
+        dtype: Its kind, such as ``<u4``.
+    """
+    size = np.dtype(dtype).itemsize
+    return np.ndarray((max(len(data) - size + 1, 0),), dtype, data, 0, (1,))
+
+
+def binary_columns(
+    data: Bytes, bounds: Offsets, is_null: npt.NDArray[np.bool_] | None = None
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Two byte strings of each record, as Arrow ``binary``.
+
+    Args:
+        data: The bytes that they stand in.
+        bounds: int64 of shape (records, 4): where the first begins and ends, where the second
+            begins and ends; ascending over all records, each row shorter than 2 GiB.
+        is_null: Of each record, whether the second is null in place of what stands there.
+
+    Returns:
+        The first ones and the second ones. They are copies, and keep nothing of ``data``.
+    """
+    firsts, seconds = [], []
+    low = 0
+    while low < len(bounds):
+        base = int(bounds[low, 0])
+        high = max(low + 1, int(np.searchsorted(bounds[:, 3], base + (1 << 30), side="right")))
+        part = bounds[low:high] - base
+        count = len(part)
+        offsets = np.empty(4 * count + 1, dtype=np.int32)
+        offsets[:-1] = part.ravel()
+        offsets[-1] = part[-1, 3]
+        # Every second element is what stands between: it is never taken.
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[base : base + offsets[-1]])]
+        every = pa.Array.from_buffers(pa.binary(), 4 * count, buffers)
+        chosen = np.arange(0, 4 * count, 4)
+        firsts.append(every.take(pa.array(chosen)))
+        mask = None if is_null is None else is_null[low:high]
+        seconds.append(every.take(pa.array(chosen + 2, mask=mask)))
+        low = high
+    return pa.chunked_array(firsts, pa.binary()), pa.chunked_array(seconds, pa.binary())
+
+
+def pieces(positions: Offsets, end: int) -> list[slice]:
+    """Records in pieces that are worth a thread each.
+
+    Args:
+        positions: Where each record begins.
+        end: Where the last one ends.
+    """
+    if not len(positions):
+        return []
+    cuts = np.searchsorted(positions, np.arange(positions[0], end, _PIECE_BYTES)[1:])
+    limits = np.unique(np.concatenate([[0], cuts, [len(positions)]])).tolist()
+    return [slice(low, high) for low, high in itertools.pairwise(limits)]
+
+
+def in_threads(work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+    """The result of each item, in order; what numpy and Arrow do in `work` runs side by side."""
+    items = list(items)
+    if len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(len(items), os.cpu_count() or 1)) as pool:
+        return list(pool.map(work, items))
