@@ -88,7 +88,7 @@ def file_003(records: Iterable[tuple[bytes, bytes]], *, is_checked: bool) -> byt
 
 def decode_002(files: Sequence[bytes]) -> list[Record]:
     """Whole files of sound records, one record after the other."""
-    found = []
+    found: list[Record] = []
     for data in files:
         at = 0
         while at < len(data):
@@ -106,7 +106,7 @@ def decode_002(files: Sequence[bytes]) -> list[Record]:
 
 def decode_003(data: bytes, *, is_checked: bool) -> list[Record]:
     """A whole file of sound records, one record after the other."""
-    found = []
+    found: list[Record] = []
     at = 0
     while at < len(data):
         start = at = at + 4 if is_checked else at

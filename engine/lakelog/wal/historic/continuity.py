@@ -149,26 +149,23 @@ class _Join:
         ops = np.concatenate([np.empty(0, np.uint8), *(run.ops for _, run in self._runs)])
         marks_batches = bool((ops == BEGIN).any())
         committed = np.ones(len(ops), dtype=bool)
-        rows = len(ops)
+        rows = rows_read = len(ops)
         if marks_batches:
             for low, high, is_decided in unfinished_batches(ops, self._reopened):
                 if not is_decided:
                     rows = low
-                    self._undecidable(low, high - low)
+                    self._undecidable(low, rows_read - low)
                     break
                 committed[low:high] = False
-                reason = "a batch has no COMMIT"
-                self._findings.append(self._rows_finding("unfinished_batch", low, high, reason))
-        elif (low := _trailing(ops)) < rows:
-            reason = "these may be the first records of an unfinished batch: nothing says"
-            self._findings.append(self._rows_finding("undecided_batch", low, rows, reason))
+                self._findings.append(self._unfinished(low, high))
         return HistoricLog(
             "002",
             self._table(ops[:rows], committed[:rows]),
             tuple(self._file(index, rows) for index in range(len(self._files))),
-            tuple(self._findings),
+            tuple(sorted(self._findings, key=self._order)),
             marks_batches,
             is_checked=True,
+            undecided_records=0 if marks_batches else rows - _trailing(ops),
         )
 
     def _table(self, ops: npt.NDArray[np.uint8], committed: npt.NDArray[np.bool_]) -> pa.Table:
@@ -211,17 +208,14 @@ class _Join:
             at = run.end
         return index, at
 
-    def _rows_finding(
-        self,
-        kind: Literal["unfinished_batch", "undecided_batch"],
-        low: int,
-        high: int,
-        reason: str,
-    ) -> Finding:
+    def _unfinished(self, low: int, high: int) -> Finding:
         index, at = self._place(low)
-        last, end = self._place(high - 1)
+        last, end = self._place(high)
         size = end - at + sum(len(data) for _, data in self._files[index:last])
-        return Finding(kind, self._files[index][0], at, size, reason, records=high - low)
+        path = self._files[index][0]
+        records = high - low - 1  # without BEGIN itself
+        reason = "a batch has no COMMIT"
+        return Finding("unfinished_batch", path, at, size, reason, "COMMIT", None, records)
 
     def _undecidable(self, row: int, records: int) -> None:
         """Note a batch of which nobody can say where it ended: what stands behind it may belong to
@@ -229,13 +223,12 @@ class _Join:
         """
         index, at = self._place(row)
         reason = "a batch has no COMMIT, and the log goes on behind it"
-        paths = [path for path, _ in self._files[: index + 1]]
-        self._findings = [
-            finding
-            for finding in self._findings
-            if (finding.path, finding.byte_offset) < (paths[-1], at) and finding.path in paths
-        ]
+        before = [finding for finding in self._findings if self._order(finding) < (index, at)]
+        self._findings = before
         self._damage(index, at, reason, "COMMIT", None, records)
+
+    def _order(self, finding: Finding) -> tuple[int, int]:
+        return [path for path, _ in self._files].index(finding.path), finding.byte_offset
 
 
 def unfinished_batches(

@@ -33,7 +33,7 @@ RECORDS_SCHEMA = pa.schema(
 )
 """Of `HistoricLog.records`."""
 
-FindingKind = Literal["torn_tail", "torn_append", "unfinished_batch", "undecided_batch", "damage"]
+FindingKind = Literal["torn_tail", "torn_append", "unfinished_batch", "damage"]
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,14 @@ class Finding:
         kind: ``torn_tail``: bytes after the last whole record, of an append that a crash cut;
             ``torn_append``: the same before further records, whose sequence numbers prove that
             nothing is missing; ``unfinished_batch``: a batch without its COMMIT, which is never
-            replayed; ``undecided_batch``: records that may be the first of an unfinished batch,
-            in a log that does not mark where batches begin; ``damage``: anything else.
+            replayed; ``damage``: anything else.
         path: The file.
         byte_offset: Where in it.
         size_bytes: How many bytes it is about; for damage, all that is not read because of it.
         reason: What is wrong, in words.
         expected: What should have been there, where that can be said.
         found: What was there instead.
-        records: How many whole records are left out of replay, or in doubt.
+        records: How many whole records are left out of replay.
     """
 
     kind: FindingKind
@@ -100,8 +99,9 @@ class HistoricLog:
             that is known not to be finished.
         files: The files, in the order of the log.
         findings: What else is in them.
-        marks_batches: Whether a BEGIN was found, so that an unfinished batch can be told. Without
-            one, nobody can know whether the records at the end are a batch or its first part.
+        marks_batches: Whether a BEGIN was found, so that an unfinished batch can be told.
+        undecided_records: How many PUT and DELETE records at the end may be the first ones of an
+            unfinished batch, where no BEGIN was found: nobody can know. They are replayed.
         is_checked: Whether the format has checksums. Without them, a change of bytes that leaves
             the lengths in order is not seen.
     """
@@ -112,6 +112,7 @@ class HistoricLog:
     findings: tuple[Finding, ...]
     marks_batches: bool
     is_checked: bool
+    undecided_records: int = 0
 
     def replay(self, after_seq: int = 0) -> pa.Table:
         """PUT and DELETE records above a sequence number, without those of unfinished batches.

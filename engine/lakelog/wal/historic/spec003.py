@@ -19,7 +19,6 @@ import zlib
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
 from lakelog.errors import UnsupportedError
@@ -91,11 +90,12 @@ def covered(data: Bytes, *, is_checked: bool) -> tuple[int, int]:
         last of them ends.
     """
     positions, bounds, end = _records(data, is_checked=is_checked)
-    sound = _agree(data, positions, bounds) if is_checked else _spelled(data, bounds)
-    if sound.all():
-        return len(positions), end
-    count = int(np.argmin(sound))
-    return count, int(positions[count])
+    if is_checked:
+        sound = _agree(data, positions, bounds)
+        count = len(sound) if sound.all() else int(np.argmin(sound))
+    else:
+        count = _spelled(data, bounds)
+    return count, end if count == len(positions) else int(positions[count])
 
 
 def next_checked(data: Bytes, start: int) -> int | None:
@@ -138,7 +138,7 @@ def _checked_prefix(
         return count, None
     expected = found = None
     reason = _short_of(data, end)
-    if count < len(positions):
+    if count < len(positions) and data[end:].any():
         reason = "the checksum of a record does not agree"
         (crc,) = _u4.unpack_from(data.data, end)
         expected = f"{crc:08x}"
@@ -160,8 +160,7 @@ def _plausible_prefix(
     count = int(np.searchsorted(positions, _zero_tail(data)))
     is_nothing = lengths[:count].sum(axis=1) == 0
     holes = np.flatnonzero(is_nothing[1:] & is_nothing[:-1])
-    misspelled = np.flatnonzero(~_spelled(data, bounds[:count]))
-    wrong = min([*holes[:1].tolist(), *misspelled[:1].tolist(), count])
+    wrong = min([*holes[:1].tolist(), _spelled(data, bounds[:count])])
     if wrong < count:
         reason = "zero bytes stand between records" if is_nothing[wrong] else "a key is not UTF-8"
         return _suspicious(path, size, positions, lengths, wrong, reason)
@@ -230,8 +229,6 @@ def _records_to_the_end(data: Bytes, start: int) -> bool:
         bounds = _bounds_of(data, at, ends, is_checked=False)
         key_length = bounds[:, 1] - bounds[:, 0]
         is_record = (key_length > 0) & (key_length <= _LONGEST_KEY_SOUGHT)
-        at, ends, bounds = at[is_record], ends[is_record], bounds[is_record]
-        is_record = _spelled(data, bounds)
         at, ends = at[is_record], ends[is_record]
         # Two nodes more than candidates: the end of the file, and nowhere.
         the_end, nowhere = len(at), len(at) + 1
@@ -337,15 +334,29 @@ def _agree(data: Bytes, positions: Offsets, bounds: Offsets) -> npt.NDArray[np.b
     return agrees
 
 
-def _spelled(data: Bytes, bounds: Offsets) -> npt.NDArray[np.bool_]:
-    """Of each record, whether its key is UTF-8."""
+def _spelled(data: Bytes, bounds: Offsets) -> int:
+    """How many records there are before the first one whose key is not UTF-8."""
     keys = np.column_stack([bounds[:, 0], bounds[:, 1], bounds[:, 1], bounds[:, 1]])
-    return _is_text(binary_columns(data, keys)[0])
+    column = binary_columns(data, keys)[0]
+    low, high = 0, len(column)
+    if _is_text(column):
+        return high
+    # The first `low` are text, the first `high` are not.
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _is_text(column[low:middle]):
+            low = middle
+        else:
+            high = middle
+    return low
 
 
-def _is_text(keys: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    as_text = pl.Series(keys, dtype=pl.Binary).cast(pl.String, strict=False)
-    return as_text.is_not_null().to_numpy()
+def _is_text(keys: pa.ChunkedArray) -> bool:
+    try:
+        keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _table(data: Bytes, bounds: Offsets, positions: Offsets) -> pa.Table:

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lakelog.errors import InvalidInputError, NotFoundError, UnavailableError, WalCorruptionError
+from lakelog.wal.disk import LocalDisk
+from lakelog.wal.historic.detect import detect, historic_names
+from lakelog.wal.historic.log import HistoricFormat
+from lakelog.wal.historic.read import read_historic
+from tests.wal.historic_model import Writer002, file_003, record_002
+
+RECORDS = [(b"key-%d" % n, b"value-%d" % n) for n in range(20)]
+
+
+def format_of(*files: bytes, name: str = "some file") -> str:
+    return detect([(name, np.frombuffer(data, dtype=np.uint8)) for data in files])
+
+
+def log_002(*, marks_batches: bool, first_seq: int = 1) -> bytes:
+    writer = Writer002(marks_batches=marks_batches, first_seq=first_seq)
+    writer.append_batch([("PUT", key, value) for key, value in RECORDS])
+    return bytes(writer.files[0])
+
+
+PLAIN = file_003(RECORDS, is_checked=False)
+CHECKED = file_003(RECORDS, is_checked=True)
+EVERY = [
+    pytest.param(log_002(marks_batches=False), "002", id="002"),
+    pytest.param(log_002(marks_batches=True), "002", id="002 with BEGIN"),
+    pytest.param(PLAIN, "003", id="003"),
+    pytest.param(CHECKED, "003-crc", id="003 with checksums"),
+]
+
+
+@pytest.mark.parametrize(("data", "expected"), EVERY)
+def test_a_format_is_told_by_what_the_file_holds(data: bytes, expected: str) -> None:
+    assert format_of(data) == expected
+
+
+@pytest.mark.parametrize(("data", "expected"), EVERY)
+def test_a_format_is_told_with_a_torn_tail_and_zero_bytes(data: bytes, expected: str) -> None:
+    assert format_of(data[:-3]) == expected
+    assert format_of(data + bytes(100)) == expected
+    assert format_of(data[: len(data) // 2]) == expected
+
+
+@pytest.mark.parametrize(("data", "expected"), [EVERY[0], EVERY[1], EVERY[3]])
+def test_a_format_with_checksums_is_told_where_the_first_record_is_damaged(
+    data: bytes, expected: str
+) -> None:
+    for at in range(12):
+        damaged = bytearray(data)
+        damaged[at] ^= 0xFF
+        assert format_of(bytes(damaged)) == expected
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"{}", id="two bytes"),
+        pytest.param(bytes(1_000), id="zero bytes"),
+        pytest.param(b"a text that is no log at all\n" * 40, id="text"),
+        pytest.param(record_002(1, "PUT", b"k", b"v")[:-1], id="one torn record of 002"),
+        pytest.param(file_003(RECORDS[:1], is_checked=True)[:-1], id="one torn record of 003"),
+        pytest.param(b"\x7f" + PLAIN[1:], id="003, the first length damaged"),
+    ],
+)
+def test_what_cannot_be_told_for_sure_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be told") as caught:
+        format_of(data)
+    assert caught.value.hint is not None
+    assert "format=" in caught.value.hint
+
+
+def test_a_plain_file_that_holds_checked_records_in_its_values_is_plain_or_refused() -> None:
+    data = file_003([(b"copy", CHECKED), (b"k", b"v")], is_checked=False)
+    with pytest.raises(InvalidInputError):
+        format_of(data)
+
+
+def test_an_empty_log_is_what_its_name_says() -> None:
+    assert format_of(b"", name="folder/wal.log") == "003"
+    assert format_of(b"", b"", name="folder/000001.wal") == "002"
+
+
+def test_names_of_a_historic_log_come_in_the_order_of_their_numbers() -> None:
+    names = ["1000000.wal", "000002.wal", "999999.wal", "wal.lock", "x.wal", "0" * 20 + ".wal"]
+    assert historic_names(names) == ["000002.wal", "999999.wal", "1000000.wal"]
+    assert historic_names(["wal.log", "other"]) == ["wal.log"]
+    with pytest.raises(InvalidInputError, match="two logs"):
+        historic_names(["wal.log", "000001.wal"])
+
+
+def test_a_folder_and_a_single_file_of_any_name_are_read(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    writer = Writer002(marks_batches=True, rotate_bytes=100)
+    for key, value in RECORDS:
+        writer.append("PUT", key, value)
+        writer.rotate()
+    for name, data in writer.named().items():
+        (tmp_path / "log" / name).write_bytes(data)
+    log = read_historic(tmp_path / "log")
+    assert (log.format, log.last_seq, len(log.files)) == ("002", 20, len(writer.files))
+    (tmp_path / "copy.bin").write_bytes(CHECKED)
+    log = read_historic(tmp_path / "copy.bin")
+    assert (log.format, log.last_seq) == ("003-crc", 20)
+    assert log.files[0].path == str(tmp_path / "copy.bin")
+
+
+def test_a_named_format_is_taken_at_its_word(tmp_path: Path) -> None:
+    (tmp_path / "wal.log").write_bytes(file_003([(b"copy", CHECKED)], is_checked=False))
+    with pytest.raises(InvalidInputError):
+        read_historic(tmp_path)
+    assert read_historic(tmp_path, "003").last_seq == 1
+    assert read_historic(tmp_path, "003-crc", strict=False).last_seq == 0
+    with pytest.raises(WalCorruptionError):
+        read_historic(tmp_path, "003-crc")
+    with pytest.raises(InvalidInputError, match="no such format"):
+        read_historic(tmp_path, "004")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("format", ["003", "003-crc"])
+def test_a_log_of_003_is_one_file(tmp_path: Path, format: HistoricFormat) -> None:
+    for name in ("000001.wal", "000002.wal"):
+        (tmp_path / name).write_bytes(PLAIN)
+    with pytest.raises(InvalidInputError, match="one file"):
+        read_historic(tmp_path, format)
+
+
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        read_historic(tmp_path / "nowhere")
+    with pytest.raises(NotFoundError, match="no historic log"):
+        read_historic(tmp_path)
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    class Broken(LocalDisk):
+        def read(self, path: str, *, mapped: bool = False) -> object:
+            raise OSError(5, "Input/output error")
+
+    (tmp_path / "wal.log").write_bytes(PLAIN)
+    with pytest.raises(UnavailableError, match="Input/output"):
+        read_historic(tmp_path, disk=Broken())
+
+
+def test_reading_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "wal.log").write_bytes(PLAIN[:-1])
+    read_historic(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["wal.log"]
+    assert (tmp_path / "wal.log").read_bytes() == PLAIN[:-1]

@@ -1,0 +1,222 @@
+"""Specification 003 without and with checksums, and what of its weaknesses can be mended."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakelog.errors import UnsupportedError, WalCorruptionError
+from lakelog.wal.historic import spec003
+from lakelog.wal.historic.log import Finding, HistoricLog
+from lakelog.wal.historic.spec003 import decode
+from tests.wal.historic_model import decode_003, file_003, record_003, table
+
+BOTH = pytest.mark.parametrize("is_checked", [False, True], ids=["plain", "checked"])
+RECORDS = [(b"key-%d" % n, b"value-%d" % n) for n in range(20)]
+
+
+def read(data: bytes, *, is_checked: bool, strict: bool = True) -> HistoricLog:
+    log = decode("wal.log", np.frombuffer(data, dtype=np.uint8), is_checked=is_checked)
+    if strict:
+        log.check()
+    return log
+
+
+def rows(log: HistoricLog) -> list[dict[str, object]]:
+    chosen = log.records.drop_columns(["isCommitted"])
+    found: list[dict[str, object]] = chosen.set_column(
+        1, "op", chosen["op"].cast(pa.string())
+    ).to_pylist()
+    return found
+
+
+def only(log: HistoricLog) -> Finding:
+    (finding,) = log.findings
+    return finding
+
+
+def pairs(log: HistoricLog) -> list[tuple[bytes, bytes]]:
+    return [(row["key"], row["value"] or b"") for row in rows(log)]  # type: ignore[misc]
+
+
+KEYS = st.text(min_size=1, max_size=12).map(lambda text: text.encode())
+
+
+@BOTH
+@given(st.lists(st.tuples(KEYS, st.binary(max_size=30))))
+def test_a_file_reads_as_the_plain_decode_reads_it(
+    is_checked: bool, records: list[tuple[bytes, bytes]]
+) -> None:
+    data = file_003(records, is_checked=is_checked)
+    log = read(data, is_checked=is_checked)
+    assert rows(log) == table(decode_003(data, is_checked=is_checked)).to_pylist()
+    assert log.findings == ()
+    assert (log.is_checked, log.marks_batches) == (is_checked, False)
+    assert log.replay(1).num_rows == max(len(records) - 1, 0)
+    assert log.last_seq == len(records)
+
+
+@BOTH
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0, 4, 40]))
+@settings(max_examples=10, deadline=None)
+def test_a_long_file_reads_as_the_plain_decode_reads_it(
+    is_checked: bool, seed: int, copies: int
+) -> None:
+    # Values that hold records themselves must not lead the reader astray.
+    rng = np.random.default_rng(seed)
+    inner = file_003(RECORDS[:copies], is_checked=is_checked)
+    records = [(b"%d" % n, inner + rng.bytes(int(rng.integers(0, 40)))) for n in range(2_000)]
+    data = file_003(records, is_checked=is_checked)
+    assert pairs(read(data, is_checked=is_checked)) == records
+
+
+@BOTH
+def test_an_empty_value_is_a_tombstone(is_checked: bool) -> None:
+    data = file_003([(b"a", b"1"), (b"a", b"")], is_checked=is_checked)
+    assert rows(read(data, is_checked=is_checked)) == [
+        {"seqNum": 1, "op": "PUT", "key": b"a", "value": b"1"},
+        {"seqNum": 2, "op": "DELETE", "key": b"a", "value": None},
+    ]
+
+
+@BOTH
+def test_a_tail_torn_at_every_byte_is_left_out_and_reported(is_checked: bool) -> None:
+    sound = file_003(RECORDS, is_checked=is_checked)
+    last = record_003(b"the last key", b"the last value", is_checked=is_checked)
+    for cut in range(1, len(last)):
+        log = read(sound + last[:cut], is_checked=is_checked)
+        assert pairs(log) == RECORDS
+        found = only(log)
+        assert (found.kind, found.byte_offset, found.size_bytes) == ("torn_tail", len(sound), cut)
+
+
+@BOTH
+@pytest.mark.parametrize("count", [1, 7, 8, 12, 4_096, 100_000])
+def test_a_tail_of_zero_bytes_is_no_tombstone_of_nothing(is_checked: bool, count: int) -> None:
+    sound = file_003(RECORDS, is_checked=is_checked)
+    log = read(sound + bytes(count), is_checked=is_checked)
+    assert pairs(log) == RECORDS
+    assert (only(log).kind, only(log).size_bytes) == ("torn_tail", count)
+    assert "zero" in only(log).reason
+    assert read(bytes(count), is_checked=is_checked).records.num_rows == 0
+
+
+def test_zero_bytes_do_not_turn_a_cut_put_into_a_tombstone() -> None:
+    sound = file_003(RECORDS, is_checked=False)
+    cut = struct.pack(">I", 3) + b"key" + bytes(200)
+    log = read(sound + cut, is_checked=False, strict=False)
+    assert pairs(log) == RECORDS
+    assert (only(log).is_damage, only(log).byte_offset) == (True, len(sound))
+
+
+def test_zero_bytes_between_records_are_damage() -> None:
+    data = file_003(RECORDS[:10], is_checked=False)
+    log = read(
+        data + bytes(512) + file_003(RECORDS[10:], is_checked=False), is_checked=False, strict=False
+    )
+    assert only(log).is_damage
+    # The record before them is not safe: its length may be what is wrong.
+    assert pairs(log) == RECORDS[:9]
+    assert (only(log).records, only(log).byte_offset) == (1, len(data) - len(data) // 10)
+
+
+@BOTH
+def test_an_append_behind_a_torn_tail_is_told(is_checked: bool) -> None:
+    # Without sequence numbers nobody can say that nothing is missing between.
+    sound = file_003(RECORDS[:5], is_checked=is_checked)
+    torn = record_003(b"torn", b"value", is_checked=is_checked)[:-2]
+    with pytest.raises(WalCorruptionError):
+        read(sound + torn + file_003(RECORDS[5:], is_checked=is_checked), is_checked=is_checked)
+
+
+def test_every_flipped_byte_of_a_checked_file_is_found() -> None:
+    data = file_003(RECORDS[:4], is_checked=True)
+    size = len(data) // 4
+    for at in range(len(data)):
+        for bit in (1, 0x80):
+            damaged = bytearray(data)
+            damaged[at] ^= bit
+            log = read(bytes(damaged), is_checked=True, strict=False)
+            assert pairs(log) == RECORDS[: at // size]
+            found = only(log)
+            assert found.byte_offset == at // size * size
+            # In the last record it is what a crash may leave; elsewhere whole records follow.
+            assert found.kind == ("torn_tail" if at >= 3 * size else "damage")
+
+
+def test_a_flipped_length_in_a_plain_file_never_gives_a_wrong_record() -> None:
+    data = file_003(RECORDS[:8], is_checked=False)
+    size = len(data) // 8
+    for index in range(6):
+        # Not the one that swallows whole records up to the last one: nothing can show that.
+        for at in (0, 1, 2, 3, 9, 10, 11, 12):
+            damaged = bytearray(data)
+            damaged[index * size + at] ^= 4
+            log = read(bytes(damaged), is_checked=False, strict=False)
+            assert only(log).is_damage
+            found = pairs(log)
+            assert found == RECORDS[: len(found)]
+            assert len(found) >= index - 1
+
+
+def test_a_changed_value_in_a_plain_file_cannot_be_seen_and_the_log_says_so() -> None:
+    data = bytearray(file_003(RECORDS, is_checked=False))
+    data[-1] ^= 1
+    log = read(bytes(data), is_checked=False)
+    assert (log.findings, log.is_checked) == ((), False)
+
+
+def test_the_checksum_is_looked_at_before_the_spelling() -> None:
+    # The program decoded the key first, so that a flipped byte was an error of the wrong kind.
+    data = bytearray(file_003(RECORDS, is_checked=True))
+    data[8] = 0xFF
+    with pytest.raises(WalCorruptionError, match="checksum"):
+        read(bytes(data), is_checked=True)
+
+
+def test_a_key_that_is_no_text_is_kept_where_its_checksum_agrees() -> None:
+    data = file_003([(b"\xff", b"v")], is_checked=True)
+    assert pairs(read(data, is_checked=True)) == [(b"\xff", b"v")]
+
+
+def test_a_key_that_is_no_text_is_damage_where_nothing_else_is_checked() -> None:
+    data = file_003([*RECORDS, (b"\xff", b"v"), (b"k", b"v")], is_checked=False)
+    with pytest.raises(WalCorruptionError, match="UTF-8") as caught:
+        read(data, is_checked=False)
+    assert caught.value.safe_records == 19
+
+
+def test_records_far_behind_the_damage_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spec003, "_FIRST_SEARCH_BYTES", 64)
+    for is_checked in (False, True):
+        data = bytearray(file_003(RECORDS[:2], is_checked=is_checked))
+        data[len(data) // 2 + 4 * is_checked] = 0x80  # the key's length
+        data += file_003([(b"k", bytes([255]) * 3_000)], is_checked=is_checked)
+        log = read(bytes(data), is_checked=is_checked, strict=False)
+        assert only(log).is_damage
+        # Behind it, what is torn for sure has no records to the end.
+        log = read(bytes(data)[:-1], is_checked=is_checked, strict=False)
+        assert only(log).kind == "torn_tail"
+
+
+def test_a_value_that_arrow_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spec003, "LONGEST_VALUE_BYTES", 1_000)
+    data = file_003([(b"k", bytes(2_000))], is_checked=True)
+    with pytest.raises(UnsupportedError):
+        read(data, is_checked=True)
+
+
+@BOTH
+def test_a_file_in_many_pieces_keeps_its_order(
+    is_checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakelog.wal.historic.spans._PIECE_BYTES", 100)
+    data = file_003(RECORDS, is_checked=is_checked)
+    log = read(data, is_checked=is_checked)
+    assert pairs(log) == RECORDS
+    assert log.records["seqNum"].to_pylist() == list(range(1, 21))
