@@ -62,8 +62,10 @@ from lakelog.version import __version__
 
 if TYPE_CHECKING:
     from lakelog.commit.transaction import Transaction
+    from lakelog.keyed.store import KeyedStore
     from lakelog.log.snapshot import Snapshot
     from lakelog.table import Table, create, open
+    from lakelog.wal.log import WriteAheadLog
 
 __all__ = [
     "CheckpointCorruptionError",
@@ -86,6 +88,7 @@ __all__ = [
     "InvalidPropertyError",
     "InvalidProtocolError",
     "InvalidTransactionError",
+    "KeyedStore",
     "LakelogError",
     "LakelogWarning",
     "LogGapError",
@@ -116,6 +119,7 @@ __all__ = [
     "UnsupportedStoreError",
     "VersionNotFoundError",
     "WalCorruptionError",
+    "WriteAheadLog",
     "__version__",
     "create",
     "open",
@@ -123,9 +127,11 @@ __all__ = [
 
 # Polars, pyarrow and fsspec load when the first table is opened, not when lakelog is imported.
 _LAZY = {
+    "KeyedStore": "lakelog.keyed.store",
     "Snapshot": "lakelog.log.snapshot",
     "Table": "lakelog.table",
     "Transaction": "lakelog.commit.transaction",
+    "WriteAheadLog": "lakelog.wal.log",
     "create": "lakelog.table",
     "open": "lakelog.table",
 }

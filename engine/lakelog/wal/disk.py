@@ -222,6 +222,10 @@ class LocalFile:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
 
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            self.close()
+
 
 class LocalLock:
     """A lock on an open file, which the kernel lets go of when the process ends, however it does.
@@ -238,6 +242,10 @@ class LocalLock:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            self.release()
 
 
 _BUSY = frozenset((errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK, errno.EDEADLK))

@@ -1,0 +1,315 @@
+"""Frames in, Arrow out: what `lakelog.wal.encode` laid down.
+
+A large frame's columns are used where they lie. Small frames are gathered: a column of Arrow that
+spans the whole segment is laid over it, whose every other element is a key (or a value) and whose
+elements between are what lies between them; Arrow's ``take`` then copies the ones that count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakelog.errors import WalCorruptionError
+from lakelog.wal.frames import (
+    CODEC_NONE,
+    COMMIT,
+    FLAG_NULLS,
+    FRAME_HEADER_BYTES,
+    KIND_RECORDS,
+    OPS,
+)
+from lakelog.wal.scan import Frames
+
+SCHEMA = pa.schema(
+    [
+        pa.field("seqNum", pa.int64(), nullable=False),
+        pa.field("op", pa.dictionary(pa.int8(), pa.string()), nullable=False),
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("value", pa.binary()),
+    ]
+)
+"""Of replayed records, in the order of their sequence numbers."""
+
+_NAMES = pa.array(OPS, pa.string())
+_SMALL_RECORDS = 128
+_SMALL_BYTES = 8192
+_FEW_FRAMES = 12
+_GATHER_BYTES = 1 << 30  # spanned at once, so that 32-bit offsets do
+
+_Ops = npt.NDArray[np.uint8]
+_Seqs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Records that lie together.
+
+    Attributes:
+        seqs: int64.
+        ops: uint8, codes.
+        keys: Arrow ``binary``.
+        values: Arrow ``binary``.
+    """
+
+    seqs: _Seqs
+    ops: _Ops
+    keys: pa.BinaryArray
+    values: pa.BinaryArray
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    def slice(self, start: int, length: int) -> Piece:
+        """Some of the records, where they lie."""
+        end = start + length
+        return Piece(
+            self.seqs[start:end],
+            self.ops[start:end],
+            self.keys.slice(start, length),
+            self.values.slice(start, length),
+        )
+
+    def data_only(self) -> Piece:
+        """Without COMMIT and CHECKPOINT."""
+        controls = np.flatnonzero(self.ops >= COMMIT)
+        if not len(controls):
+            return self
+        if controls[0] == len(self) - len(controls):  # all of them at the end
+            return self.slice(0, int(controls[0]))
+        mask = self.ops < COMMIT
+        arrow = pa.array(mask)
+        return Piece(
+            self.seqs[mask], self.ops[mask], self.keys.filter(arrow), self.values.filter(arrow)
+        )
+
+
+def pieces(
+    data: pa.Buffer, frames: Frames, path: str, after_seq: int = 0, *, controls: bool = False
+) -> Iterator[Piece]:
+    """The records of a segment's frames, in order.
+
+    Args:
+        data: The segment's bytes.
+        frames: Whole ones, of that segment.
+        path: The segment, for errors.
+        after_seq: Only records with a greater sequence number.
+        controls: COMMIT and CHECKPOINT as well.
+
+    Raises:
+        WalCorruptionError: A frame's checksum is right, and its parts contradict each other.
+    """
+    wanted = (frames.kinds == KIND_RECORDS) & (frames.next_seq > after_seq + 1)
+    frames = frames if wanted.all() else frames[wanted]
+    for piece in _raw(data, frames, path):
+        skipped = int(np.searchsorted(piece.seqs, after_seq, side="right"))
+        rest = piece.slice(skipped, len(piece) - skipped) if skipped else piece
+        if not controls:
+            rest = rest.data_only()
+        if len(rest):
+            yield rest
+
+
+def table(parts: list[Piece]) -> pa.Table:
+    """Pieces as one table of `SCHEMA`; keys and values stay where they are."""
+    if not parts:
+        return SCHEMA.empty_table()
+    ops = np.concatenate([part.ops for part in parts])
+    ops -= np.uint8(1)
+    return pa.Table.from_arrays(
+        [
+            pa.array(np.concatenate([part.seqs for part in parts])),
+            pa.DictionaryArray.from_arrays(pa.array(ops.view(np.int8)), _NAMES),
+            pa.chunked_array([part.keys for part in parts], pa.binary()),
+            pa.chunked_array([part.values for part in parts], pa.binary()),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _raw(data: pa.Buffer, frames: Frames, path: str) -> Iterator[Piece]:
+    small = (
+        (frames.codecs == CODEC_NONE)
+        & (frames.counts < _SMALL_RECORDS)
+        & (frames.payload_bytes < _SMALL_BYTES)
+    )
+    changes = np.flatnonzero(small[1:] != small[:-1]) + 1
+    limits = [0, *changes.tolist(), len(frames)] if len(frames) else []
+    for low, high in pairwise(limits):
+        run = frames[low:high]
+        if small[low] and high - low > _FEW_FRAMES:
+            yield from _gathered(data, run, path)
+        else:
+            yield from _one_by_one(data, run, path)
+
+
+def _one_by_one(data: pa.Buffer, frames: Frames, path: str) -> Iterator[Piece]:
+    columns = (
+        frames.offsets,
+        frames.payload_bytes,
+        frames.first_seq,
+        frames.counts,
+        frames.codecs,
+        frames.flags,
+        frames.raw_bytes,
+        frames.key_bytes,
+    )
+    for offset, size, first, count, codec, flags, raw, key_bytes in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        payload = data.slice(offset + FRAME_HEADER_BYTES, size)
+        if codec != CODEC_NONE:
+            payload = _unpacked(payload, raw, path, offset)
+        has_nulls = bool(flags & FLAG_NULLS)
+        at = _layout(count, key_bytes, has_nulls)
+        if payload.size < at[4]:
+            raise _contradiction(path, offset, f"{at[4]} bytes or more", f"{payload.size}")
+        ops = np.frombuffer(payload, dtype=np.uint8, count=count)
+        key_ends = np.frombuffer(payload, dtype="<i4", count=count + 1, offset=at[0])
+        value_ends = np.frombuffer(payload, dtype="<i4", count=count + 1, offset=at[1])
+        _check(ops, key_ends, value_ends, key_bytes, payload.size - at[4], (path, offset))
+        keys = pa.Array.from_buffers(
+            pa.binary(), count, [None, payload.slice(at[0]), payload.slice(at[3], key_bytes)], 0
+        )
+        validity = payload.slice(at[2]) if has_nulls else None
+        values = pa.Array.from_buffers(
+            pa.binary(),
+            count,
+            [validity, payload.slice(at[1]), payload.slice(at[4])],
+            -1 if has_nulls else 0,
+        )
+        yield Piece(np.arange(first, first + count), ops, keys, values)
+
+
+def _layout(count: Any, key_bytes: Any, has_nulls: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """Where the parts of a payload begin behind the first one: key offsets, value offsets, which
+    values are there, keys, values. Of one frame or of many.
+    """
+    key_offsets = count + 7 & -8
+    offsets_bytes = 4 * (count + 1) + 7 & -8
+    value_offsets = key_offsets + offsets_bytes
+    validity = value_offsets + offsets_bytes
+    keys = validity + (count + 63 >> 6 << 3) * has_nulls
+    return key_offsets, value_offsets, validity, keys, keys + (key_bytes + 7 & -8)
+
+
+def _unpacked(payload: pa.Buffer, raw_bytes: int, path: str, offset: int) -> pa.Buffer:
+    try:
+        return pa.decompress(payload, raw_bytes, codec="zstd")
+    except (OSError, ValueError) as cause:
+        raise _contradiction(path, offset, "a zstd frame", str(cause)) from cause
+
+
+def _check(
+    ops: _Ops, key_ends: Any, value_ends: Any, key_bytes: int, room: int, place: tuple[str, int]
+) -> None:
+    """Refuse what would have Arrow read elsewhere than in the frame."""
+    if (
+        key_ends[0] == value_ends[0] == 0
+        and key_ends[-1] == key_bytes
+        and value_ends[-1] <= room
+        and (key_ends[1:] >= key_ends[:-1]).all()
+        and (value_ends[1:] >= value_ends[:-1]).all()
+        and _known(ops)
+    ):
+        return
+    raise _contradiction(*place, "offsets that rise, and known operations", "others")
+
+
+def _known(ops: _Ops) -> bool:
+    return not len(ops) or bool(ops.min() >= 1 and ops.max() <= len(OPS))
+
+
+def _gathered(data: pa.Buffer, frames: Frames, path: str) -> Iterator[Piece]:
+    ends = frames.ends
+    low = 0
+    while low < len(frames):
+        limit = int(frames.offsets[low]) + _GATHER_BYTES
+        high = max(low + 1, int(np.searchsorted(ends, limit, side="right")))
+        yield _gather(data, frames[low:high], path)
+        low = high
+
+
+def _gather(data: pa.Buffer, frames: Frames, path: str) -> Piece:
+    base = int(frames.offsets[0])
+    data = data.slice(base, int(frames.ends[-1]) - base)
+    counts = frames.counts
+    payload = frames.offsets - base + FRAME_HEADER_BYTES
+    has_nulls = (frames.flags & FLAG_NULLS) != 0
+    layout = _layout(counts, frames.key_bytes, has_nulls)
+    key_offsets, value_offsets, validity, keys, values = (payload + part for part in layout)
+    sizes = np.asarray(layout[4])
+    total = int(counts.sum())
+    # Of each record: its frame's columns, and which of the frame's records it is.
+    if total == len(frames):
+        spread: Callable[[Any], Any] = lambda column: column
+        within: Any = 0
+        seqs = frames.first_seq
+    else:
+        before = np.cumsum(counts) - counts
+        within = np.arange(total) - np.repeat(before, counts)
+        spread = lambda column: np.repeat(column, counts)
+        seqs = spread(frames.first_seq) + within
+    array = np.frombuffer(data, dtype=np.uint8)
+    words = np.frombuffer(data, dtype="<i4", count=data.size // 4)
+    ops = array[spread(payload) + within]
+    key_at = spread(key_offsets >> 2) + within
+    value_at = spread(value_offsets >> 2) + within
+    key_low, key_high = words[key_at], words[key_at + 1]
+    value_low, value_high = words[value_at], words[value_at + 1]
+    room = spread(frames.payload_bytes - sizes)
+    if not (
+        (sizes <= frames.payload_bytes).all()
+        and (words[key_offsets >> 2] == 0).all()
+        and (words[value_offsets >> 2] == 0).all()
+        and (key_low <= key_high).all()
+        and (key_high <= spread(frames.key_bytes)).all()
+        and (value_low <= value_high).all()
+        and (value_high <= room).all()
+        and _known(ops)
+    ):
+        raise _contradiction(path, base, "offsets that rise, and known operations", "others")
+    is_there = None
+    if has_nulls.any():
+        bits = array[np.minimum(spread(validity) + (within >> 3), len(array) - 1)]
+        is_there = ((bits >> (within & 7)) & 1).astype(bool) | ~spread(has_nulls)
+    return Piece(
+        seqs,
+        ops,
+        _taken(data, spread(keys), key_low, key_high, None),
+        _taken(data, spread(values), value_low, value_high, is_there),
+    )
+
+
+def _taken(
+    data: pa.Buffer, at: Any, low: Any, high: Any, is_there: npt.NDArray[np.bool_] | None
+) -> pa.BinaryArray:
+    """The spans of the data at `at` + `low` up to `at` + `high`, which rise, as a column."""
+    count = len(at)
+    limits = np.empty(2 * count + 1, dtype=np.int32)
+    limits[0:-1:2] = at + low
+    limits[1:-1:2] = at + high
+    limits[-1] = limits[-2]
+    spans = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(limits), data], 0)
+    taken = spans.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+    if is_there is None or is_there.all():
+        return taken
+    bits = pa.py_buffer(np.packbits(is_there, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), count, [bits, *taken.buffers()[1:]])
+
+
+def _contradiction(path: str, offset: int, expected: str, found: str) -> WalCorruptionError:
+    return WalCorruptionError(
+        "a frame of a write-ahead log contradicts itself",
+        path=path,
+        byte_offset=offset,
+        expected=expected,
+        found=found,
+        hint="its checksum is right, so this is a fault of the program that wrote it",
+    )

@@ -1,0 +1,294 @@
+"""Records in, frames out.
+
+The payload of a frame of records, before compression, is the columns of its records as Arrow lays
+them out, each part padded with zero bytes to eight:
+
+1. operations: one byte a record,
+2. key offsets: count + 1 of int32, the first one 0,
+3. value offsets: the same,
+4. which values are there: one bit a record, the lowest first; only with ``FLAG_NULLS``,
+5. the bytes of the keys,
+6. the bytes of the values.
+
+Few records, given one by one, are packed as they come (`pack_records`); many are cut out of Arrow
+columns (`pack_columns`). Both give the same bytes for the same records.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakelog.errors import InvalidInputError
+from lakelog.wal.disk import Bytes
+from lakelog.wal.frames import (
+    CODEC_NONE,
+    CODEC_ZSTD,
+    FLAG_BATCH,
+    FLAG_CONTINUES,
+    FLAG_NULLS,
+    PAYLOAD_LIMIT_BYTES,
+    FrameHeader,
+    Seal,
+    frame_pieces,
+    padding,
+)
+
+Compression = Literal["none", "zstd"]
+
+FEW_RECORDS = 48
+"""Up to so many are packed one by one; above, an Arrow column costs less."""
+
+RECORD_BYTES = 9
+"""What a record takes beside its key and value, rounding aside."""
+
+_LEAST_COMPRESSED_BYTES = 256  # below, the codec's own header eats what it saves
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Records as columns.
+
+    Attributes:
+        ops: uint8, the operations' codes.
+        keys: Arrow ``large_binary`` without nulls.
+        values: Arrow ``large_binary``.
+    """
+
+    ops: npt.NDArray[np.uint8]
+    keys: pa.LargeBinaryArray
+    values: pa.LargeBinaryArray
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+
+@dataclass(frozen=True)
+class Framing:
+    """What frames need to know beside their records.
+
+    Attributes:
+        seal: Of the log.
+        compression: Of payloads that it makes smaller.
+        frame_bytes: How much payload makes a frame full; a single larger record still gets one.
+    """
+
+    seal: Seal
+    compression: Compression
+    frame_bytes: int
+
+
+def pack_records(
+    ops: bytes,
+    keys: Sequence[bytes],
+    values: Sequence[bytes | None],
+    first_seq: int,
+    unsynced_bytes: int,
+    framing: Framing,
+    *,
+    is_batch: bool = False,
+) -> list[Bytes]:
+    """One frame of few records, in pieces.
+
+    Args:
+        ops: A code for each record.
+        keys: A key for each record.
+        values: A value, or None, for each record.
+        first_seq: Sequence number of the first record.
+        unsynced_bytes: As in `frame_pieces`.
+        framing: The rest.
+        is_batch: The records are one whole batch.
+    """
+    count = len(ops)
+    offsets = struct.Struct(f"<{count + 1}i")
+    key_ends = list(accumulate(map(len, keys), initial=0))
+    flags = FLAG_BATCH if is_batch else 0
+    validity = b""
+    present: Sequence[bytes]
+    if None in values:
+        flags |= FLAG_NULLS
+        present = [value or b"" for value in values]
+        bits = sum(1 << n for n, value in enumerate(values) if value is not None)
+        validity = bits.to_bytes(-(-count // 64) * 8, "little")
+    else:
+        present = values  # type: ignore[assignment]
+    value_ends = list(accumulate(map(len, present), initial=0))
+    parts = [ops, offsets.pack(*key_ends), offsets.pack(*value_ends)]
+    payload = b"".join(
+        (
+            *(piece for part in parts for piece in (part, padding(len(part)))),
+            validity,
+            *keys,
+            padding(key_ends[-1]),
+            *present,
+            padding(value_ends[-1]),
+        )
+    )
+    header = (first_seq, count, flags, key_ends[-1])
+    return _frame([payload], len(payload), header, unsynced_bytes, framing)
+
+
+def pack_columns(
+    columns: Columns,
+    first_seq: int,
+    unsynced_bytes: int,
+    framing: Framing,
+    *,
+    commit: int | None = None,
+    goes_on: bool = False,
+    flags: int = 0,
+) -> Iterator[tuple[list[Bytes], int]]:
+    """Frames of many records that are one batch, each in pieces, with its number of records.
+
+    Args:
+        columns: The records.
+        first_seq: Sequence number of the first record.
+        unsynced_bytes: As in `frame_pieces`, of the first frame.
+        framing: The rest.
+        commit: The code of a record without key and value that ends the batch.
+        goes_on: The batch goes on behind these records.
+        flags: Further ones of the first frame.
+    """
+    key_offsets, key_data = _parts(columns.keys)
+    value_offsets, value_data = _parts(columns.values)
+    valid = None
+    if columns.values.null_count:
+        valid = columns.values.is_valid().to_numpy(zero_copy_only=False)
+    limits = _split(key_offsets, value_offsets, framing.frame_bytes)
+    for low, high in pairwise(limits):
+        is_last = high == len(columns)
+        ends = 1 if is_last and commit is not None else 0
+        count = high - low + ends
+        ops = columns.ops[low:high]
+        if ends:
+            ops = np.append(ops, np.uint8(commit or 0))
+        validity = b""
+        own = (
+            FLAG_BATCH
+            | (FLAG_CONTINUES if goes_on or not is_last else 0)
+            | (flags if low == 0 else 0)
+        )
+        if ends or (valid is not None and not valid[low:high].all()):
+            own |= FLAG_NULLS
+            bits = np.zeros(count, dtype=bool)
+            bits[: high - low] = True if valid is None else valid[low:high]
+            packed = np.packbits(bits, bitorder="little").tobytes()
+            validity = packed + padding(len(packed))
+        keys = _cut(key_data, key_offsets[low], key_offsets[high])
+        values = _cut(value_data, value_offsets[low], value_offsets[high])
+        payload: list[Bytes] = []
+        for part in (
+            ops.tobytes(),
+            _rebased(key_offsets[low : high + 1], ends),
+            _rebased(value_offsets[low : high + 1], ends),
+            validity,
+            keys,
+            values,
+        ):
+            payload += [part, padding(len(part))]
+        size = sum(map(len, payload))
+        header = (first_seq + low, count, own, len(keys))
+        pieces = _frame(payload, size, header, unsynced_bytes, framing)
+        unsynced_bytes += sum(map(len, pieces))
+        yield pieces, count
+
+
+def columns_of(ops: bytes, keys: Iterable[bytes], values: Iterable[bytes | None]) -> Columns:
+    """Many records as columns."""
+    return Columns(
+        np.frombuffer(ops, dtype=np.uint8),
+        pa.array(keys, type=pa.large_binary()),
+        pa.array(values, type=pa.large_binary()),
+    )
+
+
+NO_COLUMNS = columns_of(b"", [], [])
+"""No records."""
+
+
+def check_columns(columns: Columns) -> None:
+    """As `check_size`, of each record.
+
+    Raises:
+        InvalidInputError: One of them is too large.
+    """
+    if len(columns):
+        keys, _ = _parts(columns.keys)
+        values, _ = _parts(columns.values)
+        check_size(int((np.diff(keys) + np.diff(values)).max()))
+
+
+def check_size(record_bytes: int) -> None:
+    """Refuse a record that no frame can hold.
+
+    Raises:
+        InvalidInputError: It is too large.
+    """
+    if record_bytes + 64 > PAYLOAD_LIMIT_BYTES:
+        raise InvalidInputError(
+            "a record is too large for the write-ahead log",
+            expected=f"less than {PAYLOAD_LIMIT_BYTES} bytes",
+            found=f"{record_bytes} bytes",
+        )
+
+
+def _frame(
+    payload: list[Bytes],
+    raw_bytes: int,
+    header: tuple[int, int, int, int],
+    unsynced_bytes: int,
+    framing: Framing,
+) -> list[Bytes]:
+    first_seq, count, flags, key_bytes = header
+    codec, size = CODEC_NONE, raw_bytes
+    if framing.compression == "zstd" and raw_bytes >= _LEAST_COMPRESSED_BYTES:
+        packed = pa.compress(b"".join(payload), codec="zstd", asbytes=True)
+        if len(packed) < raw_bytes:
+            codec, size, payload = CODEC_ZSTD, len(packed), [packed]
+    return frame_pieces(
+        FrameHeader(size, first_seq, count, 1, codec, flags, raw_bytes, key_bytes),
+        payload,
+        unsynced_bytes,
+        framing.seal,
+    )
+
+
+def _parts(column: pa.LargeBinaryArray) -> tuple[npt.NDArray[np.int64], pa.Buffer]:
+    """A column's offsets, and the bytes that they point into."""
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
+    return ends, pa.py_buffer(b"") if data is None else data
+
+
+def _cut(data: pa.Buffer, start: np.int64, end: np.int64) -> Bytes:
+    part: Bytes = data.slice(int(start), int(end - start))
+    return part
+
+
+def _rebased(offsets: npt.NDArray[np.int64], more: int) -> bytes:
+    """Offsets from 0 on, the last one given `more` times again."""
+    own = np.empty(len(offsets) + more, dtype="<i4")
+    own[: len(offsets)] = offsets - offsets[0]
+    own[len(offsets) :] = own[len(offsets) - 1]
+    return own.tobytes()
+
+
+def _split(
+    key_offsets: npt.NDArray[np.int64], value_offsets: npt.NDArray[np.int64], frame_bytes: int
+) -> list[int]:
+    """Where to cut records into frames: the first record of each, and the end."""
+    rows = len(key_offsets) - 1
+    sizes = key_offsets + value_offsets + RECORD_BYTES * np.arange(rows + 1)
+    limits = [0]
+    while limits[-1] < rows:
+        low = limits[-1]
+        high = int(np.searchsorted(sizes, sizes[low] + frame_bytes, side="right")) - 1
+        limits.append(max(high, low + 1))
+    return limits if rows else [0, 0]

@@ -1,0 +1,259 @@
+"""The bytes of the log: segment headers, frames, and the checksum that ties both to one log.
+
+A segment is a header and frames without a gap between them. A frame is a header, a payload padded
+to eight bytes, and a trailer; what a payload holds is for `lakelog.wal.encode` and
+`lakelog.wal.decode` to say. ``schemas/wal.md`` is the same in prose.
+
+The checksum is begun and ended with values made from the log's id, so chosen that a whole frame
+leaves it where it began. Frames of another log fail it therefore, and any run of whole frames is
+proved by one checksum over all of its bytes, however many frames it has.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import google_crc32c
+
+from lakelog.errors import UnsupportedError, WalCorruptionError
+from lakelog.wal.disk import Bytes
+
+VERSION = 1
+"""Version of the format that is written, and the highest that is read."""
+
+SEGMENT_MAGIC = b"\x89LKW"
+SEGMENT_HEADER = struct.Struct("<4sHH16sQQQqI")
+SEGMENT_HEADER_BYTES = 64
+ID_OFFSET = 8
+SEQ_OFFSET = 24
+
+FRAME_MAGIC = 0xF7A3514B
+"""Begins a frame. No text: it is not UTF-8."""
+
+FRAME_HEADER = struct.Struct("<IIQIBBHII")
+FRAME_HEADER_BYTES = 32
+TRAILER_BYTES = 8
+FRAME_BYTES = FRAME_HEADER_BYTES + TRAILER_BYTES
+"""What a frame costs beside its payload."""
+
+ALIGNMENT_BYTES = 8
+PAYLOAD_LIMIT_BYTES = 1 << 30
+"""No payload has more, so that Arrow's 32-bit offsets do for it."""
+
+KIND_RECORDS, KIND_TRUNCATION, KIND_SEAL = 1, 2, 3
+CODEC_NONE, CODEC_ZSTD = 0, 1
+
+FLAG_CONTINUES = 1
+"""The batch goes on in the next frame."""
+FLAG_BATCH = 2
+"""The frame holds one batch, or a part of one; else each record stands for itself."""
+FLAG_JUMP = 4
+"""Sequence numbers before the frame's first may be missing: they were given up."""
+FLAG_NULLS = 8
+"""The payload says which values are null; else none is."""
+KNOWN_FLAGS = FLAG_CONTINUES | FLAG_BATCH | FLAG_JUMP | FLAG_NULLS
+
+Op = Literal["PUT", "DELETE", "COMMIT", "CHECKPOINT"]
+
+OPS: tuple[Op, ...] = ("PUT", "DELETE", "COMMIT", "CHECKPOINT")
+"""Names of the operations; the first one's code is 1."""
+
+PUT, DELETE, COMMIT, CHECKPOINT = 1, 2, 3, 4
+
+MAX_SEQ = (1 << 63) - 1
+
+
+class Seal(NamedTuple):
+    """What a log's id puts into its frames' checksums.
+
+    Attributes:
+        start: What a frame's checksum is begun with, and where a whole frame leaves it.
+        mark: What the checksum is combined with, by exclusive or, where it is written down.
+    """
+
+    start: int
+    mark: int
+
+    @classmethod
+    def of(cls, log_id: bytes) -> Seal:
+        """The values for a log.
+
+        Example:
+            >>> seal = Seal.of(bytes(16))
+            >>> frame = b"twelve bytes" + seal.checksum([b"twelve bytes"]).to_bytes(4, "little")
+            >>> google_crc32c.extend(seal.start, frame + frame) == seal.start
+            True
+        """
+        mark = google_crc32c.value(log_id)
+        return cls(google_crc32c.value(mark.to_bytes(4, "little")), mark)
+
+    def checksum(self, pieces: Sequence[Bytes]) -> int:
+        """The checksum to write behind a frame's bytes, given in pieces."""
+        crc = self.start
+        for piece in pieces:
+            crc = google_crc32c.extend(crc, piece)
+        return int(crc) ^ self.mark
+
+
+class FrameHeader(NamedTuple):
+    """What a frame says of itself. `lakelog.wal.scan.Frames` holds many of them.
+
+    Attributes:
+        payload_bytes: Of the payload as it is on disk, without its padding.
+        first_seq: Sequence number of the first record; of a mark, that of the record to come.
+        records: How many there are; 0 in a mark.
+        kind: What the payload is.
+        codec: How the payload is compressed.
+        flags: See ``FLAG_``.
+        raw_bytes: Of the payload before it was compressed.
+        key_bytes: Of all keys together.
+    """
+
+    payload_bytes: int
+    first_seq: int
+    records: int
+    kind: int = KIND_RECORDS
+    codec: int = CODEC_NONE
+    flags: int = 0
+    raw_bytes: int = 0
+    key_bytes: int = 0
+
+    def pack(self) -> bytes:
+        """The header's bytes."""
+        return FRAME_HEADER.pack(FRAME_MAGIC, *self)
+
+
+@dataclass(frozen=True)
+class SegmentHeader:
+    """What stands at the front of a segment.
+
+    Attributes:
+        log_id: 16 bytes, the same in each segment of a log and in no other log.
+        first_seq: Sequence number of the segment's first record, written or to come.
+        follows_seq: Sequence number that follows the last record before this segment. Smaller than
+            ``first_seq`` only where the numbers between were given up with damaged records.
+        truncated_to: Records up to this sequence number were void when the segment was begun.
+        created_ms: When that was, in milliseconds since 1970.
+    """
+
+    log_id: bytes
+    first_seq: int
+    follows_seq: int
+    truncated_to: int
+    created_ms: int
+
+    def pack(self) -> bytes:
+        """The header's bytes."""
+        head = SEGMENT_HEADER.pack(
+            SEGMENT_MAGIC,
+            VERSION,
+            0,
+            self.log_id,
+            self.first_seq,
+            self.follows_seq,
+            self.truncated_to,
+            self.created_ms,
+            0,
+        )
+        return head + int(google_crc32c.value(head)).to_bytes(4, "little")
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> SegmentHeader:
+        """Read the first bytes of a segment.
+
+        Args:
+            data: At least the header's bytes, if the file has so many.
+            path: The file, for errors.
+
+        Raises:
+            WalCorruptionError: It is not a segment's header, or a damaged one.
+            UnsupportedError: A later version of lakelog wrote it.
+        """
+        if len(data) < SEGMENT_HEADER_BYTES:
+            raise WalCorruptionError(
+                "the file is too short for a segment of a write-ahead log",
+                path=path,
+                byte_offset=0,
+                expected=f"{SEGMENT_HEADER_BYTES} bytes",
+                found=f"{len(data)} bytes",
+            )
+        data = data[:SEGMENT_HEADER_BYTES]
+        magic, version, flags, *fields, unused = SEGMENT_HEADER.unpack(data[:-4])
+        if magic != SEGMENT_MAGIC:
+            raise WalCorruptionError(
+                "the file is not a segment of a write-ahead log, or its beginning is damaged",
+                path=path,
+                byte_offset=0,
+                expected=SEGMENT_MAGIC.hex(),
+                found=magic.hex(),
+            )
+        wanted = int(google_crc32c.value(data[:-4]))
+        found = int.from_bytes(data[-4:], "little")
+        if wanted != found:
+            raise WalCorruptionError(
+                "the checksum of a segment's header is wrong",
+                path=path,
+                byte_offset=SEGMENT_HEADER_BYTES - 4,
+                expected=f"{wanted:08x}",
+                found=f"{found:08x}",
+            )
+        if version != VERSION or flags or unused:
+            raise UnsupportedError(
+                "a later version of lakelog wrote this log",
+                path=path,
+                expected=f"format version {VERSION}",
+                found=f"format version {version}, flags {flags}",
+                hint="upgrade lakelog",
+            )
+        return cls(*fields)
+
+
+def aligned(size_bytes: int) -> int:
+    """A size rounded up to the alignment.
+
+    >>> aligned(9)
+    16
+    """
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def padding(size_bytes: int) -> bytes:
+    """The zero bytes that round a size up to the alignment."""
+    return b"\0" * (-size_bytes % ALIGNMENT_BYTES)
+
+
+def frame_pieces(
+    header: FrameHeader, payload: Sequence[Bytes], unsynced_bytes: int, seal: Seal
+) -> list[Bytes]:
+    """The bytes of a frame, in pieces.
+
+    Args:
+        header: Its header.
+        payload: The payload, in pieces; padded here.
+        unsynced_bytes: How many bytes of the segment, right before this frame, were not known to
+            be durable when it was written; a multiple of eight.
+        seal: Of the log.
+    """
+    unsynced = min(unsynced_bytes // ALIGNMENT_BYTES, 0xFFFFFFFF).to_bytes(4, "little")
+    pieces: list[Bytes] = [header.pack(), *payload, padding(header.payload_bytes) + unsynced]
+    pieces.append(seal.checksum(pieces).to_bytes(4, "little"))
+    return pieces
+
+
+def mark_frame(kind: int, next_seq: int, value: int, unsynced_bytes: int, seal: Seal) -> bytes:
+    """A frame without records.
+
+    Args:
+        kind: ``KIND_TRUNCATION`` or ``KIND_SEAL``.
+        next_seq: Sequence number of the record to come.
+        value: Of a truncation, the last sequence number that is void; of a seal, the first one of
+            the segment that follows.
+        unsynced_bytes: As in `frame_pieces`.
+        seal: Of the log.
+    """
+    payload = value.to_bytes(8, "little")
+    header = FrameHeader(len(payload), next_seq, 0, kind, raw_bytes=len(payload))
+    return b"".join(frame_pieces(header, [payload], unsynced_bytes, seal))

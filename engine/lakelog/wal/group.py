@@ -1,0 +1,279 @@
+"""Group commit: the records of all who wait become frames, one write and one fsync."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lakelog.errors import LakelogError, OutcomeUnknownError, UnavailableError
+from lakelog.wal.disk import Bytes
+from lakelog.wal.encode import (
+    FEW_RECORDS,
+    RECORD_BYTES,
+    Columns,
+    columns_of,
+    pack_columns,
+    pack_records,
+)
+from lakelog.wal.frames import COMMIT
+from lakelog.wal.turns import Turn
+from lakelog.wal.writer import Writer
+
+_COMMIT = bytes((COMMIT,))
+
+
+class Entry(Turn):
+    """What one caller wants written, and what came of it.
+
+    Attributes:
+        ops: A code for each record.
+        keys: A key for each record.
+        values: A value, or None, for each record.
+        columns: A batch in columns, instead of these; COMMIT is not among its records.
+        size_bytes: Of the records, about.
+        is_batch: The records are one batch, whose last one is its COMMIT.
+        is_urgent: Wants to be durable even where appends wait for one another.
+        action: Something else to do in the writer's turn, instead of writing records.
+        seq: Sequence number of the last record.
+        result: What the action gave.
+        error: Why it failed.
+    """
+
+    __slots__ = (
+        "action",
+        "columns",
+        "error",
+        "is_batch",
+        "is_urgent",
+        "keys",
+        "ops",
+        "result",
+        "seq",
+        "size_bytes",
+        "values",
+    )
+
+    def __init__(
+        self,
+        ops: bytes = b"",
+        keys: Sequence[bytes] = (),
+        values: Sequence[bytes | None] = (),
+        size_bytes: int = 0,
+        *,
+        columns: Sequence[Columns] | None = None,
+        is_batch: bool = False,
+        is_urgent: bool = False,
+        action: Callable[[], object] | None = None,
+    ) -> None:
+        super().__init__()
+        self.ops = ops
+        self.keys = keys
+        self.values = values
+        self.columns = columns
+        self.size_bytes = size_bytes
+        self.is_batch = is_batch
+        self.is_urgent = is_urgent
+        self.action = action
+        self.seq = 0
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    @classmethod
+    def batch(cls, ops: bytes, keys: list[bytes], values: list[bytes | None]) -> Entry:
+        """A batch, to which its COMMIT is added."""
+        size = len(ops) * RECORD_BYTES + sum(map(len, keys)) + sum(map(len, filter(None, values)))
+        if len(ops) > FEW_RECORDS:
+            return cls(columns=[columns_of(ops, keys, values)], size_bytes=size, is_batch=True)
+        return cls(ops + _COMMIT, [*keys, b""], [*values, None], size, is_batch=True)
+
+
+@dataclass
+class Committer:
+    """Writes what entries want, in their order.
+
+    Attributes:
+        writer: The end of the log.
+        segment_bytes: From this size on a segment is followed by another one.
+        sync_every: After how many entries there is an fsync; 0 for never.
+        waiting: Entries since the last fsync.
+    """
+
+    writer: Writer
+    segment_bytes: int
+    sync_every: int
+    waiting: int = 0
+
+    def serve(self, entries: Sequence[Entry]) -> None:
+        """Do what all entries want; each is told what came of it."""
+        try:
+            if all(entry.action is None for entry in entries):
+                self._commit(entries)
+            else:
+                for run in _runs(entries):
+                    self._serve_run(run)
+        except BaseException:
+            for entry in entries:
+                if entry.seq == 0 and entry.error is None:
+                    entry.error = OutcomeUnknownError(
+                        "a write to the write-ahead log was interrupted",
+                        path=self.writer.path,
+                        hint="close the log, open it again, and look whether the record is there",
+                    )
+            raise
+
+    def _serve_run(self, entries: Sequence[Entry]) -> None:
+        entry = entries[0]
+        if entry.action is None:
+            self._commit(entries)
+            return
+        try:
+            entry.result = entry.action()
+            entry.seq = -1
+        except Exception as error:  # noqa: BLE001 - it is raised where it was asked for
+            entry.error = error
+
+    def _commit(self, entries: Sequence[Entry]) -> None:
+        try:
+            self._write(entries)
+        except UnavailableError as error:
+            if len(entries) == 1 or self.writer.poison is not None:
+                _fail(entries, error)
+                return
+            # What one of them asks for may be too much for the disk, and the others' may not.
+            for entry in entries:
+                self._commit([entry])
+        except Exception as error:  # noqa: BLE001 - it is raised where the record was appended
+            _fail(entries, error)
+
+    def _write(self, entries: Sequence[Entry]) -> None:
+        writer = self.writer
+        writer.check()
+        if writer.end >= self.segment_bytes:
+            writer.rotate()
+        pieces, seqs = _pack(entries, writer)
+        writer.write(pieces, seqs[-1] + 1 - writer.next_seq)
+        self.waiting += len(entries)
+        if self.sync_every and (
+            self.waiting >= self.sync_every or any(entry.is_urgent for entry in entries)
+        ):
+            writer.sync()
+            self.waiting = 0
+        for entry, seq in zip(entries, seqs, strict=True):
+            entry.seq = seq
+
+
+def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Entries that can be written together; an action is alone."""
+    runs: list[list[Entry]] = []
+    for entry in entries:
+        if runs and entry.action is None and runs[-1][0].action is None:
+            runs[-1].append(entry)
+        else:
+            runs.append([entry])
+    return runs
+
+
+def _fail(entries: Sequence[Entry], error: Exception) -> None:
+    """Tell all entries of an error; each of them gets its own, for each is raised elsewhere."""
+    entries[0].error = error
+    for entry in entries[1:]:
+        if isinstance(error, LakelogError):
+            own: Exception = type(error)(error.message, path=error.path, hint=error.hint)
+            own.__cause__ = error
+        else:
+            own = error
+        entry.error = own
+
+
+def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[int]]:
+    """Frames for all entries, in pieces, and each entry's last sequence number."""
+    framing = writer.framing
+    if len(entries) == 1 and entries[0].columns is None:
+        entry = entries[0]
+        pieces = pack_records(
+            entry.ops,
+            entry.keys,
+            entry.values,
+            writer.next_seq,
+            writer.unsynced_bytes,
+            framing,
+            is_batch=entry.is_batch,
+        )
+        return pieces, [writer.next_seq + len(entry.ops) - 1]
+    packer = _Packer(writer)
+    seqs = []
+    for entry in entries:
+        if entry.columns is not None:
+            packer.add_columns(entry.columns)
+        elif entry.is_batch:
+            packer.flush()
+            packer.add(entry)
+            packer.flush(is_batch=True)
+        else:
+            packer.add(entry)
+            if packer.held_bytes >= framing.frame_bytes:
+                packer.flush()
+        seqs.append(packer.next_seq - 1)
+    packer.flush()
+    return packer.pieces, seqs
+
+
+class _Packer:
+    """Collects records until they are a frame."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._framing = writer.framing
+        self._unsynced_bytes = writer.unsynced_bytes
+        self._ops = bytearray()
+        self._keys: list[bytes] = []
+        self._values: list[bytes | None] = []
+        self.pieces: list[Bytes] = []
+        self.next_seq = writer.next_seq
+        self.held_bytes = 0
+
+    def add(self, entry: Entry) -> None:
+        """Add the records of an entry to the frame."""
+        self._ops += entry.ops
+        self._keys += entry.keys
+        self._values += entry.values
+        self.held_bytes += entry.size_bytes
+        self.next_seq += len(entry.ops)
+
+    def flush(self, *, is_batch: bool = False) -> None:
+        """End the frame, if there is anything in it."""
+        if not self._ops:
+            return
+        self._emit(
+            pack_records(
+                bytes(self._ops),
+                self._keys,
+                self._values,
+                self.next_seq - len(self._ops),
+                self._unsynced_bytes,
+                self._framing,
+                is_batch=is_batch,
+            )
+        )
+        self._ops, self._keys, self._values = bytearray(), [], []
+        self.held_bytes = 0
+
+    def add_columns(self, chunks: Sequence[Columns]) -> None:
+        """Add a batch in columns, in frames of its own."""
+        self.flush()
+        for n, columns in enumerate(chunks):
+            is_last = n == len(chunks) - 1
+            for pieces, records in pack_columns(
+                columns,
+                self.next_seq,
+                self._unsynced_bytes,
+                self._framing,
+                commit=COMMIT if is_last else None,
+                goes_on=not is_last,
+            ):
+                self._emit(pieces)
+                self.next_seq += records
+
+    def _emit(self, pieces: list[Bytes]) -> None:
+        self.pieces += pieces
+        self._unsynced_bytes += sum(map(len, pieces))

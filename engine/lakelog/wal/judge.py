@@ -1,0 +1,442 @@
+"""What a log's segments amount to: what is whole, what a crash tore off, what is damaged.
+
+A crash may tear whatever was not yet durable, and nothing else. So the frames after a break decide
+what it is: every frame says how many bytes before it were not known to be durable when it was
+written. A whole frame that knew the broken place to be durable proves damage; without one, all
+from the break on was never promised to anybody, and is a torn tail.
+
+Pure: sees segments that were read, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lakelog.errors import UnsupportedError, WalCorruptionError
+from lakelog.wal.frames import (
+    CODEC_ZSTD,
+    FLAG_BATCH,
+    FLAG_CONTINUES,
+    FLAG_JUMP,
+    FRAME_HEADER_BYTES,
+    ID_OFFSET,
+    KIND_RECORDS,
+    KIND_SEAL,
+    KIND_TRUNCATION,
+    KNOWN_FLAGS,
+    SEQ_OFFSET,
+    SegmentHeader,
+)
+from lakelog.wal.scan import Frames
+from lakelog.wal.segments import Segment, segment_name
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What a crash left behind the last whole record.
+
+    Attributes:
+        path: The segment.
+        offset: From where on it counts for nothing; 0 for a segment that was never begun.
+        size_bytes: How much that is.
+        frames: Whole frames in it, which were never durable.
+        records: Records in these.
+        reason: Why it counts for nothing.
+    """
+
+    path: str
+    offset: int
+    size_bytes: int
+    frames: int
+    records: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a log's segments amount to.
+
+    Attributes:
+        log_id: 16 bytes; None for a log that was never begun.
+        live: Segments in order, each with those of its frames that count; the last one is where
+            the log goes on, from its ``end``.
+        void: Segments of which truncation left nothing.
+        truncated_to: Records up to this sequence number are void.
+        next_seq: Sequence number of the record to come.
+        tail: What a crash left; None if nothing.
+        damage: What is wrong with what was durable; None if nothing. All else here is then what
+            is safe, and `next_seq` follows every sequence number that was seen, damaged or not.
+        lost: Segments from the damaged one on.
+    """
+
+    log_id: bytes | None
+    live: tuple[Segment, ...]
+    void: tuple[Segment, ...]
+    truncated_to: int
+    next_seq: int
+    tail: Tail | None = None
+    damage: WalCorruptionError | None = None
+    lost: tuple[Segment, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """Records that count, control marks included."""
+        return sum(_records(each.frames, self.truncated_to) for each in self.live)
+
+    @property
+    def safe_seq(self) -> int:
+        """The last sequence number that is safe."""
+        for each in reversed(self.live):
+            if each.header is not None:
+                return max(_next_seq(each) - 1, self.truncated_to)
+        return self.truncated_to
+
+
+def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
+    """Say what a log's segments amount to.
+
+    Args:
+        segments: Those that there are, in the order of their names.
+        after_seq: Segments may have been left out that have only records up to this one.
+
+    Raises:
+        UnsupportedError: A later version of lakelog wrote some of it.
+    """
+    segments = list(segments)
+    log_id = id_of(segments)
+    tail = None
+    if segments and segments[-1].header is None and _is_unborn(segments):
+        last = segments.pop()
+        tail = Tail(last.path, 0, last.data.size, 0, 0, "the segment was never begun")
+    if not segments:
+        return Verdict(None, (), (), 0, 1, tail)
+    truncated_to = max(_truncated_to(each, log_id) for each in segments)
+    void = 0
+    while void + 1 < len(segments) and _begins_at(segments[void + 1]) - 1 <= truncated_to:
+        void += 1
+    kept = segments[void:]
+    live: list[Segment] = []
+    lost: list[Segment] = []
+    damage = None
+    for place, each in enumerate(kept):
+        damage = _misfit(live, each, log_id, max(truncated_to, after_seq))
+        if damage is not None:
+            # Records that are missing between two segments may be those in the first one's rest.
+            lost = kept[place - 1 if live and damage.path == live[-1].path else place :]
+            break
+        safe, damage, tail = _examine(each, tail, is_last=place == len(kept) - 1)
+        live.append(safe)
+        if damage is not None:
+            lost = kept[place:]
+            break
+    verdict = Verdict(
+        log_id,
+        tuple(live),
+        tuple(segments[:void]),
+        truncated_to,
+        _next_seq(live[-1]) if live else truncated_to + 1,
+        tail,
+        damage,
+        tuple(lost),
+    )
+    if damage is None:
+        return verdict
+    damage.safe_seq, damage.safe_records = verdict.safe_seq, verdict.records
+    damage.hint = damage.hint or (
+        "restore the file from a copy; or open the log with strict=False, which goes on from what "
+        "is safe and sets the rest aside"
+    )
+    seen = [verdict.next_seq, *(_seen(each, log_id) for each in lost)]
+    return replace(verdict, next_seq=max(seen), tail=None)
+
+
+def id_of(segments: Sequence[Segment]) -> bytes | None:
+    """The id of the log that most of its segments name; None if none of them can be read."""
+    ids = Counter(each.header.log_id for each in segments if each.header is not None)
+    return ids.most_common(1)[0][0] if ids else None
+
+
+def _is_unborn(segments: Sequence[Segment]) -> bool:
+    """Whether the last segment, whose header cannot be read, was only being made."""
+    last = segments[-1]
+    if not last.is_blank:
+        return False
+    if len(segments) == 1:
+        return last.named_seq == 1
+    # A seal is written once the segment that follows it is durable.
+    return not (segments[-2].frames.kinds == KIND_SEAL).any()
+
+
+def _truncated_to(segment: Segment, log_id: bytes | None) -> int:
+    if segment.header is None or segment.header.log_id != log_id:
+        return 0
+    marks = segment.frames.offsets[segment.frames.kinds == KIND_TRUNCATION].tolist()
+    return max([segment.header.truncated_to, *(_mark(segment, at) for at in marks)])
+
+
+def _mark(segment: Segment, offset: int) -> int:
+    """The number that a mark carries."""
+    start = offset + FRAME_HEADER_BYTES
+    return int.from_bytes(segment.data[start : start + 8].to_pybytes(), "little")
+
+
+def _begins_at(segment: Segment) -> int:
+    return segment.named_seq if segment.header is None else segment.header.follows_seq
+
+
+def _next_seq(segment: Segment) -> int:
+    if len(segment.frames):
+        return int(segment.frames.next_seq[-1])
+    return segment.named_seq if segment.header is None else segment.header.first_seq
+
+
+def _seen(segment: Segment, log_id: bytes | None) -> int:
+    """What follows the highest sequence number that a segment gives, wherever in it."""
+    if segment.header is not None and segment.header.log_id != log_id:
+        return 0
+    both = Frames.concat([segment.frames, segment.followers])
+    top = int(both.next_seq.max()) if len(both) else 0
+    return max(segment.named_seq, top)
+
+
+def _records(frames: Frames, truncated_to: int) -> int:
+    first = np.maximum(frames.first_seq, truncated_to + 1)
+    return int(np.maximum(frames.next_seq - first, 0).sum())
+
+
+def _misfit(
+    live: Sequence[Segment], each: Segment, log_id: bytes | None, done_seq: int
+) -> WalCorruptionError | None:
+    """What is wrong with a segment's header, or between it and the segment before it."""
+    header = each.header
+    if header is None:
+        return each.header_error
+    if header.log_id != log_id:
+        return WalCorruptionError(
+            "a segment belongs to another write-ahead log",
+            path=each.path,
+            byte_offset=ID_OFFSET,
+            expected=f"log id {(log_id or b'').hex()}",
+            found=f"log id {header.log_id.hex()}",
+        )
+    if header.first_seq != each.named_seq:
+        return WalCorruptionError(
+            "a segment has the name of another one",
+            path=each.path,
+            byte_offset=SEQ_OFFSET,
+            expected=segment_name(header.first_seq),
+            found=segment_name(each.named_seq),
+        )
+    if not live:
+        if header.follows_seq <= done_seq + 1:
+            return None
+        return _missing(each, header, done_seq + 1)
+    expected = _next_seq(live[-1])
+    if header.follows_seq == expected:
+        return None
+    if header.follows_seq < expected:
+        return WalCorruptionError(
+            "two segments hold the same sequence numbers",
+            path=each.path,
+            byte_offset=SEQ_OFFSET,
+            expected=f"sequence number {expected}",
+            found=f"sequence number {header.follows_seq}",
+        )
+    return _broken(live[-1]) if live[-1].gap else _missing(each, header, expected)
+
+
+def _missing(each: Segment, header: SegmentHeader, expected: int) -> WalCorruptionError:
+    return WalCorruptionError(
+        "a segment is missing before this one",
+        path=each.path,
+        byte_offset=SEQ_OFFSET,
+        expected=f"sequence number {expected}",
+        found=f"sequence number {header.follows_seq}",
+    )
+
+
+_MESSAGES = {
+    "zeros": "records were overwritten with zero bytes",
+    "short": "a frame does not end where it says",
+    "magic": "no frame begins where one has to",
+    "checksum": "a frame's checksum is wrong",
+}
+
+
+def _broken(segment: Segment) -> WalCorruptionError:
+    gap = segment.gap
+    assert gap is not None
+    return WalCorruptionError(
+        _MESSAGES[gap.reason],
+        path=segment.path,
+        byte_offset=gap.offset,
+        expected=gap.expected,
+        found=gap.found,
+    )
+
+
+def _examine(
+    each: Segment, tail: Tail | None, *, is_last: bool
+) -> tuple[Segment, WalCorruptionError | None, Tail | None]:
+    """What counts of a segment whose header is in order, what is damaged, and what is torn."""
+    _check_known(each)
+    for check in (_out_of_sequence, _after_its_end, _without_end):
+        at = check(each)
+        if at is not None:
+            safe = _cut(each, _complete(each.frames[: at[0]]))
+            return safe, at[1], tail
+    if is_last and each.gap is not None and _is_proved_durable(each):
+        return _cut(each, _complete(each.frames)), _broken(each), tail
+    complete = _complete(each.frames)
+    unfinished = len(complete) < len(each.frames)
+    if not is_last:
+        if not unfinished:
+            return each, None, tail
+        at_byte = int(each.frames.offsets[len(complete)])
+        return _cut(each, complete), _endless(each, at_byte), tail
+    seal = np.flatnonzero(each.frames.kinds == KIND_SEAL)
+    if len(seal):
+        offset = int(each.frames.offsets[seal[0]])
+        damage = WalCorruptionError(
+            "the last segment is missing",
+            path=each.path,
+            byte_offset=offset,
+            expected=segment_name(_mark(each, offset)),
+            found="no such file",
+        )
+        return each, damage, tail
+    safe = _cut(each, complete)
+    if safe.end < each.data.size:
+        tail = _torn(each, safe)
+    return safe, None, tail
+
+
+def _check_known(each: Segment) -> None:
+    frames = each.frames
+    strange = (
+        (frames.kinds < KIND_RECORDS)
+        | (frames.kinds > KIND_SEAL)
+        | (frames.codecs > CODEC_ZSTD)
+        | ((frames.flags & ~np.uint16(KNOWN_FLAGS)) != 0)
+    )
+    if strange.any():
+        at = int(strange.argmax())
+        raise UnsupportedError(
+            "a later version of lakelog wrote to this log",
+            path=each.path,
+            byte_offset=int(frames.offsets[at]),
+            found=(f"kind {frames.kinds[at]}, codec {frames.codecs[at]}, flags {frames.flags[at]}"),
+            hint="upgrade lakelog",
+        )
+
+
+_Fault = tuple[int, WalCorruptionError] | None
+
+
+def _out_of_sequence(each: Segment) -> _Fault:
+    """The first frame whose sequence number does not follow."""
+    frames = each.frames
+    if each.header is None or not len(frames):
+        return None
+    expected = np.append(each.header.first_seq, frames.next_seq[:-1])
+    jumps = ((frames.flags & FLAG_JUMP) != 0) & (frames.first_seq > expected)
+    wrong = (frames.first_seq != expected) & ~jumps
+    if not wrong.any():
+        return None
+    at = int(wrong.argmax())
+    return at, WalCorruptionError(
+        "sequence numbers do not follow one another",
+        path=each.path,
+        byte_offset=int(frames.offsets[at]),
+        expected=f"sequence number {expected[at]}",
+        found=f"sequence number {frames.first_seq[at]}",
+    )
+
+
+def _after_its_end(each: Segment) -> _Fault:
+    """The first frame behind a seal."""
+    seals = np.flatnonzero(each.frames.kinds == KIND_SEAL)
+    if not len(seals) or seals[0] == len(each.frames) - 1:
+        return None
+    at = int(seals[0]) + 1
+    return at, WalCorruptionError(
+        "a segment goes on behind its end",
+        path=each.path,
+        byte_offset=int(each.frames.offsets[at]),
+        expected="the end of the file",
+        found="a frame",
+    )
+
+
+def _without_end(each: Segment) -> _Fault:
+    """The first frame that should go on with a batch, and does not."""
+    flags = each.frames.flags
+    wrong = ((flags[:-1] & FLAG_CONTINUES) != 0) & ((flags[1:] & FLAG_BATCH) == 0)
+    if not wrong.any():
+        return None
+    at = int(wrong.argmax()) + 1
+    return at, _endless(each, int(each.frames.offsets[at]))
+
+
+def _endless(each: Segment, offset: int) -> WalCorruptionError:
+    return WalCorruptionError(
+        "a batch does not go on where it has to",
+        path=each.path,
+        byte_offset=offset,
+        expected="a frame of the same batch",
+        found="something else",
+    )
+
+
+def _is_proved_durable(each: Segment) -> bool:
+    """Whether a frame behind the break knew the broken place to be durable.
+
+    An older frame of the same log may be a value in this one; its sequence number tells it apart.
+    """
+    assert each.gap is not None
+    after = each.followers
+    knew = (after.first_seq >= _next_seq(each)) & (after.durable_bytes > each.gap.offset)
+    return bool(knew.any())
+
+
+def _complete(frames: Frames) -> Frames:
+    """Without the frames of a batch that does not end."""
+    if not len(frames) or not frames.flags[-1] & FLAG_CONTINUES:
+        return frames
+    ends = np.flatnonzero((frames.flags & FLAG_CONTINUES) == 0)
+    return frames[: int(ends[-1]) + 1 if len(ends) else 0]
+
+
+def _cut(each: Segment, frames: Frames) -> Segment:
+    if len(frames) == len(each.frames):
+        return each
+    end = int(each.frames.offsets[len(frames)])
+    return replace(each, frames=frames, end=end)
+
+
+_REASONS = {
+    "zeros": "zero bytes up to the end of the file",
+    "short": "a frame that was not written to its end",
+    "magic": "bytes that are no frame",
+    "checksum": "a frame that was not written whole",
+}
+
+
+def _torn(each: Segment, safe: Segment) -> Tail:
+    dropped = Frames.concat([each.frames[len(safe.frames) :], each.followers])
+    if each.gap is not None and each.gap.offset == safe.end:
+        reason = _REASONS[each.gap.reason]
+    else:
+        reason = "a batch that was not written to its end"
+    return Tail(
+        each.path,
+        safe.end,
+        each.data.size - safe.end,
+        len(dropped),
+        int(dropped.counts.sum()),
+        reason,
+    )

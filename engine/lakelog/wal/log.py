@@ -1,0 +1,477 @@
+"""The write-ahead log as its callers see it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+
+from lakelog.errors import (
+    InvalidInputError,
+    LakelogError,
+    NotFoundError,
+    UnavailableError,
+)
+from lakelog.telemetry import event
+from lakelog.wal.disk import Disk, Held, LocalDisk
+from lakelog.wal.encode import NO_COLUMNS, RECORD_BYTES, Compression, check_columns, check_size
+from lakelog.wal.frames import MAX_SEQ, Op
+from lakelog.wal.group import Committer, Entry
+from lakelog.wal.judge import Verdict, judge
+from lakelog.wal.opening import RecoveryReport, open_for_writing, report_of
+from lakelog.wal.reading import records_of, state_of, table_of, tables_of
+from lakelog.wal.records import WalRecord, batch_of, code_of, columns_of_table, data_of
+from lakelog.wal.segments import LOCK_NAME
+from lakelog.wal.survey import survey, with_frames
+from lakelog.wal.turns import Turns
+from lakelog.wal.writer import Writer
+
+Sync = Literal["sync", "batch", "none"]
+
+SEGMENT_BYTES = 64 << 20
+"""From this size on a segment is followed by another one, if not said otherwise."""
+
+FRAME_BYTES = 16 << 20
+"""How much of a batch goes into one frame, if not said otherwise."""
+
+BATCH_APPENDS = 100
+"""With ``sync="batch"``, how many appends share an fsync, if not said otherwise."""
+
+
+@dataclass(frozen=True)
+class TruncateReport:
+    """What a truncation did.
+
+    Attributes:
+        truncated_to: Records up to this sequence number are void.
+        removed: The segments that were removed.
+    """
+
+    truncated_to: int
+    removed: tuple[str, ...]
+
+
+class WriteAheadLog:
+    """A log of small writes in a directory on local disk.
+
+    Records have sequence numbers from 1 on, without a gap, in the order in which they were
+    appended. What is acknowledged has the durability that ``sync`` promises. Methods may be called
+    by many threads; concurrent appends share one write and one fsync. One process writes at a
+    time; any number of others may read meanwhile (``read_only=True``), and may see a record a
+    moment before it is durable.
+
+    When a log is opened for writing, what a crash tore off behind the last whole record is trimmed,
+    and `recovery` tells of it. Damage before that is an error.
+
+    Args:
+        directory: Where the log is, or is to be; it is made if it is missing.
+        sync: What an append that returned has survived: ``sync``, a crash of the machine;
+            ``batch``, the same for all but the last ``batch_appends`` appends; ``none``, a crash
+            of the process only.
+        segment_bytes: From this size on a segment is followed by another one.
+        compression: ``zstd`` compresses frames of 256 bytes and more where that makes them smaller.
+        strict: Whether damage is an error. Otherwise the log goes on from what is safe; a writer
+            puts the rest under names that end in ``.damaged``, and `recovery` tells of it.
+        read_only: Read beside a writer: takes no lock, changes nothing.
+        batch_appends: With ``sync="batch"``, how many appends share an fsync.
+        frame_bytes: How much of a batch goes into one frame.
+        disk: The filesystem.
+        clock: Milliseconds since 1970, for segments' headers.
+        new_id: 16 bytes that no other log has.
+
+    Raises:
+        LogLockedError: Another writer has the log.
+        WalCorruptionError: The log is damaged, and ``strict``. Nothing was changed.
+        NotFoundError: There is no log to read.
+        UnsupportedError: A later version of lakelog wrote the log, or an earlier program.
+        UnavailableError: The disk failed.
+
+    Source: specification 002; ``schemas/wal.md`` has the format.
+
+    Example:
+        >>> with WriteAheadLog("log") as log:
+        ...     log.append("PUT", "city", "Ghent")
+        ...     log.append_batch([("PUT", "river", "Leie"), ("DELETE", "city", None)])
+        ...     log.state().to_pydict()
+        1
+        4
+        {'key': [b'river'], 'value': [b'Leie'], 'seqNum': [2]}
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        sync: Sync = "sync",
+        segment_bytes: int = SEGMENT_BYTES,
+        compression: Compression = "none",
+        strict: bool = True,
+        read_only: bool = False,
+        batch_appends: int = BATCH_APPENDS,
+        frame_bytes: int = FRAME_BYTES,
+        disk: Disk | None = None,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        new_id: Callable[[], bytes] = lambda: uuid.uuid4().bytes,
+    ) -> None:
+        if sync not in {"sync", "batch", "none"}:
+            raise InvalidInputError("no such sync", expected="sync, batch, none", found=repr(sync))
+        if compression not in {"none", "zstd"}:
+            raise InvalidInputError(
+                "no such compression", expected="none, zstd", found=repr(compression)
+            )
+        if min(segment_bytes, batch_appends, frame_bytes) < 1:
+            raise InvalidInputError(
+                "segment_bytes, batch_appends and frame_bytes are at least 1",
+                found=f"{segment_bytes}, {batch_appends}, {frame_bytes}",
+            )
+        self._directory = os.fspath(directory)
+        self._disk = disk or LocalDisk()
+        self._strict = strict
+        self._sync = sync
+        self._pid = os.getpid()
+        self._lock: Held | None = None
+        self._committer: Committer | None = None
+        self._is_closed = False
+        self._report: RecoveryReport | None = None
+        self._found: Verdict | None = None
+        with self._disk_errors():
+            if read_only:
+                if not self._survey(MAX_SEQ).live:
+                    raise NotFoundError("there is no write-ahead log", path=self._directory)
+                return
+            self._disk.make_directory(self._directory)
+            self._lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}", _owner())
+            try:
+                opened = open_for_writing(
+                    self._disk,
+                    self._directory,
+                    strict=strict,
+                    compression=compression,
+                    frame_bytes=frame_bytes,
+                    clock=clock,
+                    new_id=new_id,
+                )
+            except BaseException:
+                self._lock.release()
+                raise
+        self._report = opened.report
+        self._found = opened.verdict if opened.verdict.damage is None else None
+        every = {"sync": 1, "batch": batch_appends, "none": 0}[sync]
+        self._committer = Committer(opened.writer, segment_bytes, every)
+        self._turns: Turns[Entry] = Turns(self._committer.serve)
+
+    @property
+    def directory(self) -> str:
+        """Where the log is."""
+        return self._directory
+
+    @property
+    def recovery(self) -> RecoveryReport | None:
+        """What was dropped when the log was opened; None if nothing was.
+
+        A reader's tells of damage only, and of what its last look at the log found.
+        """
+        return self._report
+
+    def append(self, op: Op, key: bytes | str, value: bytes | str | None = None) -> int:
+        """Append one record.
+
+        Args:
+            op: PUT, DELETE, COMMIT or CHECKPOINT.
+            key: Bytes; text is encoded as UTF-8.
+            value: The same, or None.
+
+        Returns:
+            Its sequence number.
+
+        Raises:
+            InvalidInputError: The record is none, or the log is closed or only read.
+            UnavailableError: It was not written, for want of room most likely; the log goes on.
+            OutcomeUnknownError: It may have been written: a sync failed, and the log is poisoned.
+            LogPoisonedError: The log was poisoned before; nothing was written.
+        """
+        code = code_of(op)
+        key = data_of(key)
+        if value is not None:
+            value = data_of(value, "value")
+        size = len(key) + (len(value) if value is not None else 0)
+        check_size(size)
+        return self._write(Entry(code, (key,), (value,), size + RECORD_BYTES))
+
+    def append_batch(self, records: Iterable[tuple[str, bytes | str, bytes | str | None]]) -> int:
+        """Append records that are all there after a crash, or none of them.
+
+        Args:
+            records: Operation (PUT or DELETE), key and value of each.
+
+        Returns:
+            The sequence number of the COMMIT that ends the batch: the records have those right
+            before it.
+
+        Raises:
+            InvalidInputError, UnavailableError, OutcomeUnknownError, LogPoisonedError: As `append`.
+        """
+        return self._write(Entry.batch(*batch_of(records)))
+
+    def append_table(self, table: Any) -> int:
+        """Append the rows of a table as one batch.
+
+        Args:
+            table: Arrow or Polars, with the columns ``op`` (PUT or DELETE), ``key`` and ``value``
+                (bytes or text).
+
+        Returns:
+            The sequence number of the COMMIT that ends the batch.
+
+        Raises:
+            InvalidInputError, UnavailableError, OutcomeUnknownError, LogPoisonedError: As `append`.
+        """
+        columns = list(columns_of_table(table))
+        for each in columns:
+            check_columns(each)
+        return self._write(Entry(columns=columns or [NO_COLUMNS], is_batch=True))
+
+    def checkpoint(self) -> int:
+        """Append a CHECKPOINT record, durable unless ``sync`` is ``none``.
+
+        Returns:
+            Its sequence number.
+
+        Raises:
+            UnavailableError, OutcomeUnknownError, LogPoisonedError: As `append`.
+        """
+        return self._write(Entry(code_of("CHECKPOINT"), (b"",), (None,), 0, is_urgent=True))
+
+    def sync(self) -> None:
+        """Return once all that was appended survives a crash of the machine.
+
+        Raises:
+            OutcomeUnknownError: An fsync failed; the log is poisoned.
+            LogPoisonedError: It was before.
+        """
+        self._do(self._writer().sync)
+
+    def truncate(self, up_to_seq: int) -> TruncateReport:
+        """Make records void that are stored elsewhere by now, and remove the segments that hold no
+        others. Sequence numbers go on where they are. Safe at every crash point.
+
+        Args:
+            up_to_seq: The last sequence number to be void; one that an earlier truncation made
+                void changes nothing.
+
+        Raises:
+            InvalidInputError: It is negative, or there is no such record yet.
+            UnavailableError: Nothing changed, or files could not be removed.
+            OutcomeUnknownError: An fsync failed; the log is poisoned.
+            LogPoisonedError: It was before.
+        """
+        writer = self._writer()
+
+        def act() -> TruncateReport:
+            if not 0 <= up_to_seq < writer.next_seq:
+                raise InvalidInputError(
+                    "a log cannot be truncated beyond its last record",
+                    path=self._directory,
+                    expected=f"0 to {writer.next_seq - 1}",
+                    found=up_to_seq,
+                )
+            removed = writer.truncate(up_to_seq)
+            return TruncateReport(writer.truncated_to, tuple(removed))
+
+        report: TruncateReport = self._do(act)
+        event("wal.truncated", path=self._directory, up_to_seq=up_to_seq, files=len(report.removed))
+        return report
+
+    def replay(self, after_seq: int = 0) -> pa.Table:
+        """The PUT and DELETE records, in order.
+
+        Args:
+            after_seq: Only records with a greater sequence number.
+
+        Returns:
+            ``seqNum`` (int64), ``op`` (dictionary of strings), ``key`` and ``value`` (binary).
+            Large frames' columns are the pages of the segments; small ones' are copied.
+
+        Raises:
+            WalCorruptionError: A record that should be among them is damaged, and ``strict``.
+            UnavailableError: The disk failed.
+        """
+        return table_of(self._verdict(after_seq), after_seq)
+
+    def iterate(self, after_seq: int = 0) -> Iterator[pa.Table]:
+        """All records, COMMIT and CHECKPOINT included, in order, a table a segment.
+
+        Args:
+            after_seq: Only records with a greater sequence number.
+
+        Returns:
+            Tables as `replay` gives them, made as they are asked for; of the log as it was when
+            the first one was.
+
+        Raises:
+            WalCorruptionError, UnavailableError: As `replay`, before the first table.
+        """
+        yield from tables_of(self._verdict(after_seq), after_seq, controls=True)
+
+    def records(self, after_seq: int = 0) -> Iterator[WalRecord]:
+        """All records as `iterate` gives them, one by one."""
+        return records_of(self.iterate(after_seq))
+
+    def state(self) -> pa.Table:
+        """What the records amount to: of each key that was not deleted, its last value.
+
+        Returns:
+            ``key``, ``value`` (binary) and ``seqNum`` (int64), a row a key, in the order of
+            ``seqNum``.
+
+        Raises:
+            WalCorruptionError, UnavailableError: As `replay`.
+        """
+        return state_of(self.replay())
+
+    def current_seq_num(self) -> int:
+        """The last sequence number that was given to a record, void ones included; 0 for none."""
+        if self._committer is not None:
+            return self._writer().next_seq - 1
+        return self._verdict(MAX_SEQ).next_seq - 1
+
+    def close(self) -> None:
+        """Sync, unless ``sync`` is ``none``, and let others write. Twice does no harm.
+
+        Raises:
+            OutcomeUnknownError: The sync failed. The log is closed all the same.
+        """
+        if self._is_closed:
+            return
+        if self._committer is None or os.getpid() != self._pid:
+            self._is_closed = True
+            return
+        writer = self._committer.writer
+
+        def act() -> None:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._found = None
+            try:
+                if self._sync != "none" and writer.poison is None:
+                    writer.sync()
+            finally:
+                writer.poison = writer.poison or "it was closed"
+                writer.close()
+                if self._lock is not None:
+                    self._lock.release()
+
+        self._do(act)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"WriteAheadLog({self._directory!r})"
+
+    def _writer(self) -> Writer:
+        if self._is_closed:
+            raise InvalidInputError("the log is closed", path=self._directory)
+        if self._committer is None:
+            raise InvalidInputError("the log was opened for reading only", path=self._directory)
+        if os.getpid() != self._pid:
+            raise InvalidInputError(
+                "the log belongs to another process",
+                path=self._directory,
+                hint="open it in the process that writes; a fork does not take it along",
+            )
+        return self._committer.writer
+
+    def _write(self, entry: Entry) -> int:
+        self._writer()
+        self._turns.take(entry)
+        if entry.error is not None:
+            raise entry.error
+        return entry.seq
+
+    def _do(self, action: Callable[[], Any]) -> Any:
+        """Do something in the writer's turn."""
+        entry = Entry(action=action)
+        self._turns.take(entry)
+        if entry.error is not None:
+            raise entry.error
+        return entry.result
+
+    def _verdict(self, after_seq: int) -> Verdict:
+        """The log as it is now, from a sequence number on."""
+        if after_seq < 0:
+            raise InvalidInputError(
+                "a sequence number is not negative", expected="0 or more", found=after_seq
+            )
+        with self._disk_errors():
+            if self._committer is None:
+                if self._is_closed:
+                    raise InvalidInputError("the log is closed", path=self._directory)
+                return self._survey(after_seq)
+            writer = self._writer()
+            found, self._found = self._found, None
+            known: Verdict | None = self._do(lambda: _unchanged(found, writer))
+            if known is not None:
+                return known
+            segments = self._do(lambda: writer.read(after_seq))
+            verdict = judge([with_frames(each, writer.log_id) for each in segments], after_seq)
+        if verdict.damage is not None:
+            raise verdict.damage
+        return verdict
+
+    def _survey(self, after_seq: int) -> Verdict:
+        verdict = survey(self._disk, self._directory, after_seq)
+        if verdict.damage is not None and self._strict:
+            raise verdict.damage
+        self._report = None if verdict.damage is None else report_of(verdict)
+        return verdict
+
+    @contextlib.contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except LakelogError:
+            raise
+        except FileNotFoundError as cause:
+            raise NotFoundError(
+                "there is no write-ahead log", path=cause.filename or self._directory
+            ) from cause
+        except OSError as cause:
+            raise UnavailableError(
+                f"the write-ahead log cannot be opened or read: {cause}", path=self._directory
+            ) from cause
+
+
+def _unchanged(found: Verdict | None, writer: Writer) -> Verdict | None:
+    """What was found when the log was opened, if nothing was written since."""
+    if (
+        found is not None
+        and found.live
+        and found.live[-1].path == writer.path
+        and found.live[-1].end == writer.end
+        and found.truncated_to == writer.truncated_to
+    ):
+        return found
+    return None
+
+
+def _owner() -> str:
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return f"process {os.getpid()} on {socket.gethostname()} since {started}\n"

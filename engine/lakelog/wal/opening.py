@@ -1,0 +1,267 @@
+"""Opening a log for writing: what a crash tore off is trimmed, and damage is refused or set aside.
+
+Every step may be the last one before a crash, and opening again then ends in the same state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lakelog.telemetry import event
+from lakelog.wal.disk import Disk, WritableFile
+from lakelog.wal.encode import Compression, Framing
+from lakelog.wal.frames import SEGMENT_HEADER_BYTES, Seal, SegmentHeader
+from lakelog.wal.judge import Verdict
+from lakelog.wal.segments import DAMAGED_SUFFIX, TEMPORARY_SUFFIX, Segment, segment_name
+from lakelog.wal.survey import survey
+from lakelog.wal.writer import Place, Writer, begin_segment
+
+
+@dataclass(frozen=True)
+class RecoveryReport:
+    """What was dropped when a log was opened.
+
+    Attributes:
+        path: The segment.
+        byte_offset: From where on it was dropped.
+        dropped_bytes: How much was dropped, in this segment and in those behind it.
+        dropped_records: Records in whole frames among that: of a torn tail those that were never
+            durable, of damage those that do not follow what is safe.
+        safe_seq: The last sequence number that was kept.
+        reason: Why.
+        damage: The damage, as `LakelogError.as_dict` gives it; None for a torn tail, which every
+            crash may leave.
+        set_aside: Files in which what was dropped is kept, of damage only.
+    """
+
+    path: str
+    byte_offset: int
+    dropped_bytes: int
+    dropped_records: int
+    safe_seq: int
+    reason: str
+    damage: dict[str, Any] | None = None
+    set_aside: tuple[str, ...] = ()
+
+
+def report_of(verdict: Verdict, set_aside: tuple[str, ...] = ()) -> RecoveryReport | None:
+    """What a verdict drops; None if nothing."""
+    if verdict.damage is not None:
+        damage = verdict.damage
+        kept = {each.path: each for each in verdict.live}
+        first = verdict.lost[0]
+        sizes = [
+            each.data.size - (kept[each.path].end if each.path in kept else 0)
+            for each in verdict.lost
+        ]
+        records = [
+            int(each.frames.counts.sum() + each.followers.counts.sum())
+            - (int(kept[each.path].frames.counts.sum()) if each.path in kept else 0)
+            for each in verdict.lost
+        ]
+        return RecoveryReport(
+            damage.path or first.path,
+            damage.byte_offset or 0,
+            sum(sizes),
+            sum(records),
+            verdict.safe_seq,
+            damage.message,
+            damage.as_dict(),
+            set_aside,
+        )
+    tail = verdict.tail
+    if tail is None:
+        return None
+    return RecoveryReport(
+        tail.path, tail.offset, tail.size_bytes, tail.records, verdict.safe_seq, tail.reason
+    )
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A log opened for writing.
+
+    Attributes:
+        writer: Its end.
+        verdict: What was found; if there was damage, what is safe.
+        report: What was dropped.
+    """
+
+    writer: Writer
+    verdict: Verdict
+    report: RecoveryReport | None
+
+
+def open_for_writing(
+    disk: Disk,
+    directory: str,
+    *,
+    strict: bool,
+    compression: Compression,
+    frame_bytes: int,
+    clock: Callable[[], int],
+    new_id: Callable[[], bytes],
+) -> Opened:
+    """Read a log, bring it in order, and stand at its end. The caller has its lock.
+
+    Args:
+        disk: Where it is.
+        directory: The log's; it is there, and may be empty.
+        strict: Damage is an error.
+        compression: Of what is written.
+        frame_bytes: As in `Framing`.
+        clock: Milliseconds since 1970.
+        new_id: 16 bytes that no other log has.
+
+    Raises:
+        WalCorruptionError: It is damaged, and ``strict``. Nothing was changed.
+        OSError: The disk failed.
+    """
+    verdict = survey(disk, directory, alone=True)
+    if verdict.damage is not None and strict:
+        raise verdict.damage
+    for name in disk.list(directory):
+        if name.endswith(TEMPORARY_SUFFIX):
+            disk.remove(f"{directory}/{name}")
+    log_id = verdict.log_id or new_id()
+    places = [Place(each.named_seq, each.path) for each in verdict.live]
+    set_aside: tuple[str, ...] = ()
+    file: WritableFile
+    next_seq = verdict.next_seq
+    if verdict.damage is not None:
+        place, file, set_aside = _set_aside(disk, directory, verdict, log_id, clock())
+        gone = {each.path for each in verdict.lost if not _keeps(verdict, each)}
+        places = [*(each for each in places if each.path not in gone), place]
+        end, next_seq = SEGMENT_HEADER_BYTES, place.first_seq
+    else:
+        if verdict.tail is not None and verdict.tail.offset == 0:
+            disk.remove(verdict.tail.path)
+            disk.sync_directory(directory)
+        if verdict.live:
+            file, end = _trimmed(disk, verdict.live[-1])
+        else:
+            places = [Place(1, f"{directory}/{segment_name(1)}")]
+            header = SegmentHeader(log_id, 1, 1, 0, clock())
+            file, end = begin_segment(disk, directory, places[0], header), SEGMENT_HEADER_BYTES
+    with _closed_on_error(file):
+        _remove(disk, directory, verdict)
+    report = report_of(verdict, set_aside)
+    if report is not None:
+        event(
+            "wal.recovered",
+            path=report.path,
+            byte_offset=report.byte_offset,
+            dropped_bytes=report.dropped_bytes,
+            dropped_records=report.dropped_records,
+            reason=report.reason,
+        )
+    writer = Writer(
+        disk=disk,
+        directory=directory,
+        log_id=log_id,
+        framing=Framing(Seal.of(log_id), compression, frame_bytes),
+        clock=clock,
+        places=places,
+        file=file,
+        end=end,
+        durable_end=end,
+        next_seq=next_seq,
+        truncated_to=verdict.truncated_to,
+    )
+    return Opened(writer, verdict, report)
+
+
+@contextlib.contextmanager
+def _closed_on_error(file: WritableFile) -> Any:
+    try:
+        yield
+    except BaseException:
+        file.close()
+        raise
+
+
+def _trimmed(disk: Disk, last: Segment) -> tuple[WritableFile, int]:
+    """The last segment, cut to its whole frames and durable."""
+    file = disk.open_append(last.path)
+    with _closed_on_error(file):
+        if last.end < last.data.size:
+            file.truncate(last.end)
+        # Whoever wrote it may not have synced it, and what follows says that it is durable.
+        file.sync()
+    return file, last.end
+
+
+def _remove(disk: Disk, directory: str, verdict: Verdict) -> None:
+    """Remove what a truncation left when it was interrupted."""
+    void = [
+        each
+        for each in verdict.void
+        if each.header is not None and each.header.log_id == verdict.log_id
+    ]
+    for each in void:
+        disk.remove(each.path)
+    if void:
+        disk.sync_directory(directory)
+
+
+def _keeps(verdict: Verdict, lost: Segment) -> bool:
+    """Whether something of a damaged segment is safe."""
+    return any(each.path == lost.path and len(each.frames) for each in verdict.live)
+
+
+def _set_aside(
+    disk: Disk, directory: str, verdict: Verdict, log_id: bytes, now_ms: int
+) -> tuple[Place, WritableFile, tuple[str, ...]]:
+    """Go on in a new segment behind everything that was ever numbered, and put what is damaged
+    under other names. Until the last step the log still looks damaged, or has all that is safe.
+    """
+    names = set(disk.list(directory))
+    next_seq = verdict.next_seq
+    while segment_name(next_seq) in names:
+        next_seq += 1
+    place = Place(next_seq, f"{directory}/{segment_name(next_seq)}")
+    header = SegmentHeader(log_id, next_seq, verdict.safe_seq + 1, verdict.truncated_to, now_ms)
+    file = begin_segment(disk, directory, place, header)
+    with _closed_on_error(file):
+        moved = []
+        for lost in reversed(verdict.lost):
+            target = _free_name(lost.path, names, directory)
+            moved.append(target)
+            if not _keeps(verdict, lost):
+                disk.rename(lost.path, target)
+                continue
+            safe = next(each for each in verdict.live if each.path == lost.path)
+            _write_new(disk, target, lost.data)
+            # Not cut in place: somebody may be reading its pages.
+            temporary = f"{lost.path}{TEMPORARY_SUFFIX}"
+            _write_new(disk, temporary, lost.data.slice(0, safe.end))
+            disk.sync_directory(directory)
+            disk.rename(temporary, lost.path)
+        disk.sync_directory(directory)
+    return place, file, tuple(reversed(moved))
+
+
+def _free_name(path: str, names: set[str], directory: str) -> str:
+    target, tries = f"{path}{DAMAGED_SUFFIX}", 1
+    while target[len(directory) + 1 :] in names:
+        tries += 1
+        target = f"{path}.{tries}{DAMAGED_SUFFIX}"
+    return target
+
+
+def _write_new(disk: Disk, path: str, data: Any) -> None:
+    file = disk.open_append(path, create=True)
+    try:
+        rest = data
+        while len(rest):
+            rest = rest[file.write(rest) :]
+        file.sync()
+    except BaseException:
+        with contextlib.suppress(OSError):
+            file.close()
+            disk.remove(path)
+        raise
+    file.close()

@@ -1,0 +1,72 @@
+"""A judged log as tables: its records, and the state that they amount to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from lakelog.wal.decode import SCHEMA, pieces, table
+from lakelog.wal.judge import Verdict
+from lakelog.wal.records import WalRecord
+
+STATE_SCHEMA = pa.schema([SCHEMA.field("key"), SCHEMA.field("value"), SCHEMA.field("seqNum")])
+"""Of `state_of`."""
+
+_PUT_INDEX = 0  # of PUT among the names of the operations
+
+
+def tables_of(
+    verdict: Verdict, after_seq: int = 0, *, controls: bool = False
+) -> Iterator[pa.Table]:
+    """A log's records, a segment at a time.
+
+    Args:
+        verdict: The log.
+        after_seq: Only records with a greater sequence number.
+        controls: COMMIT and CHECKPOINT as well.
+    """
+    after_seq = max(after_seq, verdict.truncated_to)
+    for each in verdict.live:
+        parts = list(pieces(each.data, each.frames, each.path, after_seq, controls=controls))
+        if parts:
+            yield table(parts)
+
+
+def table_of(verdict: Verdict, after_seq: int = 0) -> pa.Table:
+    """A log's PUT and DELETE records as one table."""
+    parts = list(tables_of(verdict, after_seq))
+    return pa.concat_tables(parts) if parts else SCHEMA.empty_table()
+
+
+def records_of(tables: Iterator[pa.Table]) -> Iterator[WalRecord]:
+    """Records one by one."""
+    for each in tables:
+        for batch in each.to_batches(max_chunksize=1 << 14):
+            yield from map(WalRecord, *(column.to_pylist() for column in batch.columns))
+
+
+def state_of(records: pa.Table) -> pa.Table:
+    """What PUT and DELETE records amount to: the last value of each key that was not deleted.
+
+    Args:
+        records: As `table_of` gives them.
+
+    Returns:
+        `STATE_SCHEMA`, a row a key, in the order of the sequence numbers that count.
+    """
+    import polars as pl  # only here, since a log that is only written does without it
+
+    from lakelog.reconcile import last_wins
+
+    keys = pl.DataFrame({"key": pl.from_arrow(records["key"])}).with_row_index("row")
+    last = last_wins(keys, ["key"])["row"].to_numpy()
+    codes = np.concatenate(
+        [np.empty(0, np.int8), *(chunk.indices.to_numpy() for chunk in records["op"].chunks)]
+    )
+    kept = np.zeros(len(codes), dtype=bool)
+    kept[last] = True
+    kept &= codes == _PUT_INDEX
+    rows = records if kept.all() else records.filter(pa.array(kept))
+    return rows.select(STATE_SCHEMA.names).cast(STATE_SCHEMA)

@@ -1,0 +1,192 @@
+"""Records as callers give and get them: checked at the edge, and bytes from there on."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from lakelog.errors import InvalidInputError
+from lakelog.wal.encode import Columns
+from lakelog.wal.frames import DELETE, OPS, PUT, Op
+
+_CODES: dict[str, bytes] = {name: bytes((code,)) for code, name in enumerate(OPS, 1)}
+_DATA = {"PUT": PUT, "DELETE": DELETE}
+_NAMES = frozenset(("op", "key", "value"))
+
+
+class WalRecord(NamedTuple):
+    """One record, as specification 002 has it.
+
+    Attributes:
+        seq_num: Its sequence number.
+        op_type: PUT, DELETE, COMMIT or CHECKPOINT.
+        key: Bytes; empty in control marks.
+        value: Bytes, or None.
+    """
+
+    seq_num: int
+    op_type: Op
+    key: bytes
+    value: bytes | None
+
+    @property
+    def checksum(self) -> int:
+        """CRC-32 over the operation's code, the key and the value, as specification 002 has it."""
+        start = zlib.crc32(self.key, zlib.crc32(_CODES[self.op_type]))
+        return zlib.crc32(self.value or b"", start)
+
+
+def code_of(op: str) -> bytes:
+    """An operation's code, as one byte.
+
+    Raises:
+        InvalidInputError: There is no such operation.
+    """
+    try:
+        return _CODES[op]
+    except (KeyError, TypeError):
+        raise InvalidInputError(
+            "no such operation", expected=", ".join(OPS), found=repr(op)
+        ) from None
+
+
+def data_of(text: bytes | str | bytearray | memoryview, what: str = "key") -> bytes:
+    r"""Bytes as they are, text as UTF-8.
+
+    Args:
+        text: A key or a value.
+        what: Which of the two, for the error.
+
+    Raises:
+        InvalidInputError: It is neither.
+
+    Example:
+        >>> data_of("ä"), data_of(b"\xff")
+        (b'\xc3\xa4', b'\xff')
+    """
+    if type(text) is bytes:
+        return text
+    if isinstance(text, str):
+        try:
+            return text.encode()
+        except UnicodeEncodeError as cause:
+            raise InvalidInputError(
+                f"a {what} is no text that can be encoded", found=repr(text)
+            ) from cause
+    if isinstance(text, bytes | bytearray | memoryview):
+        return bytes(text)
+    raise InvalidInputError(
+        f"a {what} has to be bytes or text", expected="bytes or str", found=type(text).__name__
+    )
+
+
+def batch_of(
+    records: Iterable[tuple[str, bytes | str, bytes | str | None]],
+) -> tuple[bytes, list[bytes], list[bytes | None]]:
+    """Codes, keys and values of a batch.
+
+    Raises:
+        InvalidInputError: A record is none, or its operation does not belong in a batch.
+    """
+    ops, keys, values = bytearray(), [], []
+    for record in records:
+        try:
+            op, key, value = record
+            code = _DATA[op]
+        except (TypeError, ValueError, KeyError):
+            raise InvalidInputError(
+                "a batch holds tuples of operation, key and value",
+                expected="('PUT' or 'DELETE', key, value or None)",
+                found=repr(record),
+            ) from None
+        ops.append(code)
+        keys.append(key if type(key) is bytes else data_of(key))
+        if value is not None and type(value) is not bytes:
+            value = data_of(value, "value")
+        values.append(value)
+    return bytes(ops), keys, values
+
+
+def columns_of_table(table: Any) -> Iterator[Columns]:
+    """Records of an Arrow or Polars table, a chunk at a time.
+
+    Args:
+        table: Columns ``op`` (PUT and DELETE), ``key`` and ``value`` (bytes or text).
+
+    Raises:
+        InvalidInputError: It has other columns, other types, or nulls where there may be none.
+    """
+    if type(table).__module__.startswith("polars."):
+        table = getattr(table, "collect", lambda: table)().to_arrow()
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if not isinstance(table, pa.Table):
+        raise InvalidInputError(
+            "records in columns are an Arrow or a Polars table", found=type(table).__name__
+        )
+    if frozenset(table.column_names) != _NAMES or table.num_columns != len(_NAMES):
+        raise InvalidInputError(
+            "a table of records has other columns",
+            expected="op, key, value",
+            found=", ".join(table.column_names),
+        )
+    for batch in table.select(["op", "key", "value"]).to_batches():
+        ops = _codes(batch["op"])
+        keys = _bytes(batch["key"], "key")
+        if keys.null_count:
+            raise InvalidInputError("a key is null")
+        yield Columns(ops, keys, _bytes(batch["value"], "value"))
+
+
+def _codes(column: pa.Array) -> Any:
+    import pyarrow.compute as pc  # only here, since records that come one by one do without it
+
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not _is_text(column.type):
+        raise InvalidInputError(
+            "the column of operations is of another type",
+            expected="text",
+            found=str(column.type),
+        )
+    found = pc.index_in(column, pa.array(list(_DATA), column.type))
+    if found.null_count:
+        strange = column.filter(found.is_null())[0].as_py()
+        raise InvalidInputError(
+            "a batch holds another operation", expected="PUT or DELETE", found=repr(strange)
+        )
+    return found.to_numpy().astype(np.uint8) + np.uint8(1)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def _bytes(column: pa.Array, what: str) -> pa.LargeBinaryArray:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column), pa.large_binary())
+    if not (
+        _is_text(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    ):
+        raise InvalidInputError(
+            f"the column of {what}s is of another type",
+            expected="bytes or text",
+            found=str(kind),
+        )
+    if pa.types.is_fixed_size_binary(kind):
+        column = column.cast(pa.binary())
+    return column.cast(pa.large_binary())

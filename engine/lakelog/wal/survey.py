@@ -1,0 +1,110 @@
+"""Reading a log's segments from disk, for `lakelog.wal.judge` to judge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lakelog.errors import UnsupportedError, WalCorruptionError
+from lakelog.wal.disk import Disk
+from lakelog.wal.frames import ID_OFFSET, SEGMENT_HEADER_BYTES, Seal, SegmentHeader, aligned
+from lakelog.wal.judge import Verdict, id_of, judge
+from lakelog.wal.scan import scan, whole_frames
+from lakelog.wal.segments import Segment, is_historic, named_seq
+
+_ATTEMPTS = 5  # a reader's, beside a writer who rotates and truncates
+
+
+def survey(disk: Disk, directory: str, after_seq: int = 0, *, alone: bool = False) -> Verdict:
+    """Read a log and judge it.
+
+    Args:
+        disk: Where it is.
+        directory: The log's.
+        after_seq: Segments without a record of a greater sequence number are not looked at.
+        alone: The caller has the log's lock. Otherwise what looks like damage is looked at again,
+            for a segment may have come or gone between two looks.
+
+    Raises:
+        FileNotFoundError: There is no such directory.
+        OSError: A file cannot be read.
+        UnsupportedError: A later version of lakelog wrote the log, or an earlier program.
+    """
+    for _ in range(0 if alone else _ATTEMPTS):
+        try:
+            verdict = judge(read_segments(disk, directory, after_seq), after_seq)
+        except FileNotFoundError:
+            continue
+        if verdict.damage is None:
+            return verdict
+    return judge(read_segments(disk, directory, after_seq, alone=alone), after_seq)
+
+
+def read_segments(
+    disk: Disk, directory: str, after_seq: int = 0, *, alone: bool = False
+) -> list[Segment]:
+    """A log's segments in order, as they are.
+
+    Args:
+        disk: Where they are.
+        directory: The log's.
+        after_seq: As in `survey`.
+        alone: As in `survey`.
+
+    Raises:
+        FileNotFoundError: There is no such directory, or a segment went while it was read.
+        OSError: A file cannot be read.
+        UnsupportedError: A later version of lakelog wrote the log, or an earlier program.
+    """
+    names = disk.list(directory)
+    old = sorted(filter(is_historic, names))
+    if old:
+        raise UnsupportedError(
+            "the directory holds a write-ahead log of an earlier program",
+            path=f"{directory}/{old[0]}",
+            hint="lakelog wal upgrade",
+        )
+    found = sorted((seq, name) for name in names if (seq := named_seq(name)) is not None)
+    begun = [n for n, (seq, _) in enumerate(found) if seq <= after_seq + 1]
+    found = found[begun[-1] if begun else 0 :]
+    segments = []
+    for seq, name in found:
+        path = f"{directory}/{name}"
+        # Only the last segment is ever cut; the others' pages can be used where they are.
+        data = disk.read(path, mapped=alone or seq != found[-1][0])
+        segments.append(with_header(Segment(path, seq, data)))
+    log_id = id_of(segments) or _unproved_id(segments)
+    return segments if log_id is None else [with_frames(each, log_id) for each in segments]
+
+
+def with_header(segment: Segment) -> Segment:
+    """A segment with the header of its data."""
+    head = segment.data[:SEGMENT_HEADER_BYTES].to_pybytes()
+    try:
+        header = SegmentHeader.parse(head, segment.path)
+    except WalCorruptionError as error:
+        return replace(segment, header_error=error)
+    return replace(segment, header=header)
+
+
+def _unproved_id(segments: list[Segment]) -> bytes | None:
+    """The id in a damaged header, if there are frames that prove it."""
+    for each in segments:
+        log_id: bytes = each.data[ID_OFFSET : ID_OFFSET + 16].to_pybytes()
+        if len(log_id) == 16 and len(
+            whole_frames(each.data, Seal.of(log_id), SEGMENT_HEADER_BYTES)
+        ):
+            return log_id
+    return None
+
+
+def with_frames(segment: Segment, log_id: bytes) -> Segment:
+    """A segment with the frames of its data; without its header it is searched for them."""
+    seal = Seal.of(log_id)
+    if segment.header is None:
+        followers = whole_frames(segment.data, seal, SEGMENT_HEADER_BYTES)
+        return replace(segment, followers=followers)
+    found = scan(segment.data, seal)
+    followers = segment.followers
+    if found.gap is not None:
+        followers = whole_frames(segment.data, seal, aligned(found.end + 1))
+    return replace(segment, frames=found.frames, end=found.end, gap=found.gap, followers=followers)

@@ -1,0 +1,95 @@
+"""Turns at writing: one thread at a time writes, and it writes for all that wait.
+
+Whoever comes while nobody writes, writes. Whoever comes meanwhile waits in a queue; when the
+writer is done, the first of the queue writes for the whole of it, and the others find their work
+done. So concurrent appends share one write and one fsync, and no thread is kept for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+
+class Turn:
+    """A piece of work that waits for its turn. Made for one use."""
+
+    __slots__ = ("gate", "is_done", "is_first")
+
+    def __init__(self) -> None:
+        self.gate: threading.Lock | None = None
+        self.is_done = False
+        self.is_first = False
+
+
+T = TypeVar("T", bound=Turn)
+
+
+class Turns(Generic[T]):
+    """The queue.
+
+    Args:
+        serve: Does all the pieces of work that it is given, in order, and leaves in each what came
+            of it. Never called by two threads at once. If it raises, which only an interrupt of
+            the thread can have it do, each piece must have been told that it failed.
+    """
+
+    def __init__(self, serve: Callable[[Sequence[T]], None]) -> None:
+        self._serve = serve
+        self._lock = threading.Lock()
+        self._is_taken = False
+        self._waiting: list[T] = []
+
+    def take(self, turn: T) -> None:
+        """Return once the work is done, by this thread or by another one."""
+        lock = self._lock
+        lock.acquire()
+        if self._is_taken:
+            turn.gate = threading.Lock()
+            turn.gate.acquire()
+            self._waiting.append(turn)
+            lock.release()
+            self._wait(turn)
+            if turn.is_done:
+                return
+            with lock:
+                turns, self._waiting = self._waiting, []
+        else:
+            self._is_taken = True
+            lock.release()
+            turns = [turn]
+        try:
+            self._serve(turns)
+        finally:
+            for other in turns:
+                other.is_done = True
+                if other.gate is not None and other is not turn:
+                    other.gate.release()
+            self._pass_on()
+
+    def _wait(self, turn: T) -> None:
+        """Wait until the work is done, or is first in the queue with nobody writing."""
+        assert turn.gate is not None
+        try:
+            turn.gate.acquire()
+        except BaseException:
+            # Interrupted. Work that nobody has begun is taken back; else its end is waited for no
+            # longer, and what becomes of it is not known to the caller.
+            with self._lock:
+                is_waiting = turn in self._waiting
+                if is_waiting:
+                    self._waiting.remove(turn)
+            if is_waiting and turn.is_first:
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        with self._lock:
+            if not self._waiting:
+                self._is_taken = False
+                return
+            first = self._waiting[0]
+            first.is_first = True
+        assert first.gate is not None
+        first.gate.release()

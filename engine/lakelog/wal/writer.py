@@ -1,0 +1,371 @@
+"""The end of the log: the segment that is written to, its rotation, marks, syncs and removals.
+
+Everything here is done by one thread at a time, which `lakelog.wal.turns` sees to. What a failure
+means is decided here:
+
+- A write that fails is taken back: the file is cut to its last whole frame, and that is synced.
+  Nothing was written, and the log goes on.
+- If it cannot be taken back, or an fsync fails, nobody knows what the disk holds. The writer is
+  poisoned: it writes no more, and whoever asked is told that the outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from lakelog.errors import (
+    LakelogError,
+    LogPoisonedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from lakelog.wal.disk import Bytes, Disk, WritableFile
+from lakelog.wal.encode import Framing
+from lakelog.wal.frames import (
+    KIND_SEAL,
+    KIND_TRUNCATION,
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    mark_frame,
+)
+from lakelog.wal.segments import Segment, segment_name
+from lakelog.wal.survey import with_header
+
+_JOINED_BYTES = 1 << 20  # pieces are joined to writes of about this size
+
+
+@dataclass(frozen=True)
+class Place:
+    """A segment by its name alone.
+
+    Attributes:
+        first_seq: Its first sequence number.
+        path: The file.
+    """
+
+    first_seq: int
+    path: str
+
+
+@dataclass
+class Writer:
+    """Writes at the end of a log that was read, judged and trimmed.
+
+    Attributes:
+        disk: Where the log is.
+        directory: The log's.
+        log_id: 16 bytes.
+        framing: How frames are made.
+        clock: Milliseconds since 1970.
+        places: The log's segments, oldest first; the last one is written to.
+        file: The last segment, open.
+        end: Where its last whole frame ends.
+        durable_end: Up to where it is known to be durable.
+        next_seq: Sequence number of the record to come.
+        truncated_to: Records up to this sequence number are void.
+        poison: What went wrong, if the disk's state is not known any more.
+    """
+
+    disk: Disk
+    directory: str
+    log_id: bytes
+    framing: Framing
+    clock: Callable[[], int]
+    places: list[Place]
+    file: WritableFile
+    end: int
+    durable_end: int
+    next_seq: int
+    truncated_to: int
+    poison: str | None = field(default=None)
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """What of the last segment is not known to be durable."""
+        return self.end - self.durable_end
+
+    @property
+    def path(self) -> str:
+        """The segment that is written to."""
+        return self.places[-1].path
+
+    def check(self) -> None:
+        """Refuse to go on where the disk's state is not known.
+
+        Raises:
+            LogPoisonedError: It is not.
+        """
+        if self.poison is not None:
+            raise LogPoisonedError(
+                f"the log does not know what the disk holds: {self.poison}",
+                path=self.directory,
+                hint="close the log and open it again; it then goes on from what is there",
+            )
+
+    def write(self, pieces: Sequence[Bytes], records: int) -> None:
+        """Write frames, all of them or none.
+
+        Args:
+            pieces: Their bytes.
+            records: How many sequence numbers they take.
+
+        Raises:
+            UnavailableError: Nothing was written.
+            OutcomeUnknownError: Some of it may have been.
+        """
+        self.check()
+        start = self.end
+        try:
+            written = _write_all(self.file, pieces)
+        except OSError as cause:
+            self._take_back(start, cause)
+            raise UnavailableError(
+                f"the write-ahead log cannot be written: {cause}",
+                path=self.path,
+                hint="nothing of it was written; try again once the disk has room",
+            ) from cause
+        except BaseException:
+            self.poison = "a write was interrupted"
+            raise
+        self.end += written
+        self.next_seq += records
+
+    def _take_back(self, start: int, cause: OSError) -> None:
+        try:
+            self.file.truncate(start)
+            self.file.sync()
+        except BaseException as second:  # noqa: BLE001 - an interrupt leaves no less unknown
+            self.poison = f"a write failed ({cause}), and could not be taken back ({second})"
+            raise OutcomeUnknownError(
+                "a write to the write-ahead log failed, and could not be taken back",
+                path=self.path,
+                hint=_LOOK,
+            ) from cause
+        self.durable_end = start
+
+    def sync(self) -> None:
+        """Make durable what was written.
+
+        Raises:
+            OutcomeUnknownError: Nobody knows whether it is.
+        """
+        self.check()
+        if self.durable_end == self.end:
+            return
+        with self._or_poison("an fsync failed"):
+            self.file.sync()
+        self.durable_end = self.end
+
+    @contextlib.contextmanager
+    def _or_poison(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except LakelogError:
+            raise
+        except OSError as cause:
+            self.poison = f"{what} ({cause})"
+            raise OutcomeUnknownError(
+                f"the write-ahead log may not be durable: {what}", path=self.path, hint=_LOOK
+            ) from cause
+        except BaseException as cause:
+            self.poison = f"{what} ({type(cause).__name__})"
+            raise
+
+    def rotate(self) -> None:
+        """Begin a new segment; the one before is durable then, whatever was promised of it.
+
+        The old segment gets its seal only once the new one is durable, so that a sealed segment
+        without one behind it tells of a lost file.
+
+        Raises:
+            UnavailableError: The log goes on in the old segment.
+            OutcomeUnknownError: An fsync failed, or what was begun could not be taken back.
+        """
+        self.sync()
+        place, file = self._begin(self.truncated_to)
+        seal = mark_frame(KIND_SEAL, self.next_seq, self.next_seq, 0, self.framing.seal)
+        old, start = self.file, self.end
+        self._move_to(place, file)
+        # The seal promises nothing to anybody: without it only a missing file is not missed.
+        with contextlib.suppress(OSError):
+            try:
+                _write_all(old, [seal])
+                old.sync()
+            except OSError:
+                old.truncate(start)
+            finally:
+                old.close()
+
+    def _begin(self, truncated_to: int) -> tuple[Place, WritableFile]:
+        """Make the segment that follows, durably, or nothing."""
+        place = Place(self.next_seq, f"{self.directory}/{segment_name(self.next_seq)}")
+        header = SegmentHeader(
+            self.log_id, self.next_seq, self.next_seq, truncated_to, self.clock()
+        )
+        try:
+            return place, begin_segment(self.disk, self.directory, place, header)
+        except OSError as cause:
+            if isinstance(cause, LakelogError):
+                self.poison = str(cause)
+                raise
+            raise UnavailableError(
+                f"the write-ahead log cannot begin a segment: {cause}",
+                path=place.path,
+                hint="nothing was written; try again once the disk has room",
+            ) from cause
+        except BaseException:
+            self.poison = "the making of a segment was interrupted"
+            raise
+
+    def _move_to(self, place: Place, file: WritableFile) -> None:
+        self.places.append(place)
+        self.file = file
+        self.end = self.durable_end = SEGMENT_HEADER_BYTES
+
+    def truncate(self, up_to_seq: int) -> list[str]:
+        """Make records void, and remove the segments that hold no others.
+
+        The mark is durable before the first file goes. Files go oldest first.
+
+        Args:
+            up_to_seq: The last one to be void; less than `next_seq`.
+
+        Returns:
+            The files that were removed.
+
+        Raises:
+            UnavailableError: Nothing changed; or the mark stands, and files could not be removed,
+                which the next truncation or opening does.
+            OutcomeUnknownError: An fsync failed.
+        """
+        self.check()
+        if up_to_seq > self.truncated_to:
+            if up_to_seq == self.next_seq - 1 and self.places[-1].first_seq < self.next_seq:
+                self.sync()
+                place, file = self._begin(up_to_seq)
+                with contextlib.suppress(OSError):
+                    self.file.close()
+                self._move_to(place, file)
+            else:
+                mark = mark_frame(
+                    KIND_TRUNCATION,
+                    self.next_seq,
+                    up_to_seq,
+                    self.unsynced_bytes,
+                    self.framing.seal,
+                )
+                self.write([mark], 0)
+                self.sync()
+            self.truncated_to = up_to_seq
+        return self._remove_void()
+
+    def _remove_void(self) -> list[str]:
+        removed: list[str] = []
+        try:
+            while len(self.places) > 1 and self.places[1].first_seq - 1 <= self.truncated_to:
+                with contextlib.suppress(FileNotFoundError):
+                    self.disk.remove(self.places[0].path)
+                removed.append(self.places.pop(0).path)
+            if removed:
+                self.disk.sync_directory(self.directory)
+        except OSError as cause:
+            raise UnavailableError(
+                f"segments of the write-ahead log cannot be removed: {cause}",
+                path=self.places[0].path,
+                hint="their records are void all the same; truncate again to remove them",
+            ) from cause
+        return removed
+
+    def read(self, after_seq: int = 0) -> list[Segment]:
+        """The log's segments with their headers, as far as they were written whole.
+
+        Args:
+            after_seq: Only those that may have records with a greater sequence number.
+        """
+        self.check()
+        first = max(
+            (n for n, each in enumerate(self.places) if each.first_seq <= after_seq + 1), default=0
+        )
+        found = []
+        for each in self.places[first:]:
+            data = self.disk.read(each.path, mapped=True)
+            if each is self.places[-1]:
+                data = data.slice(0, self.end)
+            found.append(with_header(Segment(each.path, each.first_seq, data)))
+        return found
+
+    def close(self) -> None:
+        """Let go of the file; does not sync."""
+        self.file.close()
+
+
+_LOOK = "close the log, open it again, and look whether the record is there"
+
+
+def begin_segment(disk: Disk, directory: str, place: Place, header: SegmentHeader) -> WritableFile:
+    """Make a segment without frames, durably, or nothing.
+
+    Raises:
+        OSError: Nothing was made.
+        OutcomeUnknownError: It could not be made, and could not be removed either.
+    """
+    file: WritableFile | None = None
+    try:
+        file = disk.open_append(place.path, create=True)
+        _write_all(file, [header.pack()])
+        file.sync()
+        disk.sync_directory(directory)
+    except FileExistsError:
+        raise
+    except BaseException as cause:
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
+        try:
+            if file is not None:
+                disk.remove(place.path)
+                disk.sync_directory(directory)
+        except OSError as second:
+            raise OutcomeUnknownError(
+                f"a segment could not be begun ({cause}), nor what there is of it be removed "
+                f"({second})",
+                path=place.path,
+                hint=_LOOK,
+            ) from cause
+        raise
+    return file
+
+
+def _write_all(file: WritableFile, pieces: Sequence[Bytes]) -> int:
+    """Write everything, in a few calls; how much it was."""
+    written = 0
+    for data in _joined(pieces):
+        rest: Bytes = data
+        while len(rest):
+            taken = file.write(rest)
+            if taken <= 0:
+                raise OSError("the disk takes no more")
+            written += taken
+            rest = rest[taken:] if taken < len(rest) else b""
+    return written
+
+
+def _joined(pieces: Sequence[Bytes]) -> Iterator[Bytes]:
+    held: list[Bytes] = []
+    size = 0
+    for piece in pieces:
+        if len(piece) >= _JOINED_BYTES:
+            if held:
+                yield b"".join(held)
+                held, size = [], 0
+            yield piece
+            continue
+        held.append(piece)
+        size += len(piece)
+        if size >= _JOINED_BYTES:
+            yield b"".join(held)
+            held, size = [], 0
+    if held:
+        yield b"".join(held)
