@@ -12,3 +12,7 @@
 | `given` | what callers give, checked |
 | `latch` | a moment without writers |
 """
+
+from lakelog.keyed.store import FileReport, KeyedStore
+
+__all__ = ["FileReport", "KeyedStore"]

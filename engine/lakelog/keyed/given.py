@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import polars as pl
 import pyarrow as pa
 
 from lakelog.errors import InvalidInputError
 from lakelog.keyed import rows
+
+Items = (
+    Mapping[bytes, bytes | str]
+    | Mapping[str, bytes | str]
+    | Mapping[bytes | str, bytes | str]
+    | Iterable[tuple[bytes | str, bytes | str]]
+)
+"""Keys and their values."""
 
 PAIRS = {"key": pl.Binary, "value": pl.Binary}
 """Schema of keys and values."""

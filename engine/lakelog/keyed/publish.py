@@ -2,7 +2,7 @@
 
 Every file is written under a temporary name, fsynced, renamed, and its directory fsynced. A crash
 before the rename leaves a temporary file, one after it a file that no manifest names: both are
-leftovers, which `FileRoom.open` removes.
+leftovers, which `FileRoom.tidy` removes.
 
 Owns: names on the disk and the order of operations. Leaves to others: what is in the files.
 """
@@ -44,6 +44,7 @@ class FileRoom:
         self._disk = disk
         self._cache = cache
         self._last_number = 0
+        self._leftovers: list[str] = []
 
     @property
     def manifest_path(self) -> str:
@@ -51,7 +52,7 @@ class FileRoom:
         return self._path(manifest.NAME)
 
     def open(self) -> tuple[Manifest, tuple[SortedFile, ...]]:
-        """Read the manifest, open its files, and remove what crashes have left.
+        """Read the manifest, and open its files. Changes nothing.
 
         Raises:
             CorruptionError: The manifest is damaged, or a file of it is missing or damaged.
@@ -67,12 +68,19 @@ class FileRoom:
             numbers = [int(match[1]) for name in names if (match := _ours(name))]
             self._last_number = max(numbers, default=0)
             files = tuple(self._opened(name, facts) for name, facts in found.files)
-            kept = {name for name, _ in found.files}
-            # Oldest first: an old record must not outlive the tombstone that came after it, for
-            # those who read the directory without the manifest.
-            for name in sorted(name for name in names if _ours(name) and name not in kept):
-                self._disk.remove(self._path(name))
+        kept = {name for name, _ in found.files}
+        self._leftovers = sorted(name for name in names if _ours(name) and name not in kept)
         return found, files
+
+    def tidy(self) -> None:
+        """Remove what crashes have left. The manifest that was opened is known to be the latest:
+        of an older one, these would be the files that hold the records.
+
+        Raises:
+            UnavailableError: The disk failed.
+        """
+        with _told("remove a leftover", self._directory):
+            self._remove(self._leftovers)
 
     def write(self, chunks: Iterable[pl.DataFrame]) -> SortedFile | None:
         """Write, make durable and open a sorted file. No manifest names it yet.
@@ -111,8 +119,7 @@ class FileRoom:
             UnavailableError: The disk failed; what is left, the next opening removes.
         """
         with _told("remove a merged file", self._directory):
-            for file in files:
-                self._disk.remove(self._path(file.name))
+            self._remove(file.name for file in files)
 
     def _durably(
         self, number: int, name: str, write: Callable[[BinaryIO], _Made | None]
@@ -139,6 +146,14 @@ class FileRoom:
             raise
         self._disk.sync_directory(self._directory)
         return made
+
+    def _remove(self, names: Iterable[str]) -> None:
+        """Remove files, oldest first, one after the other also for a crash: for those who read the
+        directory without the manifest, a record must not outlive the tombstone that came after it.
+        """
+        for name in names:
+            self._disk.remove(self._path(name))
+            self._disk.sync_directory(self._directory)
 
     def _number(self) -> int:
         """A number that no file has had: after a failure nobody knows which names are there."""

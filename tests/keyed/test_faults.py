@@ -1,0 +1,316 @@
+"""A keyed store whose every disk operation fails, or is its process's last one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from lakelog.errors import (
+    CorruptionError,
+    LakelogError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from lakelog.keyed import manifest
+from lakelog.keyed.store import KeyedStore
+from tests.keyed.disks import Killed, MemoryDisk
+
+Step = tuple[Any, ...]
+State = dict[bytes, bytes]
+
+PATH = "store"
+SEED = int(os.environ.get("LAKELOG_SEED", "20261121"))
+ROUNDS = int(os.environ.get("LAKELOG_ROUNDS", "1"))
+
+STEPS: Sequence[Step] = (
+    ("put", b"a", b"1"),
+    ("put", b"b", b"2"),
+    ("delete", b"a"),
+    ("flush",),
+    ("put", b"a", b""),
+    ("put_many", {b"c": b"3", b"d": b"4", b"a": b"5"}),
+    ("delete", b"b"),
+    ("flush",),
+    ("put", b"e", b"6"),
+    ("delete", b"d"),
+    ("compact",),
+    ("put", b"d", b"7"),
+    ("delete", b"a"),
+    ("delete", b"c"),
+    ("flush",),
+    ("put", b"f", b"8" * 600),
+    ("compact",),
+    ("delete", b"e"),
+    ("flush",),
+    ("flush",),
+)
+
+
+def apply(state: State, step: Step) -> State:
+    """What a step makes of what is there."""
+    name, *arguments = step
+    if name == "put":
+        return {**state, arguments[0]: arguments[1]}
+    if name == "put_many":
+        return {**state, **arguments[0]}
+    if name == "delete":
+        return {key: value for key, value in state.items() if key != arguments[0]}
+    return state
+
+
+def do(store: KeyedStore, step: Step) -> None:
+    name, *arguments = step
+    getattr(store, name)(*arguments)
+
+
+def contents(store: KeyedStore) -> State:
+    found = store.scan()
+    state = dict(zip(found["key"], found["value"], strict=True))
+    assert found["key"].to_list() == sorted(state)
+    for key in (b"a", b"b", b"c", b"d", b"e", b"f"):
+        assert store.get(key) == state.get(key)
+    return state
+
+
+def check_reopened(disk: MemoryDisk, allowed: Sequence[State], told: str) -> State:
+    """Open what is left, look at it, and see that the store goes on from there."""
+    with KeyedStore(PATH, disk=disk) as store:
+        found = contents(store)
+        assert found in allowed, told
+        named = {os.path.basename(file.path) for file in store.files}
+        left = {os.path.basename(name) for name in disk.files() if name.count("/") == 1}
+        assert left - {manifest.NAME} == named, f"{told}: leftovers"
+        store.put(b"z", b"new")
+        store.compact()
+        assert contents(store) == found | {b"z": b"new"}, told
+    with KeyedStore(PATH, disk=disk) as store:
+        assert contents(store) == found | {b"z": b"new"}, told
+    return found
+
+
+def run_until_killed(disk: MemoryDisk) -> tuple[State, Step | None]:
+    """All steps; the state that was acknowledged, and the step that was under way."""
+    state: State = {}
+    step: Step | None = ("open",)
+    try:
+        store = KeyedStore(PATH, disk=disk)
+        for step in STEPS:
+            do(store, step)
+            state = apply(state, step)
+        step = ("close",)
+        store.close()
+    except Killed:
+        return state, step
+    return state, None
+
+
+def left_by(disk: MemoryDisk, number: int, rng: random.Random) -> MemoryDisk:
+    """After all that was written, only what was synced, or some of the rest: in turns."""
+    return (disk.crashed(None, keep=True), disk.crashed(None), disk.crashed(rng))[number % 3]
+
+
+def kill_at(number: int) -> Callable[[int, str], None]:
+    def fault(operation: int, name: str) -> None:
+        if operation == number:
+            raise Killed
+
+    return fault
+
+
+def fail_at(number: int, code: int) -> Callable[[int, str], None]:
+    def fault(operation: int, name: str) -> None:
+        if operation == number:
+            raise OSError(code, os.strerror(code))
+
+    return fault
+
+
+def test_killed_at_any_operation_every_acknowledged_key_is_there() -> None:
+    rng = random.Random(SEED)
+    number = 0
+    under_way: Step | None = ("open",)
+    while under_way is not None:
+        number += 1
+        disk = MemoryDisk(kill_at(number))
+        state, under_way = run_until_killed(disk)
+        if under_way is None:
+            break
+        allowed = [state, apply(state, under_way)]
+        told = f"seed {SEED}, killed at operation {number} in {under_way}"
+        check_reopened(left_by(disk, number, rng), allowed, told)
+        for _ in range(ROUNDS):
+            check_reopened(disk.crashed(rng), allowed, f"{told}, some of the rest is there")
+    assert number > 100
+
+
+def test_killed_again_while_it_opens_after_a_crash() -> None:
+    whole = MemoryDisk()
+    run_until_killed(whole)
+    rng = random.Random(SEED)
+    for first in range(20, whole.operations, 17):
+        disk = MemoryDisk(kill_at(first))
+        state, under_way = run_until_killed(disk)
+        assert under_way is not None
+        allowed = [state, apply(state, under_way)]
+        crashed = disk.crashed(rng)
+        second = 0
+        while True:
+            second += 1
+            again = crashed.crashed(None, keep=True)
+            again.fault = kill_at(second)
+            try:
+                KeyedStore(PATH, disk=again).close()
+                break
+            except Killed:
+                told = f"seed {SEED}, killed at {first}, then at {second} of opening"
+                check_reopened(again.crashed(rng), allowed, told)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_failing_at_any_operation_loses_nothing_and_says_so(code: int) -> None:
+    number = 0
+    failed = True
+    while failed:
+        number += 1
+        disk = MemoryDisk(fail_at(number, code))
+        told = f"operation {number} failed with {code}"
+        state, failed = run_past_failures(disk, told)
+        disk.fault = lambda operation, name: None
+        check_reopened(left_by(disk, number, random.Random(SEED)), [state], told)
+    assert number > 100
+
+
+def run_past_failures(disk: MemoryDisk, told: str) -> tuple[State, bool]:
+    """All steps, the failed one once more; a poisoned log is opened again.
+
+    Returns:
+        The state that was acknowledged; whether anything failed.
+    """
+    state: State = {}
+    failures: list[LakelogError] = []
+    store: KeyedStore | None = None
+    for step in (*STEPS, ("close",)):
+        for _ in range(2):
+            try:
+                store = store or KeyedStore(PATH, disk=disk)
+                do(store, step)
+                break
+            except LakelogError as error:
+                failures.append(error)
+            if store is not None:
+                # What is in memory is still right, whatever the disk did.
+                assert contents(store) == state, told
+                store = reopened_if_poisoned(store, disk)
+                assert contents(store) in (state, apply(state, step)), told
+        else:
+            pytest.fail(f"{told}: {step} failed twice")
+        state = apply(state, step)
+    assert len(failures) <= 1, told
+    assert all(isinstance(e, UnavailableError | OutcomeUnknownError) for e in failures), told
+    return state, bool(failures)
+
+
+def reopened_if_poisoned(store: KeyedStore, disk: MemoryDisk) -> KeyedStore:
+    try:
+        store._wal.sync()
+    except LakelogError:
+        store.close()
+        return KeyedStore(PATH, disk=disk)
+    return store
+
+
+def test_a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_there_is_room() -> None:
+    disk = MemoryDisk()
+    store = KeyedStore(PATH, disk=disk, memtable_bytes=300)
+
+    def full(operation: int, name: str) -> None:
+        if name == "create":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    expected = {}
+    for number in range(20):
+        if number == 5:
+            disk.fault = full
+        expected[b"%02d" % number] = b"v" * 40
+        store.put(b"%02d" % number, b"v" * 40)  # done, though it cannot flush
+    assert isinstance(store.upkeep_error, UnavailableError)
+    with pytest.raises(UnavailableError, match="sorted file"):
+        store.flush()
+    found = store.scan()
+    assert dict(zip(found["key"], found["value"], strict=True)) == expected
+    disk.fault = lambda operation, name: None
+    report = store.flush()
+    assert report is not None
+    store.put(b"99", b"v" * 400)
+    told: LakelogError | None = store.upkeep_error
+    assert told is None
+    store.close()
+    with KeyedStore(PATH, disk=disk) as again:
+        assert again.scan()["key"].to_list() == [*expected, b"99"]
+
+
+def flushed_disk() -> MemoryDisk:
+    disk = MemoryDisk()
+    with KeyedStore(PATH, disk=disk) as store:
+        for number in range(3):
+            store.put(b"k%d" % number, b"v")
+            store.flush()
+        store.put(b"k9", b"v")
+    return disk
+
+
+def test_a_missing_manifest_a_missing_file_and_an_older_log_are_found_out() -> None:
+    disk = flushed_disk()
+    (name, *_) = sorted(name for name in disk.files() if name.endswith(".parquet"))
+    disk.damage(name, None)
+    with pytest.raises(CorruptionError, match="missing") as caught:
+        KeyedStore(PATH, disk=disk)
+    assert caught.value.path == name
+
+    disk = flushed_disk()
+    for name in disk.files():
+        if "/wal/" in name:
+            disk.damage(name, None)
+    with pytest.raises(CorruptionError, match="log of the keyed store is older"):
+        KeyedStore(PATH, disk=disk)
+
+    disk = flushed_disk()
+    disk.damage(f"{PATH}/{manifest.NAME}", None)
+    before = disk.files()
+    with pytest.raises(CorruptionError, match="manifest of the keyed store is"):
+        KeyedStore(PATH, disk=disk)
+    left = disk.files()
+    assert all(left[name] == data for name, data in before.items() if "/wal/" not in name)
+
+
+def test_an_older_manifest_is_found_out() -> None:
+    disk = flushed_disk()
+    older = disk.files()[f"{PATH}/{manifest.NAME}"]
+    with KeyedStore(PATH, disk=disk) as store:
+        store.flush()
+    disk.damage(f"{PATH}/{manifest.NAME}", older)
+    with pytest.raises(CorruptionError, match="manifest of the keyed store is"):
+        KeyedStore(PATH, disk=disk)
+
+
+def test_a_damaged_file_is_an_error_where_it_is_read_and_stays_as_it_is() -> None:
+    disk = flushed_disk()
+    name = min(name for name in disk.files() if name.endswith(".parquet"))
+    data = bytearray(disk.files()[name])
+    data[8] ^= 1
+    disk.damage(name, bytes(data))
+    with KeyedStore(PATH, disk=disk) as store:
+        assert store.get(b"k1") == b"v"
+        for read in (lambda: store.get(b"k0"), store.scan, store.compact):
+            with pytest.raises(CorruptionError) as caught:
+                read()
+            assert caught.value.path == name
+            assert caught.value.byte_offset == 4
+        store.put(b"k0", b"again")
+        assert store.get(b"k0") == b"again"
+    assert disk.files()[name] == bytes(data)

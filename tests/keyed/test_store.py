@@ -1,0 +1,282 @@
+"""KeyedStore: what it promises to those who call it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import lakelog
+from lakelog.errors import InvalidInputError, LogLockedError
+from lakelog.keyed import plan
+from lakelog.keyed.store import KeyedStore
+
+
+def state(store: KeyedStore) -> dict[bytes, bytes]:
+    found = store.scan()
+    return dict(zip(found["key"], found["value"], strict=True))
+
+
+def test_it_is_exported_and_usable_as_a_context_manager(tmp_path: Path) -> None:
+    assert lakelog.KeyedStore is KeyedStore
+    with lakelog.KeyedStore(tmp_path / "deep" / "store") as store:
+        store.put("k", "v")
+    store.close()
+    with pytest.raises(InvalidInputError, match="closed"):
+        store.put("k", "v")
+    with pytest.raises(InvalidInputError, match="closed"):
+        store.get("k")
+    with pytest.raises(InvalidInputError, match="closed"):
+        store.flush()
+
+
+@pytest.mark.parametrize("end", ["memory", "log", "file", "merged"])
+def test_a_key_is_got_scanned_overwritten_and_deleted_wherever_it_stands(
+    tmp_path: Path, end: str
+) -> None:
+    def settle(store: KeyedStore) -> KeyedStore:
+        if end == "log":
+            store.close()
+            return KeyedStore(tmp_path)
+        if end == "file":
+            store.flush()
+        elif end == "merged":
+            store.compact()
+        return store
+
+    store = KeyedStore(tmp_path)
+    store.put("a", "1")
+    store.put(b"b", b"")
+    store.put("ü", "2")
+    store = settle(store)
+    assert [store.get(k) for k in ("a", b"b", "ü", "c")] == [b"1", b"", b"2", None]
+    assert state(store) == {b"a": b"1", b"b": b"", "ü".encode(): b"2"}
+    store.put("a", "3")
+    store.delete("ü")
+    store.delete("never there")
+    store = settle(store)
+    assert [store.get(k) for k in ("a", b"b", "ü")] == [b"3", b"", None]
+    assert state(store) == {b"a": b"3", b"b": b""}
+    store.put("ü", "4")
+    store = settle(store)
+    assert store.get("ü") == b"4"
+    assert store.scan()["seqNum"].is_sorted() is False
+    store.close()
+
+
+def test_an_empty_value_is_a_value_and_no_tombstone(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path) as store:
+        store.put("empty", "")
+        store.put("gone", "")
+        store.delete("gone")
+        for settle in (lambda: None, store.flush, store.compact):
+            settle()
+            assert store.get("empty") == b""
+            assert store.get("gone") is None
+    with KeyedStore(tmp_path) as store:
+        assert state(store) == {b"empty": b""}
+
+
+def test_bounds_are_inclusive_at_the_start_and_exclusive_at_the_end(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path) as store:
+        for key in ("a", "b", "ba", "c"):
+            store.put(key, key)
+        for settle in (lambda: None, store.flush):
+            settle()
+            assert store.scan("b", "c")["key"].to_list() == [b"b", b"ba"]
+            assert store.scan("b")["key"].to_list() == [b"b", b"ba", b"c"]
+            assert store.scan(end="ba")["key"].to_list() == [b"a", b"b"]
+            assert store.scan("b", "b").height == 0
+            assert store.scan("c", "a").height == 0
+            assert store.scan(b"a\0", b"b\0")["key"].to_list() == [b"b"]
+    assert store.scan.__doc__ is not None
+
+
+def test_a_scan_says_its_schema_also_where_nothing_is(tmp_path: Path) -> None:
+    schema = {"key": pl.Binary, "value": pl.Binary, "seqNum": pl.Int64}
+    with KeyedStore(tmp_path) as store:
+        assert store.scan().schema == schema
+        store.put("a", "1")
+        assert store.scan().schema == schema
+        store.flush()
+        assert store.scan().schema == schema
+        assert store.scan("b").schema == schema
+
+
+def test_sequence_numbers_go_on_through_flush_and_reopening(tmp_path: Path) -> None:
+    numbers = []
+    for _ in range(3):
+        with KeyedStore(tmp_path) as store:
+            numbers.append(store.put("k", "v"))
+            numbers.append(store.put_many({"a": "1", "b": "2"}))
+            numbers.append(store.delete("k"))
+            store.flush()
+    assert numbers == sorted(set(numbers))
+    assert numbers[:3] == [1, 4, 5]
+
+
+def test_tables_are_batches_with_puts_and_deletes(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path) as store:
+        store.put("x", "old")
+        arrow = pa.table({"key": ["a", "b", "a"], "value": pa.array([b"1", b"2", b"3"])})
+        store.put_table(arrow)
+        ops = ["PUT", "DELETE", "PUT", "DELETE"]
+        keys = ["c", "b", "x", "c"]
+        store.put_table(pl.DataFrame({"key": keys, "value": ["1", None, "", None], "op": ops}))
+        assert store.put_table(arrow.slice(0, 0)) == 0
+        assert store.put_many([]) == 0
+        expected = {b"a": b"3", b"x": b""}
+        assert state(store) == expected
+    with KeyedStore(tmp_path) as store:
+        assert state(store) == expected
+        assert store.get("a") == b"3"
+
+
+def test_what_is_no_key_or_value_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path) as store:
+        for key, value in ((1, b""), (b"", None), (None, b""), ("\ud800", b""), (b"", 1.5)):
+            with pytest.raises(InvalidInputError):
+                store.put(key, value)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInputError):
+            store.get(3)  # type: ignore[arg-type]
+        for table in (
+            pl.DataFrame({"key": [1], "value": [b""]}),
+            pl.DataFrame({"key": [b""]}),
+            pl.DataFrame({"key": [b"", None], "value": [b"", b""]}),
+            pl.DataFrame({"key": [b"", b""], "value": [b"", None]}),
+            pl.DataFrame({"key": [b""], "value": [b""], "op": ["COMMIT"]}),
+            pl.DataFrame({"key": [b""], "value": [b""], "op": [None]}),
+        ):
+            with pytest.raises(InvalidInputError):
+                store.put_table(table)
+        with pytest.raises(InvalidInputError):
+            store.put_many([("a", "1"), ("b", 2)])  # type: ignore[list-item]
+        assert state(store) == {}
+        assert store.put("a", "1") == 1
+    with pytest.raises(InvalidInputError):
+        KeyedStore(tmp_path, memtable_bytes=0)
+
+
+def test_one_process_has_the_store_at_a_time(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path), pytest.raises(LogLockedError):
+        KeyedStore(tmp_path)
+    KeyedStore(tmp_path).close()
+
+
+def test_a_full_memtable_flushes_by_itself_and_files_stay_few(tmp_path: Path) -> None:
+    expected: dict[bytes, bytes] = {}
+    with KeyedStore(tmp_path, memtable_bytes=1000, sync="none") as store:
+        for number in range(600):
+            key = b"%04d" % (number * 7919 % 400)
+            if number % 5 == 4:
+                store.delete(key)
+                expected.pop(key, None)
+            else:
+                store.put(key, b"%d" % number * 10)
+                expected[key] = b"%d" % number * 10
+        assert store.upkeep_error is None
+        assert 0 < len(store.files) <= plan.MOST_FILES
+        assert state(store) == expected
+    with KeyedStore(tmp_path) as store:
+        assert state(store) == expected
+        assert all(store.get(key) == value for key, value in expected.items())
+        report = store.compact()
+        assert report is not None
+        assert (report.rows, report.tombstones) == (len(expected), 0)
+        assert [file.path for file in store.files] == [report.path]
+        assert sorted(tmp_path.glob("*.parquet")) == [Path(report.path)]
+        assert store.compact() == report
+
+
+def test_flushing_frees_the_log_and_reports(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path) as store:
+        store.put_many({b"%05d" % n: b"v" * 100 for n in range(2000)})
+        store.delete(b"00001")
+        before = sum(f.stat().st_size for f in (tmp_path / "wal").iterdir())
+        report = store.flush()
+        assert report is not None
+        assert (report.rows, report.tombstones) == (2000, 1)
+        assert report.size_bytes == Path(report.path).stat().st_size
+        assert report.flushed_seq_num == 2002
+        assert sum(f.stat().st_size for f in (tmp_path / "wal").iterdir()) < before / 10
+        assert store.flush() is None
+
+
+def test_deleting_everything_leaves_no_file(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path) as store:
+        assert store.compact() is None
+        store.put("a", "1")
+        store.flush()
+        store.delete("a")
+        assert store.compact() is None
+        assert store.files == []
+        assert list(tmp_path.glob("*.parquet")) == []
+        store.put("b", "1")
+    with KeyedStore(tmp_path) as store:
+        assert state(store) == {b"b": b"1"}
+
+
+def test_a_merge_works_range_by_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan.groups, "__defaults__", (4, plan.GROUP_BYTES))
+    monkeypatch.setattr(plan.ranges, "__defaults__", (10,))
+    expected: dict[bytes, bytes] = {}
+    with KeyedStore(tmp_path) as store:
+        for turn in range(4):
+            puts = {b"%03d" % n: b"%d" % turn for n in range(turn, 100, turn + 1)}
+            store.put_many(puts)
+            expected |= puts
+            for n in range(turn, 100, 13):
+                store.delete(b"%03d" % n)
+                expected.pop(b"%03d" % n, None)
+            store.flush()
+        assert store.compact() is not None
+        assert state(store) == expected
+
+
+def test_readers_keep_what_they_have_open_while_files_are_merged_away(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path) as store:
+        for key in "abc":
+            store.put(key, key)
+            store.flush()
+        before = store._state
+        store.compact()
+        assert [file.get(b"a") is not None for file in before.files] == [True, False, False]
+
+
+def test_other_files_of_the_directory_are_left_alone(tmp_path: Path) -> None:
+    for name in ("notes.txt", "mine.parquet", "1.tmp"):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / f"{7:020}.tmp").write_text("left by a crash")
+    (tmp_path / f"{5:020}.parquet").write_text("left by a crash")
+    with KeyedStore(tmp_path) as store:
+        store.put("a", "1")
+        report = store.flush()
+        assert report is not None
+        assert Path(report.path).name == f"{8:020}.parquet", "no name is used twice"
+    found = {path.name for path in tmp_path.iterdir() if path.is_file()}
+    assert found == {"notes.txt", "mine.parquet", "1.tmp", "manifest.json", f"{8:020}.parquet"}
+
+
+def test_duckdb_and_polars_read_the_files_as_the_page_says(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path) as store:
+        store.put_many({"a": "1", "b": "", "c": "3"})
+        store.flush()
+        store.put("a", "9")
+        store.delete("c")
+        store.flush()
+        expected = [(b"a", b"9"), (b"b", b"")]
+        names = [file.path for file in store.files]
+        found = duckdb.execute(
+            f"SELECT key, value FROM read_parquet({names}) QUALIFY row_number() OVER "
+            "(PARTITION BY key ORDER BY seqNum DESC) = 1 AND op = 'PUT' ORDER BY key"
+        ).fetchall()
+        assert found == expected
+        frame = pl.scan_parquet(names).sort("seqNum").unique("key", keep="last")
+        frame = frame.filter(pl.col("op") == "PUT").sort("key").select("key", "value")
+        assert frame.collect().rows() == expected
+        store.compact()
+        plain = duckdb.execute(f"SELECT key, value FROM '{tmp_path}/*.parquet'").fetchall()
+        assert plain == expected

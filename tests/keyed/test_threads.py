@@ -1,0 +1,154 @@
+"""Writers, readers and flushes at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lakelog.keyed.latch import Latch
+from lakelog.keyed.store import KeyedStore
+from lakelog.wal.log import WriteAheadLog
+
+
+def together(*workers: Callable[[], None]) -> None:
+    errors: list[BaseException] = []
+
+    def guarded(worker: Callable[[], None]) -> None:
+        try:
+            worker()
+        except BaseException as error:  # noqa: BLE001 - raised again by the one who waits
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(worker,)) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_puts_gets_scans_flushes_and_merges_at_once(tmp_path: Path) -> None:
+    store = KeyedStore(tmp_path, sync="none", memtable_bytes=6_000)
+    done = threading.Event()
+
+    def write(lane: int) -> None:
+        for n in range(400):
+            key = b"%d/%03d" % (lane, n % 50)
+            if n % 7 == 6:
+                store.delete(key)
+                assert store.get(key) is None
+            else:
+                store.put(key, b"%d" % n)
+                assert store.get(key) == b"%d" % n
+
+    def writers() -> None:
+        together(*(lambda lane=lane: write(lane) for lane in range(4)))
+        done.set()
+
+    def maintain() -> None:
+        while not done.is_set():
+            store.flush()
+            store.compact()
+
+    def read() -> None:
+        while not done.is_set():
+            found = store.scan("0/", "3/")
+            assert found["key"].is_sorted()
+            assert found["key"].n_unique() == found.height
+
+    together(writers, maintain, read)
+    expected = {}
+    for lane in range(4):
+        for n in range(400):
+            key = b"%d/%03d" % (lane, n % 50)
+            expected[key] = None if n % 7 == 6 else b"%d" % n
+    live = {key: value for key, value in expected.items() if value is not None}
+    for reopened in (False, True):
+        if reopened:
+            store.close()
+            store = KeyedStore(tmp_path)
+        found = store.scan()
+        assert dict(zip(found["key"], found["value"], strict=True)) == live
+    assert store.upkeep_error is None
+    store.close()
+
+
+def test_a_flush_waits_for_a_record_between_the_log_and_the_memtable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appended, go_on = threading.Event(), threading.Event()
+    append = WriteAheadLog.append
+
+    def slow(self: WriteAheadLog, op: str, key: bytes, value: bytes | None = None) -> int:
+        seq_num = append(self, op, key, value)  # type: ignore[arg-type]
+        if key == b"slow":
+            appended.set()
+            assert go_on.wait(60)
+        return seq_num
+
+    monkeypatch.setattr(WriteAheadLog, "append", slow)
+    store = KeyedStore(tmp_path)
+    store.put("first", "1")
+    writer = threading.Thread(target=store.put, args=("slow", "2"))
+    writer.start()
+    assert appended.wait(60)
+    flusher = threading.Thread(target=store.flush)
+    flusher.start()
+    time.sleep(0.05)
+    assert flusher.is_alive()
+    assert store.files == []
+    go_on.set()
+    writer.join()
+    flusher.join()
+    assert [file.rows for file in store.files] == [2]
+    store.close()
+    with KeyedStore(tmp_path) as again:
+        assert again.get("slow") == b"2"
+
+
+def test_a_put_during_a_flush_lands_above_it(tmp_path: Path) -> None:
+    store = KeyedStore(tmp_path)
+    store.put("a", "old")
+    write = store._room.write
+
+    def writing(chunks: object) -> object:
+        store.put("a", "new")
+        store.delete("b")
+        assert store.get("a") == b"new"
+        assert store.scan()["value"].to_list() == [b"new"]
+        return write(chunks)  # type: ignore[arg-type]
+
+    store._room.write = writing  # type: ignore[method-assign, assignment]
+    report = store.flush()
+    assert report is not None
+    assert (report.rows, report.flushed_seq_num) == (1, 1)
+    assert store.get("a") == b"new"
+    store.close()
+    with KeyedStore(tmp_path) as again:
+        assert again.get("a") == b"new"
+
+
+def test_a_latch_lets_nobody_in_while_it_is_closed() -> None:
+    latch = Latch()
+    inside = 0
+    worst: list[int] = []
+
+    def pass_through() -> None:
+        nonlocal inside
+        for _ in range(300):
+            with latch.passing():
+                inside += 1
+                inside -= 1
+
+    def close() -> None:
+        for _ in range(100):
+            with latch.closed():
+                worst.append(inside)
+
+    together(pass_through, pass_through, close, close)
+    assert set(worst) == {0}
