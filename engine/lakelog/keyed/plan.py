@@ -89,9 +89,9 @@ def compaction(sizes: Sequence[int], most: int = MOST_FILES) -> int | None:
     Returns:
         The index of the oldest file to merge; None when there are not more than `most`.
 
-    >>> compaction([1000, 10, 9, 1, 1], most=4)
+    >>> compaction([1000, 10, 9, 8, 7], most=4)
     1
-    >>> compaction([1000, 10, 9, 1, 1], most=5)
+    >>> compaction([1000, 10, 9, 8, 7], most=5)
     """
     if len(sizes) <= most:
         return None
