@@ -1,0 +1,385 @@
+"""A historic log becomes one in the project's own format, where it lies.
+
+At every moment one of the two logs is whole and is the one that counts, so that a crash, at
+whatever step, loses nothing; upgrading again then goes on. The steps:
+
+1. The new log is written as one segment under a temporary name, made durable, read back and
+   compared.
+2. A marker names the new log's id. It is made durable.
+3. The segment gets its name, in one step that is made durable. From here on the new log counts.
+4. The old files are set aside or removed; the marker goes last.
+
+The old files count as long as no segment of the log that the marker names is there.
+`lakelog.wal.log.WriteAheadLog` refuses a directory that has old files, so that nobody can write to
+the new log before the old one is out of the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakelog.errors import (
+    InternalError,
+    InvalidInputError,
+    LakelogError,
+    NotFoundError,
+    UnavailableError,
+)
+from lakelog.telemetry import event
+from lakelog.wal.disk import Bytes, Disk, LocalDisk
+from lakelog.wal.encode import Columns, Compression, Framing, check_columns, pack_columns
+from lakelog.wal.frames import (
+    FLAG_JUMP,
+    KIND_TRUNCATION,
+    FrameHeader,
+    Seal,
+    SegmentHeader,
+    frame_pieces,
+)
+from lakelog.wal.historic.detect import historic_names
+from lakelog.wal.historic.log import (
+    BEGIN,
+    COMMIT,
+    Finding,
+    HistoricFormat,
+    HistoricLog,
+    op_codes,
+    op_column,
+)
+from lakelog.wal.historic.read import read_historic
+from lakelog.wal.historic.spec002 import LEAST_BYTES
+from lakelog.wal.judge import judge
+from lakelog.wal.reading import tables_of
+from lakelog.wal.segments import LOCK_NAME, TEMPORARY_SUFFIX, Segment, named_seq, segment_name
+from lakelog.wal.survey import with_frames, with_header
+
+MARKER_NAME = "wal.upgrade"
+"""The file that names the id of the log that an upgrade makes."""
+
+UPGRADED_SUFFIX = ".upgraded"
+"""Of old files that were set aside."""
+
+_FRAME_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class UpgradeReport:
+    """What an upgrade did.
+
+    Attributes:
+        directory: Where.
+        format: What the old log was; None where an earlier call had written the new one.
+        records: How many records the new log got, control marks included; None as above.
+        last_seq: The last sequence number that is taken; None as above.
+        segment: The new log's file, as it was made.
+        old_files: Where the old files are now; empty where they were removed, or where there was
+            nothing left to do.
+        findings: What was found in the old log beside whole, committed records.
+    """
+
+    directory: str
+    format: HistoricFormat | None
+    records: int | None
+    last_seq: int | None
+    segment: str
+    old_files: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
+
+
+def upgrade(
+    directory: str | os.PathLike[str],
+    format: HistoricFormat | None = None,
+    *,
+    strict: bool = True,
+    keep_old: bool = True,
+    compression: Compression = "none",
+    disk: Disk | None = None,
+    clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    new_id: Callable[[], bytes] = lambda: uuid.uuid4().bytes,
+) -> UpgradeReport:
+    """Upgrade a historic log to the project's own format, in place.
+
+    Records keep their sequence numbers (those of specification 003, which has none, are numbered
+    from 1 on). A BEGIN becomes a COMMIT, which means nothing by itself, and so do the records of a
+    batch that was not finished: their numbers stay taken, and they are never replayed. The
+    program that wrote the old log must not run meanwhile: it knows no lock.
+
+    Called again after a crash, it goes on. Called on a log that is upgraded, it changes nothing.
+
+    Args:
+        directory: Where the old log is, and the new one will be.
+        format: As in `lakelog.wal.read_historic`.
+        strict: Refuse a damaged log. False upgrades what is safe; numbers that the rest may have
+            used are not used again.
+        keep_old: Set the old files aside under names that end in ``.upgraded``. False removes
+            them, once the new log is durable and was compared with them; damaged ones are kept.
+        compression: Of the new log.
+        disk: Where it lies; the local disk by default.
+        clock: Milliseconds since 1970, for the new log's header.
+        new_id: 16 bytes that no other log has.
+
+    Returns:
+        What was done.
+
+    Raises:
+        NotFoundError: There is no historic log.
+        InvalidInputError: The format cannot be told; or the directory has a new log that no
+            upgrade of this one made.
+        WalCorruptionError: The old log is damaged, and `strict`. Nothing was changed.
+        LogLockedError: Somebody writes to the new log, or upgrades.
+        UnavailableError: The disk failed; nothing is lost, and upgrading again goes on.
+    """
+    work = _Upgrade(os.fspath(directory), disk or LocalDisk())
+    with work.disk_errors():
+        names = work.disk.list(work.directory)
+        if not historic_names(names) and not any(map(named_seq, names)):
+            raise NotFoundError("there is no historic log", path=work.directory)
+        owner = f"process {os.getpid()} on {socket.gethostname()}, upgrading\n"
+        lock = work.disk.lock(work.path(LOCK_NAME), owner)
+        try:
+            return work.run(format, compression, clock, new_id, strict=strict, keep_old=keep_old)
+        finally:
+            lock.release()
+
+
+class _Upgrade:
+    def __init__(self, directory: str, disk: Disk) -> None:
+        self.directory = directory
+        self.disk = disk
+
+    def path(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
+    @contextlib.contextmanager
+    def disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except LakelogError:
+            raise
+        except (FileNotFoundError, NotADirectoryError) as cause:
+            raise NotFoundError("there is no such folder", path=self.directory) from cause
+        except OSError as cause:
+            raise UnavailableError(
+                f"the upgrade stopped, and nothing is lost: {cause}",
+                path=self.directory,
+                hint="upgrade again when the disk is well; it goes on where it stopped",
+            ) from cause
+
+    def run(
+        self,
+        format: HistoricFormat | None,
+        compression: Compression,
+        clock: Callable[[], int],
+        new_id: Callable[[], bytes],
+        *,
+        strict: bool,
+        keep_old: bool,
+    ) -> UpgradeReport:
+        names = self.disk.list(self.directory)
+        old = historic_names(names)
+        segments = sorted(name for name in names if named_seq(name) is not None)
+        if segments:
+            if MARKER_NAME in names:
+                keep_old |= self._check_ours(segments)
+            elif old:
+                raise self._two_logs(segments[0])
+            moved = self._clear_away(old, names, keep_old=keep_old)
+            return UpgradeReport(
+                self.directory, None, None, None, self.path(segments[0]), tuple(moved)
+            )
+        for name in (MARKER_NAME, *(n for n in names if n.endswith(f".wal{TEMPORARY_SUFFIX}"))):
+            if name in names:  # of an upgrade that came to nothing
+                self.disk.remove(self.path(name))
+        log = read_historic(self.directory, format, strict=strict, disk=self.disk)
+        header = _header(log, new_id(), clock())
+        records = _records(log)
+        name = segment_name(header.first_seq)
+        temporary = self.path(name + TEMPORARY_SUFFIX)
+        next_seq = _next_seq(log, header.first_seq)
+        framing = Framing(Seal.of(header.log_id), compression, _FRAME_BYTES)
+        self._write_new(temporary, _segment(header, records, next_seq, framing))
+        self._verify(temporary, header, records, next_seq)
+        is_damaged = log.damage is not None
+        marker = _marker(header.log_id, is_damaged=is_damaged)
+        self._write_new(self.path(MARKER_NAME), [marker])
+        self.disk.sync_directory(self.directory)
+        self.disk.rename(temporary, self.path(name))
+        self.disk.sync_directory(self.directory)
+        moved = self._clear_away(old, names, keep_old=keep_old or is_damaged)
+        event(
+            "wal.upgraded",
+            path=self.directory,
+            format=log.format,
+            records=len(records),
+            findings=len(log.findings),
+        )
+        return UpgradeReport(
+            self.directory,
+            log.format,
+            len(records),
+            next_seq - 1,
+            self.path(name),
+            tuple(moved),
+            log.findings,
+        )
+
+    def _check_ours(self, segments: list[str]) -> bool:
+        """Refuse segments of another log than the one that the marker names; whether the old log
+        was damaged, so that it must be kept.
+        """
+        marker = self.disk.read(self.path(MARKER_NAME)).to_pybytes()
+        for name in segments:
+            segment = with_header(
+                Segment(self.path(name), named_seq(name) or 0, self.disk.read(self.path(name)))
+            )
+            for is_damaged in (False, True):
+                if segment.header is not None and marker == _marker(
+                    segment.header.log_id, is_damaged=is_damaged
+                ):
+                    return is_damaged
+        raise self._two_logs(segments[0])
+
+    def _two_logs(self, name: str) -> InvalidInputError:
+        return InvalidInputError(
+            "beside the old log there is a new one that is not made of it",
+            path=self.directory,
+            found=name,
+            hint="move one of them to a folder of its own",
+        )
+
+    def _write_new(self, path: str, pieces: Iterable[Bytes]) -> None:
+        """Make a durable file, or none."""
+        file = self.disk.open_append(path, create=True)
+        try:
+            for piece in pieces:
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[file.write(rest) :]
+            file.sync()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                file.close()
+                self.disk.remove(path)
+            raise
+        file.close()
+
+    def _verify(self, path: str, header: SegmentHeader, records: pa.Table, next_seq: int) -> None:
+        """Read the new log as anybody would, and compare."""
+        segment = Segment(path, header.first_seq, self.disk.read(path))
+        verdict = judge([with_frames(with_header(segment), header.log_id)])
+        found = [part for part in tables_of(verdict, controls=True) if part.num_rows]
+        is_same = not records.num_rows if not found else _same(pa.concat_tables(found), records)
+        if not is_same or verdict.next_seq != next_seq or verdict.tail or verdict.damage:
+            self.disk.remove(path)
+            raise InternalError(
+                "the upgraded log is not what was written; the old one was not touched",
+                path=path,
+                expected=f"{records.num_rows} records",
+                found=f"{sum(part.num_rows for part in found)} records",
+            )
+
+    def _clear_away(self, old: list[str], names: list[str], *, keep_old: bool) -> list[str]:
+        """The last step: the old files go, then the marker."""
+        moved = []
+        for name in old:
+            if keep_old:
+                target = _free_name(name, names)
+                self.disk.rename(self.path(name), self.path(target))
+                moved.append(self.path(target))
+            else:
+                self.disk.remove(self.path(name))
+        if old:
+            self.disk.sync_directory(self.directory)
+        if MARKER_NAME in self.disk.list(self.directory):
+            self.disk.remove(self.path(MARKER_NAME))
+            self.disk.sync_directory(self.directory)
+        return moved
+
+
+def _free_name(name: str, names: list[str]) -> str:
+    target, tries = f"{name}{UPGRADED_SUFFIX}", 1
+    while target in names:
+        tries += 1
+        target = f"{name}.{tries}{UPGRADED_SUFFIX}"
+    return target
+
+
+def _marker(log_id: bytes, *, is_damaged: bool) -> bytes:
+    what = "what is safe of the damaged old files" if is_damaged else "the old files"
+    return f"an upgrade makes the log {log_id.hex()} of {what} here\n".encode()
+
+
+def _header(log: HistoricLog, log_id: bytes, created_ms: int) -> SegmentHeader:
+    first = int(log.records["seqNum"][0].as_py()) if log.records.num_rows else 1
+    return SegmentHeader(log_id, first, first, first - 1, created_ms)
+
+
+def _next_seq(log: HistoricLog, first_seq: int) -> int:
+    """The sequence number for the record to come: none that a lost record may have had."""
+    next_seq = max(log.last_seq + 1, first_seq)
+    damage = log.damage
+    if damage is None or log.format != "002":
+        return next_seq
+    found = damage.found if isinstance(damage.found, int) else 0
+    most = found + damage.size_bytes // LEAST_BYTES + 1
+    # A number beyond what the bytes that are left could have reached is part of the damage.
+    return (
+        next_seq + damage.size_bytes // LEAST_BYTES + 1 if most > 1 << 62 else max(next_seq, most)
+    )
+
+
+def _records(log: HistoricLog) -> pa.Table:
+    """The old records as those of the new log: each number has one."""
+    records = log.records
+    codes = op_codes(records).astype(np.uint8)
+    codes[codes == BEGIN] = COMMIT
+    committed = records["isCommitted"]
+    keys, values = records["key"], records["value"]
+    if not pc.all(committed).as_py() and records.num_rows:
+        codes[~committed.to_numpy()] = COMMIT
+        keys = pc.if_else(committed, keys, pa.scalar(b"", pa.binary()))
+        values = pc.if_else(committed, values, pa.scalar(None, pa.binary()))
+    columns = [records["seqNum"], pa.chunked_array([op_column(codes)]), keys, values]
+    return pa.Table.from_arrays(columns, names=["seqNum", "op", "key", "value"])
+
+
+def _segment(
+    header: SegmentHeader, records: pa.Table, next_seq: int, framing: Framing
+) -> Iterator[Bytes]:
+    """The bytes of the new log.
+
+    The frames say that all before them is durable: it is, when the file gets its name.
+    """
+    yield header.pack()
+    seq = header.first_seq
+    for batch in records.to_batches():
+        columns = Columns(
+            batch["op"].indices.to_numpy().astype(np.uint8) + np.uint8(1),
+            batch["key"].cast(pa.large_binary()),
+            batch["value"].cast(pa.large_binary()),
+        )
+        check_columns(columns)
+        for pieces, _ in pack_columns(columns, seq, 0, framing):
+            yield b"".join(pieces)
+        seq += len(columns)
+    if next_seq > seq:
+        payload = header.truncated_to.to_bytes(8, "little")
+        mark = FrameHeader(8, next_seq, 0, KIND_TRUNCATION, flags=FLAG_JUMP, raw_bytes=8)
+        yield b"".join(frame_pieces(mark, [payload], 0, framing.seal))
+
+
+def _same(found: pa.Table, records: pa.Table) -> bool:
+    same_codes = np.array_equal(op_codes(found), op_codes(records))
+    return same_codes and all(
+        found[name].equals(records[name]) for name in ("seqNum", "key", "value")
+    )
