@@ -33,7 +33,9 @@ RECORDS_SCHEMA = pa.schema(
 )
 """Of `HistoricLog.records`."""
 
-FindingKind = Literal["torn_tail", "torn_append", "unfinished_batch", "damage"]
+FindingKind = Literal[
+    "torn_tail", "torn_append", "unfinished_batch", "unfinished_upgrade", "damage"
+]
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class Finding:
         kind: ``torn_tail``: bytes after the last whole record, of an append that a crash cut;
             ``torn_append``: the same before further records, whose sequence numbers prove that
             nothing is missing; ``unfinished_batch``: a batch without its COMMIT, which is never
-            replayed; ``damage``: anything else.
+            replayed; ``unfinished_upgrade``: an upgrade that was interrupted; ``damage``: anything
+            else.
         path: The file.
         byte_offset: Where in it.
         size_bytes: How many bytes it is about; for damage, all that is not read because of it.

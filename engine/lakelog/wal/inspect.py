@@ -1,0 +1,263 @@
+"""A look at a write-ahead log of any format, sound or not: its files, what they hold, what is
+wrong. Changes nothing, and takes no lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lakelog.errors import InvalidInputError, NotFoundError, UnavailableError
+from lakelog.wal.disk import Disk, LocalDisk
+from lakelog.wal.historic.detect import historic_names
+from lakelog.wal.historic.log import Finding, HistoricFormat
+from lakelog.wal.historic.read import read_historic
+from lakelog.wal.historic.upgrade import MARKER_NAME, UPGRADED_SUFFIX
+from lakelog.wal.judge import Verdict
+from lakelog.wal.opening import report_of
+from lakelog.wal.scan import Frames
+from lakelog.wal.segments import DAMAGED_SUFFIX, Segment, named_seq
+from lakelog.wal.survey import survey
+
+WalFormat = Literal["lakelog", "002", "003", "003-crc"]
+"""The project's own format, and the historic ones."""
+
+SegmentStatus = Literal["live", "void", "damaged"]
+
+
+@dataclass(frozen=True)
+class SegmentReport:
+    """One file of a log.
+
+    Attributes:
+        path: Where it is.
+        status: ``live``; ``void``, if a truncation left nothing of it; ``damaged``, if it, or one
+            before it, is damaged, so that not all of its records count.
+        size_bytes: How long it is.
+        records: Whole records in it, control marks included.
+        first_seq: Sequence number of the first of them; None without any.
+        last_seq: Sequence number of the last of them.
+        created_ms: When it was begun, in milliseconds since 1970, as it says itself; None for a
+            historic one.
+        modified_ms: When it was last written to, as the filesystem says.
+    """
+
+    path: str
+    status: SegmentStatus
+    size_bytes: int
+    records: int
+    first_seq: int | None
+    last_seq: int | None
+    created_ms: int | None
+    modified_ms: int | None
+
+
+@dataclass(frozen=True)
+class WalReport:
+    """What a log's files amount to.
+
+    Attributes:
+        directory: Where it is.
+        format: How it is written.
+        log_id: The log's id in hexadecimal digits; None for a historic one, and for one that was
+            never begun.
+        segments: Its files, in the order of the log.
+        records: Records that count, control marks included: up to any damage, and behind the last
+            truncation.
+        truncated_to: Records up to this sequence number are void.
+        safe_seq: The last sequence number that is safe; where nothing is damaged, the last one.
+        findings: What else was found, in the order of the log. Of a log that is being written, a
+            torn tail may be an append that is under way.
+        set_aside: Files that an earlier opening or upgrade has put aside.
+    """
+
+    directory: str
+    format: WalFormat
+    log_id: str | None
+    segments: tuple[SegmentReport, ...]
+    records: int
+    truncated_to: int
+    safe_seq: int
+    findings: tuple[Finding, ...]
+    set_aside: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """All files together."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether something that was durable is lost or changed."""
+        return any(finding.is_damage for finding in self.findings)
+
+
+def modified_ms(path: str) -> int | None:
+    """When a file was last written to, in milliseconds since 1970; None if nobody knows."""
+    try:
+        return os.stat(path).st_mtime_ns // 1_000_000
+    except OSError:
+        return None
+
+
+def inspect(
+    directory: str | os.PathLike[str],
+    format: HistoricFormat | None = None,
+    *,
+    disk: Disk | None = None,
+    modified: Callable[[str], int | None] = modified_ms,
+) -> WalReport:
+    """Look at a log.
+
+    Args:
+        directory: Where it is. Of a historic one also its file.
+        format: Of a historic one, as in `lakelog.wal.read_historic`.
+        disk: Where it lies; the local disk by default.
+        modified: Tells when a file was last written to.
+
+    Returns:
+        What is there. Damage is among it, and never an error.
+
+    Raises:
+        NotFoundError: There is no log.
+        InvalidInputError: The format of a historic log cannot be told.
+        UnsupportedError: A later version of lakelog wrote it.
+        UnavailableError: A file cannot be read.
+    """
+    path = os.fspath(directory)
+    disk = disk or LocalDisk()
+    try:
+        names = sorted(disk.list(path))
+    except NotADirectoryError:
+        return _historic(path, format, disk, modified, [])
+    except FileNotFoundError as cause:
+        raise NotFoundError("there is no such file or folder", path=path) from cause
+    if historic_names(names):
+        return _historic(path, format, disk, modified, names)
+    if format is not None:
+        raise InvalidInputError("there is no historic log", path=path, expected=format)
+    if not any(named_seq(name) is not None for name in names):
+        raise NotFoundError("there is no write-ahead log", path=path)
+    try:
+        verdict = survey(disk, path)
+    except OSError as cause:
+        raise UnavailableError(f"the log cannot be read: {cause}", path=path) from cause
+    segments = _segments(verdict, modified)
+    return WalReport(
+        path,
+        "lakelog",
+        None if verdict.log_id is None else verdict.log_id.hex(),
+        segments,
+        verdict.records,
+        verdict.truncated_to,
+        verdict.safe_seq,
+        _findings(verdict),
+        _set_aside(path, names),
+    )
+
+
+def _set_aside(directory: str, names: list[str]) -> tuple[str, ...]:
+    suffixes = (DAMAGED_SUFFIX, UPGRADED_SUFFIX)
+    return tuple(f"{directory}/{name}" for name in names if name.endswith(suffixes))
+
+
+def _segments(verdict: Verdict, modified: Callable[[str], int | None]) -> tuple[SegmentReport, ...]:
+    damaged = {segment.path for segment in verdict.lost}
+    found = [_segment(segment, "void", modified) for segment in verdict.void]
+    found += [
+        _segment(segment, "live", modified)
+        for segment in verdict.live
+        if segment.path not in damaged
+    ]
+    found += [_segment(segment, "damaged", modified) for segment in verdict.lost]
+    tail = verdict.tail
+    if tail is not None and tail.path not in {segment.path for segment in found}:
+        # A segment that a crash left without its header.
+        size, when = tail.size_bytes, modified(tail.path)
+        found.append(SegmentReport(tail.path, "live", size, 0, None, None, None, when))
+    return tuple(found)
+
+
+def _segment(
+    segment: Segment, status: SegmentStatus, modified: Callable[[str], int | None]
+) -> SegmentReport:
+    frames = segment.frames
+    if status == "damaged":
+        frames = Frames.concat([frames, segment.followers])
+    frames = frames[np.flatnonzero(frames.counts)]
+    return SegmentReport(
+        segment.path,
+        status,
+        segment.data.size,
+        int(frames.counts.sum()),
+        int(frames.first_seq.min()) if len(frames) else None,
+        int(frames.next_seq.max()) - 1 if len(frames) else None,
+        None if segment.header is None else segment.header.created_ms,
+        modified(segment.path),
+    )
+
+
+def _findings(verdict: Verdict) -> tuple[Finding, ...]:
+    report = report_of(verdict)
+    if report is None:
+        return ()
+    damage = verdict.damage
+    return (
+        Finding(
+            "torn_tail" if damage is None else "damage",
+            report.path,
+            report.byte_offset,
+            report.dropped_bytes,
+            report.reason,
+            None if damage is None else damage.expected,
+            None if damage is None else damage.found,
+            report.dropped_records,
+        ),
+    )
+
+
+def _historic(
+    path: str,
+    format: HistoricFormat | None,
+    disk: Disk,
+    modified: Callable[[str], int | None],
+    names: list[str],
+) -> WalReport:
+    log = read_historic(path, format, strict=False, disk=disk)
+    findings = list(log.findings)
+    if MARKER_NAME in names or any(named_seq(name) is not None for name in names):
+        marker = f"{path}/{MARKER_NAME}"
+        reason = "an upgrade of this log was interrupted; lakelog wal upgrade goes on with it"
+        findings.append(Finding("unfinished_upgrade", marker, 0, 0, reason))
+    damage = log.damage
+    is_damaged = False
+    segments = []
+    for file in log.files:
+        is_damaged |= damage is not None and damage.path == file.path
+        segments.append(
+            SegmentReport(
+                file.path,
+                "damaged" if is_damaged else "live",
+                file.size_bytes,
+                file.records,
+                file.first_seq,
+                file.last_seq,
+                None,
+                modified(file.path),
+            )
+        )
+    return WalReport(
+        path,
+        log.format,
+        None,
+        tuple(segments),
+        log.records.num_rows,
+        0,
+        log.last_seq,
+        tuple(findings),
+        _set_aside(path, names),
+    )
