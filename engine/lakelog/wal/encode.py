@@ -19,9 +19,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, pairwise
 from typing import Literal
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -34,6 +36,9 @@ from lakelog.wal.frames import (
     FLAG_BATCH,
     FLAG_CONTINUES,
     FLAG_NULLS,
+    FRAME_HEADER,
+    FRAME_MAGIC,
+    KIND_RECORDS,
     PAYLOAD_LIMIT_BYTES,
     FrameHeader,
     Seal,
@@ -94,8 +99,8 @@ def pack_records(
     framing: Framing,
     *,
     is_batch: bool = False,
-) -> list[Bytes]:
-    """One frame of few records, in pieces.
+) -> bytes:
+    """One frame of few records.
 
     Args:
         ops: A code for each record.
@@ -106,33 +111,65 @@ def pack_records(
         framing: The rest.
         is_batch: The records are one whole batch.
     """
+    # Every append comes through here, and every call saved shows.
     count = len(ops)
-    offsets = struct.Struct(f"<{count + 1}i")
-    key_ends = list(accumulate(map(len, keys), initial=0))
     flags = FLAG_BATCH if is_batch else 0
     validity = b""
-    present: Sequence[bytes]
     if None in values:
         flags |= FLAG_NULLS
-        present = [value or b"" for value in values]
         bits = sum(1 << n for n, value in enumerate(values) if value is not None)
         validity = bits.to_bytes(-(-count // 64) * 8, "little")
+    present: Sequence[bytes] = [value or b"" for value in values]
+    if count == 1:
+        key, value = keys[0], present[0]
+        key_bytes, value_bytes = len(key), len(value)
+        front = _front(1).pack(ops, 0, key_bytes, 0, value_bytes)
     else:
-        present = values  # type: ignore[assignment]
-    value_ends = list(accumulate(map(len, present), initial=0))
-    parts = [ops, offsets.pack(*key_ends), offsets.pack(*value_ends)]
+        key_ends = list(accumulate(map(len, keys), initial=0))
+        value_ends = list(accumulate(map(len, present), initial=0))
+        front = _front(count).pack(ops, *key_ends, *value_ends)
+        key, value = b"".join(keys), b"".join(present)
+        key_bytes, value_bytes = key_ends[-1], value_ends[-1]
     payload = b"".join(
         (
-            *(piece for part in parts for piece in (part, padding(len(part)))),
+            front,
             validity,
-            *keys,
-            padding(key_ends[-1]),
-            *present,
-            padding(value_ends[-1]),
+            key,
+            _PADDING[key_bytes & 7],
+            value,
+            _PADDING[value_bytes & 7],
         )
     )
-    header = (first_seq, count, flags, key_ends[-1])
-    return _frame([payload], len(payload), header, unsynced_bytes, framing)
+    size = raw = len(payload)
+    codec = CODEC_NONE
+    end = b""
+    if framing.compression == "zstd" and raw >= _LEAST_COMPRESSED_BYTES:
+        codec, payload = _compressed(payload)
+        size = len(payload)
+        end = _PADDING[size & 7]
+    frame = b"".join(
+        (
+            FRAME_HEADER.pack(
+                FRAME_MAGIC, size, first_seq, count, KIND_RECORDS, codec, flags, raw, key_bytes
+            ),
+            payload,
+            end,
+            min(unsynced_bytes >> 3, 0xFFFFFFFF).to_bytes(4, "little"),
+        )
+    )
+    seal = framing.seal
+    crc: int = google_crc32c.extend(seal.start, frame) ^ seal.mark
+    return frame + crc.to_bytes(4, "little")
+
+
+@cache
+def _front(count: int) -> struct.Struct:
+    """Operations and both offsets of so many records, padded."""
+    ends = f"{count + 1}i{-4 * (count + 1) % 8}x"
+    return struct.Struct(f"<{count}s{-count % 8}x{ends}{ends}")
+
+
+_PADDING = tuple(padding(size) for size in range(8))
 
 
 def pack_columns(
@@ -249,15 +286,20 @@ def _frame(
     first_seq, count, flags, key_bytes = header
     codec, size = CODEC_NONE, raw_bytes
     if framing.compression == "zstd" and raw_bytes >= _LEAST_COMPRESSED_BYTES:
-        packed = pa.compress(b"".join(payload), codec="zstd", asbytes=True)
-        if len(packed) < raw_bytes:
-            codec, size, payload = CODEC_ZSTD, len(packed), [packed]
+        codec, packed = _compressed(b"".join(payload))
+        payload, size = [packed], len(packed)
     return frame_pieces(
-        FrameHeader(size, first_seq, count, 1, codec, flags, raw_bytes, key_bytes),
+        FrameHeader(size, first_seq, count, KIND_RECORDS, codec, flags, raw_bytes, key_bytes),
         payload,
         unsynced_bytes,
         framing.seal,
     )
+
+
+def _compressed(payload: bytes) -> tuple[int, bytes]:
+    """A payload as it is stored, and how."""
+    packed: bytes = pa.compress(payload, codec="zstd", asbytes=True)
+    return (CODEC_ZSTD, packed) if len(packed) < len(payload) else (CODEC_NONE, payload)
 
 
 def _parts(column: pa.LargeBinaryArray) -> tuple[npt.NDArray[np.int64], pa.Buffer]:

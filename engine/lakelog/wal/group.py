@@ -107,7 +107,7 @@ class Committer:
     def serve(self, entries: Sequence[Entry]) -> None:
         """Do what all entries want; each is told what came of it."""
         try:
-            if all(entry.action is None for entry in entries):
+            if not any(entry.action for entry in entries):
                 self._commit(entries)
             else:
                 for run in _runs(entries):
@@ -191,7 +191,7 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
     framing = writer.framing
     if len(entries) == 1 and entries[0].columns is None:
         entry = entries[0]
-        pieces = pack_records(
+        frame = pack_records(
             entry.ops,
             entry.keys,
             entry.values,
@@ -200,7 +200,7 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
             framing,
             is_batch=entry.is_batch,
         )
-        return pieces, [writer.next_seq + len(entry.ops) - 1]
+        return [frame], [writer.next_seq + len(entry.ops) - 1]
     packer = _Packer(writer)
     seqs = []
     for entry in entries:
@@ -244,17 +244,16 @@ class _Packer:
         """End the frame, if there is anything in it."""
         if not self._ops:
             return
-        self._emit(
-            pack_records(
-                bytes(self._ops),
-                self._keys,
-                self._values,
-                self.next_seq - len(self._ops),
-                self._unsynced_bytes,
-                self._framing,
-                is_batch=is_batch,
-            )
+        frame = pack_records(
+            bytes(self._ops),
+            self._keys,
+            self._values,
+            self.next_seq - len(self._ops),
+            self._unsynced_bytes,
+            self._framing,
+            is_batch=is_batch,
         )
+        self._emit([frame])
         self._ops, self._keys, self._values = bytearray(), [], []
         self.held_bytes = 0
 

@@ -341,7 +341,7 @@ def begin_segment(disk: Disk, directory: str, place: Place, header: SegmentHeade
 def _write_all(file: WritableFile, pieces: Sequence[Bytes]) -> int:
     """Write everything, in a few calls; how much it was."""
     written = 0
-    for data in _joined(pieces):
+    for data in pieces if len(pieces) == 1 else _joined(pieces):
         rest: Bytes = data
         while len(rest):
             taken = file.write(rest)
