@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 import lakelog
-from lakelog.cli import options, retention, spark, upkeep
+from lakelog.cli import options, retention, spark, upkeep, wal
 from lakelog.cli.guard import GuardedGroup, run
 from lakelog.cli.options import Target, as_output, examples
 
@@ -49,11 +49,12 @@ def app() -> None:
 
     What is in it, how it came to be, who did it; checkpoints, cleanup, repair. TABLE is a folder
     with a Delta or an IndexTables log, as a path or as any fsspec URL. Only checkpoint,
-    checksum, compact, undo, spark, and what is told to --apply, write to it.
+    checksum, compact, undo, spark, and what is told to --apply, write to it. wal is about
+    write-ahead logs, which stand alone.
     """
 
 
-for command in (*upkeep.COMMANDS, *retention.COMMANDS, spark.spark):
+for command in (*upkeep.COMMANDS, *retention.COMMANDS, spark.spark, wal.wal):
     app.add_command(command)
 
 

@@ -1,0 +1,288 @@
+"""What the commands for write-ahead logs do, once their options are understood.
+
+Each gives its exit code: 0 for good, 1 for findings (damage, a torn tail, an unfinished batch or
+upgrade).
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any, cast
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog.cli.options import Output
+from lakelog.cli.output import View, check, emit
+from lakelog.cli.reports import FINDINGS, GOOD, PLANNED, tell
+from lakelog.cli.view import count
+from lakelog.cli.watch import Meter, progress
+from lakelog.errors import InvalidInputError, LakelogWarning
+from lakelog.log.display import size_text
+from lakelog.wal.historic.detect import historic_names
+from lakelog.wal.historic.log import Finding, HistoricFormat
+from lakelog.wal.historic.read import read_historic
+from lakelog.wal.historic.upgrade import UpgradeReport
+from lakelog.wal.historic.upgrade import upgrade as upgrade_log
+from lakelog.wal.inspect import SegmentReport, WalReport
+from lakelog.wal.inspect import inspect as inspect_log
+from lakelog.wal.log import WriteAheadLog
+from lakelog.wal.reading import state_of
+
+_FINDING = pl.Struct(
+    {
+        "kind": pl.String(),
+        "byte_offset": pl.Int64(),
+        "size_bytes": pl.Int64(),
+        "reason": pl.String(),
+        "expected": pl.String(),
+        "found": pl.String(),
+        "records": pl.Int64(),
+    }
+)
+_TIME = pl.Datetime("ms", "UTC")
+_SEGMENT_SCHEMA: dict[str, pl.DataType] = {
+    "path": pl.String(),
+    "format": pl.String(),
+    "status": pl.String(),
+    "size_bytes": pl.Int64(),
+    "records": pl.Int64(),
+    "first_seq": pl.Int64(),
+    "last_seq": pl.Int64(),
+    "created": _TIME,
+    "modified": _TIME,
+    "problem": pl.String(),
+    "findings": pl.List(_FINDING),
+}
+_SEGMENT_COLUMNS = tuple(name for name in _SEGMENT_SCHEMA if name not in {"format", "findings"})
+_UPGRADE_SCHEMA: dict[str, pl.DataType] = {
+    "directory": pl.String(),
+    "format": pl.String(),
+    "records": pl.Int64(),
+    "last_seq": pl.Int64(),
+    "segment": pl.String(),
+    "old_files": pl.List(pl.String()),
+    "findings": pl.List(_FINDING),
+}
+_SHOWN_KEY_COLUMNS = ("key", "value")
+
+
+def inspect(directory: str, form: str | None, output: Output) -> int:
+    """``lakelog wal inspect``."""
+    check(output)
+    with progress("reading", Meter()):
+        report = inspect_log(directory, cast("HistoricFormat | None", form))
+    rows = _segments(report)
+    # Where a problem stands is told below the table; in the table it is told in few words.
+    shown = View("file", _SEGMENT_COLUMNS, (), lambda _: _summary(report))
+    emit(rows.lazy(), output, shown)
+    return FINDINGS if report.findings else GOOD
+
+
+def _segments(report: WalReport) -> pl.DataFrame:
+    """A row a file; what is found elsewhere, such as in an upgrade's marker, has its own."""
+    paths = {segment.path for segment in report.segments}
+    rows = [_row(segment, report) for segment in report.segments]
+    for finding in report.findings:
+        if finding.path not in paths:
+            none = SegmentReport(finding.path, "damaged", 0, 0, None, None, None, None)
+            rows.append(_row(none, report) | {"status": None})
+    return pl.DataFrame(rows, schema=_SEGMENT_SCHEMA, orient="row")
+
+
+def _row(segment: SegmentReport, report: WalReport) -> dict[str, Any]:
+    found = [finding for finding in report.findings if finding.path == segment.path]
+    return {
+        "path": segment.path,
+        "format": report.format,
+        "status": segment.status,
+        "size_bytes": segment.size_bytes,
+        "records": segment.records,
+        "first_seq": segment.first_seq,
+        "last_seq": segment.last_seq,
+        "created": segment.created_ms,
+        "modified": segment.modified_ms,
+        "problem": ", ".join(_words(finding.kind) for finding in found) or None,
+        "findings": [_finding(finding) for finding in found],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    plain = {name: getattr(finding, name) for name in _FINDING.to_schema()}
+    for name in ("expected", "found"):
+        plain[name] = None if plain[name] is None else str(plain[name])
+    return plain
+
+
+def _words(kind: str) -> str:
+    return kind.replace("_", " ")
+
+
+def _summary(report: WalReport) -> list[str]:
+    form = "format lakelog" if report.format == "lakelog" else f"specification {report.format}"
+    parts = [form, size_text(report.size_bytes), count(report.records, "record")]
+    if report.safe_seq:
+        parts.append(f"safe up to sequence number {report.safe_seq}")
+    if report.truncated_to:
+        parts.append(f"void up to {report.truncated_to}")
+    if report.set_aside:
+        parts.append(f"{count(len(report.set_aside), 'file')} set aside earlier")
+    return [*parts, *_sentences(report.findings)]
+
+
+def _sentences(findings: Sequence[Finding]) -> list[str]:
+    """What is found, a sentence each."""
+    told = []
+    for finding in findings:
+        place = f"{os.path.basename(finding.path)} at byte {finding.byte_offset}"
+        sentence = f"{_words(finding.kind)}: {finding.reason} ({place}"
+        if finding.expected is not None:
+            sentence += f", expected {finding.expected}"
+        if finding.found is not None:
+            sentence += f", found {finding.found}"
+        told.append(f"{sentence}; {size_text(finding.size_bytes)} not read)")
+    return told
+
+
+def replay(
+    directory: str,
+    form: str | None,
+    after_seq: int,
+    output: Output,
+    *,
+    state: bool,
+    text: bool,
+    safe: bool,
+) -> int:
+    """``lakelog wal replay``."""
+    check(output)
+    if state and after_seq:
+        raise InvalidInputError(
+            "the state is that of the whole log", hint="leave out --after, or --state"
+        )
+    with progress("replaying", Meter()):
+        table, problems = _read(directory, form, after_seq, state=state, safe=safe)
+    for problem in problems:
+        warnings.warn(problem, LakelogWarning, stacklevel=2)
+    for name in _SHOWN_KEY_COLUMNS:
+        table = _as_text(table, name, is_asked=text, is_shown=output.format == "table")
+    rows = cast("pl.DataFrame", pl.from_arrow(table))
+    if "op" in rows.columns:
+        rows = rows.with_columns(pl.col("op").cast(pl.String))
+    noun = "key" if state else "record"
+    emit(rows.lazy(), output, View(noun, tuple(rows.columns)))
+    return FINDINGS if problems else GOOD
+
+
+def _read(
+    directory: str, form: str | None, after_seq: int, *, state: bool, safe: bool
+) -> tuple[pa.Table, list[str]]:
+    """The rows, and what was left out because of damage."""
+    if form is not None or _is_historic(directory):
+        old = read_historic(directory, cast("HistoricFormat | None", form), strict=not safe)
+        table = old.replay(after_seq)
+        damage = [finding for finding in old.findings if finding.is_damage]
+        return state_of(table) if state else table, _sentences(damage)
+    with WriteAheadLog(directory, read_only=True, strict=not safe) as log:
+        table = log.state() if state else log.replay(after_seq)
+        report = log.recovery
+    if report is None:
+        return table, []
+    what = f"{report.reason} ({os.path.basename(report.path)} at byte {report.byte_offset}; "
+    return table, [f"damage: {what}{size_text(report.dropped_bytes)} not read)"]
+
+
+def _is_historic(directory: str) -> bool:
+    """Whether a folder holds a historic log. A file always does: today's logs are folders."""
+    try:
+        return bool(historic_names(os.listdir(directory)))
+    except NotADirectoryError:
+        return True
+    except OSError:
+        return False
+
+
+def _as_text(table: pa.Table, name: str, *, is_asked: bool, is_shown: bool) -> pa.Table:
+    """Keys or values as text where that is asked for; for people also where it is possible."""
+    if not (is_asked or is_shown):
+        return table
+    try:
+        column = table[name].cast(pa.string())
+    except pa.ArrowInvalid as cause:
+        if not is_asked:
+            return table
+        raise InvalidInputError(
+            f"a {name} is no text in UTF-8", hint="leave out --text: bytes come as base64"
+        ) from cause
+    return table.set_column(table.column_names.index(name), name, column)
+
+
+def upgrade(
+    directory: str, form: str | None, output: Output, *, remove_old: bool, safe: bool
+) -> int:
+    """``lakelog wal upgrade``."""
+    check(output)
+    with progress("upgrading", Meter()):
+        report = upgrade_log(
+            directory,
+            cast("HistoricFormat | None", form),
+            strict=not safe,
+            keep_old=not remove_old,
+        )
+    findings = [_finding(finding) for finding in report.findings]
+    tell(report, _upgrade_facts(report), _UPGRADE_SCHEMA, output, findings=findings)
+    return FINDINGS if report.findings else GOOD
+
+
+def _upgrade_facts(report: UpgradeReport) -> list[tuple[str, str]]:
+    facts = [("new log", report.segment)]
+    if report.format is None:
+        facts.append(("written", "earlier"))
+    else:
+        facts += [
+            ("old format", f"specification {report.format}"),
+            ("records", f"{report.records:,}"),
+            ("last sequence number", f"{report.last_seq:,}"),
+        ]
+    facts += [("old file", path) for path in report.old_files]
+    return [*facts, *(("finding", sentence) for sentence in _sentences(report.findings))]
+
+
+def truncate(directory: str, up_to_seq: int, output: Output, *, apply: bool) -> None:
+    """``lakelog wal truncate``."""
+    check(output)
+    if _is_historic(directory):
+        raise InvalidInputError(
+            "a historic log is not truncated",
+            path=directory,
+            hint=f"lakelog wal upgrade {directory}",
+        )
+    before = inspect_log(directory)
+    if up_to_seq > before.safe_seq:
+        raise InvalidInputError(
+            "a log cannot be truncated beyond its last record",
+            path=directory,
+            expected=f"0 to {before.safe_seq}",
+            found=up_to_seq,
+        )
+    if apply:
+        with WriteAheadLog(directory) as log:
+            gone = set(log.truncate(up_to_seq).removed)
+        after = inspect_log(directory)
+        summary = [f"void up to {after.truncated_to}", count(after.records, "record") + " left"]
+        outcome = "removed"
+    else:
+        gone = {
+            segment.path
+            for segment in before.segments
+            if segment.last_seq is not None and segment.last_seq <= up_to_seq
+        }
+        void = max(up_to_seq - before.truncated_to, 0)
+        summary = [f"{count(min(void, before.records), 'record')} would be void", PLANNED]
+        outcome = "would be removed"
+    rows = _segments(before).filter(pl.col("path").is_in(sorted(gone)))
+    rows = rows.with_columns(outcome=pl.lit(outcome)).drop("problem", "findings")
+    columns = ("outcome", "path", "size_bytes", "records", "first_seq", "last_seq")
+    emit(rows.lazy(), output, View("file", columns, (), lambda _: summary))
