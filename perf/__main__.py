@@ -12,13 +12,20 @@ from perf.answers import WrongAnswerError
 from perf.checkpoints.workloads import CHECKPOINT_WORKLOADS
 from perf.measure import FailedRunError, Result, measure
 from perf.spark.workloads import SPARK_WORKLOADS
+from perf.wal.workloads import WAL_WORKLOADS
 from perf.workloads import WORKLOADS
 from perf.writing import report as writing_report
 from perf.writing.measure import WriteResult
 from perf.writing.measure import measure as measure_writing
 from perf.writing.workloads import WRITE_WORKLOADS, WriteWorkload
 
-_EVERY = (*WORKLOADS, *WRITE_WORKLOADS, *CHECKPOINT_WORKLOADS, *SPARK_WORKLOADS)
+_EVERY = (
+    *WORKLOADS,
+    *WRITE_WORKLOADS,
+    *CHECKPOINT_WORKLOADS,
+    *SPARK_WORKLOADS,
+    *WAL_WORKLOADS,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -62,11 +69,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m perf",
         description="Reading: lakelog beside deltalake and the raw decode of the same bytes. "
         "Writing: lakelog beside deltalake committing the same actions. "
+        "Write-ahead log: beside a plain decode, SQLite, and the bytes alone. "
         "Tables are kept in LAKELOG_BENCH_DIR, else perf/.cache.",
     )
-    names = [
-        w.name for w in (*WORKLOADS, *WRITE_WORKLOADS, *CHECKPOINT_WORKLOADS, *SPARK_WORKLOADS)
-    ]
+    names = [w.name for w in _EVERY]
     parser.add_argument("--only", action="append", choices=names, help="measure this one (repeat)")
     parser.add_argument("--runs", type=_positive, default=3, help="turns per contender (default 3)")
     parser.add_argument("--scale", type=float, default=1.0, help="size of the tables (default 1)")

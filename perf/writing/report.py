@@ -13,7 +13,7 @@ from perf.writing.measure import WriteResult
 
 _FIGURES = (
     *("workload", "contender", "seconds", "a second", "ms a commit", "99th", "first ms"),
-    *("decode s", "files s", "MB written", "peak MB"),
+    *("decode s", "files s", "get s", "MB written", "peak MB"),
 )
 _PROMISES = ("workload", "compared", "reached", "promise", "kept")
 _COUNTED = ("lakelog", "deltalake", "deltalake_synced")
@@ -85,8 +85,11 @@ def _general(where: Mapping[str, Any]) -> Iterable[str]:
     yield "which spares it reading its own commits again; comparisons take whichever is faster."
     yield "_from_arrow: with the time that making AddAction objects from the table takes."
     yield f"commits_8_writers: {WRITERS} processes, timed from a common start"
+    yield "wal_, keyed_: every log, database and store read back, and compared with what was to be"
+    yield "written; plain: record by record, as the specifications' programs; sqlite: WAL mode,"
+    yield "synchronous=FULL; bytes: those of the log's segments, with one fsync"
     yield "decode s: the bytes of the commit to all columns of its actions; files s: from open to"
-    yield "all columns of the table's files"
+    yield "all columns of the table's files; get s: from open to the first key got"
     yield "peak MB: the whole process, with the actions that were to be written"
 
 
@@ -102,6 +105,7 @@ def _figure_rows(r: WriteResult) -> Iterable[list[str]]:
             _number(figures.get("first_ms")),
             _number(figures.get("decode_s")),
             _number(figures.get("read_s")),
+            _number(figures.get("first_s")),
             _number(figures["bytes"] / 1e6) if "bytes" in figures else "",
             f"{figures['peak_mb']:,.0f}",
         ]

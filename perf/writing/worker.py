@@ -15,11 +15,19 @@ from perf import answers, tables
 from perf.answers import Answer
 from perf.checkpoints.workloads import CHECKPOINT_WORKLOADS
 from perf.spark.workloads import SPARK_WORKLOADS
+from perf.wal.workloads import WAL_WORKLOADS
 from perf.worker import peak_memory_mb
 from perf.writing.base import Case, Job, fresh_copy
 from perf.writing.workloads import WRITE_WORKLOADS, WriteWorkload
 
-_MODULES = {"deltalake": "peer", "columnar": "columnar", "json": "columnar"}
+_MODULES = {
+    "deltalake": "peer",
+    "columnar": "columnar",
+    "json": "columnar",
+    "plain": "plain",
+    "sqlite": "peer",
+    "bytes": "peer",
+}
 
 
 def load(contender: str, workload: WriteWorkload) -> Case:
@@ -39,9 +47,8 @@ def measure(contender: str, name: str, scale: float) -> dict[str, object]:
     Raises:
         WrongAnswerError: What was written is not what was to be written.
     """
-    workload = {w.name: w for w in (*WRITE_WORKLOADS, *CHECKPOINT_WORKLOADS, *SPARK_WORKLOADS)}[
-        name
-    ]
+    every = (*WRITE_WORKLOADS, *CHECKPOINT_WORKLOADS, *SPARK_WORKLOADS, *WAL_WORKLOADS)
+    workload = {w.name: w for w in every}[name]
     case = load(contender, workload)
     made = workload.tables[contender]
     table = tables.ensure(made, scale) if made is not None else None

@@ -69,8 +69,7 @@ class Memtable:
             if recent is not None and recent[0] > self._newest_outside:
                 return recent
             loose, settled = self._loose, self._settled
-            self._looked_through += sum(frame.height for frame in loose)
-            due = self._looked_through > _PATIENCE * self.records
+            due = self._is_due()
         if due:
             settled, loose = self._settle(), ()
         found = (recent, rows.find(loose, key), rows.find_sorted(settled, key))
@@ -82,8 +81,7 @@ class Memtable:
             self._look_at_tables()
             self._fold()
             loose, settled = self._loose, self._settled
-            count = sum(frame.height for frame in loose)
-            due = count * 8 > settled.height + _FOLD_RECORDS * 8
+            due = self._is_due()
         if due:
             settled, loose = self._settle(), ()
         within = [rows.between(frame, start, end) for frame in loose]
@@ -118,6 +116,11 @@ class Memtable:
         if self._recent:
             self._take(_frame(self._recent), max(seq for seq, _ in self._recent.values()))
             self._recent = {}
+
+    def _is_due(self) -> bool:
+        """Whether looking through what is loose, once more now, has cost as much as sorting it."""
+        self._looked_through += sum(frame.height for frame in self._loose)
+        return self._looked_through > _PATIENCE * self.records
 
     def _settle(self) -> pl.DataFrame:
         """Sort what is loose. Writers go on meanwhile: it is done beside them, on frames that do

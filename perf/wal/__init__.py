@@ -1,0 +1,1 @@
+"""Benchmarks of the write-ahead log and of the keyed store."""
