@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import polars as pl
 import pyarrow as pa
@@ -22,7 +23,7 @@ from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning, Unsu
 from lakelog.formats.delta.paths import decode_path, encode_path
 from lakelog.log.files import file_columns, tombstone_columns
 from lakelog.spark.replay import plan_replay
-from lakelog.spark.state_rows import decoded_path, encoded_path
+from lakelog.spark.state_rows import decoded_path, decoded_sound_path, encoded_path
 from lakelog.spark.strategy import BROADCAST, HASH, POLARS, STRATEGIES
 from tests.checkpoint import tables
 from tests.loggen import LAYOUTS, Options, generate
@@ -44,6 +45,44 @@ def _warnings_of_the_log_are_expected() -> Iterator[None]:
         yield
 
 
+def test_sound_paths_are_decoded_as_lakelog_does_and_others_refused(spark: Any) -> None:
+    rng = random.Random(SEED + 1)
+    texts = ["".join(rng.choices(PIECES, k=rng.randrange(5))) for _ in range(3_000)]
+    texts += [f"%{first:02X}{rest}" for first in range(256) for rest in TAILS]
+    texts += ["%C3%A9" * 2_000]
+    sound = [text for text in texts if _is_sound(text)]
+    odd = [text for text in texts if not _is_sound(text)]
+    assert min(len(sound), len(odd)) > 500
+
+    frame = spark.createDataFrame(pa.table({"path": pa.array([*sound, None])}))
+    found = frame.selectExpr("path", f"{decoded_sound_path('path')} AS decoded").toArrow()
+    assert found["decoded"].to_pylist() == [*map(decode_path, sound), None]
+
+    frame = spark.createDataFrame(pa.table({"path": pa.array(odd)}))
+    rule = decoded_sound_path("path").replace("raise_error", "concat")  # to see each refusal
+    refused = frame.selectExpr(f"{rule} AS decoded").toArrow()["decoded"].to_pylist()
+    assert {"odd way" in text for text in refused} == {True}
+    with pytest.raises(Exception, match="take strategy hash"):
+        frame.selectExpr(decoded_sound_path("path")).toArrow()
+
+
+def _is_sound(text: str) -> bool:
+    """Whether each % has two hex digits, and what they encode is UTF-8."""
+    if re.search("%(?![0-9A-Fa-f]{2})", text):
+        return False
+    try:
+        unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+TAILS = [
+    *("", "%80", "%BF", "%7F", "%C0", "%80%80", "%9F%BF", "%A0%80", "%90%80%80", "%8F%BF%BF"),
+    *("%BF%BF", "%BF%BF%BF", "%a0%bf", "%80%80%80", "%80x%80", "%8", "%BF%7F", "%BF%BF%C0"),
+]
+
+
 def test_paths_are_decoded_and_encoded_as_lakelog_does(spark: Any) -> None:
     from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
 
@@ -52,9 +91,8 @@ def test_paths_are_decoded_and_encoded_as_lakelog_does(spark: Any) -> None:
     texts += [f"s3://b/{piece}" for piece in PIECES] + [f"{piece}:x" for piece in PIECES]
     frame = spark.createDataFrame(pa.table({"path": pa.array([*texts, None])}))
     column = F.col("path")
-    found = frame.select(
-        column, decoded_path(column).alias("decoded"), encoded_path(column).alias("encoded")
-    ).toArrow()
+    decoded = F.expr(decoded_path("path")).alias("decoded")
+    found = frame.select(column, decoded, encoded_path(column).alias("encoded")).toArrow()
     for row in found.to_pylist():
         text = row["path"]
         if text is None:

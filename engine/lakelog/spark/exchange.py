@@ -26,7 +26,7 @@ from lakelog.log.files import file_columns, statistics_text, tombstone_columns
 from lakelog.log.history import with_derived_statistics
 from lakelog.log.replay import reconcile_files
 from lakelog.log.state import State
-from lakelog.spark.state_rows import DERIVED, null_column
+from lakelog.spark.state_rows import DERIVED, with_nulls
 from lakelog.spark.strategy import Choice
 from lakelog.storage import LogStore, open_store
 
@@ -129,8 +129,6 @@ def replay_in_partitions(
     Memory: of a task that decodes, a few batches or a piece of commits; of one that reconciles, all
     rows of its partition.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
-
     # Two thirds of the columns are the other format's, and would travel as nulls.
     held = [name for name in columns if name in _held(place.format)]
     sources = _sources(held, place.format)
@@ -141,7 +139,7 @@ def replay_in_partitions(
     unique = place.dialect.reconciled_checkpoints
     reconciler = Reconciler(place, tuple(carried), tuple(held), unique, meta)
     rows = rows.mapInArrow(reconciler, _schema(held))
-    return rows.select(*(F.col(n) if n in held else null_column(n).alias(n) for n in columns))
+    return with_nulls(rows, held, columns)
 
 
 def to_batches(frame: pl.DataFrame, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -27,13 +27,15 @@ from lakelog.log.state import State
 from lakelog.spark.exchange import Place, finish, pieces_of, replay_in_partitions, to_table
 from lakelog.spark.footers import Footers, read_footers, spark_path
 from lakelog.spark.ship import ship
-from lakelog.spark.state_rows import has_vectors, read_base
+from lakelog.spark.state_rows import has_vectors, held_columns, read_base, with_nulls
 from lakelog.spark.strategy import AUTO, BROADCAST, POLARS, Choice, Sizes, choose
 from lakelog.table import Table
 from lakelog.table import open as open_table
 
 VERIFIED_ROWS = 1_000_000
-"""Rows of a checkpoint up to which it is looked through for repeated files without being asked."""
+"""Rows of a checkpoint up to which care is cheap: it is looked through for repeated files without
+being asked, and oddly encoded paths are decoded rather than refused.
+"""
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,9 @@ def replay(
         A lazy DataFrame with the columns of ``schemas/actions.json``: what
         `lakelog.log.snapshot.Snapshot.iter_state` gives, in no order. Paths are percent-decoded,
         and ``dataChange`` is false. A query over it fails where a file of the checkpoint turns out
-        to be gone or damaged. The strategy is written to the program's log (``replay.planned``);
-        `plan_replay` gives it.
+        to be gone or damaged, or, with ``broadcast`` over a million rows, where a path of it is
+        no percent-encoded UTF-8 (``hash`` takes it as it stands). The strategy is written to the
+        program's log (``replay.planned``); `plan_replay` gives it.
 
     Raises:
         InvalidInputError: There is no such strategy or column, or the strategy cannot serve here.
@@ -176,8 +179,7 @@ def replay_state(
     elif choice.strategy == BROADCAST:
         _verify(state, footers, verify)
         known = [path for path in paths if path is not None]
-        above = frame_of(spark, [*_meta(state, columns), *_live(state, columns)], columns)
-        frame = above.union(_below(spark, state, footers, known, columns))
+        frame = _broadcast(spark, state, footers, known, columns)
     else:
         place = Place.of(log.table, storage_options, log.dialect.name)
         pieces = pieces_of(state, footers.paths)
@@ -192,11 +194,18 @@ def frame_of(spark: Any, frames: Sequence[pl.DataFrame], columns: Sequence[str])
     """Frames of flattened columns as one DataFrame; memory: them, three times over."""
     from pyspark.sql.types import StructType
 
-    known = {f.name: f for f in contract.load("actions").fields}
-    fields = tuple(contract.Field(name, known[name].type) for name in columns)
-    schema = StructType.fromJson(contract.to_json(contract.Struct(fields)))
     whole = pl.concat([actions.empty(columns), *frames])
-    return spark.createDataFrame(to_table(whole), schema=schema)
+    held = _held([whole], columns) or list(columns[:1])
+    known = {f.name: f for f in contract.load("actions").fields}
+    fields = tuple(contract.Field(name, known[name].type) for name in held)
+    schema = StructType.fromJson(contract.to_json(contract.Struct(fields)))
+    rows = spark.createDataFrame(to_table(whole.select(held)), schema=schema)
+    return with_nulls(rows, held, columns)
+
+
+def _held(frames: Sequence[pl.DataFrame], columns: Sequence[str]) -> list[str]:
+    """Columns with some value: most are of other actions, or of the other format."""
+    return [c for c in columns if any(f[c].null_count() < f.height for f in frames)]
 
 
 def _known(columns: Sequence[str] | None) -> tuple[str, ...]:
@@ -240,6 +249,19 @@ def _meta(state: State, columns: Sequence[str]) -> Sequence[pl.DataFrame]:
     return [actions.conform(rows, columns) for rows in kinds.values() if rows.height]
 
 
+def _broadcast(
+    spark: Any, state: State, footers: Footers, paths: Sequence[str], columns: Sequence[str]
+) -> Any:
+    """The commits' rows from the driver, and those of the checkpoint that they leave."""
+    frames = [*_meta(state, columns), *_live(state, columns)]
+    # Spark plans in time that grows with the columns of every step, so nulls come last.
+    above, below = _held(frames, columns), held_columns(footers, state.log.dialect.name)
+    wanted = [name for name in columns if name in above or name in below]
+    rows = frame_of(spark, [frame.select(wanted) for frame in frames], wanted)
+    rows = rows.union(_below(spark, state, footers, paths, wanted))
+    return with_nulls(rows, wanted, columns)
+
+
 def _below(
     spark: Any, state: State, footers: Footers, paths: Sequence[str], columns: Sequence[str]
 ) -> Any:
@@ -249,7 +271,15 @@ def _below(
     format_ = state.log.dialect.name
     registry = registry_of_meta(state.meta) if format_ == "indextables" else {}
     wanted = tuple(dict.fromkeys((*columns, "actionType", *actions.KEY)))
-    base = read_base(spark, paths, footers, wanted, format=format_, registry=registry)
+    base = read_base(
+        spark,
+        paths,
+        footers,
+        wanted,
+        format=format_,
+        registry=registry,
+        odd_paths=footers.rows <= VERIFIED_ROWS,
+    )
     keys = state.layers.keys().unique()
     vectors = format_ == "delta" and has_vectors(footers)
     if not vectors:

@@ -61,6 +61,7 @@ def read_base(
     *,
     format: str,
     registry: Mapping[str, str],
+    odd_paths: bool = True,
 ) -> Any:
     """The file actions of a checkpoint, as a lazy DataFrame.
 
@@ -72,14 +73,23 @@ def read_base(
             them.
         format: ``delta`` or ``indextables``.
         registry: Document mappings of an IndexTables table, by hash.
+        odd_paths: Whether paths that no writer should have encoded so are taken as lakelog takes
+            them, at a fourth of the query's time; else the query fails at one.
 
     Returns:
         Rows with `columns`, in no order, paths decoded, ``dataChange`` false. A query over them
         fails where a file is gone or damaged, or a row lacks what the protocol demands.
     """
     if format == "delta":
-        return _delta(spark, paths, footers, columns)
+        return _delta(spark, paths, footers, columns, odd_paths=odd_paths)
     return _flattened(spark, paths, columns, registry)
+
+
+def held_columns(footers: Footers, format: str) -> frozenset[str]:
+    """Flattened columns that some row of a checkpoint may fill; the others are null in all."""
+    if format != "delta":
+        return frozenset(actions.schema())
+    return _Columns(footers).held
 
 
 def has_vectors(footers: Footers) -> bool:
@@ -100,22 +110,36 @@ def spark_type(type_: contract.DataType) -> Any:
     return StructType.fromJson(contract.to_json(whole))["value"].dataType
 
 
-def decoded_path(path: Any) -> Any:
-    """A column of paths as they stand in the log, percent-decoded exactly once.
+def decoded_path(path: str) -> str:
+    """Paths as they stand in the log, percent-decoded exactly once, in SQL.
 
     What `lakelog.formats.delta.paths.decode_paths` gives: ``+`` stays, ``%`` without two hex
     digits stays, and a path whose bytes are no UTF-8 stays as it is.
-    """
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
 
+    Args:
+        path: The paths, in SQL; spelled several times, so it should be a column's name.
+    """
     # Java's decoder refuses a lone %, makes a blank of +, and U+FFFD of each broken sequence:
     # where it made more of these than the path says, the path stays.
-    guarded = F.regexp_replace(F.replace(path, F.lit("+"), F.lit("%2B")), _LONE_PERCENT, "%25")
-    decoded = F.try_url_decode(guarded)
-    made = F.length(decoded) - F.length(F.replace(decoded, F.lit(_REPLACEMENT), F.lit("")))
-    said = F.regexp_count(path, F.lit(f"(?i)%EF%BF%BD|{_REPLACEMENT}"))
-    sound = F.when(made == said, decoded).otherwise(path)
-    return F.when(F.contains(path, F.lit("%")), sound).otherwise(path)
+    guarded = f"regexp_replace(replace({path}, '+', '%2B'), '{_LONE_PERCENT}', '%25')"
+    decoded = f"try_url_decode({guarded})"
+    made = f"length({decoded}) - length(replace({decoded}, '{_REPLACEMENT}', ''))"
+    said = f"regexp_count({path}, '(?i)%EF%BF%BD|{_REPLACEMENT}')"
+    sound = f"CASE WHEN {made} = {said} THEN {decoded} ELSE {path} END"
+    return f"CASE WHEN contains({path}, '%') THEN {sound} ELSE {path} END"
+
+
+def decoded_sound_path(path: str) -> str:
+    """As `decoded_path`, where what stands in the log is the encoding of some path: each ``%`` has
+    two hex digits, and all bytes are UTF-8. A query fails at any other.
+
+    Spark compiles a query's expressions into one method, and what `decoded_path` needs for odd
+    paths slows it down on all others.
+    """
+    decoded = f"CAST(url_decode(replace({path}, '+', '%2B')) AS STRING)"
+    odd = _fail("a path is percent-encoded in an odd way; take strategy hash")
+    sound = f"CASE WHEN {path} RLIKE '{_SOUND_PATH}' THEN {decoded} ELSE {odd} END"
+    return f"CASE WHEN contains({path}, '%') THEN {sound} ELSE {path} END"
 
 
 def encoded_path(path: Any) -> Any:
@@ -141,34 +165,48 @@ QUOTED = "".join(c for c in map(chr, range(0x3001)) if c != ":" and encode_path(
 
 _LONE_PERCENT = "%(?![0-9A-Fa-f]{2})"
 _REPLACEMENT = "�"
+_H, _NEXT = "[0-9A-Fa-f]", "%[89ABab][0-9A-Fa-f]"
+_SOUND_PATH = (
+    f"^(?:[^%]++|%[0-7]{_H}|%(?:[Cc][2-9A-Fa-f]|[Dd]{_H}){_NEXT}"
+    f"|%[Ee]0%[ABab]{_H}{_NEXT}|%[Ee][1-9A-Ca-cEFef]{_NEXT}{_NEXT}|%[Ee][Dd]%[89]{_H}{_NEXT}"
+    f"|%[Ff]0%[9ABab]{_H}{_NEXT}{_NEXT}|%[Ff][1-3]{_NEXT}{_NEXT}{_NEXT}|%[Ff]4%8{_H}{_NEXT}{_NEXT})*+$"
+)
+"""Percent-encoded UTF-8 (Unicode, table 3-7): without quotes or backslashes, as `_fail`."""
 
 
 # --- Delta ----------------------------------------------------------------------------------------
 
 
-def _delta(spark: Any, paths: Sequence[str], footers: Footers, columns: Sequence[str]) -> Any:
+def _delta(
+    spark: Any, paths: Sequence[str], footers: Footers, columns: Sequence[str], *, odd_paths: bool
+) -> Any:
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StructType
 
     schema = StructType.fromJson(contract.to_json(_read_schema(footers)))
     files = spark.read.schema(schema).options(**_STRICT).parquet(*paths)
     made = _Columns(footers)
-    files = files.filter(made.is_file_action())
     spread = [name for name in DERIVED if name in columns]
     kept = dict.fromkeys(name for name in columns if name not in spread)
     kept |= {"stats": None} if spread else {}
-    rows = files.select(*(made.column(name).alias(name) for name in kept))
+    rows = _select(files.filter(made.is_file_action()), {n: made.column(n) for n in kept})
     # In steps of their own, for else what is used several times is worked out as often.
-    rows = rows.withColumn("path", decoded_path(F.col("path")))
-    if spread:
-        rows = rows.withColumn(_SPREAD, _spread()(F.col("stats")))
-    return rows.select(*(_taken(name).alias(name) for name in columns))
+    decoded = decoded_path("path") if odd_paths else decoded_sound_path("path")
+    rows = rows.selectExpr(*(f"{decoded} AS path" if n == "path" else f"`{n}`" for n in kept))
+    if not spread:
+        return rows
+    rows = rows.withColumn(_SPREAD, _spread()(F.col("stats")))
+    return rows.selectExpr(*(f"{_SPREAD}.{n}" if n in DERIVED else f"`{n}`" for n in columns))
 
 
-def _taken(name: str) -> Any:
+def _select(frame: Any, columns: Mapping[str, Any]) -> Any:
+    """Columns by name, in SQL or as columns; the whole in SQL is one call to the other side."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    return F.col(_SPREAD).getField(name) if name in DERIVED else F.col(name)
+    if all(isinstance(column, str) for column in columns.values()):
+        return frame.selectExpr(*(f"{column} AS `{name}`" for name, column in columns.items()))
+    made = {n: F.expr(c) if isinstance(c, str) else c for n, c in columns.items()}
+    return frame.select(*(column.alias(name) for name, column in made.items()))
 
 
 def _read_schema(footers: Footers) -> contract.Struct:
@@ -211,7 +249,9 @@ def _fields(node: Node, above: tuple[str, ...], footers: Footers) -> Iterable[co
 
 
 class _Columns:
-    """The flattened columns as expressions over ``add`` and ``remove``."""
+    """The flattened columns as expressions over ``add`` and ``remove``: in SQL, or as columns where
+    they need more than that.
+    """
 
     def __init__(self, footers: Footers) -> None:
         self._footers = footers
@@ -222,25 +262,33 @@ class _Columns:
                 if position not in footers.absent:
                     self._positions.setdefault(leaf.column, []).append(_quoted(position))
 
-    def is_file_action(self) -> Any:
-        """Whether a row is an add or a remove."""
-        from pyspark.sql import functions as F  # noqa: N812
+    @property
+    def held(self) -> frozenset[str]:
+        """Columns that some row may fill."""
+        found = {"actionType", "path", "size", "dataChange", *self._positions}
+        if found & {*_DV}:
+            found.add("dvId")
+        if self._footers.statistics is not None or "stats" in found:
+            found |= {"stats", *DERIVED}
+        if self._footers.unknown:
+            found.add("extra")
+        return frozenset(found)
 
-        there = [F.col(kind).isNotNull() for kind in self._kinds]
-        return reduce(lambda one, other: one | other, there)
+    def is_file_action(self) -> str:
+        """Whether a row is an add or a remove."""
+        return " OR ".join(f"{kind} IS NOT NULL" for kind in self._kinds)
 
     def column(self, name: str) -> Any:
-        from pyspark.sql import functions as F  # noqa: N812
-
+        """One of them."""
         match name:
             case "actionType":
                 return self._action_type()
             case "path":
-                return self._path()
+                return _require(self._raw("path"), "a file action of the checkpoint lacks its path")
             case "size":
                 return self._size()
             case "dataChange":
-                return F.lit(False)
+                return "false"
             case "dvId":
                 return self._dv_id()
             case "stats":
@@ -249,67 +297,54 @@ class _Columns:
                 return self._extra()
         return self._raw(name)
 
-    def _raw(self, name: str) -> Any:
-        from pyspark.sql import functions as F  # noqa: N812
-
+    def _raw(self, name: str) -> str:
         if name not in self._positions:
-            return null_column(name)
-        found = [F.col(position) for position in self._positions[name]]
-        return found[0] if len(found) == 1 else F.coalesce(*found)
+            return _null_of(name)
+        found = self._positions[name]
+        return found[0] if len(found) == 1 else f"coalesce({', '.join(found)})"
 
-    def _action_type(self) -> Any:
-        from pyspark.sql import functions as F  # noqa: N812
-
+    def _action_type(self) -> str:
         if self._kinds == ("add",):
-            return F.lit("add")
-        add, remove = F.col("add").isNotNull(), F.col("remove").isNotNull()
-        both = "a row of the checkpoint is an add and a remove at once"
-        return F.when(add & remove, _fail(both)).when(add, F.lit("add")).otherwise(F.lit("remove"))
+            return "'add'"
+        both = _fail("a row of the checkpoint is an add and a remove at once")
+        add, remove = "add IS NOT NULL", "remove IS NOT NULL"
+        return f"CASE WHEN {add} AND {remove} THEN {both} WHEN {add} THEN 'add' ELSE 'remove' END"
 
-    def _path(self) -> Any:
-        path = self._raw("path")
-        return _require(path, "a file action of the checkpoint lacks its path")
+    def _size(self) -> str:
+        lacking = "add IS NOT NULL AND add.size IS NULL"
+        fail = _fail("an add of the checkpoint lacks its size")
+        return f"CASE WHEN {lacking} THEN {fail} ELSE {self._raw('size')} END"
 
-    def _size(self) -> Any:
-        from pyspark.sql import functions as F  # noqa: N812
-
-        lacking = F.col("add").isNotNull() & F.col("add.size").isNull()
-        what = "an add of the checkpoint lacks its size"
-        return F.when(lacking, _fail(what)).otherwise(self._raw("size"))
-
-    def _dv_id(self) -> Any:
-        from pyspark.sql import functions as F  # noqa: N812
-
+    def _dv_id(self) -> str:
         if not any(name in self._positions for name in _DV):
-            return null_column("dvId")
+            return _null_of("dvId")
         parts = [self._raw(name) for name in _DV]
-        there = reduce(lambda one, other: one | other, (part.isNotNull() for part in parts))
+        there = " OR ".join(f"{part} IS NOT NULL" for part in parts)
         storage, path, offset = parts[:3]
-        suffix = F.coalesce(F.concat(F.lit("@"), offset.cast("string")), F.lit(""))
-        lacking = there & (storage.isNull() | path.isNull())
-        what = "a deletion vector of the checkpoint lacks a required field"
-        return F.when(lacking, _fail(what)).otherwise(F.concat(storage, path, suffix))
+        lacking = f"({there}) AND ({storage} IS NULL OR {path} IS NULL)"
+        fail = _fail("a deletion vector of the checkpoint lacks a required field")
+        suffix = f"coalesce(concat('@', CAST({offset} AS STRING)), '')"
+        return f"CASE WHEN {lacking} THEN {fail} ELSE concat({storage}, {path}, {suffix}) END"
 
     def _statistics(self) -> Any:
         from pyspark.sql import functions as F  # noqa: N812
 
         text = self._raw("stats")
-        type_ = self._footers.statistics
-        if type_ is None:
+        if self._footers.statistics is None:
             return text
         struct = F.col(f"add.{STRUCT_STATISTICS}")
         if self._footers.plain_statistics:
-            return F.coalesce(text, _json(struct))
-        typed = F.when(text.isNull(), struct)
-        return F.coalesce(text, _written()(typed))
+            return F.coalesce(F.expr(text), _json(struct))
+        typed = F.when(F.expr(text).isNull(), struct)
+        return F.coalesce(F.expr(text), _written()(typed))
 
     def _extra(self) -> Any:
-        unknown = self._footers.unknown
-        objects = [_object(kind, (kind,), unknown) for kind in self._kinds]
         from pyspark.sql import functions as F  # noqa: N812
 
+        unknown = self._footers.unknown
+        objects = [_object(kind, (kind,), unknown) for kind in self._kinds]
         found = [_json(struct) for struct in objects if struct is not None]
-        return F.coalesce(*found) if found else null_column("extra")
+        return F.coalesce(*found) if found else _null_of("extra")
 
 
 def _object(kind: str, above: tuple[str, ...], unknown: Sequence[tuple[Any, Any]]) -> Any:
@@ -336,7 +371,7 @@ def _json(struct: Any) -> Any:
 
     text = F.to_json(struct, _JSON)
     what = "a text holds a control character, which Spark spells in its own way; take strategy hash"
-    return F.when(text.rlike(_ESCAPED), _fail(what)).otherwise(text)
+    return F.when(text.rlike(_ESCAPED), F.expr(_fail(what))).otherwise(text)
 
 
 # --- flattened ------------------------------------------------------------------------------------
@@ -350,20 +385,28 @@ def _flattened(
 
     schema = StructType.fromJson(contract.to_json(contract.load("actions")))
     rows = spark.read.schema(schema).options(**_STRICT).parquet(*paths)
-    kind = _require(F.col("actionType"), "a row of the checkpoint has no action type")
-    known = kind.isin(*actions.FILE_ACTIONS, *CHECKPOINT_META)
-    kind = F.when(~known, _fail("a row has an action type that no state holds")).otherwise(kind)
-    rows = rows.filter(kind.isin(*actions.FILE_ACTIONS))
-    made = {
-        "path": _require(F.col("path"), "a file action of the checkpoint lacks its path"),
-        "dataChange": F.lit(False),
-        "timestamp": null_column("timestamp"),
+    kind = _require("actionType", "a row of the checkpoint has no action type")
+    rows = rows.filter(f"{_known_kind(kind)} IN ({_texts(actions.FILE_ACTIONS)})")
+    made: dict[str, Any] = {
+        "path": _require("path", "a file action of the checkpoint lacks its path"),
+        "dataChange": "false",
+        "timestamp": _null_of("timestamp"),
     }
     if registry:
         pairs = [F.lit(text) for pair in registry.items() for text in pair]
         mapped = F.element_at(F.create_map(*pairs), F.col("docMappingRef"))
         made["docMappingJson"] = F.coalesce(F.col("docMappingJson"), mapped)
-    return rows.select(*(made.get(name, F.col(name)).alias(name) for name in columns))
+    return _select(rows, {name: made.get(name, f"`{name}`") for name in columns})
+
+
+def _known_kind(kind: str) -> str:
+    fail = _fail("a row has an action type that no state holds")
+    known = _texts((*actions.FILE_ACTIONS, *CHECKPOINT_META))
+    return f"CASE WHEN NOT {kind} IN ({known}) THEN {fail} ELSE actionType END"
+
+
+def _texts(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
 # --- helpers --------------------------------------------------------------------------------------
@@ -373,25 +416,25 @@ def _quoted(position: Sequence[str]) -> str:
     return ".".join(f"`{name}`" for name in position)
 
 
-def null_column(name: str) -> Any:
-    """A null of a flattened column's type."""
-    from pyspark.sql import functions as F  # noqa: N812
+def with_nulls(frame: Any, held: Sequence[str], columns: Sequence[str]) -> Any:
+    """A frame of the flattened columns `held` with all of `columns`, in their order."""
+    return _select(frame, {n: f"`{n}`" if n in held else _null_of(n) for n in columns})
 
+
+def _null_of(name: str) -> str:
+    """A null of a flattened column's type, in SQL."""
     field = contract.load("actions").field(name)
     assert field is not None, "a column of the contract"
-    return F.lit(None).cast(spark_type(field.type))
+    return f"CAST(NULL AS {spark_type(field.type).simpleString()})"
 
 
-def _fail(what: str) -> Any:
-    from pyspark.sql import functions as F  # noqa: N812
+def _fail(what: str) -> str:
+    # No quotes and no backslashes: how these are read depends on the session.
+    return f"raise_error('lakelog: {what}')"
 
-    return F.raise_error(F.lit(f"lakelog: {what}"))
 
-
-def _require(column: Any, what: str) -> Any:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return F.when(column.isNull(), _fail(what)).otherwise(column)
+def _require(column: str, what: str) -> str:
+    return f"CASE WHEN {column} IS NULL THEN {_fail(what)} ELSE {column} END"
 
 
 def _spread() -> Callable[[Any], Any]:
