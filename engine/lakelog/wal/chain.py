@@ -157,6 +157,8 @@ class _Lanes:
         ends: Of each lane, the first offset at or behind the next lane's start, or where no
             record began.
         is_broken: Of each lane, whether no record begins at its end.
+        last_joined: Of each lane, the last one of those that it leads to, each of which ends where
+            the next begins.
     """
 
     def __init__(self, step: Step, start: int, stop: int) -> None:
@@ -189,17 +191,20 @@ class _Lanes:
         self._limits = np.append(
             0, np.cumsum(np.bincount(of_lane, minlength=len(self.starts)))
         ).tolist()
+        is_joined = (ends[:-1] == self.starts[1:]) & ~is_broken[:-1]
+        lasts = np.append(np.flatnonzero(~is_joined), len(ends) - 1)
+        self.last_joined = np.repeat(lasts, np.diff(lasts, prepend=-1)).tolist()
         self.ends = ends.tolist()
         self.is_broken = is_broken.tolist()
 
-    def positions(self, lane: int) -> Offsets:
-        """Where the records of one lane begin."""
-        return self._positions[self._limits[lane] : self._limits[lane + 1]]
+    def positions(self, lane: int, last: int) -> Offsets:
+        """Where the records of some lanes begin."""
+        return self._positions[self._limits[lane] : self._limits[last + 1]]
 
     def find(self, at: int) -> tuple[int, int] | None:
         """The lane that found a record at an offset, and how many it had found before."""
         lane = bisect_right(self.starts, at) - 1
-        positions = self.positions(lane)
+        positions = self.positions(lane, lane)
         index = int(np.searchsorted(positions, at))
         if index < len(positions) and positions[index] == at:
             return lane, index
@@ -239,9 +244,10 @@ def _join(step_one: StepOne, start: int, stop: int, lanes: _Lanes) -> Walk:
     place: tuple[int, int] | None = (0, 0)
     while place is not None:
         lane, skipped = place
-        pieces.append(lanes.positions(lane)[skipped:])
-        at = lanes.ends[lane]
-        if at >= stop or lanes.is_broken[lane]:
+        last = lanes.last_joined[lane]
+        pieces.append(lanes.positions(lane, last)[skipped:])
+        at = lanes.ends[last]
+        if at >= stop or lanes.is_broken[last]:
             break
         place = lanes.find(at)
         if place is None:

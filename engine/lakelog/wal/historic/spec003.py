@@ -72,10 +72,13 @@ def decode(path: str, data: Bytes, *, is_checked: bool) -> HistoricLog:
         raise UnsupportedError("a record of 2 GiB or more cannot be held", path=path)
     if is_checked:
         count, finding = _checked_prefix(path, data, positions, bounds, end)
+        records = _table(data, bounds[:count], positions[:count])
     else:
-        count, finding = _plausible_prefix(path, data, positions, bounds, end)
-    bounds = bounds[:count]
-    records = _table(data, bounds, positions[:count])
+        # Behind the last byte that is not zero, records of nothing are none.
+        count = int(np.searchsorted(positions, _zero_tail(data)))
+        records = _table(data, bounds[:count], positions[:count])
+        count, finding = _plausible_prefix(path, data, positions, bounds, end, records["key"])
+        records = records.slice(0, count)
     file = HistoricFile(path, len(data), count, 1 if count else None, count or None)
     name: HistoricFormat = "003-crc" if is_checked else "003"
     findings = () if finding is None else (finding,)
@@ -94,7 +97,7 @@ def covered(data: Bytes, *, is_checked: bool) -> tuple[int, int]:
         sound = _agree(data, positions, bounds)
         count = len(sound) if sound.all() else int(np.argmin(sound))
     else:
-        count = _spelled(data, bounds)
+        count = _spelled(binary_columns(data, bounds)[0])
     return count, end if count == len(positions) else int(positions[count])
 
 
@@ -151,16 +154,17 @@ def _checked_prefix(
 
 
 def _plausible_prefix(
-    path: str, data: Bytes, positions: Offsets, bounds: Offsets, end: int
+    path: str, data: Bytes, positions: Offsets, bounds: Offsets, end: int, keys: pa.ChunkedArray
 ) -> tuple[int, Finding | None]:
-    """How many records nothing speaks against, and what is behind them."""
+    """How many records, of those that `keys` are of, nothing speaks against, and what is behind
+    them.
+    """
     size = len(data)
     lengths = np.stack([bounds[:, 1] - bounds[:, 0], bounds[:, 3] - bounds[:, 2]], axis=1)
-    # Behind the last byte that is not zero, records of nothing are none.
-    count = int(np.searchsorted(positions, _zero_tail(data)))
+    count = len(keys)
     is_nothing = lengths[:count].sum(axis=1) == 0
     holes = np.flatnonzero(is_nothing[1:] & is_nothing[:-1])
-    wrong = min([*holes[:1].tolist(), _spelled(data, bounds[:count])])
+    wrong = min([*holes[:1].tolist(), _spelled(keys)])
     if wrong < count:
         reason = "zero bytes stand between records" if is_nothing[wrong] else "a key is not UTF-8"
         return _suspicious(path, size, positions, lengths, wrong, reason)
@@ -334,17 +338,15 @@ def _agree(data: Bytes, positions: Offsets, bounds: Offsets) -> npt.NDArray[np.b
     return agrees
 
 
-def _spelled(data: Bytes, bounds: Offsets) -> int:
-    """How many records there are before the first one whose key is not UTF-8."""
-    keys = np.column_stack([bounds[:, 0], bounds[:, 1], bounds[:, 1], bounds[:, 1]])
-    column = binary_columns(data, keys)[0]
-    low, high = 0, len(column)
-    if _is_text(column):
+def _spelled(keys: pa.ChunkedArray) -> int:
+    """How many keys there are before the first one that is not UTF-8."""
+    low, high = 0, len(keys)
+    if _is_text(keys):
         return high
     # The first `low` are text, the first `high` are not.
     while high - low > 1:
         middle = (low + high) // 2
-        if _is_text(column[low:middle]):
+        if _is_text(keys[low:middle]):
             low = middle
         else:
             high = middle
