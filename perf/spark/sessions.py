@@ -12,14 +12,17 @@ from lakelog.spark.java import make_home, packaged_java
 from tests.spark.delta_jars import delta_jars, write_trust_store
 
 CORES = min(4, os.cpu_count() or 1)
+TWO_EXECUTORS = "local-cluster[2,1,3072]"
+"""Two processes of a core and 3 GiB each, beside the driver's."""
 
 
-def start(scratch: str) -> Any:
+def start(scratch: str, master: str = f"local[{CORES}]") -> Any:
     """A local session with lakelog's data source and Delta Lake, warm: Spark has run a query, and
     a worker of Python is there.
 
     Args:
         scratch: A folder for what the session needs beside the work.
+        master: Spark's master, where no session is active already.
 
     Raises:
         JarsUnavailableError: Delta's jars are neither here nor to be had.
@@ -35,9 +38,10 @@ def start(scratch: str) -> Any:
     delta = "org.apache.spark.sql.delta"
     spark = lakelog.spark.session(
         "lakelog bench",
-        master=f"local[{CORES}]",
+        master=master,
         config={
             "spark.driver.memory": "6g",
+            "spark.executor.memory": "3g",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.warehouse.dir": os.fspath(folder / "warehouse"),

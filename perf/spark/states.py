@@ -41,7 +41,7 @@ _COLUMNS = ("actionType", "path", "partitionValues", "size", "modificationTime",
 Live = Callable[[Prepared], Any]
 
 
-def _table(commits: int) -> Callable[[Job], Prepared]:
+def _table(commits: int, **session: str) -> Callable[[Job], Prepared]:
     def prepare(job: Job) -> Prepared:
         few = max(3, min(commits, job.size // 100))
         made, facts = large_states.ensure(job.size, few)
@@ -54,7 +54,7 @@ def _table(commits: int) -> Callable[[Job], Prepared]:
                 (own / file.name).write_bytes(file.read_bytes())
             else:
                 (own / file.name).hardlink_to(file)
-        return Prepared(sessions.start(job.path), job.path, facts)
+        return Prepared(sessions.start(job.path, **session), job.path, facts)
 
     return prepare
 
@@ -119,6 +119,8 @@ def _by_delta(prepared: Prepared) -> object:
     return delta_log(prepared.spark, prepared.path).checkpoint()
 
 
+_checkpointed = _table(10, master=sessions.TWO_EXECUTORS)
+
 STATE_CASES: Mapping[str, Mapping[str, Case]] = {
     "spark_state_5m_files_1000_commits": {
         "lakelog": Case(_table(COMMITS), _state(_replayed("auto"))),
@@ -127,8 +129,8 @@ STATE_CASES: Mapping[str, Mapping[str, Case]] = {
         "delta": Case(_table(COMMITS), _state(_delta)),
     },
     "spark_checkpoint_10m_files": {
-        "lakelog": Case(_table(10), _checkpoint(_by_executors(verify=True))),
-        "lakelog_unverified": Case(_table(10), _checkpoint(_by_executors(verify=False))),
-        "delta": Case(_table(10), _checkpoint(_by_delta)),
+        "lakelog": Case(_checkpointed, _checkpoint(_by_executors(verify=True))),
+        "lakelog_unverified": Case(_checkpointed, _checkpoint(_by_executors(verify=False))),
+        "delta": Case(_checkpointed, _checkpoint(_by_delta)),
     },
 }

@@ -46,6 +46,7 @@ SPARK_WORKLOADS = (
         ),
         package=PACKAGE,
         checker=STATE_CHECKER,
+        most_runs=2,
     ),
     WriteWorkload(
         "spark_checkpoint_10m_files",
@@ -58,6 +59,7 @@ SPARK_WORKLOADS = (
         ),
         package=PACKAGE,
         checker=STATE_CHECKER,
+        most_runs=1,
     ),
 )
 """In the order in which they are measured and shown."""

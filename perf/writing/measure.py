@@ -65,7 +65,7 @@ def measure(
     Args:
         workload: What to measure.
         scale: Its size relative to the full one.
-        runs: Turns; each starts one fresh process a contender.
+        runs: Turns; each starts one fresh process a contender. A workload may want fewer.
         tell: Is told what is being run.
 
     Raises:
@@ -77,9 +77,10 @@ def measure(
         tell(f"{name}: table")
         warm(tables.ensure(name, scale).path)
     gathered: dict[str, list[dict[str, Any]]] = {name: [] for name in workload.contenders}
-    for turn in range(runs):
+    turns = min(runs, workload.most_runs or runs)
+    for turn in range(turns):
         for contender in workload.contenders:
-            tell(f"{workload.name}: {contender}, run {turn + 1} of {runs}")
+            tell(f"{workload.name}: {contender}, run {turn + 1} of {turns}")
             gathered[contender].append(run_worker(_MODULE, contender, workload.name, scale))
     for table in set(workload.tables.values()):
         mine = [name for name in workload.contenders if workload.tables[name] == table]

@@ -168,6 +168,7 @@ class WriteWorkload:
         checker: Module whose ``given(job, commits)`` reads back what a run has left, and what it
             should have.
         one_commit: Whether a run is one commit, of `size` actions.
+        most_runs: Turns at most, where a run takes minutes.
     """
 
     name: str
@@ -178,6 +179,7 @@ class WriteWorkload:
     package: str = "perf.writing"
     checker: str = "perf.writing.check"
     one_commit: bool = False
+    most_runs: int | None = None
 
     def commits(self, size: int) -> int:
         """How many commits a run of a size makes."""
