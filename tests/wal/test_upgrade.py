@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lakelog.errors import (
     InternalError,
@@ -460,6 +462,54 @@ def test_a_crash_at_every_operation_loses_nothing(files: dict[str, bytes], keep_
             kept = [name for name in last.list("log") if name.endswith(".upgraded")]
             assert len(kept) == (len(files) if keep_old else 0), (place, seed)
             assert MARKER_NAME not in last.list("log")
+
+
+CALL = st.one_of(
+    st.tuples(st.sampled_from(["PUT", "DELETE", "CHECKPOINT"]), st.binary(max_size=5)),
+    st.lists(st.binary(max_size=5), max_size=4),
+)
+
+
+@given(
+    st.lists(CALL, max_size=25),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 1_000),
+    st.binary(max_size=20),
+    st.integers(1, 40),
+)
+@settings(max_examples=40, deadline=None)
+def test_whatever_a_log_holds_its_upgrade_replays_the_same_after_a_crash(
+    calls: list[tuple[str, bytes] | list[bytes]],
+    marks_batches: bool,
+    ends_in_a_batch: bool,
+    first_seq: int,
+    torn: bytes,
+    place: int,
+) -> None:
+    writer = Writer002(marks_batches=marks_batches, rotate_bytes=80, first_seq=first_seq)
+    for call in calls:
+        if isinstance(call, tuple):
+            writer.append(call[0], call[1], b"value")
+        else:
+            writer.append_batch([("PUT", key, b"") for key in call])
+        writer.rotate()
+    if ends_in_a_batch:
+        writer.append_batch([("PUT", b"half", b"1")], is_finished=False)
+    files = writer.named()
+    if writer.records:  # without any, nobody can tell what a few bytes are of
+        files[max(files)] += record_002(1 << 40, "PUT", torn)[: len(torn)]
+    old = read_historic("log", "002", disk=CrashDisk(files, never))
+    disk = CrashDisk(files, stop_at(place, Crash()))
+    try:
+        upgrade("log", "002", disk=disk)
+    except Crash:
+        disk = CrashDisk(disk.crashed(random.Random(place)), never)
+        upgrade("log", "002", disk=disk)
+    disk._stop = never
+    assert contents(disk) == rows(old.replay())
+    with WriteAheadLog("log", disk=disk) as log:
+        assert log.append("PUT", b"new", b"v") == max(old.last_seq, 0) + 1
 
 
 @pytest.mark.parametrize("files", [LOGS[0], LOGS[4]])
