@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -59,6 +59,35 @@ def corpus() -> Path:
     if root is None:
         pytest.skip(missing_corpus_reason())
     return root
+
+
+class HasFileno(Protocol):
+    """What fsync takes beside a number."""
+
+    def fileno(self) -> int: ...
+
+
+WAITING_FOR_THE_DISK = frozenset(("faults", "keyed", "perf", "races", "storage", "stores", "wal"))
+"""Rooms of tests that are about what is on the disk, or how long that takes."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _disk_is_not_waited_for(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Elsewhere fsync does nothing: no test can pull the plug, and the tests write many thousands
+    of files. A process that a test starts syncs as ever.
+    """
+    room = request.path.relative_to(Path(__file__).parent).parts[0]
+    if room in WAITING_FOR_THE_DISK:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", _checked_only)
+        yield
+
+
+def _checked_only(descriptor: int | HasFileno) -> None:
+    """What is asked to be synced is open, as the system would demand."""
+    os.fstat(descriptor if isinstance(descriptor, int) else descriptor.fileno())
 
 
 class SkipsAreFailures:
