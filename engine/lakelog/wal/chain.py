@@ -14,6 +14,7 @@ Both are pure: they see offsets, not files. What a record looks like is the call
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
@@ -29,14 +30,16 @@ Step = Callable[[Offsets], Offsets]
 StepOne = Callable[[int], int]
 """`Step` for one offset."""
 
-WALK_BY_ONE_BYTES = 1 << 14
-"""A chain in fewer bytes than these is walked plainly."""
-
-_WALKERS = 1 << 10
-_BLOCK_BYTES = 1 << 12  # of a short chain, what one walker is there for
+_WALK_BY_ONE_BYTES = 1 << 14  # in fewer bytes a plain walk is over before a guess is made
+_WALK_BY_ONE_RECORD_BYTES = 384  # so it is where records are longer: few of them take long to find
+_SAMPLE_RECORDS = 64
+_MOST_WALKERS = 1 << 12
 _LOOKAHEAD_RECORDS = 4  # a guess must begin so many records in a row
-_FIRST_LOOK_BYTES = 64
-_WIDEST_LOOK_BYTES = 1 << 12
+_LEAST_LOOK_BYTES = 64
+_LOOKS = 2
+# How many offsets can be looked at in the time that one step of all walkers takes beside what it
+# takes for each of them; so more walkers save steps and cost guesses.
+_STEP_OFFSETS = 380
 
 
 class Walk(NamedTuple):
@@ -132,15 +135,21 @@ def walk(step: Step, step_one: StepOne, start: int, stop: int) -> Walk:
         >>> walk(np.vectorize(step_one), step_one, 0, 7)
         Walk(positions=array([0, 2, 5]), end=6)
     """
-    if stop - start < WALK_BY_ONE_BYTES:
+    if stop - start < _WALK_BY_ONE_BYTES:
         return _plain(step_one, start, stop)
-    return _join(step_one, start, stop, _Lanes(step, start, stop))
+    sample = _plain(step_one, start, stop, _SAMPLE_RECORDS)
+    record_bytes = (sample.end - start) // _SAMPLE_RECORDS + 1
+    if len(sample.positions) < _SAMPLE_RECORDS:
+        return sample
+    if record_bytes > _WALK_BY_ONE_RECORD_BYTES:
+        return _plain(step_one, start, stop)
+    return _join(step_one, start, stop, _Lanes(step, start, stop, record_bytes))
 
 
-def _plain(step_one: StepOne, start: int, stop: int) -> Walk:
-    found = []
+def _plain(step_one: StepOne, start: int, stop: int, most: int | None = None) -> Walk:
+    found: list[int] = []
     at = start
-    while at < stop:
+    while at < stop and len(found) != most:
         end = step_one(at)
         if end < 0:
             break
@@ -161,8 +170,8 @@ class _Lanes:
             the next begins.
     """
 
-    def __init__(self, step: Step, start: int, stop: int) -> None:
-        guesses = _guess(step, start, stop)
+    def __init__(self, step: Step, start: int, stop: int, record_bytes: int) -> None:
+        guesses = _guess(step, start, stop, record_bytes)
         self.starts = guesses.tolist()
         self._walk(step, guesses, np.append(guesses[1:], stop))
 
@@ -211,15 +220,22 @@ class _Lanes:
         return None
 
 
-def _guess(step: Step, start: int, stop: int) -> Offsets:
+def _guess(step: Step, start: int, stop: int, record_bytes: int) -> Offsets:
     """The chain's start, and in each of many blocks the first offset at which it looks as if
     records began.
+
+    Args:
+        step: As in `walk`.
+        start: As in `walk`.
+        stop: As in `walk`.
+        record_bytes: What a record takes, about.
     """
-    blocks = min(_WALKERS, max(1, (stop - start) // _BLOCK_BYTES))
+    width = max(2 * record_bytes, _LEAST_LOOK_BYTES)
+    records = (stop - start) // record_bytes
+    blocks = min(math.isqrt(records * _STEP_OFFSETS // width) + 1, _MOST_WALKERS)
     low = start + (np.arange(1, blocks) * (stop - start)) // blocks
-    width = _FIRST_LOOK_BYTES
     found = [np.array([start])]
-    while len(low) and width <= _WIDEST_LOOK_BYTES:
+    for _ in range(_LOOKS):
         offsets = (low[:, None] + np.arange(width)).ravel()
         inside = np.flatnonzero(offsets < stop)
         at = offsets[inside]
