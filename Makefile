@@ -7,6 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
+# Tests and benchmarks start hundreds of processes: one that may not keep what it has compiled takes
+# twice as long to begin.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench fmt lint types layers unit clean
 
