@@ -169,13 +169,43 @@ def test_an_upgraded_log_is_checked_where_the_old_one_was_not(tmp_path: Path) ->
     report = upgrade(write(tmp_path, {"wal.log": file_003(PAIRS, is_checked=False)}))
     with WriteAheadLog(tmp_path) as log:
         log.append("PUT", b"new", b"v")
-    data = bytearray(Path(report.segment).read_bytes())
-    for at in (70, 80, 300):
-        damaged = bytearray(data)
-        damaged[at] ^= 1
-        Path(report.segment).write_bytes(damaged)
-        with pytest.raises(WalCorruptionError):
-            WriteAheadLog(tmp_path)
+    data = Path(report.segment).read_bytes()
+    # The header of the segment, that of the frame with length and sequence number, and records.
+    for at in (*range(96), 300):
+        for bit in (1, 0x80):
+            damaged = bytearray(data)
+            damaged[at] ^= bit
+            Path(report.segment).write_bytes(damaged)
+            with pytest.raises(WalCorruptionError):
+                WriteAheadLog(tmp_path)
+
+
+def test_a_torn_tail_of_an_upgraded_log_is_trimmed_and_swallows_nothing(tmp_path: Path) -> None:
+    report = upgrade(write(tmp_path, log_002()))
+    last = report.last_seq or 0
+    with WriteAheadLog(tmp_path) as log:
+        log.append("PUT", b"new", b"v")
+    path = Path(report.segment)
+    whole = path.read_bytes()
+    for cut in (1, 8, 30):
+        path.write_bytes(whole[:-cut])
+        with WriteAheadLog(tmp_path) as log:
+            assert log.recovery is not None
+            assert log.append("PUT", b"again", b"v") == last + 1
+        with WriteAheadLog(tmp_path) as log:
+            assert log.recovery is None
+            assert log.replay(last)["key"].to_pylist() == [b"again"]
+
+
+def test_a_torn_segment_of_an_upgraded_log_is_not_walked_over(tmp_path: Path) -> None:
+    report = upgrade(write(tmp_path, log_002()))
+    with WriteAheadLog(tmp_path, segment_bytes=1) as log:
+        for _ in range(3):
+            log.append("PUT", b"new", b"v")
+    path = Path(report.segment)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(WalCorruptionError):
+        WriteAheadLog(tmp_path)
 
 
 # --- damage ---------------------------------------------------------------------------------------
