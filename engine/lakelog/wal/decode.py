@@ -42,6 +42,7 @@ _SMALL_RECORDS = 128
 _SMALL_BYTES = 8192
 _FEW_FRAMES = 12
 _GATHER_BYTES = 1 << 30  # spanned at once, so that 32-bit offsets do
+_GATHER_FRAMES = 1 << 15  # what is made on the way then stays in the cache
 
 _Ops = npt.NDArray[np.uint8]
 _Seqs = npt.NDArray[np.int64]
@@ -231,7 +232,8 @@ def _gathered(data: pa.Buffer, frames: Frames, path: str) -> Iterator[Piece]:
     low = 0
     while low < len(frames):
         limit = int(frames.offsets[low]) + _GATHER_BYTES
-        high = max(low + 1, int(np.searchsorted(ends, limit, side="right")))
+        high = int(np.searchsorted(ends, limit, side="right"))
+        high = min(max(low + 1, high), low + _GATHER_FRAMES)
         yield _gather(data, frames[low:high], path)
         low = high
 

@@ -12,6 +12,7 @@ from lakelog.wal.encode import (
     FEW_RECORDS,
     RECORD_BYTES,
     Columns,
+    check_columns,
     columns_of,
     pack_columns,
     pack_records,
@@ -80,11 +81,19 @@ class Entry(Turn):
         self.error: BaseException | None = None
 
     @classmethod
-    def batch(cls, ops: bytes, keys: list[bytes], values: list[bytes | None]) -> Entry:
-        """A batch, to which its COMMIT is added."""
+    def batch(
+        cls, ops: bytes, keys: list[bytes], values: list[bytes | None], frame_bytes: int
+    ) -> Entry:
+        """A batch, to which its COMMIT is added.
+
+        Raises:
+            InvalidInputError: A record is too large.
+        """
         size = len(ops) * RECORD_BYTES + sum(map(len, keys)) + sum(map(len, filter(None, values)))
-        if len(ops) > FEW_RECORDS:
-            return cls(columns=[columns_of(ops, keys, values)], size_bytes=size, is_batch=True)
+        if len(ops) > FEW_RECORDS or size > frame_bytes:
+            columns = columns_of(ops, keys, values)
+            check_columns(columns)
+            return cls(columns=[columns], size_bytes=size, is_batch=True)
         return cls(ops + _COMMIT, [*keys, b""], [*values, None], size, is_batch=True)
 
 
@@ -211,9 +220,9 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
             packer.add(entry)
             packer.flush(is_batch=True)
         else:
-            packer.add(entry)
-            if packer.held_bytes >= framing.frame_bytes:
+            if packer.held_bytes + entry.size_bytes > framing.frame_bytes:
                 packer.flush()
+            packer.add(entry)
         seqs.append(packer.next_seq - 1)
     packer.flush()
     return packer.pieces, seqs

@@ -67,6 +67,7 @@ class Verdict:
         void: Segments of which truncation left nothing.
         truncated_to: Records up to this sequence number are void.
         next_seq: Sequence number of the record to come.
+        unborn: A last segment that was never begun, for the next writer to remove.
         tail: What a crash left; None if nothing.
         damage: What is wrong with what was durable; None if nothing. All else here is then what
             is safe, and `next_seq` follows every sequence number that was seen, damaged or not.
@@ -78,6 +79,7 @@ class Verdict:
     void: tuple[Segment, ...]
     truncated_to: int
     next_seq: int
+    unborn: Segment | None = None
     tail: Tail | None = None
     damage: WalCorruptionError | None = None
     lost: tuple[Segment, ...] = ()
@@ -108,12 +110,12 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
     """
     segments = list(segments)
     log_id = id_of(segments)
-    tail = None
+    unborn, tail = None, None
     if segments and segments[-1].header is None and _is_unborn(segments):
-        last = segments.pop()
-        tail = Tail(last.path, 0, last.data.size, 0, 0, "the segment was never begun")
+        unborn = segments.pop()
+        tail = Tail(unborn.path, 0, unborn.data.size, 0, 0, "the segment was never begun")
     if not segments:
-        return Verdict(None, (), (), 0, 1, tail)
+        return Verdict(None, (), (), 0, 1, unborn, tail)
     truncated_to = max(_truncated_to(each, log_id) for each in segments)
     void = 0
     while void + 1 < len(segments) and _begins_at(segments[void + 1]) - 1 <= truncated_to:
@@ -139,6 +141,7 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
         tuple(segments[:void]),
         truncated_to,
         _next_seq(live[-1]) if live else truncated_to + 1,
+        unborn,
         tail,
         damage,
         tuple(lost),
@@ -150,8 +153,10 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
         "restore the file from a copy; or open the log with strict=False, which goes on from what "
         "is safe and sets the rest aside"
     )
+    if unborn is not None:
+        lost.append(unborn)
     seen = [verdict.next_seq, *(_seen(each, log_id) for each in lost)]
-    return replace(verdict, next_seq=max(seen), tail=None)
+    return replace(verdict, next_seq=max(seen), unborn=None, tail=None, lost=tuple(lost))
 
 
 def id_of(segments: Sequence[Segment]) -> bytes | None:

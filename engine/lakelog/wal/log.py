@@ -42,6 +42,9 @@ SEGMENT_BYTES = 64 << 20
 FRAME_BYTES = 16 << 20
 """How much of a batch goes into one frame, if not said otherwise."""
 
+MOST_FRAME_BYTES = 1 << 29
+"""How much may go into one."""
+
 BATCH_APPENDS = 100
 """With ``sync="batch"``, how many appends share an fsync, if not said otherwise."""
 
@@ -127,9 +130,10 @@ class WriteAheadLog:
             raise InvalidInputError(
                 "no such compression", expected="none, zstd", found=repr(compression)
             )
-        if min(segment_bytes, batch_appends, frame_bytes) < 1:
+        if min(segment_bytes, batch_appends, frame_bytes) < 1 or frame_bytes > MOST_FRAME_BYTES:
             raise InvalidInputError(
-                "segment_bytes, batch_appends and frame_bytes are at least 1",
+                "segment_bytes, batch_appends or frame_bytes is out of bounds",
+                expected=f"1 or more, and frame_bytes up to {MOST_FRAME_BYTES}",
                 found=f"{segment_bytes}, {batch_appends}, {frame_bytes}",
             )
         self._directory = os.fspath(directory)
@@ -219,7 +223,8 @@ class WriteAheadLog:
         Raises:
             InvalidInputError, UnavailableError, OutcomeUnknownError, LogPoisonedError: As `append`.
         """
-        return self._write(Entry.batch(*batch_of(records)))
+        frame_bytes = self._writer().framing.frame_bytes
+        return self._write(Entry.batch(*batch_of(records), frame_bytes))
 
     def append_table(self, table: Any) -> int:
         """Append the rows of a table as one batch.
@@ -432,12 +437,16 @@ class WriteAheadLog:
                 return known
             segments = self._do(lambda: writer.read(after_seq))
             verdict = judge([with_frames(each, writer.log_id) for each in segments], after_seq)
-        if verdict.damage is not None:
-            raise verdict.damage
+            if verdict.damage is not None:
+                if after_seq:
+                    self._verdict(0)  # which tells of all that is safe
+                raise verdict.damage
         return verdict
 
     def _survey(self, after_seq: int) -> Verdict:
         verdict = survey(self._disk, self._directory, after_seq)
+        if verdict.damage is not None and after_seq:
+            verdict = survey(self._disk, self._directory)  # which tells of all that is safe
         if verdict.damage is not None and self._strict:
             raise verdict.damage
         self._report = None if verdict.damage is None else report_of(verdict)

@@ -137,8 +137,8 @@ def open_for_writing(
         places = [*(each for each in places if each.path not in gone), place]
         end, next_seq = SEGMENT_HEADER_BYTES, place.first_seq
     else:
-        if verdict.tail is not None and verdict.tail.offset == 0:
-            disk.remove(verdict.tail.path)
+        if verdict.unborn is not None:
+            disk.remove(verdict.unborn.path)
             disk.sync_directory(directory)
         if verdict.live:
             file, end = _trimmed(disk, verdict.live[-1])

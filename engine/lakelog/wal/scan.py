@@ -32,7 +32,7 @@ Numbers = npt.NDArray[np.int64]
 
 _HOPS = 64
 _SMALL_FRAME_BYTES = 2048  # frames smaller than this are searched for, larger ones hopped over
-_WINDOW_BYTES = 1 << 23  # searched at once: what is made beside it stays small
+_WINDOW_BYTES = 1 << 21  # searched at once: what is made beside it stays small
 _PROVED_FRAMES = 256  # among so many the first bad one is found by the checksum of each
 
 
@@ -156,12 +156,11 @@ def scan(data: pa.Buffer, seal: Seal, start: int = SEGMENT_HEADER_BYTES) -> Scan
         start: Where a frame begins.
     """
     size = data.size
-    offsets = _chain(data, start)
-    frames = headers(data, offsets)
+    frames = Frames.concat([headers(data, part) for part in _chain(data, start)])
     end = int(frames.ends[-1]) if len(frames) else start
     whole = _proved(data, frames, start, end, seal)
     if whole < len(frames):
-        at = int(offsets[whole])
+        at = int(frames.offsets[whole])
         frames = frames[:whole]
         bad = Break("checksum", at, "a frame with its checksum", "other bytes than were written")
         return Scan(frames, at, bad)
@@ -222,8 +221,10 @@ def _aligned(sizes: Numbers) -> Numbers:
     return (sizes + (ALIGNMENT_BYTES - 1)) & -ALIGNMENT_BYTES
 
 
-def _chain(data: pa.Buffer, start: int) -> Numbers:
-    """Where frames begin, each where the one before it ends, by their headers alone."""
+def _chain(data: pa.Buffer, start: int) -> list[Numbers]:
+    """Where frames begin, each where the one before it ends, by their headers alone; in parts
+    small enough for the cache.
+    """
     parts: list[Numbers] = []
     at = start
     while True:
@@ -240,7 +241,7 @@ def _chain(data: pa.Buffer, start: int) -> Numbers:
             if len(chosen):
                 reached = int(ends[chosen[-1]])
         at = reached
-    return np.concatenate(parts)
+    return parts
 
 
 def _hop(data: pa.Buffer, at: int) -> tuple[list[int], int]:

@@ -64,14 +64,19 @@ def read_segments(
             hint="lakelog wal upgrade",
         )
     found = sorted((seq, name) for name in names if (seq := named_seq(name)) is not None)
-    begun = [n for n, (seq, _) in enumerate(found) if seq <= after_seq + 1]
-    found = found[begun[-1] if begun else 0 :]
-    segments = []
-    for seq, name in found:
+
+    def read(seq: int, name: str) -> Segment:
         path = f"{directory}/{name}"
         # Only the last segment is ever cut; the others' pages can be used where they are.
         data = disk.read(path, mapped=alone or seq != found[-1][0])
-        segments.append(with_header(Segment(path, seq, data)))
+        return with_header(Segment(path, seq, data))
+
+    begun = [n for n, (seq, _) in enumerate(found) if seq <= after_seq + 1]
+    first = begun[-1] if begun else 0
+    segments = [read(*each) for each in found[first:]]
+    if first and all(each.header is None for each in segments):
+        # Whether the last segment was ever begun, the one before it says.
+        segments.insert(0, read(*found[first - 1]))
     log_id = id_of(segments) or _unproved_id(segments)
     return segments if log_id is None else [with_frames(each, log_id) for each in segments]
 

@@ -1,0 +1,264 @@
+"""The bytes of the log, and that the fast ways to make and read them are the plain ones."""
+
+from __future__ import annotations
+
+import struct
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from lakelog.errors import UnsupportedError, WalCorruptionError
+from lakelog.wal import decode, encode, frames, scan
+from lakelog.wal.encode import Framing, columns_of, pack_columns, pack_records
+from lakelog.wal.frames import FLAG_BATCH, FrameHeader, Seal, SegmentHeader, frame_pieces
+from lakelog.wal.log import WriteAheadLog
+from tests.wal import plain
+from tests.wal.failing import settings
+
+LOG_ID = bytes(range(16))
+SEAL = Seal.of(LOG_ID)
+HEADER = SegmentHeader(LOG_ID, 7, 5, 3, 1_700_000_000_000)
+FRAMING = Framing(SEAL, "none", 1 << 20)
+
+texts = st.binary(max_size=24) | st.just(frames.FRAME_MAGIC.to_bytes(4, "little") * 4)
+records = st.tuples(st.integers(1, 4), texts, st.none() | texts)
+batches = st.lists(records, min_size=1, max_size=70)
+
+
+def joined(pieces: list[Any]) -> bytes:
+    return b"".join(bytes(piece) for piece in pieces)
+
+
+def test_a_segments_header_is_what_it_was() -> None:
+    assert len(HEADER.pack()) == 64
+    assert SegmentHeader.parse(HEADER.pack() + b"more", "p") == HEADER
+    assert HEADER.pack().hex() == (
+        "894c4b5701000000000102030405060708090a0b0c0d0e0f0700000000000000"
+        "050000000000000003000000000000000068e5cf8b01000000000000c6e66525"
+    )
+
+
+@pytest.mark.parametrize("byte", range(64))
+def test_a_flipped_byte_of_a_segments_header_is_found(byte: int) -> None:
+    data = bytearray(HEADER.pack())
+    data[byte] ^= 0x10
+    with pytest.raises(WalCorruptionError) as caught:
+        SegmentHeader.parse(bytes(data), "the file")
+    assert caught.value.path == "the file"
+    assert caught.value.byte_offset == (0 if byte < 4 else 60)
+
+
+def test_a_short_header_is_no_header() -> None:
+    with pytest.raises(WalCorruptionError, match="too short"):
+        SegmentHeader.parse(HEADER.pack()[:63], "p")
+
+
+def test_a_later_version_is_refused_as_such() -> None:
+    head = bytearray(HEADER.pack()[:60])
+    head[4] = 2
+    data = bytes(head) + google_crc32c.value(bytes(head)).to_bytes(4, "little")
+    with pytest.raises(UnsupportedError, match="later version"):
+        SegmentHeader.parse(data, "p")
+
+
+def test_a_record_of_forty_bytes_costs_little_more() -> None:
+    frame = pack_records(b"\1", [b"k" * 16], [b"v" * 24], 1, 0, FRAMING)
+    assert len(frame) == 104
+
+
+def test_a_frame_of_one_record_is_what_it_was() -> None:
+    frame = pack_records(b"\1", [b"key"], [b"value"], 7, 16, FRAMING, is_batch=True)
+    assert frame.hex() == (
+        "4b51a3f728000000070000000000000001000000010002002800000003000000"
+        "010000000000000000000000030000000000000005000000"
+        "6b6579000000000076616c7565000000"
+        "02000000" + frame[-4:].hex()
+    )
+    crc = google_crc32c.extend(SEAL.start, frame[:-4]) ^ SEAL.mark
+    assert frame[-4:] == crc.to_bytes(4, "little")
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20), st.binary(min_size=16, max_size=16))
+def test_any_run_of_whole_frames_leaves_the_checksum_where_it_began(
+    payloads: list[bytes], log_id: bytes
+) -> None:
+    seal = Seal.of(log_id)
+    run = b"".join(joined(frame_pieces(FrameHeader(len(p), 1, 0), [p], 0, seal)) for p in payloads)
+    assert google_crc32c.extend(seal.start, run) == seal.start
+
+
+def test_a_frame_of_another_log_does_not_pass() -> None:
+    frame = pack_records(b"\1", [b"key"], [b"value"], 1, 0, FRAMING)
+    data = pa.py_buffer(HEADER.pack() + frame)
+    assert len(scan.scan(data, SEAL).frames) == 1
+    found = scan.scan(data, Seal.of(b"another log's id"))
+    assert len(found.frames) == 0
+    assert found.gap is not None
+    assert found.gap.reason == "checksum"
+
+
+@given(batches, st.booleans())
+def test_records_packed_one_by_one_or_by_column_are_the_same_bytes(
+    batch: list[tuple[int, bytes, bytes | None]], compressed: bool
+) -> None:
+    framing = Framing(SEAL, "zstd" if compressed else "none", 1 << 20)
+    ops = bytes(op for op, _, _ in batch)
+    keys, values = [key for _, key, _ in batch], [value for _, _, value in batch]
+    one = pack_records(ops, keys, values, 9, 24, framing, is_batch=True)
+    ((pieces, count),) = pack_columns(columns_of(ops, keys, values), 9, 24, framing)
+    assert count == len(batch)
+    assert joined(pieces) == one
+
+
+@given(batches, st.integers(10, 200), st.integers(0, 3))
+def test_a_batch_in_several_frames_is_the_batch(
+    batch: list[tuple[int, bytes, bytes | None]], frame_bytes: int, skipped: int
+) -> None:
+    framing = Framing(SEAL, "none", frame_bytes)
+    ops, keys, values = zip(*batch, strict=True)
+    columns = columns_of(bytes(ops), keys, values)
+    # A column that is part of a larger one.
+    sliced = encode.Columns(
+        columns.ops[skipped:], columns.keys.slice(skipped), columns.values.slice(skipped)
+    )
+    found = list(pack_columns(sliced, 1, 0, framing, commit=3))
+    data = HEADER.pack() + b"".join(joined(pieces) for pieces, _ in found)
+    read = plain.read_frames(data, LOG_ID)
+    assert [frame.records for frame in read] == [count for _, count in found]
+    assert [bool(frame.flags & 1) for frame in read] == [True] * (len(read) - 1) + [False]
+    assert all(frame.flags & FLAG_BATCH for frame in read)
+    assert [frame.unsynced_bytes for frame in read] == list(
+        accumulate((frame.end - frame.offset for frame in read[:-1]), initial=0)
+    )
+    got = [record[1:] for frame in read for record in plain.frame_records(frame)]
+    names = [(plain.OPS[op], key, value) for op, key, value in batch[skipped:]]
+    assert got == [*names, ("COMMIT", b"", None)]
+
+
+def build(
+    groups: list[tuple[list[tuple[int, bytes, bytes | None]], int, bool]],
+) -> tuple[bytes, list[plain.Record]]:
+    """A segment of frames: each a list of records, repeated, perhaps compressed."""
+    data = SegmentHeader(LOG_ID, 1, 1, 0, 0).pack()
+    model = []
+    seq = 1
+    for batch, times, compressed in groups:
+        framing = Framing(SEAL, "zstd" if compressed else "none", 1 << 20)
+        ops, keys, values = zip(*batch, strict=True)
+        for _ in range(times):
+            data += pack_records(bytes(ops), keys, values, seq, 0, framing)
+            for op, key, value in batch:
+                model.append(plain.Record(seq, plain.OPS[op], key, value))
+                seq += 1
+    return data, model
+
+
+groups_of_frames = st.lists(
+    st.tuples(
+        st.lists(records, min_size=1, max_size=8), st.sampled_from([1, 3, 20, 90]), st.booleans()
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def fast(data: bytes, after_seq: int = 0, *, controls: bool = True) -> list[tuple[Any, ...]]:
+    buffer = pa.py_buffer(data)
+    found = scan.scan(buffer, SEAL)
+    assert found.gap is None
+    parts = decode.pieces(buffer, found.frames, "p", after_seq, controls=controls)
+    table = decode.table(list(parts))
+    table.validate(full=True)
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+@given(groups_of_frames, st.integers(0, 300))
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_the_fast_decode_is_the_plain_one(
+    groups: list[tuple[list[tuple[int, bytes, bytes | None]], int, bool]], after_seq: int
+) -> None:
+    data, model = build(groups)
+    read = [r for f in plain.read_frames(data, LOG_ID) for r in plain.frame_records(f)]
+    assert read == model
+    assert fast(data) == read
+    later = [record for record in read if record.seq > after_seq]
+    assert fast(data, after_seq) == later
+    assert fast(data, after_seq, controls=False) == [
+        record for record in later if record.op in {"PUT", "DELETE"}
+    ]
+
+
+@given(groups_of_frames, st.data())
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_a_flipped_bit_ends_the_frames_at_its_own(
+    groups: list[tuple[list[tuple[int, bytes, bytes | None]], int, bool]], choose: st.DataObject
+) -> None:
+    whole, _ = build(groups)
+    data = bytearray(whole)
+    at = choose.draw(st.integers(64, len(data) - 1))
+    data[at] ^= 1 << choose.draw(st.integers(0, 7))
+    before = [f.end for f in plain.read_frames(whole, LOG_ID) if f.end <= at]
+    found = scan.scan(pa.py_buffer(bytes(data)), SEAL)
+    assert found.frames.ends.tolist() == before
+    assert found.gap is not None
+    assert found.gap.offset == found.end == [64, *before][-1]
+    # Behind the break the frames are found again.
+    rest = scan.whole_frames(pa.py_buffer(bytes(data)), SEAL, found.end + 8)
+    after = [f for f in plain.read_frames(whole, LOG_ID) if f.offset > at]
+    assert [n for n in rest.offsets.tolist() if n > at] == [f.offset for f in after]
+
+
+def test_many_small_frames_are_found_whatever_their_values_hold() -> None:
+    decoy = FrameHeader(16, 1, 1).pack() + bytes(24)
+    groups: list[Any] = [([(1, b"k", decoy)], 300, False), ([(1, b"k", b"v")], 300, False)]
+    data, model = build([*groups, ([(1, b"k", b"v" * 5000)], 70, False), *groups])
+    assert fast(data) == model
+
+
+def test_a_frame_that_contradicts_itself_is_refused_whatever_its_checksum() -> None:
+    def segment(ends: tuple[int, int], op: int, times: int) -> pa.Buffer:
+        payload = struct.pack("<B7x4i", op, 0, ends[0], 0, ends[1]) + bytes(16)
+        header = FrameHeader(len(payload), 1, 1, raw_bytes=len(payload), key_bytes=8)
+        frame = joined(frame_pieces(header, [payload], 0, SEAL))
+        return pa.py_buffer(HEADER.pack() + frame * times)
+
+    for times in (1, 40):
+        for ends, op in (((8, 8), 1), ((9, 8), 1), ((8, 9), 1), ((8, -1), 1), ((8, 8), 5)):
+            buffer = segment(ends, op, times)
+            found = scan.scan(buffer, SEAL)
+            assert len(found.frames) == times
+            if (ends, op) == ((8, 8), 1):
+                assert sum(map(len, decode.pieces(buffer, found.frames, "p"))) == times
+                continue
+            with pytest.raises(WalCorruptionError, match="contradicts"):
+                list(decode.pieces(buffer, found.frames, "p"))
+
+
+def test_a_large_frames_columns_are_used_where_they_lie(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path, **settings()) as log:
+        log.append_table(pa.table({"op": ["PUT"] * 500, "key": ["k"] * 500, "value": ["v"] * 500}))
+        before = pa.total_allocated_bytes()
+        table = log.replay()
+        assert table["value"].nbytes > 2000
+        assert pa.total_allocated_bytes() - before < 2000
+        np.testing.assert_array_equal(table["seqNum"], np.arange(1, 501))
+
+
+def test_a_log_on_disk_is_what_the_format_says(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path, compression="zstd", segment_bytes=2000, **settings()) as log:
+        for n in range(40):
+            log.append("PUT", f"key {n}", "value " * n)
+            log.append("DELETE", f"key {n // 2}")
+            log.append_batch([("PUT", "batch", str(n)), ("DELETE", "batch", None)] * n)
+        log.truncate(50)
+        log.checkpoint()
+        assert plain.read_log(tmp_path) == [tuple(record) for record in log.records()]
+        assert len(list(tmp_path.glob("*.wal"))) > 2

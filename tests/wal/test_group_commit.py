@@ -1,0 +1,212 @@
+"""Concurrent appends share a write and an fsync, and each learns what came of its own."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelog.errors import (
+    InvalidInputError,
+    LogPoisonedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from lakelog.wal.disk import Bytes
+from lakelog.wal.log import WriteAheadLog
+from tests.wal import plain
+from tests.wal.failing import FailingDisk, FailingFile, settings
+
+THREADS = 8
+FIRST = "00000000000000000001.wal"
+
+
+class SlowDisk(FailingDisk):
+    """An fsync takes a while, as it does; so the others queue."""
+
+    def step(self, what: str) -> None:
+        if what == "sync":
+            time.sleep(0.003)
+        super().step(what)
+
+
+def together(count: int, work: Callable[[int], Any]) -> list[Any]:
+    """What each thread's work gives, or raises."""
+    outcomes: list[Any] = [None] * count
+    barrier = threading.Barrier(count)
+
+    def run(thread: int) -> None:
+        barrier.wait()
+        try:
+            outcomes[thread] = work(thread)
+        except Exception as error:  # noqa: BLE001 - it is looked at
+            outcomes[thread] = error
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def test_concurrent_appends_share_fsyncs_and_keep_their_order(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    with WriteAheadLog(tmp_path, **settings(disk=disk)) as log:
+        disk.arm(0)
+
+        def work(thread: int) -> list[int]:
+            return [log.append("PUT", f"{thread} {n}") for n in range(12)]
+
+        numbers = together(THREADS, work)
+        assert disk.done.count("sync") < THREADS * 12 * 0.7
+        assert sorted(chain(*numbers)) == list(range(1, THREADS * 12 + 1))
+        by_number = {record.seq_num: record.key.decode() for record in log.records()}
+    for thread, mine in enumerate(numbers):
+        assert mine == sorted(mine)
+        assert [by_number[seq] for seq in mine] == [f"{thread} {n}" for n in range(12)]
+
+
+def test_batches_and_single_records_of_one_group_have_frames_of_their_own(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path, **settings(disk=SlowDisk(), frame_bytes=500)) as log:
+
+        def work(thread: int) -> None:
+            for n in range(6):
+                match (thread + n) % 4:
+                    case 0:
+                        log.append_batch([("PUT", f"{thread} {n} {m}", None) for m in range(5)])
+                    case 1:
+                        log.append_batch([("PUT", f"{thread} {n} {m}", "v") for m in range(60)])
+                    case _:
+                        log.append("PUT", f"{thread} {n}")
+
+        assert together(THREADS, work) == [None] * THREADS
+        seen = [tuple(record) for record in log.records()]
+    frames = plain.read_frames((tmp_path / FIRST).read_bytes(), bytes(range(16)))
+    assert [tuple(r) for frame in frames for r in plain.frame_records(frame)] == seen
+    batch: list[plain.Record] = []
+    for frame in frames:
+        records = plain.frame_records(frame)
+        if not frame.flags & 2:
+            assert all(record.op == "PUT" for record in records)
+            continue
+        batch += records
+        if not frame.flags & 1:
+            assert [r.op for r in batch] == ["PUT"] * (len(batch) - 1) + ["COMMIT"]
+            assert len({r.key.rsplit(b" ", 1)[0] for r in batch[:-1]}) == 1
+            batch = []
+    assert len(frames) < len(seen) / 4
+
+
+def test_a_group_that_does_not_fit_is_tried_one_by_one(tmp_path: Path) -> None:
+    class SmallDisk(SlowDisk):
+        """Takes writes of 2,000 bytes."""
+
+        def open_append(self, path: str, *, create: bool = False) -> FailingFile:
+            file = super().open_append(path, create=create)
+            assert isinstance(file, FailingFile)
+            write = file.write
+
+            def small(data: Bytes) -> int:
+                if len(data) > 2000:
+                    write(data[:1999])
+                    raise OSError(errno.ENOSPC, "full")
+                return write(data)
+
+            file.write = small  # type: ignore[method-assign]
+            return file
+
+    with WriteAheadLog(tmp_path, **settings(disk=SmallDisk())) as log:
+
+        def work(thread: int) -> list[int]:
+            done = []
+            for n in range(5):
+                try:
+                    size = 3000 if thread == 0 else 300
+                    done.append(log.append("PUT", f"{thread} {n}", "v" * size))
+                except UnavailableError:
+                    assert thread == 0
+            return done
+
+        numbers = together(THREADS, work)
+        assert numbers[0] == []
+        assert sorted(chain(*numbers)) == list(range(1, (THREADS - 1) * 5 + 1))
+        assert len(list(log.records())) == (THREADS - 1) * 5
+
+
+@pytest.mark.parametrize("fail_at", [1, 2, 3, 6, 9])
+def test_a_failed_fsync_fails_all_who_share_it_and_all_later_ones(
+    tmp_path: Path, fail_at: int
+) -> None:
+    disk = SlowDisk()
+    log = WriteAheadLog(tmp_path, **settings(disk=disk))
+    log.append("PUT", "before")
+    disk.arm(2 * fail_at, error=errno.EIO)  # the sync of that many writes
+
+    def work(thread: int) -> tuple[list[bytes], list[bytes], bool]:
+        done: list[bytes] = []
+        for n in range(10):
+            key = f"{thread} {n}".encode()
+            try:
+                log.append("PUT", key)
+                done.append(key)
+            except OutcomeUnknownError:
+                return done, [key], True
+            except LogPoisonedError:
+                return done, [], True
+        return done, [], False
+
+    outcomes = together(THREADS, work)
+    log.close()
+    acknowledged = {key for done, _, _ in outcomes for key in done}
+    unknown = {key for _, maybe, _ in outcomes for key in maybe}
+    assert all(stopped for _, _, stopped in outcomes)
+    assert unknown
+    with WriteAheadLog(tmp_path) as again:
+        found = set(again.replay()["key"].to_pylist())
+    assert acknowledged | {b"before"} <= found <= acknowledged | unknown | {b"before"}
+
+
+def test_truncation_and_reading_take_their_turn(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path, **settings(disk=SlowDisk(), segment_bytes=2000)) as log:
+
+        def work(thread: int) -> None:
+            for n in range(12):
+                if thread == 0:
+                    log.truncate(log.current_seq_num() // 2)
+                elif thread == 1:
+                    numbers = log.replay()["seqNum"].to_pylist()
+                    assert numbers == list(range(numbers[0], numbers[-1] + 1)) if numbers else True
+                else:
+                    log.append("PUT", f"{thread} {n}", "v" * 100)
+
+        assert together(THREADS, work) == [None] * THREADS
+        assert log.current_seq_num() == (THREADS - 2) * 12
+
+
+def test_closing_lets_those_finish_who_wait(tmp_path: Path) -> None:
+    log = WriteAheadLog(tmp_path, **settings(disk=SlowDisk()))
+
+    def work(thread: int) -> list[bytes]:
+        done: list[bytes] = []
+        for n in range(20):
+            if thread == 0 and n == 5:
+                log.close()
+                return done
+            try:
+                log.append("PUT", f"{thread} {n}")
+                done.append(f"{thread} {n}".encode())
+            except (InvalidInputError, LogPoisonedError):
+                return done
+        return done
+
+    outcomes = together(THREADS, work)
+    acknowledged = [key for done in outcomes for key in done]
+    with WriteAheadLog(tmp_path) as again:
+        assert sorted(again.replay()["key"].to_pylist()) == sorted(acknowledged)

@@ -1,0 +1,105 @@
+"""One process writes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakelog.errors import InvalidInputError, LogLockedError, WalCorruptionError
+from lakelog.wal.log import WriteAheadLog
+
+CHILD = """
+import sys, time
+from lakelog.wal.log import WriteAheadLog
+log = WriteAheadLog(sys.argv[1])
+log.append("PUT", "from the child", "value")
+print("ready", flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_second_writer_is_told_who_has_the_log(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        with pytest.raises(LogLockedError) as caught:
+            WriteAheadLog(tmp_path)
+        assert f"process {os.getpid()} on " in str(caught.value.found)
+        assert caught.value.path == str(tmp_path / "wal.lock")
+        assert "read_only" in (caught.value.hint or "")
+        assert log.append("PUT", "k") == 1
+    with WriteAheadLog(tmp_path) as log:
+        assert log.append("PUT", "k") == 2
+
+
+def test_a_dead_owners_lock_is_taken_over(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        with pytest.raises(LogLockedError) as caught:
+            WriteAheadLog(tmp_path)
+        assert f"process {child.pid} on " in str(caught.value.found)
+        with WriteAheadLog(tmp_path, read_only=True) as reader:
+            assert reader.replay()["key"].to_pylist() == [b"from the child"]
+        child.send_signal(signal.SIGKILL)
+    finally:
+        child.kill()
+        child.communicate()
+    with WriteAheadLog(tmp_path) as log:
+        assert log.append("PUT", "k") == 2
+
+
+def test_a_log_that_cannot_be_opened_is_not_locked(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        log.append("PUT", "k")
+        log.append("PUT", "k")
+    path = tmp_path / "00000000000000000001.wal"
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(bytes(data))
+    for _ in range(2):
+        with pytest.raises(WalCorruptionError):
+            WriteAheadLog(tmp_path)
+
+
+def test_a_log_that_nobody_holds_any_more_is_not_locked(tmp_path: Path) -> None:
+    log = WriteAheadLog(tmp_path)
+    log.append("PUT", "k")
+    del log
+    with WriteAheadLog(tmp_path) as log:
+        assert log.current_seq_num() == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_fork_does_not_write(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        log.append("PUT", "k")
+        context = multiprocessing.get_context("fork")
+        here, there = context.Pipe()
+        child = context.Process(target=_append, args=(log, there))
+        child.start()
+        assert here.recv() == "the log belongs to another process"
+        child.join()
+        assert child.exitcode == 0
+        assert log.append("PUT", "k") == 2
+
+
+def _append(log: WriteAheadLog, tell: object) -> None:
+    try:
+        log.append("PUT", "from the fork")
+        message = "written"
+    except InvalidInputError as error:
+        message = error.message
+    log.close()
+    tell.send(message)  # type: ignore[attr-defined]

@@ -1,0 +1,454 @@
+"""What a caller sees of the log."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+import lakelog
+from lakelog.errors import InvalidInputError, NotFoundError, UnsupportedError
+from lakelog.wal.log import WriteAheadLog
+from tests.wal.failing import settings
+
+
+def rows(log: WriteAheadLog, after_seq: int = 0) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in log.replay(after_seq).to_pylist()]
+
+
+def segments(directory: Path) -> list[int]:
+    return sorted(int(path.stem) for path in directory.glob("*.wal"))
+
+
+def test_records_come_back_in_order_with_their_numbers(tmp_path: Path) -> None:
+    with lakelog.WriteAheadLog(tmp_path) as log:
+        assert log.current_seq_num() == 0
+        assert log.append("PUT", "city", "Ghent") == 1
+        assert log.append("DELETE", b"city") == 2
+        assert log.append_batch([("PUT", "river", b"Leie"), ("PUT", "ä", "")]) == 5
+        assert log.checkpoint() == 6
+        assert log.current_seq_num() == 6
+        expected = [
+            (1, "PUT", b"city", b"Ghent"),
+            (2, "DELETE", b"city", None),
+            (3, "PUT", b"river", b"Leie"),
+            (4, "PUT", "ä".encode(), b""),
+        ]
+        assert rows(log) == expected
+        assert rows(log, 2) == expected[2:]
+        assert [record.op_type for record in log.records()] == [
+            *("PUT", "DELETE", "PUT", "PUT", "COMMIT", "CHECKPOINT")
+        ]
+        assert [record.seq_num for record in log.records(4)] == [5, 6]
+    with WriteAheadLog(tmp_path) as log:
+        assert rows(log) == expected
+        assert log.recovery is None
+        assert log.append("PUT", "x") == 7
+        assert rows(log, 6) == [(7, "PUT", b"x", None)]
+
+
+def test_a_records_checksum_is_that_of_the_specification(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        log.append("PUT", "k", "v")
+        (record,) = log.records()
+    # The record of the facts about specification 002: seq 1, k=v.
+    assert record.checksum.to_bytes(4, "little").hex() == "40d5ecc1"
+
+
+def test_replay_gives_the_documented_columns(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        empty = log.replay()
+        log.append("PUT", "k", "v")
+        full = log.replay()
+    assert empty.num_rows == 0
+    assert empty.schema == full.schema
+    assert full.schema.names == ["seqNum", "op", "key", "value"]
+    types = [pa.int64(), pa.dictionary(pa.int8(), pa.string()), pa.binary(), pa.binary()]
+    assert full.schema.types == types
+    frame = pl.from_arrow(full)
+    assert isinstance(frame, pl.DataFrame)
+    assert frame.filter(pl.col("op") == "PUT")["key"].to_list() == [b"k"]
+
+
+def test_state_is_the_last_value_of_each_key_that_is_there(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        assert log.state().num_rows == 0
+        steps: list[tuple[Any, ...]] = [
+            *(("PUT", "a", "1"), ("PUT", "b", "2"), ("PUT", "c", "3"), ("DELETE", "b", None)),
+            *(("PUT", "a", "4"), ("DELETE", "missing", None), ("PUT", "d", "")),
+        ]
+        for step in steps:
+            log.append(*step)
+        log.append_batch([("DELETE", "c", None), ("PUT", "c", "5")])
+        assert log.state().to_pydict() == {
+            "key": [b"a", b"d", b"c"],
+            "value": [b"4", b"", b"5"],
+            "seqNum": [5, 7, 9],
+        }
+
+
+TABLES = {
+    "arrow": pa.table({"op": ["PUT", "DELETE"], "key": ["a", "b"], "value": ["1", None]}),
+    "polars": pl.DataFrame({"op": ["PUT", "DELETE"], "key": ["a", "b"], "value": ["1", None]}),
+    "lazy": pl.LazyFrame({"key": [b"a", b"b"], "value": [b"1", None], "op": ["PUT", "DELETE"]}),
+    "batch": pa.record_batch({"op": ["PUT", "DELETE"], "key": [b"a", b"b"], "value": [b"1", None]}),
+    "dictionary": pa.table(
+        {
+            "op": pa.array(["PUT", "DELETE"]).dictionary_encode(),
+            "key": pa.array(["a", "b"], pa.large_string()).dictionary_encode(),
+            "value": pa.array([b"1", None], pa.binary_view()),
+        }
+    ),
+    "chunks": pa.concat_tables(
+        [
+            pa.table({"op": ["PUT"], "key": ["a"], "value": ["1"]}),
+            pa.table({"op": pa.array([], pa.string()), "key": [""][:0], "value": [""][:0]}),
+            pa.table(
+                {"op": ["no", "DELETE"], "key": ["", "b"], "value": pa.array([None, None], "str")}
+            ).slice(1),
+        ],
+        promote_options="permissive",
+    ),
+}
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=list(TABLES))
+def test_a_table_is_a_batch(tmp_path: Path, table: Any) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        assert log.append_table(table) == 3
+        assert rows(log) == [(1, "PUT", b"a", b"1"), (2, "DELETE", b"b", None)]
+        assert [record.op_type for record in log.records(2)] == ["COMMIT"]
+
+
+def test_an_empty_batch_is_its_commit(tmp_path: Path) -> None:
+    none = pa.table({"op": pa.array([], pa.string()), "key": [b""][:0], "value": [b""][:0]})
+    with WriteAheadLog(tmp_path) as log:
+        assert log.append_batch([]) == 1
+        assert log.append_table(none) == 2
+        assert rows(log) == []
+        assert [tuple(record) for record in log.records()] == [
+            (1, "COMMIT", b"", None),
+            (2, "COMMIT", b"", None),
+        ]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table({"op": ["PUT"], "key": ["a"]}),
+        pa.table({"op": ["PUT"], "key": ["a"], "value": ["1"], "more": [1]}),
+        pa.table({"op": ["COMMIT"], "key": ["a"], "value": ["1"]}),
+        pa.table({"op": [None], "key": ["a"], "value": ["1"]}),
+        pa.table({"op": pa.array([None], pa.string()), "key": ["a"], "value": ["1"]}),
+        pa.table({"op": ["PUT"], "key": pa.array([None], pa.string()), "value": ["1"]}),
+        pa.table({"op": ["PUT"], "key": ["a"], "value": [1]}),
+        {"op": ["PUT"], "key": ["a"], "value": ["1"]},
+    ],
+    ids=["too few", "too many", "COMMIT", "null type", "null op", "null key", "number", "no table"],
+)
+def test_a_table_of_something_else_is_refused(tmp_path: Path, table: Any) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        with pytest.raises(InvalidInputError):
+            log.append_table(table)
+        assert log.current_seq_num() == 0
+
+
+@pytest.mark.parametrize(
+    "record",
+    [("put", "k", "v"), ("PUT", 1, "v"), ("PUT", "k", 1.5), ("PUT", None, None), ("PUT", "\ud800")],
+    ids=["op", "key", "value", "no key", "surrogate"],
+)
+def test_a_record_of_something_else_is_refused(tmp_path: Path, record: tuple[Any, ...]) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        with pytest.raises(InvalidInputError):
+            log.append(*record)
+        with pytest.raises(InvalidInputError):
+            log.append_batch([("PUT", "fine", "fine"), record])
+        assert log.current_seq_num() == 0
+
+
+def test_a_batch_holds_no_marks(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path) as log, pytest.raises(InvalidInputError, match="batch"):
+        log.append_batch([("COMMIT", "", None)])
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"sync": "always"}, {"compression": "gzip"}, {"segment_bytes": 0}, {"batch_appends": 0}],
+    ids=str,
+)
+def test_a_setting_that_is_none_is_refused(tmp_path: Path, setting: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        WriteAheadLog(tmp_path, **setting)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_segment_is_followed_by_another_one_and_all_are_read(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path, segment_bytes=1000) as log:
+        for n in range(100):
+            log.append("PUT", f"key {n}", "v" * 40)
+        numbers = segments(tmp_path)
+        assert len(numbers) > 5
+        assert [row[0] for row in rows(log)] == list(range(1, 101))
+        assert [row[0] for row in rows(log, 50)] == list(range(51, 101))
+        assert [table["seqNum"][0].as_py() for table in log.iterate()] == numbers
+    with WriteAheadLog(tmp_path) as log:
+        assert [row[0] for row in rows(log)] == list(range(1, 101))
+
+
+def test_truncation_removes_whole_segments_and_hides_the_rest(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path, segment_bytes=1000) as log:
+        for n in range(100):
+            log.append("PUT", f"key {n}", "v" * 40)
+        before = segments(tmp_path)
+        report = log.truncate(50)
+        assert report.truncated_to == 50
+        assert [int(Path(path).stem) for path in report.removed] == [
+            seq for seq, following in pairwise(before) if following <= 51
+        ]
+        assert [row[0] for row in rows(log)] == list(range(51, 101))
+        assert log.truncate(30).removed == ()
+        assert [row[0] for row in rows(log)] == list(range(51, 101))
+    with WriteAheadLog(tmp_path) as log:
+        assert [row[0] for row in rows(log)] == list(range(51, 101))
+        assert log.state().num_rows == 50
+
+
+def test_the_last_number_survives_truncation_of_everything_and_opening(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        for n in range(5):
+            log.append("PUT", str(n))
+        assert log.truncate(5).truncated_to == 5
+        assert segments(tmp_path) == [6]
+        assert log.truncate(5).removed == ()
+    for _ in range(2):
+        with WriteAheadLog(tmp_path) as log:
+            assert log.current_seq_num() == 5
+            assert rows(log) == []
+    with WriteAheadLog(tmp_path) as log:
+        assert log.append("PUT", "next") == 6
+        assert rows(log, 5) == [(6, "PUT", b"next", None)]
+
+
+def test_a_truncation_within_a_batch_hides_its_first_part_only(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        assert log.append_batch([("PUT", str(n), None) for n in range(10)]) == 11
+        log.truncate(4)
+        assert [row[0] for row in rows(log)] == list(range(5, 11))
+        assert [row[0] for row in rows(log, 7)] == list(range(8, 11))
+
+
+@pytest.mark.parametrize("up_to_seq", [-1, 4])
+def test_truncation_beyond_the_log_is_refused(tmp_path: Path, up_to_seq: int) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        log.append_batch([("PUT", "a", None), ("PUT", "b", None)])
+        with pytest.raises(InvalidInputError, match="beyond"):
+            log.truncate(up_to_seq)
+        assert len(rows(log)) == 2
+
+
+def test_a_negative_number_to_replay_from_is_refused(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path) as log, pytest.raises(InvalidInputError, match="negative"):
+        log.replay(-1)
+
+
+def test_compressed_frames_are_smaller_and_the_same(tmp_path: Path) -> None:
+    batch = [("PUT", f"key {n}", f"value {n % 7} " * 5) for n in range(1000)]
+    sizes = {}
+    choices: list[Any] = ["none", "zstd"]
+    for compression in choices:
+        directory = tmp_path / compression
+        with WriteAheadLog(directory, compression=compression, frame_bytes=10_000) as log:
+            log.append_batch(batch)
+            log.append("PUT", "small", "value")
+            log.append("PUT", "random", os.urandom(400))
+            sizes[compression] = sum(path.stat().st_size for path in directory.glob("*.wal"))
+            assert [row[1:] for row in rows(log)][:-1] == [
+                *((op, key.encode(), value.encode()) for op, key, value in batch),
+                ("PUT", b"small", b"value"),
+            ]
+    assert sizes["zstd"] * 4 < sizes["none"]
+
+
+def test_a_closed_log_is_refused_and_closing_twice_is_not(tmp_path: Path) -> None:
+    log = WriteAheadLog(tmp_path)
+    log.append("PUT", "k")
+    log.close()
+    log.close()
+    for use in (
+        lambda: log.append("PUT", "k"),
+        lambda: log.append_batch([]),
+        log.replay,
+        log.state,
+        log.sync,
+        log.checkpoint,
+        log.current_seq_num,
+        lambda: log.truncate(0),
+        lambda: list(log.iterate()),
+    ):
+        with pytest.raises(InvalidInputError, match="closed"):
+            use()
+
+
+def test_a_log_of_an_earlier_program_is_not_written_to(tmp_path: Path) -> None:
+    for name in ("000001.wal", "wal.log"):
+        directory = tmp_path / name.replace(".", "-")
+        directory.mkdir()
+        (directory / name).write_bytes(b"\0" * 20)
+        for read_only in (False, True):
+            with pytest.raises(UnsupportedError, match="earlier program") as caught:
+                WriteAheadLog(directory, read_only=read_only)
+            assert caught.value.hint == "lakelog wal upgrade"
+        assert (directory / name).read_bytes() == b"\0" * 20
+
+
+def test_what_is_no_segment_is_left_alone(tmp_path: Path) -> None:
+    for name in ("notes.txt", "1.wal", "00000000000000000001.wal.damaged"):
+        (tmp_path / name).write_text("mine")
+    with WriteAheadLog(tmp_path) as log:
+        log.append("PUT", "k")
+        log.truncate(1)
+    with WriteAheadLog(tmp_path) as log:
+        assert log.current_seq_num() == 1
+    for name in ("notes.txt", "1.wal", "00000000000000000001.wal.damaged"):
+        assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_log_that_is_not_there_is_not_read(tmp_path: Path) -> None:
+    for directory in (tmp_path, tmp_path / "none"):
+        with pytest.raises(NotFoundError):
+            WriteAheadLog(directory, read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_is_made_with_those_above(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path / "a" / "b") as log:
+        assert log.append("PUT", "k") == 1
+        assert log.directory == str(tmp_path / "a" / "b")
+        assert repr(log) == f"WriteAheadLog({str(tmp_path / 'a' / 'b')!r})"
+
+
+def test_a_table_that_was_replayed_outlives_its_segment(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        log.append_table(pa.table({"op": ["PUT"] * 999, "key": ["k"] * 999, "value": ["v"] * 999}))
+        table = log.replay()
+        log.truncate(log.current_seq_num())
+    assert table["value"].to_pylist() == [b"v"] * 999
+
+
+def test_a_large_batch_is_larger_than_a_segment_and_stays_one(tmp_path: Path) -> None:
+    batch = [("PUT", str(n), "v" * 50) for n in range(500)]
+    with WriteAheadLog(tmp_path, segment_bytes=1000, frame_bytes=900) as log:
+        assert log.append_batch(batch) == 501
+        assert log.append("PUT", "next") == 502
+        assert segments(tmp_path) == [1, 502]
+        assert len(rows(log)) == 501
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.binary(max_size=3), st.none() | st.binary(max_size=9)),
+        st.tuples(st.just("delete"), st.binary(max_size=3)),
+        st.tuples(st.just("batch"), st.lists(st.binary(max_size=3), max_size=70)),
+        st.tuples(st.just("table"), st.lists(st.binary(max_size=3), max_size=70)),
+        st.tuples(st.just("truncate"), st.floats(0, 1)),
+        st.tuples(st.sampled_from(["checkpoint", "reopen", "sync", "replay"])),
+    ),
+    max_size=25,
+)
+
+
+@given(
+    operations,
+    st.sampled_from(["sync", "batch", "none"]),
+    st.sampled_from(["none", "zstd"]),
+    st.sampled_from([200, 1500, 1 << 20]),
+    st.sampled_from([60, 1 << 20]),
+)
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_any_interleaving_of_operations_is_a_list(  # noqa: PLR0915 - one case an operation
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple[Any, ...]],
+    sync: Any,
+    compression: Any,
+    segment_bytes: int,
+    frame_bytes: int,
+) -> None:
+    directory = tmp_path_factory.mktemp("log")
+    how = settings(
+        sync=sync,
+        compression=compression,
+        segment_bytes=segment_bytes,
+        frame_bytes=frame_bytes,
+        batch_appends=3,
+    )
+    log = WriteAheadLog(directory, **how)
+    model: list[tuple[Any, ...]] = []
+    last = truncated = 0
+    for step in steps:
+        match step:
+            case ("append", key, value):
+                last += 1
+                assert log.append("PUT", key, value) == last
+                model.append((last, "PUT", key, value))
+            case ("delete", key):
+                last += 1
+                assert log.append("DELETE", key) == last
+                model.append((last, "DELETE", key, None))
+            case ("batch" | "table" as how_given, keys):
+                batch = [("PUT", key, key * 2) for key in keys]
+                model += [(last + n, *record) for n, record in enumerate(batch, 1)]
+                last += len(batch) + 1
+                model.append((last, "COMMIT", b"", None))
+                if how_given == "batch":
+                    assert log.append_batch(batch) == last
+                else:
+                    table = pa.table(
+                        {
+                            "op": pa.array(["PUT"] * len(keys), pa.string()),
+                            "key": pa.array(keys, pa.binary()),
+                            "value": pa.array([key * 2 for key in keys], pa.binary()),
+                        }
+                    )
+                    assert log.append_table(table) == last
+            case ("truncate", share):
+                truncated = max(truncated, int(last * share))
+                log.truncate(int(last * share))
+            case ("checkpoint",):
+                last += 1
+                assert log.checkpoint() == last
+                model.append((last, "CHECKPOINT", b"", None))
+            case ("reopen",):
+                log.close()
+                log = WriteAheadLog(directory, **how)
+                assert log.recovery is None
+            case ("sync",):
+                log.sync()
+            case _:
+                assert [tuple(r) for r in log.records()] == [r for r in model if r[0] > truncated]
+    model = [record for record in model if record[0] > truncated]
+    assert log.current_seq_num() == last
+    assert [tuple(record) for record in log.records()] == model
+    data = [record for record in model if record[1] in {"PUT", "DELETE"}]
+    assert rows(log) == data
+    state: dict[bytes, Any] = {}
+    for _, op, key, value in data:
+        state.pop(key, None)
+        if op == "PUT":
+            state[key] = value
+    got = log.state()
+    assert list(zip(got["key"].to_pylist(), got["value"].to_pylist(), strict=True)) == list(
+        state.items()
+    )
+    with WriteAheadLog(directory, read_only=True) as reader:
+        assert [tuple(record) for record in reader.records()] == model
+        assert reader.current_seq_num() == last
+    log.close()
