@@ -432,7 +432,9 @@ _REASONS = {
 
 
 def _torn(each: Segment, safe: Segment) -> Tail:
-    dropped = Frames.concat([each.frames[len(safe.frames) :], each.followers])
+    # An older frame of the same log, which was a value in one that was torn, is none of these.
+    behind = each.followers[each.followers.first_seq >= _next_seq(each)]
+    dropped = Frames.concat([each.frames[len(safe.frames) :], behind])
     if each.gap is not None and each.gap.offset == safe.end:
         reason = _REASONS[each.gap.reason]
     else:

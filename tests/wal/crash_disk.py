@@ -1,0 +1,291 @@
+"""A disk in memory that knows what a crash leaves, and that fails where it is told to.
+
+What was synced is kept. Of the rest a crash keeps any part: of a file's bytes by sectors of 512, of
+its length any, of the names that were made, given or removed each one or not.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lakelog.errors import LogLockedError
+from lakelog.wal.disk import Bytes
+
+SECTOR_BYTES = 512
+
+CHANGES = frozenset(
+    ("open", "create", "write", "truncate", "sync", "rename", "remove", "sync_directory")
+)
+"""Operations that change something, or make it durable, or begin to."""
+
+
+class Crash(BaseException):
+    """The machine stops."""
+
+
+@dataclass
+class Operation:
+    """What is about to be done.
+
+    Attributes:
+        kind: What.
+        path: To which file.
+        size_bytes: Of a write, how much.
+        taken: Of a write, how much is taken, if not all; whoever watches may set it.
+    """
+
+    kind: str
+    path: str
+    size_bytes: int = 0
+    taken: int | None = None
+
+
+@dataclass(eq=False)
+class Node:
+    """A file without its name.
+
+    Attributes:
+        data: What its readers see.
+        durable: What was synced last.
+    """
+
+    data: bytearray = field(default_factory=bytearray)
+    durable: bytes = b""
+
+    def after_crash(self, rng: random.Random, stale: bytes) -> bytes:
+        """What a crash leaves of it.
+
+        Args:
+            rng: Chooses.
+            stale: What stood in the space before, when it was another file's; may show, but for a
+                file's beginning, by which it would be that other file.
+        """
+        if self.data == self.durable:
+            return self.durable
+        low, high = sorted((len(self.durable), len(self.data)))
+        size = rng.choice([low, high, rng.randint(low, high)])
+        keeps = rng.choice([0.0, 0.2, 0.5, 0.8, 1.0])
+        prefix = rng.randint(0, high) if rng.random() < 0.3 else high
+        left = bytearray()
+        for start in range(0, size, SECTOR_BYTES):
+            end = min(start + SECTOR_BYTES, size)
+            is_kept = rng.random() < keeps and start <= prefix
+            part = (self.data if is_kept else self.durable)[start:end]
+            if start and not part and stale and rng.random() < 0.3:
+                part = stale[start % len(stale) :][: end - start]
+            left += part.ljust(end - start, b"\0")
+        return bytes(left)
+
+
+class CrashDisk:
+    """A disk that can be copied as a crash would leave it.
+
+    Args:
+        files: Paths and contents of what is there, durably.
+        watch: Called before each operation; what it raises is what happens instead.
+    """
+
+    def __init__(
+        self,
+        files: dict[str, bytes] | None = None,
+        watch: Callable[[Operation], None] = lambda operation: None,
+    ) -> None:
+        self.names = {path: Node(bytearray(data), data) for path, data in (files or {}).items()}
+        self.watch = watch
+        self._durable_names = dict(self.names)
+        self._pending: list[tuple[str | None, str | None, Node]] = []
+        self._directories = {path.rpartition("/")[0] for path in self.names}
+        self._locks: dict[str, str] = {}
+        self._guard = threading.RLock()
+
+    def clone(self, rng: random.Random, stale: bytes = b"") -> CrashDisk:
+        """What a crash at this moment leaves, as a disk of its own that nobody has locked."""
+        with self._guard:
+            names = dict(self._durable_names)
+            keeps = rng.choice([0.0, 0.5, 0.9, 1.0])
+            for source, target, node in self._pending:
+                if rng.random() < keeps and (source is None or names.get(source) is node):
+                    _apply(names, source, target, node)
+            clone = CrashDisk({path: node.after_crash(rng, stale) for path, node in names.items()})
+            clone._directories |= self._directories
+            return clone
+
+    def contents(self) -> dict[str, bytes]:
+        """What readers see."""
+        return {path: bytes(node.data) for path, node in self.names.items()}
+
+    def list(self, directory: str) -> list[str]:
+        self.watch(Operation("list", directory))
+        with self._guard:
+            if directory not in self._directories:
+                raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
+            front = f"{directory}/"
+            return [path[len(front) :] for path in self.names if path.startswith(front)]
+
+    def size(self, path: str) -> int:
+        return len(self._at(path).data)
+
+    def read(self, path: str, *, mapped: bool = False) -> pa.Buffer:
+        self.watch(Operation("read", path))
+        return pa.py_buffer(bytes(self._at(path).data))
+
+    def open_append(self, path: str, *, create: bool = False) -> Handle:
+        with self._guard:
+            self.watch(Operation("create" if create else "open", path))
+            if create:
+                if path in self.names:
+                    raise FileExistsError(errno.EEXIST, "the file is there", path)
+                self._change(None, path, Node())
+            return Handle(self, path, self._at(path))
+
+    def rename(self, source: str, target: str) -> None:
+        with self._guard:
+            self.watch(Operation("rename", source))
+            self._change(source, target, self._at(source))
+
+    def remove(self, path: str) -> None:
+        with self._guard:
+            self.watch(Operation("remove", path))
+            self._change(path, None, self._at(path))
+
+    def make_directory(self, path: str) -> None:
+        self._directories.add(path)
+
+    def sync_directory(self, path: str) -> None:
+        with self._guard:
+            self.watch(Operation("sync_directory", path))
+            self._durable_names = dict(self.names)
+            self._pending = []
+
+    def lock(self, path: str, owner: str) -> Held:
+        self.watch(Operation("lock", path))
+        if path in self._locks:
+            raise LogLockedError("another writer has this log", path=path, found=self._locks[path])
+        self._locks[path] = owner
+        return Held(self._locks, path)
+
+    def _at(self, path: str) -> Node:
+        node = self.names.get(path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return node
+
+    def _change(self, source: str | None, target: str | None, node: Node) -> None:
+        self._pending.append((source, target, node))
+        _apply(self.names, source, target, node)
+
+
+class Handle:
+    """A file that is written at its end."""
+
+    def __init__(self, disk: CrashDisk, path: str, node: Node) -> None:
+        self._disk = disk
+        self._path = path
+        self._node = node
+        self._is_closed = False
+
+    def write(self, data: Bytes) -> int:
+        with self._disk._guard:
+            operation = Operation("write", self._path, len(data))
+            try:
+                self._do(operation)
+            except OSError:
+                self._node.data += bytes(data)[: operation.taken or 0]
+                raise
+            taken = len(data) if operation.taken is None else operation.taken
+            self._node.data += bytes(data)[:taken]
+            return taken
+
+    def size(self) -> int:
+        return len(self._node.data)
+
+    def truncate(self, size_bytes: int) -> None:
+        with self._disk._guard:
+            self._do(Operation("truncate", self._path))
+            assert size_bytes <= len(self._node.data), "the log lengthens no file this way"
+            del self._node.data[size_bytes:]
+
+    def sync(self) -> None:
+        with self._disk._guard:
+            self._do(Operation("sync", self._path))
+            self._node.durable = bytes(self._node.data)
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def _do(self, operation: Operation) -> None:
+        assert not self._is_closed, f"{operation} of a closed file"
+        self._disk.watch(operation)
+
+
+class Held:
+    """A lock."""
+
+    def __init__(self, locks: dict[str, str], path: str) -> None:
+        self._locks = locks
+        self._path = path
+
+    def release(self) -> None:
+        self._locks.pop(self._path, None)
+
+
+def _apply(names: dict[str, Node], source: str | None, target: str | None, node: Node) -> None:
+    if source is not None:
+        del names[source]
+    if target is not None:
+        names[target] = node
+
+
+class Counting:
+    """Watches a disk: counts what changes something, and acts on the n-th of these.
+
+    Args:
+        at: The number of the first operation to act on, from 1 on; 0 for none.
+        act: What happens then and, if `times` says so, at those that follow.
+        times: How many are acted on.
+        kinds: Which operations count.
+    """
+
+    def __init__(
+        self,
+        at: int,
+        act: Callable[[Operation], None],
+        times: int = 1,
+        kinds: frozenset[str] = CHANGES,
+    ) -> None:
+        self.at = at
+        self.act = act
+        self.times = times
+        self.kinds = kinds
+        self.count = 0
+
+    @property
+    def has_acted(self) -> bool:
+        return 0 < self.at <= self.count
+
+    def __call__(self, operation: Operation) -> None:
+        if operation.kind not in self.kinds:
+            return
+        self.count += 1
+        if 0 < self.at <= self.count < self.at + self.times:
+            self.act(operation)
+
+
+def crash(operation: Operation) -> None:
+    raise Crash
+
+
+def fail(error: int, share: float = 0.0) -> Callable[[Operation], None]:
+    """Raises an error; of a write some is taken before."""
+
+    def act(operation: Operation) -> None:
+        operation.taken = int(operation.size_bytes * share)
+        raise OSError(error, f"{operation.kind} fails", operation.path)
+
+    return act

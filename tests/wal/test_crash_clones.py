@@ -1,0 +1,435 @@
+"""The machine stops, at any operation of any workload: what was promised is there, and no more.
+
+A lineage of logs on a `CrashDisk`: each lives through a random workload until its machine stops,
+and the next one goes on from what the crash left. On the way further copies are taken and looked
+at. It may begin with a historic log, whose upgrade is stopped as well.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakelog.errors import LakelogError, NotFoundError
+from lakelog.wal.historic.upgrade import upgrade
+from lakelog.wal.log import WriteAheadLog
+from tests.wal.crash_disk import CHANGES, Counting, Crash, CrashDisk, Operation, crash
+from tests.wal.historic_model import Writer002, file_003
+
+DIRECTORY = "somewhere/log"
+LINEAGES = 12 * int(os.environ.get("LAKELOG_ROUNDS", "2"))
+GENERATIONS = 5
+BATCH_APPENDS = 4
+
+Found = list[tuple[int, str, bytes, bytes | None]]
+
+
+@dataclass
+class Unit:
+    """What is written in one call.
+
+    Attributes:
+        thread: Who wrote it; a thread's units are in the order of their numbers.
+        records: Operation, key and value of each record but a COMMIT.
+        is_batch: Ends with a COMMIT.
+    """
+
+    thread: int
+    records: list[tuple[str, bytes, bytes | None]]
+    is_batch: bool
+
+
+@dataclass
+class Life:
+    """What is known of a log.
+
+    Attributes:
+        sync: As the log has it.
+        units: All that may be there, by number.
+        acked: The last sequence number of those that were acknowledged.
+        floor: A sequence number that was given and is durable.
+        synced_to: All that was acknowledged up to this sequence number is durable.
+        void: Truncated, and acknowledged.
+        may_be_void: Every truncation that was begun since.
+        old_to: Up to here the marks are those of a historic log.
+    """
+
+    sync: Any
+    units: dict[int, Unit] = field(default_factory=dict)
+    acked: dict[int, int] = field(default_factory=dict)
+    floor: int = 0
+    synced_to: int = 0
+    void: int = 0
+    may_be_void: list[int] = field(default_factory=list)
+    old_to: int = 0
+
+    def copy(self) -> Life:
+        return replace(
+            self,
+            units=dict(self.units),
+            acked=dict(self.acked),
+            may_be_void=list(self.may_be_void),
+        )
+
+    def durable(self) -> dict[int, int]:
+        """Units that no crash may take, by their last sequence number."""
+        by_seq = sorted((seq, number) for number, seq in self.acked.items())
+        if self.sync == "batch":
+            safe = by_seq[: max(0, len(by_seq) - (BATCH_APPENDS - 1))]
+        else:
+            safe = by_seq if self.sync == "sync" else []
+        known = {seq: number for seq, number in by_seq if seq <= self.synced_to}
+        return {**known, **dict(safe)}
+
+    def check(self, found: Found, current_seq: int) -> None:
+        """All that was promised is there, nothing is half there, and order holds."""
+        durable = self.durable()
+        floor = max([self.floor, self.void, *durable])
+        assert current_seq >= floor, f"the number went back from {floor} to {current_seq}"
+        first = found[0][0] if found else current_seq + 1
+        assert [record[0] for record in found] == list(range(first, current_seq + 1))
+        voids = {self.void, *self.may_be_void}
+        assert first - 1 in voids or (not found and current_seq == max(self.floor, self.void)), (
+            f"begins at {first}, was truncated to one of {voids}"
+        )
+        there: dict[int, int] = {}
+        at = 0
+        while at < len(found):
+            at = self._unit(found, at, there)
+        # Of a batch that was truncated up to its COMMIT, that alone is left.
+        seen = {*there.values(), *([first] if found and found[0][1] == "COMMIT" else [])}
+        for seq, number in durable.items():
+            assert seq < first or seq in seen, f"unit {number} at {seq} is lost"
+        for number, seq in there.items():
+            assert self.acked.get(number, seq) == seq
+        for thread in {unit.thread for unit in self.units.values()}:
+            own = [number for number in there if self.units[number].thread == thread]
+            assert own == sorted(own)
+
+    def _unit(self, found: Found, at: int, there: dict[int, int]) -> int:
+        """Check the unit that begins with a record, and give where the next one begins."""
+        seq, op, key, _ = found[at]
+        if op == "CHECKPOINT" or (op == "COMMIT" and (at == 0 or seq <= self.old_to)):
+            return at + 1
+        assert op != "COMMIT", f"a COMMIT of nothing at {seq}"
+        number, index = map(int, key.split(b"."))
+        unit = self.units[number]
+        assert index == 0 or at == 0, f"the first half of a batch is missing at {seq}"
+        rest = list(unit.records[index:])
+        if unit.is_batch:
+            rest.append(("COMMIT", b"", None))
+        part = [record[1:] for record in found[at : at + len(rest)]]
+        assert part == rest, f"unit {number} is not whole at {seq}"
+        there[number] = seq + len(rest) - 1
+        return at + len(rest)
+
+    def reborn(self, found: Found, current_seq: int, sync: Any) -> Life:
+        """What is known once a log was opened for writing: what is there now is durable."""
+        there: dict[int, int] = {}
+        at = 0
+        while at < len(found):
+            at = self._unit(found, at, there)
+        void = found[0][0] - 1 if found else current_seq
+        units = {number: self.units[number] for number in there}
+        return Life(sync, units, there, current_seq, current_seq, void, [], self.old_to)
+
+
+class Workload:
+    """Something to do to a log.
+
+    Args:
+        disk: Where the log is.
+        life: What is known of it.
+        rng: Chooses.
+        numbers: Gives each unit its number.
+    """
+
+    def __init__(
+        self, disk: CrashDisk, life: Life, rng: random.Random, numbers: Callable[[], int]
+    ) -> None:
+        self.disk = disk
+        self.life = life
+        self.rng = rng
+        self.numbers = numbers
+        self.how = {
+            "disk": disk,
+            "sync": life.sync,
+            "segment_bytes": rng.choice([300, 1000, 3000]),
+            "compression": rng.choice(["none", "zstd"]),
+            "frame_bytes": rng.choice([200, 1000, 1 << 20]),
+            "batch_appends": BATCH_APPENDS,
+        }
+
+    def open(self, **settings: Any) -> WriteAheadLog:
+        return WriteAheadLog(DIRECTORY, **{**self.how, **settings})
+
+    def run(self, log: WriteAheadLog, steps: int) -> None:
+        for _ in range(steps):
+            name = self.rng.choices(
+                ["alone", "threads", "truncate", "checkpoint", "sync", "reopen", "look"],
+                [10, 2, 2, 1, 1, 1, 1],
+            )[0]
+            if name == "reopen":
+                log.close()
+                log = self.open()
+            else:
+                getattr(self, name)(log)
+        if self.rng.random() < 0.5:
+            log.close()
+
+    def alone(self, log: WriteAheadLog) -> None:
+        self._write(log, 0, self.rng)
+
+    def threads(self, log: WriteAheadLog) -> None:
+        """Several threads write at once."""
+        failures: list[BaseException] = []
+
+        def work(thread: int, rng: random.Random) -> None:
+            try:
+                for _ in range(6):
+                    self._write(log, thread, rng)
+            except BaseException as failure:  # noqa: BLE001 - looked at below
+                failures.append(failure)
+
+        threads = [
+            threading.Thread(target=work, args=(n, random.Random(self.rng.random())))
+            for n in range(1, 4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for failure in failures:
+            if not isinstance(failure, Crash | LakelogError):
+                raise failure
+        if failures:
+            raise Crash
+
+    def _write(self, log: WriteAheadLog, thread: int, rng: random.Random) -> None:
+        number = self.numbers()
+        is_batch = rng.random() < 0.4
+        records = [
+            (
+                rng.choice(["PUT", "PUT", "DELETE"]),
+                b"%d.%d" % (number, index),
+                rng.choice([None, b"", rng.randbytes(rng.choice([5, 60, 700]))]),
+            )
+            for index in range(rng.choice([1, 2, 5, 60]) if is_batch else 1)
+        ]
+        self.life.units[number] = Unit(thread, records, is_batch)
+        if not is_batch:
+            seq = log.append(*records[0])  # type: ignore[arg-type]
+        elif rng.random() < 0.5:
+            seq = log.append_batch(records)
+        else:
+            ops, keys, values = zip(*records, strict=True)
+            binary = pa.binary()
+            table = pa.table({"op": ops, "key": pa.array(keys, binary)})
+            seq = log.append_table(table.append_column("value", pa.array(values, binary)))
+        self.life.acked[number] = seq
+
+    def truncate(self, log: WriteAheadLog) -> None:
+        last = log.current_seq_num()
+        up_to = self.rng.choice([last, self.rng.randint(0, last), max(0, last - 3)])
+        if up_to > self.life.void:
+            self.life.may_be_void.append(up_to)
+        log.truncate(up_to)
+        if up_to > self.life.void:
+            self.life.void = up_to
+            self.life.may_be_void.clear()
+
+    def checkpoint(self, log: WriteAheadLog) -> None:
+        seq = log.checkpoint()
+        if self.life.sync != "none":
+            self.life.synced_to = self.life.floor = seq
+
+    def sync(self, log: WriteAheadLog) -> None:
+        seq = log.current_seq_num()
+        log.sync()
+        self.life.synced_to = self.life.floor = seq
+
+    def look(self, log: WriteAheadLog) -> None:
+        """A reader sees what the writer has written."""
+        with self.open(read_only=True) as reader:
+            assert records_of(reader) == records_of(log)
+            assert reader.current_seq_num() == log.current_seq_num()
+
+
+def records_of(log: WriteAheadLog) -> Found:
+    return [tuple(record)[:4] for record in log.records()]  # type: ignore[misc]
+
+
+def look(clone: CrashDisk, life: Life) -> tuple[Found, int]:
+    """Look at what a crash left: as a reader, then as the next writer."""
+    seen: tuple[Found, int] | None = None
+    try:
+        with WriteAheadLog(DIRECTORY, disk=clone, read_only=True) as reader:
+            seen = records_of(reader), reader.current_seq_num()
+            assert reader.recovery is None
+    except NotFoundError:
+        assert not life.durable(), "the log is gone"
+        assert not life.void
+    with WriteAheadLog(DIRECTORY, disk=clone) as log:
+        assert log.recovery is None or log.recovery.damage is None
+        found = records_of(log), log.current_seq_num()
+    if seen is not None:
+        assert found == seen, "a reader saw other records than the next writer"
+    life.check(*found)
+    with WriteAheadLog(DIRECTORY, disk=clone) as log:
+        assert log.recovery is None, "opening once was not enough"
+        assert (records_of(log), log.current_seq_num()) == found
+    return found
+
+
+def stopped(rng: random.Random, most: int) -> Counting:
+    return Counting(rng.randint(1, most), crash, times=1 << 30)
+
+
+def begin(rng: random.Random, numbers: Callable[[], int]) -> tuple[CrashDisk, Life]:
+    """An empty disk, or one with a historic log and an upgrade that was stopped, often."""
+    kind = rng.choice(["new", "new", "002", "003"])
+    if kind == "new":
+        return CrashDisk(), Life("sync")
+    life = Life("sync", old_to=1 << 40)
+    writer = Writer002(marks_batches=True, rotate_bytes=400, first_seq=rng.choice([1, 77]))
+    pairs = []
+    for _ in range(rng.randint(1, 40)):
+        number = numbers()
+        key, value = b"%d.0" % number, rng.randbytes(rng.randint(1, 20))
+        pairs.append((key, value))
+        if rng.random() < 0.3:
+            writer.append_batch([("PUT", key, value)])
+            seq = writer.records[-2].seq
+        else:
+            seq = writer.append("PUT", key, value)
+            writer.rotate()
+        life.units[number] = Unit(0, [("PUT", key, value)], is_batch=False)
+        life.acked[number] = seq if kind == "002" else len(pairs)
+    files = {"wal.log": file_003(pairs, is_checked=True)}
+    if kind == "002":
+        files = writer.named()
+        life.void = writer.records[0].seq - 1
+    disk = CrashDisk({f"{DIRECTORY}/{name}": data for name, data in files.items()})
+    for _ in range(rng.randint(0, 4)):
+        disk.watch = stopped(rng, 16)
+        try:
+            upgrade(DIRECTORY, disk=disk, keep_old=rng.random() < 0.5)
+        except (Crash, LakelogError):
+            disk = disk.clone(rng)
+    disk.watch = lambda operation: None
+    upgrade(DIRECTORY, disk=disk)
+    life.old_to = life.floor = max(life.acked.values())
+    if kind == "002":
+        life.old_to = life.floor = writer.records[-1].seq
+    return disk, life
+
+
+def live(
+    disk: CrashDisk, life: Life, rng: random.Random, numbers: Callable[[], int], stale: bytes
+) -> list[tuple[CrashDisk, Life]]:
+    """Run a workload until the machine stops; what crashes on the way, and there, would leave."""
+    clones: list[tuple[CrashDisk, Life]] = []
+    counting = stopped(rng, rng.choice([8, 60, 300]))
+
+    def watch(operation: Operation) -> None:
+        if operation.kind in CHANGES and rng_of_clones.random() < 0.03 and not counting.has_acted:
+            clones.append((disk.clone(rng_of_clones, stale), life.copy()))
+        counting(operation)
+
+    rng_of_clones = random.Random(rng.random())
+    disk.watch = watch
+    workload = Workload(disk, life, rng, numbers)
+    try:
+        workload.run(workload.open(), rng.choice([3, 25, 60]))
+    except Crash:
+        pass
+    except LakelogError:
+        if not counting.has_acted:
+            raise
+    disk.watch = lambda operation: None
+    clones += [(disk.clone(rng, stale), life.copy()) for _ in range(3)]
+    return clones
+
+
+def foreign_frames() -> bytes:
+    """A segment of another log, as it may stand in space that was used before."""
+    disk = CrashDisk()
+    with WriteAheadLog(DIRECTORY, disk=disk, sync="none") as log:
+        for n in range(1, 100):
+            log.append("PUT", b"%d.0" % n, b"of another log")
+    return disk.contents()[f"{DIRECTORY}/{1:020d}.wal"]
+
+
+STALE = foreign_frames()
+
+
+@pytest.mark.parametrize("number", range(LINEAGES))
+def test_a_crash_at_any_operation_keeps_what_was_promised_and_nothing_half(number: int) -> None:
+    seed = int(os.environ.get("LAKELOG_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"lineage {number}: LAKELOG_SEED={seed}")  # noqa: T201 - shown if the test fails
+    rng = random.Random(seed)
+    lock, last = threading.Lock(), 0
+
+    def numbers() -> int:
+        nonlocal last
+        with lock:
+            last += 1
+            return last
+
+    disk, life = begin(rng, numbers)
+    for _ in range(GENERATIONS):
+        clones = live(disk, life, rng, numbers, rng.choice([b"", STALE]))
+        for clone, known in clones:
+            # Opening is stopped now and then, and what that leaves is opened again.
+            stopped_again = clone
+            if rng.random() < 0.4:
+                clone.watch = stopped(rng, 4)
+                try:
+                    WriteAheadLog(DIRECTORY, disk=clone).close()
+                except (Crash, LakelogError):
+                    stopped_again = clone.clone(rng)
+                clone.watch = lambda operation: None
+            found = look(stopped_again, known)
+        disk = stopped_again
+        life = known.reborn(*found, rng.choice(["sync", "sync", "batch", "none"]))
+
+
+def test_what_a_crash_leaves_is_any_part_of_what_was_not_synced() -> None:
+    rng = random.Random(7)
+    disk = CrashDisk({f"{DIRECTORY}/kept": b"k" * 600})
+    file = disk.open_append(f"{DIRECTORY}/kept")
+    file.write(b"n" * 1000)
+    disk.open_append(f"{DIRECTORY}/new", create=True)
+    left = [disk.clone(rng).contents() for _ in range(300)]
+    kept = {each[f"{DIRECTORY}/kept"] for each in left}
+    assert {len(each) for each in left} == {1, 2}
+    assert all(data.startswith(b"k" * 512) for data in kept)
+    assert {b"k" * 600, b"k" * 600 + b"n" * 1000} < kept
+    assert any(b"\0" * 512 in data for data in kept)
+    file.sync()
+    disk.sync_directory(DIRECTORY)
+    assert disk.clone(rng).contents() == disk.contents()
+
+
+def test_a_log_that_promises_too_much_is_caught() -> None:
+    """The proof proves something: a log that does not sync what it acknowledges fails it."""
+
+    def lineages() -> None:
+        for seed in range(40):
+            rng = random.Random(seed)
+            life = Life("none")
+            disk = CrashDisk()
+            numbers: Sequence[int] = range(1, 1 << 20)
+            live(disk, life, rng, iter(numbers).__next__, b"")
+            life.sync = "sync"
+            look(disk.clone(rng), life)
+
+    with pytest.raises(AssertionError, match=r"is lost|went back|begins at|is gone"):
+        lineages()
