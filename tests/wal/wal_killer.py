@@ -1,0 +1,88 @@
+"""Runs writers that die: ``wal_killer.py``, an order a line of JSON on standard input.
+
+A writer is a fork of this process, which has imported everything and run nothing: so a death costs
+milliseconds. What a writer was told goes to standard output, a line an event, each in one write
+that is whole or not there: ``opened <last number>``, ``wrote <last number> <unit>``,
+``truncating <number>``, ``truncated <number>``. The last line of an order is ``ended <code>``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from lakelog.wal.log import WriteAheadLog
+
+THREADS = 4
+
+
+def tell(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def write(order: dict[str, Any], opened: int) -> None:
+    log = WriteAheadLog(order["directory"], **order["settings"])
+    tell("opened", log.current_seq_num())
+    os.write(opened, b".")
+    rng = random.Random(order["seed"])
+    threads = [
+        threading.Thread(
+            target=work, args=(log, f"{order['round']}-{n}", random.Random(rng.random()))
+        )
+        for n in range(THREADS)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def work(log: WriteAheadLog, writer: str, rng: random.Random) -> None:
+    """Write without end; each key tells its unit, its place in it and how many there are."""
+    number = 0
+    while True:
+        number += 1
+        unit = f"{writer}-{number}"
+        size = rng.choice([1, 1, 1, 3, 40])
+        keys = [f"{unit}-{place}-{size}" for place in range(size)]
+        value = rng.randbytes(rng.choice([10, 100, 2000]))
+        if size == 1:
+            seq = log.append("PUT", keys[0], value)
+        else:
+            seq = log.append_batch([("PUT", key, value) for key in keys])
+        tell("wrote", seq, unit)
+        if writer.endswith("-0") and rng.random() < 0.1:
+            up_to = max(0, log.current_seq_num() - rng.choice([0, 5, 300]))
+            tell("truncating", up_to)
+            log.truncate(up_to)
+            tell("truncated", up_to)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        order = json.loads(line)
+        is_open, opened = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                write(order, opened)
+            finally:
+                os._exit(1)
+        os.close(opened)
+        if order["waits"]:
+            os.read(is_open, 1)
+        time.sleep(order["after_s"])
+        os.kill(child, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.close(is_open)
+        tell("ended", code)
+
+
+if __name__ == "__main__":
+    main()
