@@ -13,10 +13,7 @@ from lakelog.wal.turns import Turn, Turns
 
 
 class Work(Turn):
-    __slots__ = ("by", "name")
-
     def __init__(self, name: Any) -> None:
-        super().__init__()
         self.name = name
         self.by: int | None = None
 

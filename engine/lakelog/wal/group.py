@@ -41,19 +41,14 @@ class Entry(Turn):
         error: Why it failed.
     """
 
-    __slots__ = (
-        "action",
-        "columns",
-        "error",
-        "is_batch",
-        "is_urgent",
-        "keys",
-        "ops",
-        "result",
-        "seq",
-        "size_bytes",
-        "values",
-    )
+    # Every append makes one of these, so what is rarely said is said by the class.
+    columns: Sequence[Columns] | None = None
+    is_batch = False
+    is_urgent = False
+    action: Callable[[], object] | None = None
+    seq = 0
+    result: Any = None
+    error: BaseException | None = None
 
     def __init__(
         self,
@@ -61,24 +56,26 @@ class Entry(Turn):
         keys: Sequence[bytes] = (),
         values: Sequence[bytes | None] = (),
         size_bytes: int = 0,
-        *,
-        columns: Sequence[Columns] | None = None,
-        is_batch: bool = False,
-        is_urgent: bool = False,
-        action: Callable[[], object] | None = None,
     ) -> None:
-        super().__init__()
         self.ops = ops
         self.keys = keys
         self.values = values
-        self.columns = columns
         self.size_bytes = size_bytes
-        self.is_batch = is_batch
-        self.is_urgent = is_urgent
-        self.action = action
-        self.seq = 0
-        self.result: Any = None
-        self.error: BaseException | None = None
+
+    @classmethod
+    def of_columns(cls, columns: Sequence[Columns]) -> Entry:
+        """A batch in columns, to which its COMMIT is added."""
+        entry = cls()
+        entry.columns = columns
+        entry.is_batch = True
+        return entry
+
+    @classmethod
+    def of_action(cls, action: Callable[[], object]) -> Entry:
+        """Something else to do."""
+        entry = cls()
+        entry.action = action
+        return entry
 
     @classmethod
     def batch(
@@ -93,8 +90,10 @@ class Entry(Turn):
         if len(ops) > FEW_RECORDS or size > frame_bytes:
             columns = columns_of(ops, keys, values)
             check_columns(columns)
-            return cls(columns=[columns], size_bytes=size, is_batch=True)
-        return cls(ops + _COMMIT, [*keys, b""], [*values, None], size, is_batch=True)
+            return cls.of_columns([columns])
+        entry = cls(ops + _COMMIT, [*keys, b""], [*values, None], size)
+        entry.is_batch = True
+        return entry
 
 
 @dataclass
@@ -210,6 +209,19 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
             is_batch=entry.is_batch,
         )
         return [frame], [writer.next_seq + len(entry.ops) - 1]
+    next_seq = writer.next_seq
+    if not any(entry.is_batch for entry in entries) and (
+        sum(entry.size_bytes for entry in entries) <= framing.frame_bytes
+    ):
+        frame = pack_records(
+            b"".join([entry.ops for entry in entries]),
+            [entry.keys[0] for entry in entries],
+            [entry.values[0] for entry in entries],
+            next_seq,
+            writer.unsynced_bytes,
+            framing,
+        )
+        return [frame], list(range(next_seq, next_seq + len(entries)))
     packer = _Packer(writer)
     seqs = []
     for entry in entries:

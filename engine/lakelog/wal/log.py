@@ -242,7 +242,7 @@ class WriteAheadLog:
         columns = list(columns_of_table(table))
         for each in columns:
             check_columns(each)
-        return self._write(Entry(columns=columns or [NO_COLUMNS], is_batch=True))
+        return self._write(Entry.of_columns(columns or [NO_COLUMNS]))
 
     def checkpoint(self) -> int:
         """Append a CHECKPOINT record, durable unless ``sync`` is ``none``.
@@ -253,7 +253,9 @@ class WriteAheadLog:
         Raises:
             UnavailableError, OutcomeUnknownError, LogPoisonedError: As `append`.
         """
-        return self._write(Entry(code_of("CHECKPOINT"), (b"",), (None,), 0, is_urgent=True))
+        entry = Entry(code_of("CHECKPOINT"), (b"",), (None,))
+        entry.is_urgent = True
+        return self._write(entry)
 
     def sync(self) -> None:
         """Return once all that was appended survives a crash of the machine.
@@ -413,7 +415,7 @@ class WriteAheadLog:
 
     def _do(self, action: Callable[[], Any]) -> Any:
         """Do something in the writer's turn."""
-        entry = Entry(action=action)
+        entry = Entry.of_action(action)
         self._turns.take(entry)
         if entry.error is not None:
             raise entry.error

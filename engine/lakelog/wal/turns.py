@@ -20,12 +20,10 @@ the turn over takes longer than a fast disk takes to sync."""
 class Turn:
     """A piece of work that waits for its turn. Made for one use."""
 
-    __slots__ = ("gate", "is_done", "is_first")
-
-    def __init__(self) -> None:
-        self.gate: threading.Lock | None = None
-        self.is_done = False
-        self.is_first = False
+    # Said by the class, for most turns are never waited for.
+    gate: threading.Lock | None = None
+    is_done = False
+    is_first = False
 
 
 T = TypeVar("T", bound=Turn)
