@@ -236,6 +236,28 @@ def test_a_merge_works_range_by_range(tmp_path: Path, monkeypatch: pytest.Monkey
         assert state(store) == expected
 
 
+def test_a_merge_beside_an_older_file_keeps_the_tombstones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan.compaction, "__defaults__", (3,))
+    with KeyedStore(tmp_path) as store:
+        store.put_many({b"%04d" % n: b"%d" % n * 20 for n in range(3000)})
+        store.flush()
+        (oldest,) = store.files
+        store.delete("0007")
+        store.flush()
+        for number in range(2):
+            store.put("new", str(number))
+            store.flush()
+        assert [file.path == oldest.path for file in store.files] == [True, False]
+        assert [file.tombstones for file in store.files] == [0, 1]
+        assert store.get("0007") is None
+    with KeyedStore(tmp_path) as store:
+        assert store.get("0007") is None
+        assert store.get("0008") is not None
+        assert store.scan("0006", "0009")["key"].to_list() == [b"0006", b"0008"]
+
+
 def test_readers_keep_what_they_have_open_while_files_are_merged_away(tmp_path: Path) -> None:
     with KeyedStore(tmp_path) as store:
         for key in "abc":
