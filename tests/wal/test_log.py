@@ -128,6 +128,24 @@ def test_a_table_is_a_batch(tmp_path: Path, table: Any) -> None:
         assert [record.op_type for record in log.records(2)] == ["COMMIT"]
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+@pytest.mark.parametrize(
+    "ops", [["PUT"] * 5, ["DELETE"] * 5, ["PUT", "DELETE", "PUT", "PUT", "DELETE"]], ids=len
+)
+def test_the_operations_of_a_table_are_what_they_say(
+    tmp_path: Path, ops: list[str], kind: pa.DataType
+) -> None:
+    column = pa.array(["DELETE", *ops], kind).slice(1)
+    with WriteAheadLog(tmp_path) as log:
+        log.append_table(pa.table({"op": column, "key": ["k"] * 5, "value": ["v"] * 5}))
+        assert log.replay()["op"].to_pylist() == ops
+        for wrong in (["PU", "TPUT"], ["PUTPUT", ""], ["put", "PUT"]):
+            with pytest.raises(InvalidInputError):
+                log.append_table(
+                    pa.table({"op": pa.array(wrong, kind), "key": ["k"] * 2, "value": ["v"] * 2})
+                )
+
+
 def test_an_empty_batch_is_its_commit(tmp_path: Path) -> None:
     none = pa.table({"op": pa.array([], pa.string()), "key": [b""][:0], "value": [b""][:0]})
     with WriteAheadLog(tmp_path) as log:

@@ -17,6 +17,7 @@ columns (`pack_columns`). Both give the same bytes for the same records.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -54,6 +55,7 @@ FEW_RECORDS = 48
 RECORD_BYTES = 9
 """What a record takes beside its key and value, rounding aside."""
 
+_SPARE_BYTES = 64  # more than the offsets and padding of one record
 _LEAST_COMPRESSED_BYTES = 256  # below, the codec's own header eats what it saves
 
 
@@ -256,9 +258,13 @@ def check_columns(columns: Columns) -> None:
     Raises:
         InvalidInputError: One of them is too large.
     """
-    if len(columns):
-        keys, _ = _parts(columns.keys)
-        values, _ = _parts(columns.values)
+    if not len(columns):
+        return
+    keys, _ = _parts(columns.keys)
+    values, _ = _parts(columns.values)
+    total = int(keys[-1] - keys[0] + values[-1] - values[0])
+    # Where all together are not too large, none is.
+    if total + _SPARE_BYTES > PAYLOAD_LIMIT_BYTES:
         check_size(int((np.diff(keys) + np.diff(values)).max()))
 
 
@@ -268,7 +274,7 @@ def check_size(record_bytes: int) -> None:
     Raises:
         InvalidInputError: It is too large.
     """
-    if record_bytes + 64 > PAYLOAD_LIMIT_BYTES:
+    if record_bytes + _SPARE_BYTES > PAYLOAD_LIMIT_BYTES:
         raise InvalidInputError(
             "a record is too large for the write-ahead log",
             expected=f"less than {PAYLOAD_LIMIT_BYTES} bytes",
@@ -314,12 +320,14 @@ def _cut(data: pa.Buffer, start: np.int64, end: np.int64) -> Bytes:
     return part
 
 
-def _rebased(offsets: npt.NDArray[np.int64], more: int) -> bytes:
+def _rebased(offsets: npt.NDArray[np.int64], more: int) -> Bytes:
     """Offsets from 0 on, the last one given `more` times again."""
-    own = np.empty(len(offsets) + more, dtype="<i4")
-    own[: len(offsets)] = offsets - offsets[0]
-    own[len(offsets) :] = own[len(offsets) - 1]
-    return own.tobytes()
+    count = len(offsets)
+    own = np.empty(count + more, dtype="<i4")
+    np.subtract(offsets, offsets[0], out=own[:count], casting="unsafe")
+    own[count:] = own[count - 1]
+    data: Bytes = pa.py_buffer(own)
+    return data
 
 
 def _split(
@@ -327,10 +335,14 @@ def _split(
 ) -> list[int]:
     """Where to cut records into frames: the first record of each, and the end."""
     rows = len(key_offsets) - 1
-    sizes = key_offsets + value_offsets + RECORD_BYTES * np.arange(rows + 1)
+
+    def bytes_before(row: int) -> int:
+        return int(key_offsets[row] + value_offsets[row]) + RECORD_BYTES * row
+
     limits = [0]
     while limits[-1] < rows:
         low = limits[-1]
-        high = int(np.searchsorted(sizes, sizes[low] + frame_bytes, side="right")) - 1
+        full = bytes_before(low) + frame_bytes
+        high = bisect_right(range(rows + 1), full, lo=low, key=bytes_before) - 1
         limits.append(max(high, low + 1))
     return limits if rows else [0, 0]

@@ -153,6 +153,9 @@ def _codes(column: pa.Array) -> Any:
             expected="text",
             found=str(column.type),
         )
+    for name, code in _DATA.items():
+        if _is_all(column, name.encode()):
+            return np.full(len(column), code, dtype=np.uint8)
     found = pc.index_in(column, pa.array(list(_DATA), column.type))
     if found.null_count:
         strange = column.filter(found.is_null())[0].as_py()
@@ -160,6 +163,19 @@ def _codes(column: pa.Array) -> Any:
             "a batch holds another operation", expected="PUT or DELETE", found=repr(strange)
         )
     return found.to_numpy().astype(np.uint8) + np.uint8(1)
+
+
+def _is_all(column: pa.Array, text: bytes) -> bool:
+    """Whether a column is known to hold nothing but one text."""
+    width = {pa.string(): np.int32, pa.large_string(): np.int64}.get(column.type)
+    if width is None or column.null_count or not len(column):
+        return False
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, dtype=width)[column.offset : column.offset + len(column) + 1]
+    size = int(ends[-1] - ends[0])
+    if size != len(column) * len(text) or not (np.diff(ends) == len(text)).all():
+        return False
+    return bool(data.slice(int(ends[0]), size).equals(pa.py_buffer(text * len(column))))
 
 
 def _is_text(kind: pa.DataType) -> bool:

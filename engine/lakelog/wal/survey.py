@@ -11,7 +11,9 @@ from lakelog.wal.judge import Verdict, id_of, judge
 from lakelog.wal.scan import scan, whole_frames
 from lakelog.wal.segments import Segment, is_historic, named_seq
 
-_ATTEMPTS = 5  # a reader's, beside a writer who rotates and truncates
+# A reader's, beside a writer who rotates and truncates.
+_ATTEMPTS = 200
+_ATTEMPTS_OF_SAME = 5  # while segments neither came nor went
 
 
 def survey(disk: Disk, directory: str, after_seq: int = 0, *, alone: bool = False) -> Verdict:
@@ -29,7 +31,14 @@ def survey(disk: Disk, directory: str, after_seq: int = 0, *, alone: bool = Fals
         OSError: A file cannot be read.
         UnsupportedError: A later version of lakelog wrote the log, or an earlier program.
     """
+    before: set[str] = set()
+    same = 0
     for _ in range(0 if alone else _ATTEMPTS):
+        names = set(disk.list(directory))
+        same = same + 1 if names == before else 0
+        if same == _ATTEMPTS_OF_SAME:
+            break
+        before = names
         try:
             verdict = judge(read_segments(disk, directory, after_seq), after_seq)
         except FileNotFoundError:
