@@ -1,0 +1,83 @@
+"""Another process beside a log: ``beside.py hold|churn|read directory``.
+
+``hold`` opens the log, says so, and keeps it until its standard input ends. ``churn`` writes,
+rotates and truncates until then, and says which record it wrote last. ``read`` reads the log over
+and over until then, and says how often it did; any error or gap ends it.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+
+from lakelog.wal.log import WriteAheadLog
+
+
+def until_told() -> threading.Event:
+    """Set once standard input ends."""
+    ended = threading.Event()
+
+    def wait() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return ended
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)  # noqa: T201 - to the test
+
+
+def hold(directory: str) -> None:
+    with WriteAheadLog(directory, sync="none") as log:
+        say("open", log.current_seq_num())
+        until_told().wait()
+
+
+def churn(directory: str) -> None:
+    """Segments of a few records, the older ones removed behind."""
+    ended = until_told()
+    rng = random.Random(1)
+    with WriteAheadLog(directory, sync="none", segment_bytes=1200, frame_bytes=500) as log:
+        say("open", log.current_seq_num())
+        while not ended.is_set():
+            if rng.random() < 0.5:
+                log.append("PUT", f"{log.current_seq_num() + 1}", rng.randbytes(100))
+            else:
+                first = log.current_seq_num() + 1
+                log.append_batch([("PUT", f"{first + n}", rng.randbytes(90)) for n in range(9)])
+            if rng.random() < 0.1:
+                log.truncate(log.current_seq_num() - rng.choice([0, 20, 100, 100]))
+        say("wrote", log.current_seq_num())
+
+
+def read(directory: str) -> None:
+    """Each look is without a gap, and goes on where the one before ended, or behind."""
+    ended = until_told()
+    rounds = last = 0
+    with WriteAheadLog(directory, read_only=True) as log:
+        say("open", log.current_seq_num())
+        is_last = False
+        while not is_last:
+            is_last = ended.is_set()
+            records = [(record.seq_num, record.op_type, record.key) for record in log.records()]
+            if records:
+                first = records[0][0]
+                assert [seq for seq, *_ in records] == list(range(first, first + len(records)))
+                assert all(key == b"%d" % seq for seq, op, key in records if op == "PUT")
+                assert records[-1][0] >= last, "records went away at the end"
+                last = records[-1][0]
+            # What came since: nothing is left out, but what was truncated meanwhile.
+            since = log.replay(last)["seqNum"].to_pylist()
+            assert since == sorted(set(since))
+            assert all(seq > last for seq in since)
+            assert log.current_seq_num() >= max([last, *since])
+            assert log.recovery is None
+            rounds += 1
+        say("read", rounds, log.current_seq_num())
+
+
+if __name__ == "__main__":
+    {"hold": hold, "churn": churn, "read": read}[sys.argv[1]](sys.argv[2])

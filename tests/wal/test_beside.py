@@ -1,0 +1,116 @@
+"""Processes beside one another on one log: one of them writes, any number of others read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakelog.errors import LogLockedError
+from lakelog.wal.log import WriteAheadLog
+
+BESIDE = Path(__file__).with_name("beside.py")
+SECONDS = 1.5 * max(1, int(os.environ.get("LAKELOG_ROUNDS", "0")))
+
+
+@contextlib.contextmanager
+def process(what: str, directory: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has opened the log."""
+    with subprocess.Popen(
+        [sys.executable, str(BESIDE), what, str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as beside:
+        try:
+            assert beside.stdout is not None
+            assert beside.stdout.readline().startswith("open ")
+            yield beside
+        finally:
+            beside.kill()
+
+
+def end(beside: subprocess.Popen[str]) -> list[int]:
+    """Tell a process to end; what it says then."""
+    assert beside.stdin is not None
+    assert beside.stdout is not None
+    beside.stdin.close()
+    said = beside.stdout.read()
+    assert beside.wait(120) == 0
+    return [int(word) for word in said.split()[1:]]
+
+
+def test_the_second_writer_is_told_who_has_the_log_until_that_one_is_dead(tmp_path: Path) -> None:
+    with process("hold", tmp_path) as owner:
+        before = sorted(path.name for path in tmp_path.iterdir())
+        for signal_number in (signal.SIGCONT, signal.SIGSTOP):
+            owner.send_signal(signal_number)  # one that was only stopped may go on to write
+            with pytest.raises(LogLockedError) as caught:
+                WriteAheadLog(tmp_path)
+            assert f"process {owner.pid} on " in str(caught.value.found)
+            assert caught.value.path == f"{tmp_path}/wal.lock"
+            assert "read_only" in str(caught.value.hint)
+        assert sorted(path.name for path in tmp_path.iterdir()) == before
+        with WriteAheadLog(tmp_path, read_only=True) as reader:
+            assert reader.current_seq_num() == 0
+        owner.kill()
+        owner.wait(60)
+        with WriteAheadLog(tmp_path) as log:
+            assert log.append("PUT", "k") == 1
+            with pytest.raises(LogLockedError, match=f"process {os.getpid()} "):
+                WriteAheadLog(tmp_path)
+
+
+def test_one_of_many_writers_that_come_at_once_gets_the_log(tmp_path: Path) -> None:
+    for number in range(30):
+        ready = threading.Barrier(4)
+        logs: list[WriteAheadLog] = []
+        refused: list[LogLockedError] = []
+
+        def come(
+            ready: threading.Barrier = ready,
+            logs: list[WriteAheadLog] = logs,
+            refused: list[LogLockedError] = refused,
+        ) -> None:
+            ready.wait()
+            try:
+                logs.append(WriteAheadLog(tmp_path, sync="none"))
+            except LogLockedError as error:
+                refused.append(error)
+
+        threads = [threading.Thread(target=come) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(logs), len(refused)) == (1, 3)
+        assert logs[0].append("PUT", "k") == number + 1
+        logs[0].close()
+
+
+def test_readers_beside_a_writer_who_rotates_and_truncates_see_no_error_and_no_gap(
+    tmp_path: Path,
+) -> None:
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(process("churn", tmp_path))
+        readers = [stack.enter_context(process("read", tmp_path)) for _ in range(2)]
+        until = time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            time.sleep(0.05)
+            for beside in (writer, *readers):
+                assert beside.poll() is None, "it ended with an error"
+        (wrote,) = end(writer)
+        assert wrote > 0
+        for reader in readers:
+            rounds, last = end(reader)
+            assert rounds > 1
+            assert last == wrote  # it looked once more when the writer had ended
