@@ -153,6 +153,8 @@ def _codes(column: pa.Array) -> Any:
             expected="text",
             found=str(column.type),
         )
+    if pa.types.is_string_view(column.type):
+        column = column.cast(pa.large_string())
     for name, code in _DATA.items():
         if _is_all(column, name.encode()):
             return np.full(len(column), code, dtype=np.uint8)
