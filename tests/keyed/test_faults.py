@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import polars as pl
 import pytest
 
 from lakelog.errors import (
@@ -77,8 +78,30 @@ def contents(store: KeyedStore) -> State:
     return state
 
 
+def check_without_manifest(disk: MemoryDisk, told: str) -> None:
+    """Whoever reads all files of the directory sees what the manifest's files hold, or more."""
+    files = {os.path.basename(name): data for name, data in disk.files().items()}
+    current = manifest.Manifest()
+    if manifest.NAME in files:
+        current = manifest.decode(files[manifest.NAME], manifest.NAME)
+    named = {name for name, _ in current.files}
+    every = {name for name in files if name.endswith(".parquet")}
+    assert named <= every, told
+    if named == every:
+        return
+
+    def view(names: set[str]) -> list[tuple[bytes, bytes]]:
+        rows = pl.concat(pl.read_parquet(files[name]) for name in names)
+        rows = rows.filter(pl.col("seqNum") <= current.flushed_seq_num)
+        rows = rows.sort("seqNum").unique("key", keep="last").filter(pl.col("op") == "PUT")
+        return rows.select("key", "value").sort("key").rows()
+
+    assert view(every) == (view(named) if named else []), told
+
+
 def check_reopened(disk: MemoryDisk, allowed: Sequence[State], told: str) -> None:
     """Open what is left, look at it, and see that the store goes on from there."""
+    check_without_manifest(disk, told)
     with KeyedStore(PATH, disk=disk) as store:
         found = contents(store)
         assert found in allowed, told

@@ -44,7 +44,8 @@ class FileRoom:
         self._disk = disk
         self._cache = cache
         self._last_number = 0
-        self._leftovers: list[str] = []
+        self._unnamed: list[str] = []  # written, and perhaps named by a manifest that is there
+        self._doomed: list[str] = []  # named by no manifest any more, oldest first
 
     @property
     def manifest_path(self) -> str:
@@ -69,7 +70,7 @@ class FileRoom:
             self._last_number = max(numbers, default=0)
             files = tuple(self._opened(name, facts) for name, facts in found.files)
         kept = {name for name, _ in found.files}
-        self._leftovers = sorted(name for name in names if _ours(name) and name not in kept)
+        self._doomed = sorted(name for name in names if _ours(name) and name not in kept)
         return found, files
 
     def tidy(self) -> None:
@@ -79,8 +80,7 @@ class FileRoom:
         Raises:
             UnavailableError: The disk failed.
         """
-        with _told("remove a leftover", self._directory):
-            self._remove(self._leftovers)
+        self.remove(())
 
     def write(self, chunks: Iterable[pl.DataFrame]) -> SortedFile | None:
         """Write, make durable and open a sorted file. No manifest names it yet.
@@ -92,6 +92,7 @@ class FileRoom:
             UnavailableError: The disk failed; at most a leftover is there.
         """
         number = self._number()
+        self._unnamed.append(manifest.data_name(number))
         with _told("write a sorted file", self._directory):
             facts = self._durably(
                 number, manifest.data_name(number), lambda sink: sorted_file.write(sink, chunks)
@@ -111,15 +112,28 @@ class FileRoom:
 
         with _told("publish the manifest", self.manifest_path):
             self._durably(self._number(), manifest.NAME, write)
+        # Only now it is known that no manifest names what an attempt before has left.
+        named = {name for name, _ in told.files}
+        self._doomed += [name for name in self._unnamed if name not in named]
+        self._unnamed = []
 
     def remove(self, files: Iterable[SortedFile]) -> None:
-        """Remove files that the manifest no longer names, oldest first; readers keep theirs.
+        """Remove files that the manifest no longer names, oldest first, and what failures have
+        left before; readers keep theirs.
+
+        One after the other, also for a crash: for those who read the directory without the
+        manifest, a record must not outlive the tombstone that came after it.
 
         Raises:
-            UnavailableError: The disk failed; what is left, the next opening removes.
+            UnavailableError: The disk failed; what is left goes the next time.
         """
-        with _told("remove a merged file", self._directory):
-            self._remove(file.name for file in files)
+        self._doomed += [file.name for file in files]
+        with _told("remove an old file", self._directory):
+            while self._doomed:
+                with contextlib.suppress(FileNotFoundError):  # it never came to be, or is gone
+                    self._disk.remove(self._path(self._doomed[0]))
+                self._disk.sync_directory(self._directory)
+                del self._doomed[0]
 
     def _durably(
         self, number: int, name: str, write: Callable[[BinaryIO], _Made | None]
@@ -146,14 +160,6 @@ class FileRoom:
             raise
         self._disk.sync_directory(self._directory)
         return made
-
-    def _remove(self, names: Iterable[str]) -> None:
-        """Remove files, oldest first, one after the other also for a crash: for those who read the
-        directory without the manifest, a record must not outlive the tombstone that came after it.
-        """
-        for name in names:
-            self._disk.remove(self._path(name))
-            self._disk.sync_directory(self._directory)
 
     def _number(self) -> int:
         """A number that no file has had: after a failure nobody knows which names are there."""

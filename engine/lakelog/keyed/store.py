@@ -375,6 +375,7 @@ class KeyedStore:
         if self._truncated_seq_num < self._state.manifest.flushed_seq_num:
             self._wal.truncate(self._state.manifest.flushed_seq_num)
             self._truncated_seq_num = self._state.manifest.flushed_seq_num
+        self._room.remove(())
         return None if made is None else self._report(made)
 
     def _freeze(self) -> None:
