@@ -1,0 +1,393 @@
+"""A disk that fails, and a machine that stops afterwards: nobody was told what is not so.
+
+Each operation of the disk fails, the first, the second, and so on until none is left, while a log
+is opened, written, rotated, truncated, closed. `CrashDisk` then shows what a crash would leave too.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelog.errors import (
+    LakelogError,
+    LogPoisonedError,
+    OutcomeUnknownError,
+    UnavailableError,
+    WalCorruptionError,
+)
+from lakelog.wal.log import WriteAheadLog
+from tests.wal.crash_disk import CHANGES, Counting, CrashDisk, Operation, fail
+
+DIRECTORY = "somewhere/log"
+CLONES = 4
+ERRORS = [
+    pytest.param(errno.EIO, 0.0, id="EIO"),
+    pytest.param(errno.ENOSPC, 0.6, id="ENOSPC after a part"),
+]
+BATCH = [("PUT", f"batch {n}", "b" * 30) for n in range(10)]
+LONG = [("PUT", f"long {n}", "l" * 200) for n in range(30)]
+
+Action = Callable[[WriteAheadLog], Any]
+
+ACTIONS: dict[str, Action] = {
+    "append": lambda log: log.append("PUT", "new", "value"),
+    "batch": lambda log: log.append_batch(BATCH),
+    "batch in several frames": lambda log: log.append_batch(LONG),
+    "rotation": lambda log: [log.append("PUT", f"fill {n}", "f" * 400) for n in range(4)],
+    "checkpoint": lambda log: log.checkpoint(),
+    "sync": lambda log: log.sync(),
+    "truncation by a mark": lambda log: log.truncate(log.current_seq_num() - 1),
+    "truncation of all": lambda log: log.truncate(log.current_seq_num()),
+    "close": lambda log: log.close(),
+}
+
+
+def seeded() -> random.Random:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    return random.Random(seed)
+
+
+def well(disk: CrashDisk) -> CrashDisk:
+    disk.watch = lambda operation: None
+    return disk
+
+
+def opened(disk: CrashDisk, **settings: Any) -> WriteAheadLog:
+    how = {"segment_bytes": 700, "frame_bytes": 1500, "batch_appends": 3, **settings}
+    return WriteAheadLog(DIRECTORY, disk=disk, **how)
+
+
+def keys(log: WriteAheadLog) -> list[str]:
+    found = [key.decode() for key in log.replay()["key"].to_pylist()]
+    for kind, count in (("batch", len(BATCH)), ("long", len(LONG))):
+        assert sum(key.startswith(kind) for key in found) in {0, count}, "a batch is half there"
+    return found
+
+
+def runs(
+    prepare: Callable[[], CrashDisk], error: int, share: float, most: int = 60
+) -> Iterator[tuple[CrashDisk, Counting]]:
+    """A disk whose first operation fails, its second, and so on until none does."""
+    for at in itertools.count(1):
+        assert at < most
+        disk = prepare()
+        disk.watch = counting = Counting(at, fail(error, share))
+        yield disk, counting
+        if not counting.has_acted:
+            return
+
+
+@pytest.mark.parametrize("sync", ["sync", "batch", "none"])
+@pytest.mark.parametrize(("error", "share"), ERRORS)
+@pytest.mark.parametrize("name", list(ACTIONS))
+def test_after_a_fault_a_crash_leaves_what_was_promised(
+    name: str, error: int, share: float, sync: Any
+) -> None:
+    rng = seeded()
+    made: list[WriteAheadLog] = []
+
+    def prepare() -> CrashDisk:
+        disk = CrashDisk()
+        made.append(opened(disk, sync=sync))
+        for n in range(8):
+            made[-1].append("PUT", f"before {n}", "v" * 100)
+        return disk
+
+    for disk, counting in runs(prepare, error, share):
+        log = made[-1]
+        before = [f"before {n}" for n in range(8)]
+        told: LakelogError | None = None
+        try:
+            ACTIONS[name](log)
+        except LakelogError as caught:
+            told = caught
+        well(disk)
+        assert told is None or isinstance(told, OutcomeUnknownError | UnavailableError)
+        truncates = name.startswith("truncation")
+        known: list[str] | None = None
+        if isinstance(told, OutcomeUnknownError):
+            if name != "close":
+                for use in (log.checkpoint, log.replay, log.sync):
+                    with pytest.raises(LogPoisonedError):
+                        use()
+        elif name != "close":
+            assert log.append("PUT", "later") == log.current_seq_num()
+            if sync != "none":
+                log.checkpoint()  # from here on all is durable
+            else:
+                log.sync()
+            known = keys(log)
+            if told is not None and name != "rotation" and not truncates:
+                assert known == [*before, "later"], "told that it failed, and it is there"
+        for _ in range(CLONES):
+            with opened(disk.clone(rng)) as again:
+                assert again.recovery is None or again.recovery.damage is None
+                found = keys(again)
+                if known is not None:
+                    assert found == known
+                elif not truncates and sync == "sync":
+                    assert found[: len(before)] == before
+                else:
+                    assert found == sorted(found[:8]) + found[8:]
+                assert again.append("PUT", "again") == again.current_seq_num()
+        log.close()
+        with opened(disk) as again:
+            assert known is None or keys(again) == known
+        if not counting.has_acted:
+            assert told is None
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+def files() -> dict[str, bytes]:
+    """A log of several segments; the last one has more than one frame."""
+    disk = CrashDisk()
+    with opened(disk) as log:
+        for n in range(12):
+            log.append("PUT", f"key {n:02}", "v" * 100)
+    return disk.contents()
+
+
+ALL = [f"key {n:02}" for n in range(12)]
+
+
+def torn(content: dict[str, bytes]) -> list[str]:
+    last = max(content)
+    content[last] = content[last][:-20]
+    return ALL[:-1]
+
+
+def unborn(content: dict[str, bytes]) -> list[str]:
+    content[f"{DIRECTORY}/{13:020d}.wal"] = b"\0" * 30
+    return ALL
+
+
+def left_by_a_truncation(content: dict[str, bytes]) -> list[str]:
+    before = dict(content)
+    disk = CrashDisk(dict(content))
+    with opened(disk) as log:
+        log.truncate(9)
+    content.clear()
+    content.update({**before, **disk.contents(), f"{DIRECTORY}/{1:020d}.wal.tmp": b"a part"})
+    return ALL[9:]
+
+
+def damaged_in_the_middle(content: dict[str, bytes]) -> list[str]:
+    _, second, *_ = sorted(content)
+    data = bytearray(content[second])
+    data[-200] ^= 1
+    content[second] = bytes(data)
+    disk = CrashDisk(dict(content))
+    with pytest.raises(WalCorruptionError) as caught:
+        opened(disk)
+    assert caught.value.path == second
+    assert 0 < (caught.value.safe_records or 0) < len(ALL)
+    return ALL[: caught.value.safe_records]
+
+
+STATES = [torn, unborn, left_by_a_truncation, damaged_in_the_middle]
+
+
+@pytest.mark.parametrize(("error", "share"), ERRORS)
+@pytest.mark.parametrize("state", STATES)
+def test_an_opening_that_fails_leaves_all_to_the_next_one(
+    state: Callable[[dict[str, bytes]], list[str]], error: int, share: float
+) -> None:
+    rng = seeded()
+    content = files()
+    expected = state(content)
+    is_damaged = state is damaged_in_the_middle
+    for disk, counting in runs(lambda: CrashDisk(dict(content)), error, share):
+        disk.watch.kinds = CHANGES | {"list", "read"}  # type: ignore[attr-defined]
+        try:
+            log = opened(disk, strict=False)
+        except (OutcomeUnknownError, UnavailableError):
+            assert counting.has_acted
+        else:
+            well(disk)
+            assert keys(log) == expected
+            log.close()
+        well(disk)
+        for left in [disk, *(disk.clone(rng) for _ in range(CLONES))]:
+            with opened(left, strict=False) as log:
+                assert keys(log) == expected
+                assert log.append("PUT", "new") >= (12 if state is torn else 13)
+            with opened(left) as log:
+                assert keys(log) == [*expected, "new"]
+                assert log.recovery is None
+            if is_damaged:
+                # Of what was there, nothing is away: all of it lies in one of the files.
+                now = left.contents().values()
+                assert all(any(data in other for other in now) for data in content.values())
+
+
+@pytest.mark.parametrize(("error", "share"), ERRORS)
+def test_a_log_that_could_not_be_made_is_made_later(error: int, share: float) -> None:
+    rng = seeded()
+    for disk, counting in runs(CrashDisk, error, share):
+        try:
+            opened(disk).close()
+        except (OutcomeUnknownError, UnavailableError):
+            assert counting.has_acted
+        well(disk)
+        for left in [disk.clone(rng), disk]:
+            with opened(left) as log:
+                assert log.append("PUT", "first") == 1
+
+
+# --- threads, and room ----------------------------------------------------------------------------
+
+
+def at_work(log: WriteAheadLog, name: str) -> tuple[list[str], list[str]]:
+    """Threads append; what was acknowledged, and of what nobody knows."""
+    acknowledged: list[str] = []
+    unknown: list[str] = []
+    strange: list[BaseException] = []
+
+    def work(thread: int) -> None:
+        try:
+            for n in range(12):
+                key = f"{name} {thread} {n:02}"
+                try:
+                    if n % 4:
+                        log.append("PUT", key, "v" * 50)
+                    else:
+                        log.append_batch([("PUT", key, "v")] * 5)
+                except UnavailableError:
+                    continue
+                except OutcomeUnknownError:
+                    unknown.append(key)
+                else:
+                    acknowledged.append(key)
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            strange.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not strange, strange
+    return acknowledged, unknown
+
+
+def unit_keys(log: WriteAheadLog) -> list[str]:
+    """The key of each unit; a batch has its key five times."""
+    found = log.replay()["key"].to_pylist()
+    for key, times in ((key, found.count(key)) for key in set(found)):
+        assert times == (1 if int(key[-2:]) % 4 else 5), f"{key} is there {times} times"
+    return [key.decode() for key in dict.fromkeys(found)]
+
+
+@pytest.mark.parametrize("sync", ["sync", "batch", "none"])
+def test_threads_over_a_disk_that_is_full_now_and_then_are_each_told_the_truth(sync: Any) -> None:
+    rng = seeded()
+    disk = CrashDisk()
+    log = opened(disk, sync=sync)
+
+    def full(operation: Operation) -> None:
+        if operation.kind in {"write", "create"} and rng.random() < 0.3:
+            fail(errno.ENOSPC, rng.random())(operation)
+
+    disk.watch = full
+    acknowledged, unknown = at_work(log, "full")
+    well(disk)
+    assert not unknown
+    assert len(acknowledged) > 5
+    assert sorted(unit_keys(log)) == sorted(acknowledged)
+    assert log.append("PUT", "room 0 01") == log.current_seq_num()
+    log.sync()
+    for _ in range(CLONES):
+        with opened(disk.clone(rng)) as again:
+            assert sorted(unit_keys(again)) == sorted([*acknowledged, "room 0 01"])
+    log.close()
+
+
+def test_threads_over_a_flaky_disk_are_each_told_the_truth() -> None:
+    rng = seeded()
+    disk = CrashDisk()
+
+    def flaky(operation: Operation) -> None:
+        share = 0.02 if operation.kind in {"sync", "sync_directory", "truncate"} else 0.1
+        if operation.kind in CHANGES and rng.random() < share:
+            fail(errno.EIO, rng.random())(operation)
+
+    acknowledged: set[str] = set()
+    unknown: set[str] = set()
+    for number in range(12):
+        log = opened(disk, segment_bytes=1500)
+        disk.watch = flaky
+        done, perhaps = at_work(log, f"round {number:02}")
+        well(disk)
+        acknowledged.update(done)
+        unknown.update(perhaps)
+        log.close()
+        # Half of the time the machine stops as well.
+        disk = disk.clone(rng) if rng.random() < 0.5 else disk
+        with opened(disk) as log:
+            found = set(unit_keys(log))
+            assert acknowledged <= found, "acknowledged, and lost"
+            assert found <= acknowledged | unknown, "told that it failed, and it is there"
+            # From here on it is known.
+            acknowledged, unknown = found, set()
+    assert acknowledged
+
+
+def test_a_full_disk_leaves_every_acknowledged_record_and_is_used_once_there_is_room() -> None:
+    rng = seeded()
+    disk = CrashDisk()
+    room = 3000
+
+    def limited(operation: Operation) -> None:
+        used = sum(map(len, disk.contents().values()))
+        if operation.kind == "create" and used + 64 > room:
+            fail(errno.ENOSPC)(operation)
+        if operation.kind == "write" and used + operation.size_bytes > room:
+            operation.taken = room - used
+            if operation.taken == 0:
+                fail(errno.ENOSPC)(operation)
+
+    disk.watch = limited
+    log = opened(disk)
+    acknowledged, hints = [], set()
+    for n in range(60):
+        if n == 40:
+            room = 6000
+        try:
+            log.append("PUT", f"key {n}", "v" * 80)
+            acknowledged.append(f"key {n}")
+        except UnavailableError as told:
+            hints.add(told.hint)
+        assert keys(log) == acknowledged
+        with opened(disk.clone(rng), read_only=True) as reader:
+            assert keys(reader) == acknowledged
+    assert all("once the disk has room" in str(hint) for hint in hints)
+    assert 5 < sum(int(key[4:]) < 40 for key in acknowledged) < 40
+    assert sum(int(key[4:]) >= 40 for key in acknowledged) > 5
+    # What is stored elsewhere makes room for what comes.
+    room = sum(map(len, disk.contents().values())) + 64
+    log.truncate(log.current_seq_num() - 3)
+    log.append("PUT", "goes on")
+    assert keys(log) == [*acknowledged[-3:], "goes on"]
+    log.close()
+
+
+def test_what_the_disk_says_is_told(tmp_path: Path) -> None:
+    disk = CrashDisk()
+    log = opened(disk)
+    disk.watch = Counting(1, fail(errno.ENOSPC))
+    with pytest.raises(UnavailableError, match="write fails") as caught:
+        log.append("PUT", "k")
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.ENOSPC
+    assert caught.value.path == f"{DIRECTORY}/{1:020d}.wal"
