@@ -157,7 +157,7 @@ class Committer:
     def _write(self, entries: Sequence[Entry]) -> None:
         writer = self.writer
         writer.check()
-        if writer.end >= self.segment_bytes:
+        if writer.end >= self.segment_bytes and writer.has_records:
             writer.rotate()
         pieces, seqs = _pack(entries, writer)
         writer.write(pieces, seqs[-1] + 1 - writer.next_seq)

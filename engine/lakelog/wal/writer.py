@@ -87,6 +87,13 @@ class Writer:
         return self.end - self.durable_end
 
     @property
+    def has_records(self) -> bool:
+        """Whether the segment that is written to holds a record; else the one that follows it
+        would have its name.
+        """
+        return self.places[-1].first_seq < self.next_seq
+
+    @property
     def path(self) -> str:
         """The segment that is written to."""
         return self.places[-1].path
@@ -242,7 +249,7 @@ class Writer:
         """
         self.check()
         if up_to_seq > self.truncated_to:
-            if up_to_seq == self.next_seq - 1 and self.places[-1].first_seq < self.next_seq:
+            if up_to_seq == self.next_seq - 1 and self.has_records:
                 self.sync()
                 place, file = self._begin(up_to_seq)
                 with contextlib.suppress(OSError):
