@@ -147,6 +147,14 @@ def test_hidden_names_and_other_tables_stay(where: Path, table: Table, hidden: s
     assert planned(table) == ["nested beside/orphan.parquet"]
 
 
+def test_what_a_killed_writer_had_begun_goes_when_it_is_old(where: Path, table: Table) -> None:
+    begun = f".lakelog-{'0a' * 16}.tmp"
+    for path in (begun, f"a/{begun}", f"_delta_log/{begun}", f"_x/{begun}", f"a/{begun}x"):
+        put(where, path)
+    put(where, f"b/{begun}", age_days=1)
+    assert planned(table) == [begun, f"a/{begun}"]
+
+
 def test_change_data_goes_when_it_is_old(where: Path, table: Table) -> None:
     put(where, "_change_data/day=1/old.parquet")
     put(where, "_change_data/young.parquet", age_days=1)

@@ -12,10 +12,11 @@ deletion vector     a protected file's rows are hidden by it
 ==================  ================================================================================
 
 Left alone besides: what is younger than the retention (a writer may be about to commit it), names
-that begin with ``_`` or ``.`` (but change data, and partition folders of columns so named), the
-``metadata`` folder of a table that Iceberg reads, folders that are tables themselves, names that
-are no text, and whatever lies outside the table, as the files of a shallow clone do. A path in the
-log that is absolute, or not in its plainest form, protects every file of its name.
+that begin with ``_`` or ``.`` (but change data, partition folders of columns so named, and what a
+process of lakelog's had begun to write when it was killed), the ``metadata`` folder of a table that
+Iceberg reads, folders that are tables themselves, names that are no text, and whatever lies outside
+the table, as the files of a shallow clone do. A path in the log that is absolute, or not in its
+plainest form, protects every file of its name.
 
 References are kept as 64-bit hashes: two paths that meet keep a file that could go, and never the
 other way round.
@@ -53,6 +54,7 @@ from lakelog.log.properties import duration_text
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
 from lakelog.storage.base import FileEntry
+from lakelog.storage.durable import TEMPORARY
 from lakelog.telemetry import Progress
 
 FILES_SCHEMA = pl.Schema(
@@ -71,6 +73,7 @@ _VECTOR_COLUMNS = ("dvStorageType", "dvPathOrInline")
 _LOG_FOLDERS = ("_delta_log", "_transaction_log")
 _CHANGE_DATA = "_change_data"
 _VECTOR_FILE = r"(^|/)deletion_vector_[0-9a-fA-F-]{36}\.bin$"
+_BEGUN = rf"(^|/){TEMPORARY.pattern}$"
 _ODD = rf"{ABSOLUTE}|//|(^|/)\.\.?(/|$)"
 _DELETED_AT_ONCE = 10_000
 _SIZES = ("size_bytes", "size", "length")
@@ -392,6 +395,7 @@ class _Hidden:
 
     def holds(self, paths: pl.Series) -> pl.Series:
         seen = paths if self.spared is None else paths.str.replace_all(self.spared, "$1")
+        seen = seen.str.replace(_BEGUN, "$1")
         return seen.str.contains(self.pattern)
 
 
