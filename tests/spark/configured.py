@@ -1,10 +1,18 @@
-"""Settings of the session that all tests share, for as long as a test needs them."""
+"""A session as tests need it: with settings for as long as they need them, and as a server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+
+def serve(spark: Any) -> str:
+    """Let the JVM of a session be a server of Spark Connect too; its address."""
+    service = getattr(spark._jvm.org.apache.spark.sql.connect.service, "SparkConnectService$")
+    service = getattr(service, "MODULE$")
+    service.start(spark.sparkContext._jsc.sc())
+    return f"sc://127.0.0.1:{service.localPort()}"
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import pytest
 
 import lakelog.spark
 from lakelog.spark.java import make_home, packaged_java
+from tests.spark.configured import serve
 from tests.spark.delta_jars import JarsUnavailableError, delta_jars, write_trust_store
 
 
@@ -117,12 +118,13 @@ def connect(spark: Any) -> Iterator[Any]:
         warnings.simplefilter("ignore")  # see _quiet_pyspark
         from pyspark.sql.connect.session import SparkSession as Client
 
-        module = "SparkConnectService$"
-        service = getattr(spark._jvm.org.apache.spark.sql.connect.service, module)
-        service = getattr(service, "MODULE$")
-        service.start(spark.sparkContext._jsc.sc())
-        url = f"sc://127.0.0.1:{service.localPort()}"
-        client = Client.builder.remote(url).getOrCreate()
+        client = Client.builder.remote(serve(spark)).getOrCreate()
         lakelog.spark.register(client)
         yield client
         client.stop()
+
+
+@pytest.fixture(params=["spark", "connect"])
+def either(request: pytest.FixtureRequest) -> Any:
+    """A session of this process, and one of Spark Connect."""
+    return request.getfixturevalue(request.param)

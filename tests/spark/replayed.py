@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from lakelog import actions
+from lakelog.spark.functions import functions_of
 from tests.model.compare import rows_of
 
 
@@ -30,11 +31,9 @@ def out_of_spark(frame: Any) -> pl.DataFrame:
 
 def tagged(frames: Iterable[Any]) -> Any:
     """Many Spark frames as one, numbered by ``frame``: one query costs less than many."""
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
-
     whole = None
     for number, frame in enumerate(frames):
-        with_number = frame.withColumn("frame", F.lit(number))
+        with_number = frame.withColumn("frame", functions_of(frame).lit(number))
         whole = with_number if whole is None else whole.unionByName(with_number)
     return whole
 

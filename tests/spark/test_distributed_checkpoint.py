@@ -49,11 +49,11 @@ def staged(root: Path) -> list[Path]:
 
 @pytest.mark.parametrize(("kind", "layout", "strategy"), CASES)
 def test_executors_write_what_lakelog_writes_alone(
-    kind: tables.Kind, layout: str, strategy: str, spark: Any, tmp_path: Path
+    kind: tables.Kind, layout: str, strategy: str, either: Any, tmp_path: Path
 ) -> None:
     root = tables.make(kind, tmp_path / "t")
     table = lakelog.Table(tables.log_at(root, kind.dialect))
-    report = lakelog.spark.checkpoint(spark, table, layout=layout, parts=3, strategy=strategy)
+    report = lakelog.spark.checkpoint(either, table, layout=layout, parts=3, strategy=strategy)
     assert report.verified
     assert report.version == tables.LATEST
     assert report.pointer_moved == (kind is not tables.FLATTENED)
@@ -88,7 +88,7 @@ def test_executors_write_what_lakelog_writes_alone(
         if report.layout == "multipart":
             assert theirs == ours
 
-    again = lakelog.spark.checkpoint(spark, table, layout=layout, parts=3)
+    again = lakelog.spark.checkpoint(either, table, layout=layout, parts=3)
     assert again.reused
     assert again.verified
     assert again.num_adds == report.num_adds
@@ -189,7 +189,7 @@ class FailsAtTheEnd(spark_parts.PartWriter):
     [(LosesRows, CheckpointValidationError), (FailsAtTheEnd, CheckpointWriteError)],
 )
 def test_what_goes_wrong_in_a_task_publishes_nothing(
-    writer: type, error: type[Exception], spark: Any, tmp_path: Path, monkeypatch: Any
+    writer: type, error: type[Exception], either: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     from pyspark import cloudpickle
 
@@ -200,7 +200,7 @@ def test_what_goes_wrong_in_a_task_publishes_nothing(
     before = names_seen(root)
     try:
         with pytest.raises(error, match=r"is not what replay gives|the machine is gone"):
-            lakelog.spark.checkpoint(spark, table, parts=2, strategy=POLARS)
+            lakelog.spark.checkpoint(either, table, parts=2, strategy=POLARS)
     finally:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     assert names_seen(root) == before

@@ -206,22 +206,48 @@ def test_executors_list_what_the_driver_would(spark: Any, tmp_path: Path) -> Non
         assert_frame_equal(found.sort("path"), expected)
 
 
-def test_on_connect_batches_are_written_and_compacted(connect: Any, tmp_path: Path) -> None:
-    for number in range(2):
-        write_events(tmp_path / f"raw{number}", "a.json", range(number, number + 1))
-        source = {"format": "json", "path": f"{tmp_path}/raw{number}", "schema": COLUMNS}
-        ingest = Ingest(mode="batch", batch_id=number, **source)  # type: ignore[arg-type]
-        pipeline = described(
-            tmp_path, ingest=ingest, table=Target(path=f"{tmp_path}/t", create=True)
-        )
-        report = pipeline.run(connect, ["ingest", "compact", "vacuum"])
-        assert report["ingest"].rows == 1
-    assert (report["compact"].rows, report["compact"].files) == (2, 1)
+def test_on_connect_a_stream_is_ingested_once_and_every_step_goes_on(
+    connect: Any, tmp_path: Path
+) -> None:
+    pipeline = described(tmp_path, checkpoint=Checkpoint(executors_from=1))
+    raw = tmp_path / "raw"
+    for number in range(3):
+        write_events(raw, f"{number}.json", range(2 * number, 2 * number + 2))
+    told: list[tuple[str, int, int | None]] = []
+    report = pipeline.run(connect, progress=lambda *each: told.append(each))
+    assert [each.step for each in report] == list(STEPS)
+    assert (report["ingest"].rows, report["compact"].rows, report["compact"].files) == (6, 6, 2)
+    assert "written by executors" in report["checkpoint"].notes[0]
+    gone = report["compact"].removed
+    assert {("ingest", 6, None), ("compact", gone, gone)} <= set(told)
+    assert ids(tmp_path) == list(range(6))
+    assert lakelog.open(tmp_path / "t").verify().verdict == "proved"
+    # A bad line stops the batch that it is in, and its mended file is read once.
+    write_events(raw, "3.json", range(6, 8))
+    good = (raw / "3.json").read_text()
+    (raw / "3.json").write_text(good + "{\n")
+    with pytest.raises(CorruptionError, match="not one JSON object") as bad:
+        pipeline.run(connect)
+    assert (str(bad.value.path).endswith("raw/3.json"), bad.value.line) == (True, 3)
+    assert ids(tmp_path) == list(range(6))
+    (raw / "3.json").write_text(good)
+    assert pipeline.run(connect, ["ingest"])["ingest"].rows == 2
+    assert ids(tmp_path) == list(range(8))
+    # A checkpoint of the stream that was lost is noticed.
+    lost = described(tmp_path, ingest=replace(pipeline.ingest, checkpoint=f"{tmp_path}/other"))  # type: ignore[type-var]
+    with pytest.raises(Exception, match="another checkpoint"):
+        lost.run(connect, ["ingest"])
+    assert ids(tmp_path) == list(range(8))
+
+
+def test_on_connect_a_batch_is_written_once(connect: Any, tmp_path: Path) -> None:
+    write_events(tmp_path / "raw", "a.json", range(2))
+    source = {"format": "json", "path": f"{tmp_path}/raw", "schema": COLUMNS}
+    ingest = Ingest(mode="batch", batch_id=1, **source)  # type: ignore[arg-type]
+    pipeline = described(tmp_path, ingest=ingest, table=Target(path=f"{tmp_path}/t", create=True))
+    assert pipeline.run(connect, ["ingest"])["ingest"].rows == 2
+    assert pipeline.run(connect, ["ingest"])["ingest"].status == "already done"
     assert ids(tmp_path) == [0, 1]
-    (tmp_path / "raw1" / "a.json").write_text("{")
-    again = replace(ingest, batch_id=2)
-    with pytest.raises(CorruptionError, match="not one JSON object"):
-        replace(pipeline, ingest=again).run(connect, ["ingest"])
 
 
 @pytest.mark.reference

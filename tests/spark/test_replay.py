@@ -22,6 +22,7 @@ from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning, UnsupportedFeatureError
 from lakelog.formats.delta.paths import decode_path, encode_path
 from lakelog.log.files import file_columns, tombstone_columns
+from lakelog.spark.functions import functions_of
 from lakelog.spark.replay import plan_replay
 from lakelog.spark.state_rows import decoded_path, decoded_sound_path, encoded_path
 from lakelog.spark.strategy import BROADCAST, HASH, POLARS, STRATEGIES
@@ -83,15 +84,14 @@ TAILS = [
 ]
 
 
-def test_paths_are_decoded_and_encoded_as_lakelog_does(spark: Any) -> None:
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
-
+def test_paths_are_decoded_and_encoded_as_lakelog_does(either: Any) -> None:
     rng = random.Random(SEED)
     texts = ["".join(rng.choices(PIECES, k=rng.randrange(9))) for _ in range(3_000)]
     texts += [f"s3://b/{piece}" for piece in PIECES] + [f"{piece}:x" for piece in PIECES]
-    frame = spark.createDataFrame(pa.table({"path": pa.array([*texts, None])}))
-    column = F.col("path")
-    decoded = F.expr(decoded_path("path")).alias("decoded")
+    frame = either.createDataFrame(pa.table({"path": pa.array([*texts, None])}))
+    sql = functions_of(either)
+    column = sql.col("path")
+    decoded = sql.expr(decoded_path("path")).alias("decoded")
     found = frame.select(column, decoded, encoded_path(column).alias("encoded")).toArrow()
     for row in found.to_pylist():
         text = row["path"]
@@ -112,7 +112,7 @@ PIECES = [
 ]
 
 
-def test_random_logs_of_every_layout_replay_as_the_model_does(spark: Any, tmp_path: Path) -> None:
+def test_random_logs_of_every_layout_replay_as_the_model_does(either: Any, tmp_path: Path) -> None:
     """A failure names its layout and strategy; the seed is LAKELOG_SPARK_SEED."""
     frames, cases = [], []
     for number, layout in enumerate(LAYOUTS):
@@ -120,7 +120,7 @@ def test_random_logs_of_every_layout_replay_as_the_model_does(spark: Any, tmp_pa
         root = generate(tmp_path / layout, SEED + number, options)
         for strategy in STRATEGIES:
             try:
-                planned = plan_replay(spark, root, strategy=strategy, columns=STATE)
+                planned = plan_replay(either, root, strategy=strategy, columns=STATE)
             except InvalidInputError:
                 assert strategy == BROADCAST, "only Spark itself may be unable to read a layout"
                 continue
@@ -183,7 +183,7 @@ def corpus_tables(corpus: Path) -> list[Path]:
 
 @pytest.mark.parametrize("kind", [tables.FLATTENED, tables.FLATTENED_PARTS], ids=["one", "parts"])
 def test_flattened_checkpoints_replay_as_they_do_locally(
-    kind: tables.Kind, spark: Any, tmp_path: Path
+    kind: tables.Kind, either: Any, tmp_path: Path
 ) -> None:
     root = tables.make(kind, tmp_path / "t")
     log = tables.log_at(root, kind.dialect)
@@ -192,25 +192,25 @@ def test_flattened_checkpoints_replay_as_they_do_locally(
     snapshot = table.snapshot()
     assert snapshot.provenance.checkpoint is not None
     assert snapshot.provenance.checkpoint.layout == "flattened"
-    frames = [plan_replay(spark, table, strategy=s).frame for s in (BROADCAST, HASH)]
+    frames = [plan_replay(either, table, strategy=s).frame for s in (BROADCAST, HASH)]
     expected = comparable(local_state(snapshot))
     for found in by_tag(tagged(frames), len(frames)):
         assert comparable(found) == expected
 
 
-def test_the_state_has_the_schema_of_the_contract(spark: Any, tmp_path: Path) -> None:
+def test_the_state_has_the_schema_of_the_contract(either: Any, tmp_path: Path) -> None:
     from pyspark.sql.types import StructType
 
     root = tables.make(tables.MULTIPART, tmp_path / "t")
     expected = StructType.fromJson(contract.to_json(contract.load("actions")))
     for strategy in STRATEGIES:
-        planned = plan_replay(spark, str(root), strategy=strategy)
+        planned = plan_replay(either, str(root), strategy=strategy)
         assert planned.choice.strategy == strategy
         assert planned.explain() == f"version {tables.LATEST} by {strategy}: it was asked for"
         assert [(f.name, f.dataType) for f in planned.frame.schema] == [
             (f.name, f.dataType) for f in expected
         ]
-    assert plan_replay(spark, str(root)).choice.strategy == POLARS
+    assert plan_replay(either, str(root)).choice.strategy == POLARS
 
 
 def test_a_query_reads_only_the_columns_that_it_needs(
@@ -225,11 +225,11 @@ def test_a_query_reads_only_the_columns_that_it_needs(
     assert "path" in schema
 
 
-def test_an_earlier_version_and_columns_by_name(spark: Any, tmp_path: Path) -> None:
+def test_an_earlier_version_and_columns_by_name(either: Any, tmp_path: Path) -> None:
     root = tables.make(tables.CLASSIC, tmp_path / "t")
     columns = ("size", "actionType", "path")
     frames = [
-        lakelog.spark.replay(spark, root, version, strategy, columns=columns)
+        lakelog.spark.replay(either, root, version, strategy, columns=columns)
         for version in (2, tables.EARLIER, 5)
         for strategy in (POLARS, HASH)
     ]

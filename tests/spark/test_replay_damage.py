@@ -22,9 +22,10 @@ from tests.spark.replayed import comparable, local_state, out_of_spark
 COLUMNS = ("actionType", "path", "size")
 
 
-@pytest.fixture(scope="module")
-def careless(spark: Any) -> Iterator[Any]:
-    """The session, told to pass over what is missing or damaged."""
+@pytest.fixture(scope="module", params=["spark", "connect"])
+def careless(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A session of either kind, told to pass over what is missing or damaged."""
+    spark = request.getfixturevalue(request.param)
     names = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
     with configured(spark, dict.fromkeys(names, "true")):
         yield spark

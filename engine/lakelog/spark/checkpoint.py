@@ -66,6 +66,7 @@ from lakelog.log.opening import fall_back, open_state
 from lakelog.log.properties import deleted_file_retention_ms
 from lakelog.log.state import State
 from lakelog.spark.exchange import Place
+from lakelog.spark.functions import functions_of
 from lakelog.spark.parts import WRITTEN_SCHEMA, PartWriter, Written, carried, read_written
 from lakelog.spark.replay import Replay, replay_state
 from lakelog.spark.ship import ship
@@ -459,24 +460,22 @@ def _with_parts(plan: CheckpointPlan, parts: int | None, rows: int) -> Checkpoin
 
 def _kept_rows(frame: Any, plan: CheckpointPlan, state: State) -> Any:
     """File actions, without tombstones that are no longer retained."""
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
-
+    sql = functions_of(frame)
     minimum = plan.created_ms - deleted_file_retention_ms(state.metadata.configuration)
-    deleted = F.coalesce(F.col("deletionTimestamp"), F.lit(0)) > F.lit(minimum)
-    add, remove = (F.col("actionType") == F.lit(kind) for kind in actions.FILE_ACTIONS)
+    deleted = sql.coalesce(sql.col("deletionTimestamp"), sql.lit(0)) > sql.lit(minimum)
+    add, remove = (sql.col("actionType") == sql.lit(kind) for kind in actions.FILE_ACTIONS)
     return frame.filter(add | (remove & deleted))
 
 
 def _dealt(rows: Any, plan: CheckpointPlan) -> Any:
     """Rows in one partition a part, as the format demands; sidecars hold any."""
-    from pyspark.sql import functions as F  # noqa: N812
-
+    sql = functions_of(rows)
     if plan.layout == "multipart":
         # Spark's own hash partitioning is the protocol's: pmod(hash(key), parts).
-        keys = [encoded_path(F.col("path"))]
-        keys += [F.col("dvId")] if plan.deletion_vectors else []
+        keys = [encoded_path(sql.col("path"))]
+        keys += [sql.col("dvId")] if plan.deletion_vectors else []
         return rows.repartition(plan.parts, *keys)
     if plan.layout == "flattened" and plan.parts > 1:
-        number = F.crc32(F.col("path").cast("binary")) % F.lit(plan.parts)
+        number = sql.crc32(sql.col("path").cast("binary")) % sql.lit(plan.parts)
         return rows.repartitionById(plan.parts, number.cast("int"))
     return rows.coalesce(max(1, plan.parts))

@@ -26,6 +26,7 @@ from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
 from lakelog.spark.exchange import Place, finish, pieces_of, replay_in_partitions, to_table
 from lakelog.spark.footers import Footers, read_footers, spark_path
+from lakelog.spark.functions import functions_of
 from lakelog.spark.ship import ship
 from lakelog.spark.state_rows import has_vectors, held_columns, read_base, with_nulls
 from lakelog.spark.strategy import AUTO, BROADCAST, POLARS, Choice, Sizes, choose
@@ -266,8 +267,7 @@ def _below(
     spark: Any, state: State, footers: Footers, paths: Sequence[str], columns: Sequence[str]
 ) -> Any:
     """The checkpoint's file actions of which the commits above do not speak."""
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
-
+    sql = functions_of(spark)
     format_ = state.log.dialect.name
     registry = registry_of_meta(state.meta) if format_ == "indextables" else {}
     wanted = tuple(dict.fromkeys((*columns, "actionType", *actions.KEY)))
@@ -287,10 +287,10 @@ def _below(
         keys = keys.filter(pl.col("dvId").is_null())
     if keys.height:
         names = {name: f"gone_{name}" for name in actions.KEY}
-        gone = F.broadcast(frame_of(spark, [keys], actions.KEY).withColumnsRenamed(names))
-        same = F.col("path") == F.col(names["path"])
+        gone = sql.broadcast(frame_of(spark, [keys], actions.KEY).withColumnsRenamed(names))
+        same = sql.col("path") == sql.col(names["path"])
         if vectors:
-            same &= F.col("dvId").eqNullSafe(F.col(names["dvId"]))
+            same &= sql.col("dvId").eqNullSafe(sql.col(names["dvId"]))
         base = base.join(gone, same, "left_anti")
     return base.select(*columns)
 

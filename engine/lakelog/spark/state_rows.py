@@ -12,8 +12,8 @@ Source: Delta protocol, Checkpoint Schema; ``schemas/checkpoint.md``, Flattened 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, reduce
 from typing import Any
 
 import polars as pl
@@ -25,6 +25,7 @@ from lakelog.formats.delta.checkpoint_schema import spark_schema
 from lakelog.formats.delta.paths import encode_path
 from lakelog.formats.wire import Leaf, Node, Wire
 from lakelog.spark.footers import Footers
+from lakelog.spark.functions import arrow_function, functions_of
 from lakelog.statistics.maps import map_stats
 from lakelog.statistics.text import stats_text_from_struct
 
@@ -146,22 +147,27 @@ def encoded_path(path: Any) -> Any:
     """A column of paths as they stand in the log that lakelog writes: what
     `lakelog.formats.delta.paths.encode_paths` gives, letter by letter where there is a need.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
-    pairs = [F.lit(text) for char in QUOTED for text in (char, encode_path(char))]
-    escapes = F.create_map(*pairs)
-    each = F.transform(F.split(path, ""), lambda c: F.coalesce(F.try_element_at(escapes, c), c))
-    odd = path.rlike("[" + "".join(f"\\x{{{ord(char):x}}}" for char in QUOTED) + "]")
-    encoded = F.when(odd, F.array_join(each, "")).otherwise(path)
+    sql = functions_of(path)
+    quoted = _quoted_characters()
+    pairs = [sql.lit(text) for char in quoted for text in (char, encode_path(char))]
+    escapes = sql.create_map(*pairs)
+    each = sql.transform(
+        sql.split(path, ""), lambda c: sql.coalesce(sql.try_element_at(escapes, c), c)
+    )
+    odd = path.rlike("[" + "".join(f"\\x{{{ord(char):x}}}" for char in quoted) + "]")
+    encoded = sql.when(odd, sql.array_join(each, "")).otherwise(path)
     # A colon in the first segment would make a scheme of what precedes it.
     colon = encoded.rlike("^[^/:]*:") & ~encoded.rlike("^[A-Za-z][A-Za-z0-9+.-]*:/")
-    first = F.replace(F.regexp_extract(encoded, "^[^/]*", 0), F.lit(":"), F.lit("%3A"))
-    rest = F.regexp_extract(encoded, "^[^/]*(.*)$", 1)
-    return F.when(colon, F.concat(first, rest)).otherwise(encoded)
+    first = sql.replace(sql.regexp_extract(encoded, "^[^/]*", 0), sql.lit(":"), sql.lit("%3A"))
+    rest = sql.regexp_extract(encoded, "^[^/]*(.*)$", 1)
+    return sql.when(colon, sql.concat(first, rest)).otherwise(encoded)
 
 
-QUOTED = "".join(c for c in map(chr, range(0x3001)) if c != ":" and encode_path(c) != c)
-"""Characters that are quoted wherever they stand."""
+@cache
+def _quoted_characters() -> str:
+    """Characters that are quoted wherever they stand."""
+    return "".join(c for c in map(chr, range(0x3001)) if c != ":" and encode_path(c) != c)
+
 
 _LONE_PERCENT = "%(?![0-9A-Fa-f]{2})"
 _REPLACEMENT = "�"
@@ -180,32 +186,31 @@ _SOUND_PATH = (
 def _delta(
     spark: Any, paths: Sequence[str], footers: Footers, columns: Sequence[str], *, odd_paths: bool
 ) -> Any:
-    from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StructType
 
+    sql = functions_of(spark)
     schema = StructType.fromJson(contract.to_json(_read_schema(footers)))
     files = spark.read.schema(schema).options(**_STRICT).parquet(*paths)
     made = _Columns(footers)
     spread = [name for name in DERIVED if name in columns]
     kept = dict.fromkeys(name for name in columns if name not in spread)
     kept |= {"stats": None} if spread else {}
-    rows = _select(files.filter(made.is_file_action()), {n: made.column(n) for n in kept})
+    rows = _select(files.filter(made.is_file_action()), {n: made.column(n, sql) for n in kept})
     # In steps of their own, for else what is used several times is worked out as often.
     decoded = decoded_path("path") if odd_paths else decoded_sound_path("path")
     rows = rows.selectExpr(*(f"{decoded} AS path" if n == "path" else f"`{n}`" for n in kept))
     if not spread:
         return rows
-    rows = rows.withColumn(_SPREAD, _spread()(F.col("stats")))
+    rows = rows.withColumn(_SPREAD, _spread(sql.col("stats")))
     return rows.selectExpr(*(f"{_SPREAD}.{n}" if n in DERIVED else f"`{n}`" for n in columns))
 
 
 def _select(frame: Any, columns: Mapping[str, Any]) -> Any:
     """Columns by name, in SQL or as columns; the whole in SQL is one call to the other side."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     if all(isinstance(column, str) for column in columns.values()):
         return frame.selectExpr(*(f"{column} AS `{name}`" for name, column in columns.items()))
-    made = {n: F.expr(c) if isinstance(c, str) else c for n, c in columns.items()}
+    sql = functions_of(frame)
+    made = {n: sql.expr(c) if isinstance(c, str) else c for n, c in columns.items()}
     return frame.select(*(column.alias(name) for name, column in made.items()))
 
 
@@ -278,7 +283,7 @@ class _Columns:
         """Whether a row is an add or a remove."""
         return " OR ".join(f"{kind} IS NOT NULL" for kind in self._kinds)
 
-    def column(self, name: str) -> Any:
+    def column(self, name: str, sql: Any) -> Any:
         """One of them."""
         match name:
             case "actionType":
@@ -292,9 +297,9 @@ class _Columns:
             case "dvId":
                 return self._dv_id()
             case "stats":
-                return self._statistics()
+                return self._statistics(sql)
             case "extra":
-                return self._extra()
+                return self._extra(sql)
         return self._raw(name)
 
     def _raw(self, name: str) -> str:
@@ -326,31 +331,25 @@ class _Columns:
         suffix = f"coalesce(concat('@', CAST({offset} AS STRING)), '')"
         return f"CASE WHEN {lacking} THEN {fail} ELSE concat({storage}, {path}, {suffix}) END"
 
-    def _statistics(self) -> Any:
-        from pyspark.sql import functions as F  # noqa: N812
-
+    def _statistics(self, sql: Any) -> Any:
         text = self._raw("stats")
         if self._footers.statistics is None:
             return text
-        struct = F.col(f"add.{STRUCT_STATISTICS}")
+        struct = sql.col(f"add.{STRUCT_STATISTICS}")
         if self._footers.plain_statistics:
-            return F.coalesce(F.expr(text), _json(struct))
-        typed = F.when(F.expr(text).isNull(), struct)
-        return F.coalesce(F.expr(text), _written()(typed))
+            return sql.coalesce(sql.expr(text), _json(sql, struct))
+        typed = sql.when(sql.expr(text).isNull(), struct)
+        return sql.coalesce(sql.expr(text), _written(typed))
 
-    def _extra(self) -> Any:
-        from pyspark.sql import functions as F  # noqa: N812
-
+    def _extra(self, sql: Any) -> Any:
         unknown = self._footers.unknown
-        objects = [_object(kind, (kind,), unknown) for kind in self._kinds]
-        found = [_json(struct) for struct in objects if struct is not None]
-        return F.coalesce(*found) if found else _null_of("extra")
+        objects = [_object(sql, kind, (kind,), unknown) for kind in self._kinds]
+        found = [_json(sql, struct) for struct in objects if struct is not None]
+        return sql.coalesce(*found) if found else _null_of("extra")
 
 
-def _object(kind: str, above: tuple[str, ...], unknown: Sequence[tuple[Any, Any]]) -> Any:
+def _object(sql: Any, kind: str, above: tuple[str, ...], unknown: Sequence[tuple[Any, Any]]) -> Any:
     """A struct of the unknown fields below a position; null where all of them are."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     depth = len(above)
     names = dict.fromkeys(p[depth] for p, _ in unknown if p[:depth] == above)
     if not names:
@@ -359,19 +358,17 @@ def _object(kind: str, above: tuple[str, ...], unknown: Sequence[tuple[Any, Any]
     for name in names:
         position = (*above, name)
         leaf = any(p == position for p, _ in unknown)
-        member = F.col(_quoted(position)) if leaf else _object(kind, position, unknown)
+        member = sql.col(_quoted(position)) if leaf else _object(sql, kind, position, unknown)
         members.append(member.alias(name))
     there = reduce(lambda one, other: one | other, (member.isNotNull() for member in members))
-    return F.when(there, F.struct(*members))
+    return sql.when(there, sql.struct(*members))
 
 
-def _json(struct: Any) -> Any:
+def _json(sql: Any, struct: Any) -> Any:
     """A struct as compact JSON without nulls, in lakelog's spelling."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    text = F.to_json(struct, _JSON)
+    text = sql.to_json(struct, _JSON)
     what = "a text holds a control character, which Spark spells in its own way; take strategy hash"
-    return F.when(text.rlike(_ESCAPED), F.expr(_fail(what))).otherwise(text)
+    return sql.when(text.rlike(_ESCAPED), sql.expr(_fail(what))).otherwise(text)
 
 
 # --- flattened ------------------------------------------------------------------------------------
@@ -380,7 +377,6 @@ def _json(struct: Any) -> Any:
 def _flattened(
     spark: Any, paths: Sequence[str], columns: Sequence[str], registry: Mapping[str, str]
 ) -> Any:
-    from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StructType
 
     schema = StructType.fromJson(contract.to_json(contract.load("actions")))
@@ -393,9 +389,10 @@ def _flattened(
         "timestamp": _null_of("timestamp"),
     }
     if registry:
-        pairs = [F.lit(text) for pair in registry.items() for text in pair]
-        mapped = F.element_at(F.create_map(*pairs), F.col("docMappingRef"))
-        made["docMappingJson"] = F.coalesce(F.col("docMappingJson"), mapped)
+        sql = functions_of(spark)
+        pairs = [sql.lit(text) for pair in registry.items() for text in pair]
+        mapped = sql.element_at(sql.create_map(*pairs), sql.col("docMappingRef"))
+        made["docMappingJson"] = sql.coalesce(sql.col("docMappingJson"), mapped)
     return _select(rows, {name: made.get(name, f"`{name}`") for name in columns})
 
 
@@ -437,13 +434,11 @@ def _require(column: str, what: str) -> str:
     return f"CASE WHEN {column} IS NULL THEN {_fail(what)} ELSE {column} END"
 
 
-def _spread() -> Callable[[Any], Any]:
-    """Text of statistics to the columns that the flattened schema spreads them into."""
-    from pyspark.sql.functions import arrow_udf
-
+def _spread(texts: Any) -> Any:
+    """A column of statistics' texts as the columns that the flattened schema spreads them into."""
     fields = [f for f in contract.load("actions").fields if f.name in DERIVED]
     type_ = contract.Struct(tuple(contract.Field(f.name, f.type) for f in fields))
-    return arrow_udf(_spread_batch, spark_type(type_))  # type: ignore[no-any-return]
+    return arrow_function(texts, _spread_batch, spark_type(type_))(texts)
 
 
 def _spread_batch(texts: pa.Array) -> pa.Array:
@@ -457,12 +452,11 @@ def _spread_batch(texts: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=[pa.field(n, arrow[n]) for n in names])
 
 
-def _written() -> Callable[[Any], Any]:
-    """Typed statistics to their text."""
-    from pyspark.sql.functions import arrow_udf
+def _written(structs: Any) -> Any:
+    """A column of typed statistics as their text."""
     from pyspark.sql.types import StringType
 
-    return arrow_udf(_written_batch, StringType())  # type: ignore[no-any-return]
+    return arrow_function(structs, _written_batch, StringType())(structs)
 
 
 def _written_batch(structs: pa.Array) -> pa.Array:

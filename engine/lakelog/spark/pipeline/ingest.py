@@ -106,7 +106,7 @@ def _stream(
     rows: dict[int, int] = {}
     try:
         while not query.awaitTermination(_PATIENCE_S):
-            rows |= {told["batchId"]: told["numInputRows"] for told in query.recentProgress}
+            rows |= {told.batchId: told.numInputRows for told in query.recentProgress}
             if progress is not None:
                 progress(STEP, sum(rows.values()), None)
     finally:

@@ -12,14 +12,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from typing import Any
 from urllib.parse import unquote
 
 import fsspec
 
 from lakelog.errors import CorruptionError, InvalidInputError, LakelogError
-from lakelog.spark.ship import is_connect
+from lakelog.spark.functions import functions_of
 
 CORRUPT = "_lakelog_corrupt"
 _MARK = "lakelog-bad-line "
@@ -62,9 +61,7 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
     """
     from pyspark.sql.types import StringType, StructField, StructType
 
-    # One process may hold sessions of both kinds; each has columns of its own.
-    kind = "sql.connect" if is_connect(lines) else "sql"
-    sql = import_module(f"pyspark.{kind}.functions")
+    sql = functions_of(lines)
     folders = [name for name in lines.columns if name != "value"]
     line = sql.col("value")
     strict = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
@@ -126,7 +123,7 @@ def _line_number(path: str, text: str) -> int | None:
     with suppress(Exception), fsspec.open(path, "rb") as file:
         searched = 0
         for number, line in enumerate(file, 1):
-            if line.startswith(wanted):
+            if line.rstrip(b"\r\n") == wanted or (len(text) == _SHOWN and line.startswith(wanted)):
                 return number
             searched += len(line)
             if searched > _SEARCHED_BYTES:
