@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+import lakelog
 from lakelog.errors import LakelogError
 from lakelog.spark.catalog import created_with, is_created, recalled, remember
 from lakelog.spark.options import Use, parse_options
@@ -43,6 +44,22 @@ def readable(function: _F) -> _F:
     return wrapped  # type: ignore[return-value]
 
 
+def _restored(archive: str, pickled: bytes) -> DataSource:
+    """A data source out of its class and its attributes, with the package on the search path."""
+    import pickle
+    import sys
+
+    if archive not in sys.path:
+        sys.path.insert(1, archive)
+    cls, attributes = pickle.loads(pickled)  # noqa: S301 - made by `__reduce_ex__`
+    made: DataSource = cls.__new__(cls)
+    made.__dict__.update(attributes)
+    return made
+
+
+_restored.__module__ = "-"  # so that it is not found in a module, and travels with its code
+
+
 class LakelogDataSource(DataSource):  # type: ignore[misc]
     """The data source; see README, Spark, for its options.
 
@@ -57,6 +74,17 @@ class LakelogDataSource(DataSource):  # type: ignore[misc]
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self.pinned: int | None = None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickled so that it is found again where Spark does not look for what it was sent: it
+        starts the driver's side of a stream's reader without the folder of a session's files.
+        """
+        archive = getattr(lakelog.__loader__, "archive", None)
+        if archive is None:  # installed
+            return super().__reduce_ex__(protocol)
+        from pyspark import cloudpickle
+
+        return _restored, (archive, cloudpickle.dumps((type(self), self.__dict__)))
 
     @classmethod
     def for_session(cls, parallelism: int | None) -> type[LakelogDataSource]:
