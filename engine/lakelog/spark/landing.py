@@ -40,7 +40,7 @@ def _handle(path: str, storage_options: str) -> Table:
     return open(path, json.loads(storage_options) or None)
 
 
-def open_table(options: SourceOptions) -> Table:
+def kept_table(options: SourceOptions) -> Table:
     """The table that options name. A process keeps its handle, and what that remembers of the log,
     for the next batch of a stream.
 

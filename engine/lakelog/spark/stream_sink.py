@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 from lakelog.commit.transaction import Transaction
 from lakelog.errors import InvalidInputError, LakelogWarning, StreamMismatchError
 from lakelog.log.snapshot import Snapshot
-from lakelog.spark.landing import Landed, discard, land, open_table, publish, unpacked
+from lakelog.spark.landing import Landed, discard, kept_table, land, publish, unpacked
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.source import readable
 from lakelog.spark.writing import Message, landed_of, task_number, write_plan
@@ -114,7 +114,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
-        snapshot = open_table(options).snapshot()
+        snapshot = kept_table(options).snapshot()
         self.options = options
         self.overwrite = overwrite
         self.version = snapshot.version
@@ -139,7 +139,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             return  # no task, no rows: run again, the batch would have none either
         adds = unpacked(landed)
         version = min(each.version for each in landed)
-        table = open_table(self.options)
+        table = kept_table(self.options)
         query = self._query(landed)
         app = self.options.get("txnAppId", query)
         snapshot = table.snapshot()
@@ -200,7 +200,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         landed = landed_of(messages)
         if None in messages and landed:
             version = min(each.version for each in landed)
-            discard(open_table(self.options), [unpacked(landed)], version)
+            discard(kept_table(self.options), [unpacked(landed)], version)
 
 
 def warn_of_other_rows(

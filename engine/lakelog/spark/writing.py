@@ -30,7 +30,7 @@ from lakelog.data.replace import find_replaced, keeping
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.log.snapshot import Snapshot
-from lakelog.spark.landing import Landed, discard, land, open_table, publish, unpacked
+from lakelog.spark.landing import Landed, discard, kept_table, land, publish, unpacked
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.source import readable
 from lakelog.spark.types import arrow_schema
@@ -113,7 +113,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
                 path=options.path,
                 hint="number the writes of the application, and give each write its number",
             )
-        snapshot = open_table(options).snapshot()
+        snapshot = kept_table(options).snapshot()
         self.options = options
         self.overwrite = overwrite
         self.version = snapshot.version
@@ -167,7 +167,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         if "replaceWhere" in options.values:
             parameters["predicate"] = options.get("replaceWhere")
         publish(
-            open_table(options),
+            kept_table(options),
             unpacked(landed_of(messages)),
             version=self.version,
             fill=self._fill,
@@ -181,7 +181,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def _fill(self, tx: Transaction) -> pl.DataFrame:
         if not self.overwrite:
             return pl.DataFrame()
-        where, store = self._where, open_table(self.options).log.store
+        where, store = self._where, kept_table(self.options).log.store
         files = tx.read(where).collect()
         replaced = find_replaced(tx.snapshot, files, where, self.plan.mapping, store)
         tx.remove(replaced.files)
@@ -206,7 +206,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         """
         if None in messages:
             adds = unpacked(landed_of(messages))
-            discard(open_table(self.options), [adds], self.version)
+            discard(kept_table(self.options), [adds], self.version)
 
 
 def batch_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> BatchWriter:
