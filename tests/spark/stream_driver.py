@@ -26,17 +26,18 @@ def say(word: Any) -> None:
     sys.stdout.flush()
 
 
+def stream(spark: Any, places: dict[str, Any], files: int) -> Any:
+    """The writer of a stream from table to table, so many files a batch."""
+    read = spark.readStream.format("lakelog").option("maxFilesPerTrigger", files)
+    write = read.load(places["source"]).writeStream.format("lakelog")
+    return write.option("checkpointLocation", places["checkpoint"])
+
+
 def main(order: dict[str, Any]) -> None:
     spark = lakelog.spark.session(master="local[2]", config=SETTINGS)
     say(spark.sparkContext._gateway.proc.pid)
-    read = spark.readStream.format("lakelog").option("maxFilesPerTrigger", order["files"])
-    write = (
-        read.load(order["source"])
-        .writeStream.format("lakelog")
-        .option("checkpointLocation", order["checkpoint"])
-    )
-    trigger = {"availableNow": True} if order["ends"] else {"processingTime": "0 seconds"}
-    query = write.trigger(**trigger).start(order["target"])
+    write = stream(spark, order, order["files"]).trigger(processingTime="0 seconds")
+    query = write.start(order["target"])
     say("started")
     query.awaitTermination()
 

@@ -1,7 +1,7 @@
 """Failures at every stage of a write: rows are there exactly once or not at all, the table can be
 read, and what is left over is nothing but what vacuum takes away.
 
-Spark's part is played by `tests.spark.spark_side`; `test_local_cluster_writes` has Spark's own.
+Spark's part is played by `tests.spark.spark_side`; `test_on_a_cluster` has Spark's own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Runs streams that die: ``stream_killer.py``, an order a line of JSON on standard input.
+"""Runs streams and compactions that die: ``killer.py``, an order a line of JSON on standard input.
 
 A stream here is Spark's protocol without Spark: offsets are written before a batch, the tasks of
 the batch run, the sink commits, and a file says that the batch is done; a batch without that file
-is run again by its offsets. Each stream is a fork of this process, which has imported everything
-and run nothing: so a death costs milliseconds.
+is run again by its offsets. Spark's part in compaction is played by `pipeline_side`. Each job is a
+fork of this process, which has imported everything and run nothing: so a death costs milliseconds.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import lakelog
 from lakelog import table as tables
 from lakelog.data import write as data_write
 from lakelog.spark import stream_sink
 from lakelog.spark.options import parse_options
+from lakelog.spark.pipeline import rewrite
 from lakelog.spark.stream_source import stream_reader
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.inject import InjectingStore, Rule
+from tests.spark.pipeline_side import run_compact
 from tests.spark.spark_side import SCHEMA, sink
 
 
@@ -79,8 +82,16 @@ def run_batch(
     sink(target, **options).commit(list(messages), batch)
 
 
-def stream_with_faults(order: dict[str, Any]) -> None:
-    """The same, dying at the nth operation of any store that it writes to."""
+def compact(order: dict[str, Any]) -> None:
+    """Compact the target, a bin a commit."""
+    run_compact(lakelog.open(order["target"], upkeep=False), commit_bytes=1)
+
+
+JOBS = {"stream": stream, "compact": compact}
+
+
+def with_faults(order: dict[str, Any]) -> None:
+    """The job, dying at the nth operation of any store that it writes to."""
     rule = Rule(order["fault"], order["kinds"], nth=order["nth"])
     opened: dict[str, InjectingStore] = {}
 
@@ -94,17 +105,18 @@ def stream_with_faults(order: dict[str, Any]) -> None:
     with (
         mock.patch.object(tables, "open_store", open_faulty),
         mock.patch.object(data_write, "open_store", open_faulty),
+        mock.patch.object(rewrite, "open_store", open_faulty),
     ):
-        stream(order)
+        JOBS[order["job"]](order)
 
 
 def run(order: dict[str, Any]) -> int:
-    """Fork a stream, end it if it is to be ended, and wait for it; gives its wait status."""
+    """Fork a job, end it if it is to be ended, and wait for it; gives its wait status."""
     child = os.fork()
     if child == 0:
         failed = True
         try:
-            (stream_with_faults if "fault" in order else stream)(order)
+            (with_faults if "fault" in order else JOBS[order["job"]])(order)
             failed = False
         finally:
             os._exit(int(failed))

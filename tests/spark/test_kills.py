@@ -1,7 +1,8 @@
-"""Streams that are killed with SIGKILL, at any operation and at any time: every row once.
+"""Streams and compactions that are killed with SIGKILL, at any operation and at any time: every row
+once.
 
-Most deaths are of a stream without Spark (`stream_killer`), which costs milliseconds. Spark's own
-driver dies twice, or as often as ``LAKELOG_ROUNDS`` says.
+Most deaths are of jobs without Spark (`killer`), which costs milliseconds. Spark's own driver dies
+twice in a stream, or as often as ``LAKELOG_ROUNDS`` says, and in compaction in `test_on_a_cluster`.
 """
 
 from __future__ import annotations
@@ -23,19 +24,23 @@ import pytest
 import lakelog
 from lakelog.storage.inject import WRITES
 from tests.faults.killers import started
+from tests.spark.pipeline_side import contents, live, run_compact, small_files, some_rows
 from tests.spark.spark_side import ids, new_table, orphans, rows
+from tests.spark.stream_driver import stream
+from tests.spark.test_task_failures import vacuum_takes
 
-KILLER = Path(__file__).with_name("stream_killer.py")
+KILLER = Path(__file__).with_name("killer.py")
 ROUNDS = 20
+COMPACTIONS = 10
 
 Run = Callable[..., int]
 
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """Runs one stream to its end, and gives its exit code; negative if a signal ended it."""
+    """Runs one job to its end, and gives its exit code; negative if a signal ended it."""
     with started(KILLER) as run_order:
-        yield lambda **order: run_order(order)
+        yield lambda **order: run_order({"job": "stream", **order})
 
 
 def seeded() -> random.Random:
@@ -73,7 +78,8 @@ def test_a_stream_killed_after_any_write_of_its_sink_writes_every_row_once(
     assert ended == 0, "the stream never got through"
     assert run(**places, options=options, files=5) == 0
     assert ids(places["target"]) == list(range(expected))
-    orphans(places["target"])
+    left = orphans(places["target"])
+    assert vacuum_takes(Path(places["target"])) == left
 
 
 def test_a_stream_killed_at_any_time_writes_every_row_once(
@@ -94,7 +100,65 @@ def test_a_stream_killed_at_any_time_writes_every_row_once(
     assert deaths
     assert run(**places, files=9) == 0
     assert ids(places["target"]) == list(range(expected))
-    orphans(places["target"])
+    left = orphans(places["target"])
+    assert vacuum_takes(Path(places["target"])) == left
+
+
+# --- compaction ---------------------------------------------------------------------------------
+
+
+def add_small_files(table: lakelog.Table, expected: int) -> int:
+    """A row in a file of its own for each of two partitions; how many rows there are then."""
+    for number in (expected, expected + 1):
+        table.append(some_rows(number, day="ab"[number % 2]))
+    return expected + 2
+
+
+def assert_rows_once(table: lakelog.Table, expected: int) -> None:
+    found = contents(table)
+    assert found["id"].to_list() == list(range(expected))
+    assert found.equals(some_rows(*range(expected)).with_columns(day=found["day"]))
+    assert found.filter((pl.col("day") == "a") != (pl.col("id") % 2 == 0)).is_empty()
+
+
+def assert_finished(table: lakelog.Table, run: Run, expected: int) -> None:
+    """The next run ends what others began, and what they left is vacuum's."""
+    assert run(job="compact", target=table.path) == 0
+    assert_rows_once(table, expected)
+    assert len(live(table)) == 2
+    left = orphans(table.path)
+    assert run_compact(table).status == "nothing to do"
+    assert orphans(table.path) == left
+    assert vacuum_takes(Path(table.path)) == left
+
+
+@pytest.mark.parametrize("fault", ["kill_before", "kill_after"])
+def test_compaction_killed_at_any_write_loses_no_row(fault: str, tmp_path: Path, run: Run) -> None:
+    table = small_files(tmp_path / "t", [])
+    expected = add_small_files(table, 0)
+    for nth in range(1, 20):
+        expected = add_small_files(table, expected)
+        order = {"target": table.path, "fault": fault, "kinds": WRITES, "nth": nth}
+        ended = run(job="compact", **order)
+        assert ended in {0, -signal.SIGKILL}
+        assert_rows_once(table, expected)
+        if ended == 0:
+            break
+    assert ended == 0, "compaction never got through"
+    assert nth > 4, "a file and a commit for each of two partitions"
+    assert_finished(table, run, expected)
+
+
+def test_compaction_killed_at_any_time_loses_no_row(tmp_path: Path, run: Run) -> None:
+    rng = seeded()
+    table = small_files(tmp_path / "t", [])
+    expected, deaths = add_small_files(table, 0), 0
+    for _ in range(COMPACTIONS):
+        expected = add_small_files(table, expected)
+        deaths += run(job="compact", target=table.path, after_s=rng.random() * 0.1) != 0
+        assert_rows_once(table, expected)
+    assert deaths
+    assert_finished(table, run, expected)
 
 
 # --- Spark's own driver ------------------------------------------------------------------------
@@ -121,7 +185,7 @@ def drive(places: dict[str, Any], log: Path, **order: Any) -> subprocess.Popen[s
 
 @pytest.mark.timeout(120 * DRIVER_ROUNDS + 240)
 def test_a_driver_of_spark_killed_at_any_time_writes_every_row_once(
-    places: dict[str, Any], tmp_path: Path
+    spark: Any, places: dict[str, Any], tmp_path: Path
 ) -> None:
     rng = seeded()
     log = tmp_path / "log"
@@ -131,7 +195,7 @@ def test_a_driver_of_spark_killed_at_any_time_writes_every_row_once(
         for _ in range(12):
             source.append(pl.DataFrame(rows(expected)))
             expected += 1
-        with drive(places, log, files=1, ends=False) as driver:
+        with drive(places, log, files=1) as driver:
             assert driver.stdout is not None
             jvm = int(driver.stdout.readline())
             assert driver.stdout.readline() == "started\n", log.read_text()[-4000:]
@@ -149,9 +213,8 @@ def test_a_driver_of_spark_killed_at_any_time_writes_every_row_once(
         assert len(set(found)) == len(found), f"round {number}: a row is there twice"
         assert set(found) <= set(range(expected))
         print(f"round {number}: version {versions[-1]}, {len(found)} rows of {expected}")  # noqa: T201
-    with drive(places, log, files=1000, ends=True) as driver:
-        driver.communicate(timeout=200)
-    assert driver.returncode == 0, log.read_text()[-4000:]
+    query = stream(spark, places, files=1000).trigger(availableNow=True).start(places["target"])
+    assert query.awaitTermination(200)
     assert ids(places["target"]) == list(range(expected))
     assert versions[-1] > 0, "some batch was committed before its driver died"
     left = orphans(places["target"])
