@@ -1,12 +1,14 @@
 """Another process beside a log: ``beside.py hold|churn|read directory``.
 
-``hold`` opens the log, says so, and keeps it until its standard input ends. ``churn`` writes,
+``hold`` opens the log, forks a child, says so, and keeps it until its standard input ends, as does
+the child. ``churn`` writes,
 rotates and truncates until then, and says which record it wrote last. ``read`` reads the log over
 and over until then, and says how often it did; any error or gap ends it.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import threading
@@ -32,6 +34,10 @@ def say(*words: object) -> None:
 
 def hold(directory: str) -> None:
     with WriteAheadLog(directory, sync="none") as log:
+        if os.fork() == 0:
+            sys.stdin.read()
+            log.close()  # which does nothing in another process than the log's
+            os._exit(0)
         say("open", log.current_seq_num())
         until_told().wait()
 

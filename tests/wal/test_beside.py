@@ -64,6 +64,7 @@ def test_the_second_writer_is_told_who_has_the_log_until_that_one_is_dead(tmp_pa
             assert reader.current_seq_num() == 0
         owner.kill()
         owner.wait(60)
+        # A child that it forked still lives.
         with WriteAheadLog(tmp_path) as log:
             assert log.append("PUT", "k") == 1
             with pytest.raises(LogLockedError, match=f"process {os.getpid()} "):

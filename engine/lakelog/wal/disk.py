@@ -17,6 +17,7 @@ import contextlib
 import errno
 import os
 import sys
+import weakref
 from typing import Protocol
 
 import pyarrow as pa
@@ -230,12 +231,15 @@ class LocalFile:
 class LocalLock:
     """A lock on an open file, which the kernel lets go of when the process ends, however it does.
 
+    A forked child has no part in it; else the lock would outlive its owner.
+
     Args:
         descriptor: The locked file, which now belongs to this object.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        _held.add(self)
 
     def release(self) -> None:
         """As `Held.release`."""
@@ -247,6 +251,18 @@ class LocalLock:
         with contextlib.suppress(OSError):
             self.release()
 
+
+_held: weakref.WeakSet[LocalLock] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """In a forked child: close its copies of the files, which leaves the locks as they are."""
+    for lock in list(_held):
+        lock.release()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_let_go)
 
 _BUSY = frozenset((errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK, errno.EDEADLK))
 
