@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
 import lakelog
 from lakelog.checkpoint.verify import verify_one
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import LakelogError
+from lakelog.formats.delta import parquet
+from lakelog.storage.local import LocalStore
 from tests.checkpoint.tables import (
     CLASSIC,
     FLATTENED,
@@ -116,3 +122,40 @@ def test_a_checkpointer_that_fails_does_not_disturb_another(tmp_path: Path) -> N
 
     assert side_by_side(fail, checkpoint, fail) == []
     assert lakelog.open(root).verify().is_proved
+
+
+def test_a_checkpoint_that_is_replaced_under_its_reader_is_read_as_it_was_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make(CLASSIC, tmp_path / "t")
+    write_checkpoint(log_at(root, CLASSIC.dialect))
+    log = log_at(root, CLASSIC.dialect)
+    found = log.list_all().checkpoints[-1]
+    path = Path(root) / found.paths[0]
+    bodies = itertools.cycle([_rewritten(path, tmp_path), path.read_bytes()])
+    monkeypatch.setattr(parquet, "_MANY_ROWS", 1)  # as large ones: in shares, side by side
+
+    def read() -> list[pl.DataFrame]:
+        reader = log.dialect.open_checkpoint(log.store, found)
+        return [reader.read_meta(), *reader.iter_files(("path", "size", "stats"))]
+
+    def replacing(store: LocalStore, name: str, size_bytes: int | None = None) -> Any:
+        source = inner(store, name, size_bytes)
+        if name == found.paths[0]:
+            other = tmp_path / "other"
+            other.write_bytes(next(bodies))
+            other.replace(path)
+        return source
+
+    expected = read()
+    inner = LocalStore.open
+    monkeypatch.setattr(LocalStore, "open", replacing)
+    for _ in range(4):
+        assert all(one.equals(other) for one, other in zip(read(), expected, strict=True))
+
+
+def _rewritten(path: Path, folder: Path) -> bytes:
+    """The same rows in another file: its pages stand elsewhere."""
+    other = folder / "rewritten"
+    pq.write_table(pq.read_table(path), other, compression="none", use_dictionary=False)
+    return other.read_bytes()

@@ -200,11 +200,12 @@ class DeltaCheckpointReader:
         self, path: str, columns: Sequence[str], kinds: Sequence[str], pool: ThreadPoolExecutor
     ) -> Iterator[pl.DataFrame]:
         with ExitStack() as stack:
-            file = stack.enter_context(self._parquet(path))
+            source, file = stack.enter_context(self._opened(path))
             if path in self._sidecars:
                 _refuse_other_actions(file, path)
             shares = shares_of(file, leaf_columns(file.schema_arrow, columns, kinds))
-            files = [file, *(stack.enter_context(self._parquet(path, file)) for _ in shares[1:])]
+            twins = (stack.enter_context(self._twin(path, source, file)) for _ in shares[1:])
+            files = [file, *twins]
             rows = batch_rows(file, [leaf for share in shares for leaf in share], self._batch_bytes)
             readers = [read_parts(*pair, path, rows) for pair in zip(files, shares, strict=False)]
             ahead = [pool.submit(next, reader, None) for reader in readers]
@@ -221,24 +222,25 @@ class DeltaCheckpointReader:
                 wait(ahead)  # a file that is being read must not be closed
 
     def _read_parquet_meta(self, path: str, kinds: Sequence[str]) -> pl.DataFrame:
-        with self._parquet(path) as file:
+        with self._opened(path) as (source, first):
             known = [kind for kind in kinds if kind in _WIRE.wrappers]
-            held = find_rows(file, known)
+            held = find_rows(first, known)
             present = [(k, _WIRE.wrappers[k], held[k]) for k in known if k in held]
-            shares = {kind: leaf_shares(file, kind, groups) for kind, _, groups in present}
-            twin = file
-        tasks = [(kind, leaves, groups) for kind, _, groups in present for leaves in shares[kind]]
+            shares = {kind: leaf_shares(first, kind, groups) for kind, _, groups in present}
+            tasks = [
+                (kind, leaves, groups) for kind, _, groups in present for leaves in shares[kind]
+            ]
 
-        def read(task: tuple[str, list[str], dict[int, int]]) -> pa.StructArray:
-            kind, leaves, groups = task
-            with self._parquet(path, twin) as file:
-                return rows_of(file, kind, leaves, groups)
+            def read(task: tuple[str, list[str], dict[int, int]]) -> pa.StructArray:
+                kind, leaves, groups = task
+                with self._twin(path, source, first) as file:
+                    return rows_of(file, kind, leaves, groups)
 
-        if len(tasks) <= len(present):
-            found = [read(task) for task in tasks]
-        else:
-            with ThreadPoolExecutor(META_READERS, thread_name_prefix="lakelog-parquet") as pool:
-                found = list(pool.map(read, tasks))
+            if len(tasks) <= len(present):
+                found = [read(task) for task in tasks]
+            else:
+                with ThreadPoolExecutor(META_READERS, thread_name_prefix="lakelog-parquet") as pool:
+                    found = list(pool.map(read, tasks))
         rows: dict[str, list[pa.StructArray]] = {}
         for (kind, _, _), array in zip(tasks, found, strict=True):
             rows.setdefault(kind, []).append(array)
@@ -247,12 +249,29 @@ class DeltaCheckpointReader:
         )
 
     @contextmanager
-    def _parquet(self, path: str, twin: pq.ParquetFile | None = None) -> Iterator[pq.ParquetFile]:
-        """Open a file; `twin` is the same one, opened before, and spares its footer's parsing."""
+    def _parquet(self, path: str) -> Iterator[pq.ParquetFile]:
+        """Open a file."""
+        with self._opened(path) as (_, file):
+            yield file
+
+    @contextmanager
+    def _twin(self, path: str, source: BinaryIO, file: pq.ParquetFile) -> Iterator[pq.ParquetFile]:
+        """A file that is open, for another thread, without its footer's parsing."""
+        if isinstance(source, pa.NativeFile):
+            # By its name it might be another by now: a checkpointer has put its own in its place.
+            yield self._parsed(source, file.metadata)
+            return
+        with self._opened(path, file.metadata) as (_, twin):
+            yield twin
+
+    @contextmanager
+    def _opened(
+        self, path: str, footer: pq.FileMetaData | None = None
+    ) -> Iterator[tuple[BinaryIO, pq.ParquetFile]]:
         source: BinaryIO | None = None
         try:
-            source, file = self._open(path, twin.metadata if twin is not None else None)
-            yield file
+            source, file = self._open(path, footer)
+            yield source, file
         except NotFoundError as cause:
             raise MalformedLogError(
                 "a file of the checkpoint is gone",
@@ -284,17 +303,7 @@ class DeltaCheckpointReader:
             else cast("BinaryIO", kept.reopen())
         )
         try:
-            import io
-
-            file = pq.ParquetFile(
-                pa.OSFile(source.name) if isinstance(source, io.FileIO) else source,
-                metadata=footer,
-                buffer_size=0 if self._batch_bytes is None else _BUFFER_BYTES,
-                pre_buffer=self._batch_bytes is None,  # or whole columns are read, buffer or not
-                page_checksum_verification=True,
-                # As nanoseconds, what Spark writes of a time after 2262 would come out another one.
-                coerce_int96_timestamp_unit="us",
-            )
+            file = self._parsed(source, footer)
         except pa.ArrowException:
             source.close()
             if size is None:
@@ -311,6 +320,17 @@ class DeltaCheckpointReader:
             if held + source.size_bytes <= _KEPT_BYTES:
                 self._sources.setdefault(path, source)
         return source, file
+
+    def _parsed(self, source: BinaryIO, footer: pq.FileMetaData | None) -> pq.ParquetFile:
+        return pq.ParquetFile(
+            source,
+            metadata=footer,
+            buffer_size=0 if self._batch_bytes is None else _BUFFER_BYTES,
+            pre_buffer=self._batch_bytes is None,  # or whole columns are read, buffer or not
+            page_checksum_verification=True,
+            # As nanoseconds, what Spark writes of a time after 2262 would come out another one.
+            coerce_int96_timestamp_unit="us",
+        )
 
 
 def _read_by_arrow(source: BinaryIO) -> BinaryIO:
