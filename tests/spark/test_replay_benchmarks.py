@@ -25,7 +25,7 @@ def test_every_contender_gives_the_state_that_was_written(
     name: str, delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAKELOG_BENCH_DIR", str(tmp_path / "bench"))
-    monkeypatch.setattr(sessions, "start", lambda _: delta)
+    monkeypatch.setattr(sessions, "start", lambda *_, **__: delta)
     (workload,) = (w for w in SPARK_WORKLOADS if w.name == name)
     assert set(workload.contenders) == set(STATE_CASES[name])
     for contender, case in STATE_CASES[name].items():
@@ -40,7 +40,7 @@ def test_a_state_that_lost_files_is_a_wrong_answer(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAKELOG_BENCH_DIR", str(tmp_path / "bench"))
-    monkeypatch.setattr(sessions, "start", lambda _: spark)
+    monkeypatch.setattr(sessions, "start", lambda *_, **__: spark)
     case = STATE_CASES["spark_state_5m_files_1000_commits"]["lakelog"]
     path = tmp_path / "t"
     path.mkdir()
