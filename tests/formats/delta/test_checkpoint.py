@@ -217,14 +217,14 @@ def test_a_file_is_not_closed_while_a_thread_reads_it(
     monkeypatch.setattr(parquet, "_BATCH_ROWS", 7)
     monkeypatch.setattr(parquet, "_MANY_ROWS", 7)
     made.checkpoint(5, *(add(f"f{n}", n) for n in range(100)), *META)
-    open_file, read_parts = DeltaCheckpointReader._open, parquet.read_parts
+    parse, read_parts = DeltaCheckpointReader._parsed, parquet.read_parts
     sources: dict[int, Any] = {}
     closed: list[bool] = []
 
-    def opened(self: DeltaCheckpointReader, path: str, footer: Any) -> Any:
-        source, file = open_file(self, path, footer)
+    def parsed(self: DeltaCheckpointReader, source: Any, footer: Any) -> Any:
+        file = parse(self, source, footer)
         sources[id(file)] = source
-        return source, file
+        return file
 
     def slow(file: Any, *rest: Any) -> Iterator[Any]:
         for part in read_parts(file, *rest):
@@ -232,7 +232,7 @@ def test_a_file_is_not_closed_while_a_thread_reads_it(
             closed.append(sources[id(file)].closed)
             yield part
 
-    monkeypatch.setattr(DeltaCheckpointReader, "_open", opened)
+    monkeypatch.setattr(DeltaCheckpointReader, "_parsed", parsed)
     monkeypatch.setattr(checkpoint, "read_parts", slow)
     files = reader(made).iter_files(["size", "stats"], ("add",))
     next(files)
