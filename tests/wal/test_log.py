@@ -317,7 +317,7 @@ def test_a_closed_log_is_refused_and_closing_twice_is_not(tmp_path: Path) -> Non
 
 
 def test_a_log_of_an_earlier_program_is_not_written_to(tmp_path: Path) -> None:
-    for name in ("000001.wal", "wal.log"):
+    for name in ("000001.wal", "1000000.wal", "wal.log"):
         directory = tmp_path / name.replace(".", "-")
         directory.mkdir()
         (directory / name).write_bytes(b"\0" * 20)

@@ -21,7 +21,7 @@ DAMAGED_SUFFIX = ".damaged"
 TEMPORARY_SUFFIX = ".tmp"
 """Of files that a crash may leave, and that mean nothing."""
 
-_HISTORIC = re.compile(r"[0-9]{6}\.wal|wal\.log", re.ASCII)
+_HISTORIC = re.compile(r"[0-9]{6,19}\.wal|wal\.log", re.ASCII)
 _NAME = re.compile(r"([0-9]{20})\.wal", re.ASCII)
 
 
