@@ -21,7 +21,12 @@ DAMAGED_SUFFIX = ".damaged"
 TEMPORARY_SUFFIX = ".tmp"
 """Of files that a crash may leave, and that mean nothing."""
 
-_HISTORIC = re.compile(r"[0-9]{6,19}\.wal|wal\.log", re.ASCII)
+NUMBERED_NAME = re.compile(r"([0-9]{6,19})\.wal", re.ASCII)
+"""A file of specification 002; a segment's name has twenty digits."""
+
+SINGLE_NAME = "wal.log"
+"""The file of specification 003."""
+
 _NAME = re.compile(r"([0-9]{20})\.wal", re.ASCII)
 
 
@@ -82,4 +87,4 @@ def is_historic(name: str) -> bool:
     >>> is_historic("000001.wal"), is_historic("wal.log"), is_historic("wal.lock")
     (True, True, False)
     """
-    return _HISTORIC.fullmatch(name) is not None
+    return name == SINGLE_NAME or NUMBERED_NAME.fullmatch(name) is not None

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from lakelog.errors import InvalidInputError
 from lakelog.wal.historic import spec002, spec003
 from lakelog.wal.historic.log import FORMATS, HistoricFormat
 from lakelog.wal.historic.spans import Bytes
-
-SEGMENT_NAME = re.compile(r"(\d{6,19})\.wal")
-"""A file of specification 002; the project's own segments have twenty digits."""
-
-SINGLE_NAME = "wal.log"
-"""The file of specification 003."""
+from lakelog.wal.segments import NUMBERED_NAME, SINGLE_NAME
 
 _LOOK_BYTES = 1 << 20  # evidence is sought in so much of a file's beginning first
 
@@ -29,7 +23,7 @@ def historic_names(names: Sequence[str]) -> list[str]:
         >>> historic_names(["000010.wal", "000009.wal", "notes.txt", "00000000000000000001.wal"])
         ['000009.wal', '000010.wal']
     """
-    numbered = {int(match[1]): name for name in names if (match := SEGMENT_NAME.fullmatch(name))}
+    numbered = {int(match[1]): name for name in names if (match := NUMBERED_NAME.fullmatch(name))}
     if SINGLE_NAME not in names:
         return [numbered[number] for number in sorted(numbered)]
     if numbered:
