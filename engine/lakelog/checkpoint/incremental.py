@@ -338,9 +338,8 @@ class Incremental:
             raise self._wrong(f"{file.path} has no fingerprint", "one", dict(file.tags))
         found = inspect_sidecar(self._log.store, file.path)
         check_inspection(found, file, fingerprint)
-        schema = read_sidecar_schema(self._log.store, file.path)
-        if not schema.equals(self._schema):
-            raise self._wrong("sidecars differ in their columns", self._schema, schema)
+        if found.schema != self._schema:
+            raise self._wrong("sidecars differ in their columns", self._schema, found.schema)
         return fingerprint
 
     def _read_back(self, file: SidecarFile) -> Iterator[pl.DataFrame]:

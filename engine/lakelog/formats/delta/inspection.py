@@ -12,7 +12,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -84,6 +84,7 @@ class Inspection:
             None where it does not say.
         filter: Its path filters; None where it has none, or not of all row groups.
         footer: How to know the footer again.
+        schema: Its Arrow schema; None where its footer was recognised, and not parsed.
     """
 
     size_bytes: int
@@ -93,6 +94,7 @@ class Inspection:
     last_deletion_ms: int | None
     filter: PathFilter | None
     footer: FooterRecord
+    schema: pa.Schema | None = field(default=None, compare=False)
 
 
 def inspect_sidecar(store: LogStore, path: str, size_bytes: int | None = None) -> Inspection:
@@ -121,7 +123,8 @@ def inspect_sidecar(store: LogStore, path: str, size_bytes: int | None = None) -
         source.seek(size - _TRAILER_BYTES)
         length = int.from_bytes(source.read(4), "little") + _TRAILER_BYTES
         record = FooterRecord(length, _checksum(source, size, length), last, spans)
-        return Inspection(size, adds, removes, file.metadata.num_rows, last, paths, record)
+        rows, schema = file.metadata.num_rows, file.schema_arrow
+        return Inspection(size, adds, removes, rows, last, paths, record, schema)
 
 
 def recognise_sidecar(
