@@ -9,14 +9,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 @contextmanager
-def started(killer: Path) -> Iterator[Callable[[dict[str, Any]], int]]:
-    """Gives what runs one order to its end, and gives its exit code; negative if a signal ended
-    it.
-    """
+def asked(killer: Path) -> Iterator[Callable[[dict[str, Any]], IO[str]]]:
+    """Gives what sends one order to a process, and gives where its answers are read."""
     process = subprocess.Popen(
         [sys.executable, str(killer)],
         stdin=subprocess.PIPE,
@@ -28,14 +26,27 @@ def started(killer: Path) -> Iterator[Callable[[dict[str, Any]], int]]:
     assert process.stdout is not None
     orders, answers = process.stdin, process.stdout
 
-    def run(order: dict[str, Any]) -> int:
+    def ask(order: dict[str, Any]) -> IO[str]:
         orders.write(json.dumps(order) + "\n")
         orders.flush()
-        answer = answers.readline()
-        assert answer, "the killer itself has died"
-        return int(answer)
+        return answers
 
-    yield run
+    yield ask
     orders.close()
     process.wait(30)
     answers.close()
+
+
+@contextmanager
+def started(killer: Path) -> Iterator[Callable[[dict[str, Any]], int]]:
+    """Gives what runs one order to its end, and gives its exit code; negative if a signal ended
+    it.
+    """
+    with asked(killer) as ask:
+
+        def run(order: dict[str, Any]) -> int:
+            answer = ask(order).readline()
+            assert answer, "the killer itself has died"
+            return int(answer)
+
+        yield run

@@ -6,12 +6,9 @@ once.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +17,7 @@ from typing import Any
 import pytest
 
 from lakelog.wal.log import WriteAheadLog
+from tests.faults.killers import asked
 
 KILLER = Path(__file__).with_name("wal_killer.py")
 ROUNDS = max(6, int(os.environ.get("LAKELOG_ROUNDS", "0")))
@@ -30,31 +28,17 @@ Run = Callable[[dict[str, Any]], list[list[str]]]
 @pytest.fixture
 def run() -> Iterator[Run]:
     """Runs one writer until it is killed, and gives what it was told."""
-    process = subprocess.Popen(
-        [sys.executable, str(KILLER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    orders, answers = process.stdin, process.stdout
+    with asked(KILLER) as ask:
 
-    def run_order(order: dict[str, Any]) -> list[list[str]]:
-        orders.write(json.dumps(order) + "\n")
-        orders.flush()
-        told = []
-        for line in answers:
-            told.append(line.split())
-            if told[-1][0] == "ended":
-                return told
-        raise AssertionError("the killer itself has died")
+        def run_order(order: dict[str, Any]) -> list[list[str]]:
+            told = []
+            for line in ask(order):
+                told.append(line.split())
+                if told[-1][0] == "ended":
+                    return told
+            raise AssertionError("the killer itself has died")
 
-    yield run_order
-    orders.close()
-    process.wait(30)
-    answers.close()
+        yield run_order
 
 
 @dataclass
