@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from lakelog.errors import LakelogError, MalformedLogError, NotFoundError
 from lakelog.formats.delta.path_filters import (
+    CHECKSUM_DIGITS,
     FILTERED,
     PathFilter,
     Span,
@@ -30,7 +31,6 @@ from lakelog.formats.delta.path_filters import (
 from lakelog.storage import LogStore
 
 _REMOVED_AT = "remove.deletionTimestamp"
-_CHECKSUM_DIGITS = 32
 _TRAILER_BYTES = 8
 """The footer's length and Parquet's magic number, behind the footer."""
 
@@ -170,7 +170,7 @@ def read_sidecar_schema(store: LogStore, path: str) -> pa.Schema:
 
 def _checksum(source: BinaryIO, size: int, length: int) -> str:
     source.seek(size - length)
-    return hashlib.sha256(source.read(length)).hexdigest()[:_CHECKSUM_DIGITS]
+    return hashlib.sha256(source.read(length)).hexdigest()[:CHECKSUM_DIGITS]
 
 
 @contextmanager

@@ -31,8 +31,10 @@ CAN_READ = hasattr(pq.ColumnChunkMetaData, "bloom_filter_offset")
 FILTERED = ("add.path", "remove.path")
 """Columns that have filters."""
 
+CHECKSUM_DIGITS = 32
+"""Hexadecimal digits of SHA-256 that a fingerprint records."""
+
 _FALSE_HITS = 0.001
-_CHECKSUM_DIGITS = 32
 _BLOCK_WORDS = 8
 _SALTS = np.array(
     [
@@ -131,7 +133,7 @@ def read_filter(source: BinaryIO, spans: Iterable[Span]) -> PathFilter | None:
             return None
         blocks.append(found)
         checksum.update(data)
-    return PathFilter(tuple(blocks), checksum.hexdigest()[:_CHECKSUM_DIGITS])
+    return PathFilter(tuple(blocks), checksum.hexdigest()[:CHECKSUM_DIGITS])
 
 
 def _parse_filter(data: bytes) -> npt.NDArray[np.uint32] | None:
