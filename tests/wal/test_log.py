@@ -240,6 +240,20 @@ def test_truncation_removes_whole_segments_and_hides_the_rest(tmp_path: Path) ->
         assert log.state().num_rows == 50
 
 
+def test_a_log_says_up_to_where_its_records_are_void(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path, segment_bytes=1000) as log:
+        assert log.truncated_to == 0
+        for n in range(30):
+            log.append("PUT", f"key {n}", "v" * 40)
+        for up_to, told in ((12, 12), (5, 12), (30, 30)):
+            log.truncate(up_to)
+            assert log.truncated_to == told
+            with WriteAheadLog(tmp_path, read_only=True) as reader:
+                assert reader.truncated_to == told
+    with WriteAheadLog(tmp_path) as log:
+        assert log.truncated_to == 30
+
+
 def test_the_last_number_survives_truncation_of_everything_and_opening(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         for n in range(5):
@@ -309,6 +323,7 @@ def test_a_closed_log_is_refused_and_closing_twice_is_not(tmp_path: Path) -> Non
         log.sync,
         log.checkpoint,
         log.current_seq_num,
+        lambda: log.truncated_to,
         lambda: log.truncate(0),
         lambda: list(log.iterate()),
     ):

@@ -185,6 +185,17 @@ class WriteAheadLog:
         """
         return self._report
 
+    @property
+    def truncated_to(self) -> int:
+        """Records up to this sequence number are void; 0 where none is.
+
+        Raises:
+            WalCorruptionError, UnavailableError: As `replay`, of a log that is only read.
+        """
+        if self._committer is not None:
+            return self._writer().truncated_to
+        return self._verdict(MAX_SEQ).truncated_to
+
     def append(self, op: Op, key: bytes | str, value: bytes | str | None = None) -> int:
         """Append one record.
 
