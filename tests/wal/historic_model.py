@@ -123,6 +123,47 @@ def decode_003(data: bytes, *, is_checked: bool) -> list[Record]:
     return found
 
 
+def sound_002(data: bytes) -> tuple[list[Record], int]:
+    """The sound records that a file begins with, whatever their numbers, and where they end."""
+    found: list[Record] = []
+    at = 0
+    while at + 25 <= len(data):
+        length, crc, seq, op, key_length = struct.unpack_from("<IIQBi", data, at)
+        key_end = at + 21 + key_length
+        if key_length < 0 or key_end + 4 > len(data) or op not in NAMES:
+            break
+        (value_length,) = struct.unpack_from("<i", data, key_end)
+        end = key_end + 4 + value_length
+        if value_length < 0 or end > len(data) or end != at + 4 + length:
+            break
+        key, value = data[at + 21 : key_end], data[key_end + 4 : end]
+        if crc != zlib.crc32(bytes([op]) + key + value):
+            break
+        found.append(Record(seq, NAMES[op], key, value))
+        at = end
+    return found, at
+
+
+def sound_003(data: bytes) -> tuple[list[Record], int]:
+    """The sound records that a file with checksums begins with, and where they end."""
+    found: list[Record] = []
+    at = 0
+    while at + 12 <= len(data):
+        crc, key_length = struct.unpack_from(">II", data, at)
+        key_end = at + 8 + key_length
+        if key_end + 4 > len(data):
+            break
+        (value_length,) = struct.unpack_from(">I", data, key_end)
+        end = key_end + 4 + value_length
+        if end > len(data) or crc != zlib.crc32(data[at + 4 : end]):
+            break
+        value = data[key_end + 4 : end]
+        op = "PUT" if value else "DELETE"
+        found.append(Record(len(found) + 1, op, data[at + 8 : key_end], value))
+        at = end
+    return found, at
+
+
 def table(records: Sequence[Record]) -> pa.Table:
     """Records as a plain reader would hand them on: columns from lists."""
     return pa.table(

@@ -47,33 +47,33 @@ def test_a_chain_without_false_candidates_is_taken_whole() -> None:
     assert reachable(positions, positions + 8, 80).tolist() == list(range(10, 125))
 
 
-def _steps(data: bytes, stop: int) -> tuple[chain.Step, chain.StepOne]:
+def _steps(data: bytes) -> tuple[chain.Step, chain.StepOne]:
     """Records of one length byte and as many bytes; a length of 255 is none."""
     array = np.frombuffer(data, dtype=np.uint8)
 
     def step_one(at: int) -> int:
         end = at + 1 + data[at]
-        return -1 if data[at] == 255 or end > stop else end
+        return chain.NOWHERE if data[at] == 255 else end
 
     def step(at: Offsets) -> Offsets:
         lengths = array[at].astype(np.int64)
         ends = at + 1 + lengths
-        return np.where((lengths == 255) | (ends > stop), -1, ends)
+        return np.where(lengths == 255, chain.NOWHERE, ends)
 
     return step, step_one
 
 
 def _plain_walk(step_one: chain.StepOne, start: int, stop: int) -> tuple[list[int], int]:
     found = []
-    while start < stop and (end := step_one(start)) >= 0:
+    while start < stop and (end := step_one(start)) <= stop:
         found.append(start)
         start = end
     return found, start
 
 
 def _agree(data: bytes, start: int, stop: int) -> Walk:
-    step, step_one = _steps(data, stop)
-    found = walk(step, step_one, start, stop)
+    step, step_one = _steps(data)
+    found = walk(step, step_one, start, stop, least=1)
     assert (found.positions.tolist(), found.end) == _plain_walk(step_one, start, stop)
     assert found.positions.dtype == np.int64
     return found

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog.wal.crc import Bytes, Checksums, Offsets, crc32_spans, crc32c_spans
+from lakelog.wal.crc import Bytes, Checksums, Offsets, crc32_bridges, crc32_spans, crc32c_spans
 
 ManySpans = Callable[[Bytes, Offsets, Offsets, Checksums | int], Checksums]
 OneSpan = Callable[[bytes, int], int]
@@ -85,3 +85,16 @@ def test_no_spans_and_read_only_bytes_are_fine(many: ManySpans, one: OneSpan) ->
     data = np.frombuffer(b"x" * 600, dtype=np.uint8)
     found = many(data, np.array([9, 100]), np.array([20, 500]), 0)
     assert found.tolist() == [one(b"x" * 20, 0), one(b"x" * 500, 0)]
+
+
+@given(
+    st.lists(st.integers(0, 0xFFFFFFFF), min_size=1, max_size=5),
+    st.one_of(st.just(0), st.integers(0, 0xFFFFFFFF)),
+    st.integers(0, 40),
+)
+def test_a_bridge_leads_from_one_checksum_to_another(
+    before: list[int], after: int, zeros: int
+) -> None:
+    bridges = crc32_bridges(np.array(before, dtype=np.uint32), after, zeros)
+    for crc, bridge in zip(before, bridges.astype("<u4"), strict=True):
+        assert zlib.crc32(bridge.tobytes() + bytes(zeros), crc) == after

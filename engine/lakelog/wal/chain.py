@@ -25,10 +25,14 @@ import numpy.typing as npt
 Offsets = npt.NDArray[np.int64]
 
 Step = Callable[[Offsets], Offsets]
-"""Of each offset, where a record that begins there ends, or -1 where none does."""
+"""Of each offset, where a record that begins there ends, or anything beyond the bytes' end where
+none does."""
 
 StepOne = Callable[[int], int]
 """`Step` for one offset."""
+
+NOWHERE = 1 << 62
+"""Beyond the end of all bytes."""
 
 _WALK_BY_ONE_BYTES = 1 << 14  # in fewer bytes a plain walk is over before a guess is made
 _WALK_BY_ONE_RECORD_BYTES = 384  # so it is where records are longer: few of them take long to find
@@ -39,7 +43,8 @@ _LEAST_LOOK_BYTES = 64
 _LOOKS = 2
 # How many offsets can be looked at in the time that one step of all walkers takes beside what it
 # takes for each of them; so more walkers save steps and cost guesses.
-_STEP_OFFSETS = 380
+_STEP_OFFSETS = 600
+_SPARE_ROOM = 1.25  # walkers find more records than the average, most of them not so many
 
 
 class Walk(NamedTuple):
@@ -114,44 +119,51 @@ def _path(following: Offsets) -> Offsets:
         jump = jump[jump]
 
 
-def walk(step: Step, step_one: StepOne, start: int, stop: int) -> Walk:
+def walk(
+    step: Step, step_one: StepOne, start: int, stop: int, *, least: int, look: Step | None = None
+) -> Walk:
     r"""Follow a chain of records from an offset.
 
     Args:
-        step: Of each offset (int64, any, from ``start`` to ``stop``), where a record that begins
-            there ends: behind it, and at ``stop`` at most; or -1. It decides by the bytes alone.
+        step: Of each offset (int64, any from ``start`` on that leaves ``least`` bytes), where a
+            record that begins there ends: behind it; or anything beyond ``stop``. It decides by
+            the bytes alone.
         step_one: The same of one offset; for short chains, and where guesses fail.
         start: Where the first record begins.
         stop: Where the bytes end.
+        least: No record has fewer bytes.
+        look: As ``step``, but may refuse more of what is no record. Guesses are made by it.
 
     Returns:
         The records that ``step_one`` gives when it is called with each end in turn, from
-        ``start`` until it gives -1 or ``stop``.
+        ``start`` until it gives none, or fewer than ``least`` bytes are left.
 
     Example:
         >>> data = np.frombuffer(b"\x02a\x03bc\x01\x09", np.uint8)
         >>> def step_one(at: int) -> int:
-        ...     return -1 if at + data[at] > 7 else int(at + data[at])
-        >>> walk(np.vectorize(step_one), step_one, 0, 7)
+        ...     return int(at + data[at])
+        >>> walk(np.vectorize(step_one), step_one, 0, 7, least=1)
         Walk(positions=array([0, 2, 5]), end=6)
     """
+    last = stop - least
     if stop - start < _WALK_BY_ONE_BYTES:
-        return _plain(step_one, start, stop)
-    sample = _plain(step_one, start, stop, _SAMPLE_RECORDS)
+        return _plain(step_one, start, last, stop)
+    sample = _plain(step_one, start, last, stop, _SAMPLE_RECORDS)
     record_bytes = (sample.end - start) // _SAMPLE_RECORDS + 1
     if len(sample.positions) < _SAMPLE_RECORDS:
         return sample
     if record_bytes > _WALK_BY_ONE_RECORD_BYTES:
-        return _plain(step_one, start, stop)
-    return _join(step_one, start, stop, _Lanes(step, start, stop, record_bytes))
+        return _plain(step_one, start, last, stop)
+    guesses = _guess(look or step, start, last, stop, record_bytes)
+    return _join(step_one, last, stop, _Lanes(step, guesses, last, stop, record_bytes))
 
 
-def _plain(step_one: StepOne, start: int, stop: int, most: int | None = None) -> Walk:
+def _plain(step_one: StepOne, start: int, last: int, stop: int, most: int | None = None) -> Walk:
     found: list[int] = []
     at = start
-    while at < stop and len(found) != most:
+    while at <= last and len(found) != most:
         end = step_one(at)
-        if end < 0:
+        if end > stop:
             break
         found.append(at)
         at = end
@@ -170,41 +182,63 @@ class _Lanes:
             the next begins.
     """
 
-    def __init__(self, step: Step, start: int, stop: int, record_bytes: int) -> None:
-        guesses = _guess(step, start, stop, record_bytes)
+    def __init__(
+        self, step: Step, guesses: Offsets, last: int, stop: int, record_bytes: int
+    ) -> None:
         self.starts = guesses.tolist()
-        self._walk(step, guesses, np.append(guesses[1:], stop))
-
-    def _walk(self, step: Step, at: Offsets, bounds: Offsets) -> None:
-        lanes = np.arange(len(at))
-        ends = np.empty(len(at), dtype=np.int64)
-        is_broken = np.zeros(len(at), dtype=bool)
-        taken_lanes, taken_at = [], []
-        while len(at):
-            reached = step(at)
-            if reached.min() < 0:
-                broken = reached < 0
-                ends[lanes[broken]] = at[broken]
-                is_broken[lanes[broken]] = True
-                kept = ~broken
-                at, reached, lanes, bounds = at[kept], reached[kept], lanes[kept], bounds[kept]
-            taken_lanes.append(lanes)
-            taken_at.append(at)
-            is_going = reached < bounds
-            at = reached
-            if not is_going.all():
-                ends[lanes[~is_going]] = reached[~is_going]
-                at, lanes, bounds = at[is_going], lanes[is_going], bounds[is_going]
-        of_lane = np.concatenate(taken_lanes).astype(np.uint16)
-        self._positions = np.concatenate(taken_at)[np.argsort(of_lane, kind="stable")]
-        self._limits = np.append(
-            0, np.cumsum(np.bincount(of_lane, minlength=len(self.starts)))
-        ).tolist()
-        is_joined = (ends[:-1] == self.starts[1:]) & ~is_broken[:-1]
-        lasts = np.append(np.flatnonzero(~is_joined), len(ends) - 1)
+        self._ends = np.empty(len(guesses), dtype=np.int64)
+        self._is_broken = np.zeros(len(guesses), dtype=bool)
+        records = (stop - self.starts[0]) // record_bytes
+        cells = int(records * _SPARE_ROOM) + 8 * len(guesses)
+        lanes, at, bounds = np.arange(len(guesses)), guesses, np.append(guesses[1:], last + 1)
+        tables = []
+        while len(lanes):  # more than once only where some lanes are far longer than others
+            table, lanes, at, bounds = self._fill(step, lanes, at, bounds, stop, cells)
+            tables.append(table)
+        of_lane, self._positions = _in_order(tables)
+        counts = np.bincount(of_lane, minlength=len(guesses))
+        self._limits = np.append(0, np.cumsum(counts)).tolist()
+        is_joined = (self._ends[:-1] == guesses[1:]) & ~self._is_broken[:-1]
+        lasts = np.append(np.flatnonzero(~is_joined), len(guesses) - 1)
         self.last_joined = np.repeat(lasts, np.diff(lasts, prepend=-1)).tolist()
-        self.ends = ends.tolist()
-        self.is_broken = is_broken.tolist()
+        self.ends = self._ends.tolist()
+        self.is_broken = self._is_broken.tolist()
+
+    def _fill(
+        self, step: Step, lanes: Offsets, at: Offsets, bounds: Offsets, stop: int, cells: int
+    ) -> tuple[tuple[Offsets, Offsets], Offsets, Offsets, Offsets]:
+        """Advance lanes until they are through or the room for what they find is taken.
+
+        Returns:
+            What was found, with its lanes, in their order; and which lanes go on, from where, and
+            up to where.
+        """
+        room = cells // len(lanes)
+        found = np.empty(len(lanes) * room, dtype=np.int64)
+        counts = np.full(len(lanes), room)
+        rows = np.arange(len(lanes))
+        slots = rows * room
+        for taken in range(room):
+            found[slots] = at
+            reached = step(at)
+            is_going = reached < bounds
+            if is_going.all():
+                at = reached
+                slots += 1
+                continue
+            is_through = ~is_going
+            through, end = rows[is_through], reached[is_through]
+            is_broken = end > stop
+            self._ends[lanes[through]] = np.where(is_broken, at[is_through], end)
+            self._is_broken[lanes[through]] = is_broken
+            counts[through] = taken + 1 - is_broken
+            rows, at, bounds = rows[is_going], reached[is_going], bounds[is_going]
+            if not len(rows):
+                break
+            slots = slots[is_going] + 1
+        is_found = np.arange(room) < counts[:, None]
+        table = np.repeat(lanes, counts), found.reshape(-1, room)[is_found]
+        return table, lanes[rows], at, bounds
 
     def positions(self, lane: int, last: int) -> Offsets:
         """Where the records of some lanes begin."""
@@ -220,13 +254,23 @@ class _Lanes:
         return None
 
 
-def _guess(step: Step, start: int, stop: int, record_bytes: int) -> Offsets:
+def _in_order(tables: list[tuple[Offsets, Offsets]]) -> tuple[Offsets, Offsets]:
+    """What lanes found, lane by lane, of what they found in turns."""
+    if len(tables) == 1:
+        return tables[0]
+    of_lane = np.concatenate([lanes for lanes, _ in tables])
+    order = np.argsort(of_lane.astype(np.uint16), kind="stable")
+    return of_lane, np.concatenate([found for _, found in tables])[order]
+
+
+def _guess(look: Step, start: int, last: int, stop: int, record_bytes: int) -> Offsets:
     """The chain's start, and in each of many blocks the first offset at which it looks as if
     records began.
 
     Args:
-        step: As in `walk`.
+        look: As in `walk`.
         start: As in `walk`.
+        last: Where a record may begin at the latest.
         stop: As in `walk`.
         record_bytes: What a record takes, about.
     """
@@ -234,43 +278,45 @@ def _guess(step: Step, start: int, stop: int, record_bytes: int) -> Offsets:
     records = (stop - start) // record_bytes
     blocks = min(math.isqrt(records * _STEP_OFFSETS // width) + 1, _MOST_WALKERS)
     low = start + (np.arange(1, blocks) * (stop - start)) // blocks
+    # Bytes that lead far away look like a record's length by chance.
+    limits = np.minimum(low + 2 * (stop - start) // blocks, stop)
     found = [np.array([start])]
     for _ in range(_LOOKS):
         offsets = (low[:, None] + np.arange(width)).ravel()
-        inside = np.flatnonzero(offsets < stop)
-        at = offsets[inside]
+        inside = np.flatnonzero(offsets <= last)
+        at, most = offsets[inside], np.repeat(limits, width)[inside]
         for _ in range(_LOOKAHEAD_RECORDS):
             # Where the bytes end, a chain that arrives there has shown all that it can.
-            reached = np.where(at < stop, step(np.minimum(at, stop - 1)), stop)
-            kept = reached >= 0
-            inside, at = inside[kept], reached[kept]
+            reached = np.where(at <= last, look(np.minimum(at, last)), at)
+            kept = reached <= most
+            inside, at, most = inside[kept], reached[kept], most[kept]
         rows, where = np.unique(inside // width, return_index=True)
         found.append(offsets[inside[where]])
         rest = np.ones(len(low), dtype=bool)
         rest[rows] = False
-        low = low[rest] + width
+        low, limits = low[rest] + width, limits[rest]
         width *= 4
     return np.unique(np.concatenate(found))
 
 
-def _join(step_one: StepOne, start: int, stop: int, lanes: _Lanes) -> Walk:
+def _join(step_one: StepOne, last: int, stop: int, lanes: _Lanes) -> Walk:
     """Of the lanes, what the chain from the start arrives at; between them, single steps."""
     pieces: list[Offsets] = []
-    at = start
+    at = lanes.starts[0]
     place: tuple[int, int] | None = (0, 0)
     while place is not None:
         lane, skipped = place
-        last = lanes.last_joined[lane]
-        pieces.append(lanes.positions(lane, last)[skipped:])
-        at = lanes.ends[last]
-        if at >= stop or lanes.is_broken[last]:
+        joined = lanes.last_joined[lane]
+        pieces.append(lanes.positions(lane, joined)[skipped:])
+        at = lanes.ends[joined]
+        if at > last or lanes.is_broken[joined]:
             break
         place = lanes.find(at)
         if place is None:
             singles = []
-            while at < stop and place is None and (end := step_one(at)) >= 0:
+            while at <= last and place is None and (end := step_one(at)) <= stop:
                 singles.append(at)
                 at = end
                 place = lanes.find(at)
             pieces.append(np.array(singles, dtype=np.int64))
-    return Walk(np.concatenate(pieces), at)
+    return Walk(pieces[0] if len(pieces) == 1 else np.concatenate(pieces), at)

@@ -7,6 +7,13 @@ that is zero change nothing, so that a span whose length is no multiple of eight
 padded step rather than ends with a short one. A long span is handed to the library, which is
 faster for it.
 
+Where all that is asked is whether every checksum agrees, one call of the library over all spans
+answers it: between two spans stand four bytes that lead from the checksum that the first is said
+to have to the start of the second (`crc32_bridges`). If a span is not what its checksum says, the
+difference goes through everything behind it, and the end is another one than the last span's
+checksum. One bad span never hides, and several do so by a chance of one in 2**32, which is what a
+single checksum can promise.
+
 Owns: the arithmetic. Leaves to others: which bytes a format puts under its checksum.
 """
 
@@ -76,6 +83,36 @@ def crc32c_spans(
         '0xe3069283'
     """
     return _spans(CRC32C_POLYNOMIAL, _crc32c, data, starts, lengths, initial)
+
+
+def crc32_bridges(before: Checksums, after: int = 0, zeros: int = 0) -> Checksums:
+    """The four bytes that make one checksum another one.
+
+    Args:
+        before: uint32, CRC-32 of what stands before the four bytes.
+        after: What it is to be behind them; 0 as at the beginning of everything.
+        zeros: So many zero bytes stand behind the four, before the checksum is what it is to be.
+
+    Returns:
+        uint32, for each of ``before``: the four bytes, little-endian.
+
+    Example:
+        >>> key = zlib.crc32(b"key")
+        >>> between = crc32_bridges(np.array([key], np.uint32)).astype("<u4").tobytes()
+        >>> zlib.crc32(b"key" + between + b"value") == zlib.crc32(b"value")
+        True
+    """
+    return before ^ np.uint32(0xFFFFFFFF ^ _rewound(0xFFFFFFFF ^ after, zeros + 4))
+
+
+@functools.cache
+def _rewound(register: int, zeros: int) -> int:
+    """The register that so many zero bytes make another one."""
+    for _ in range(8 * zeros):
+        # The polynomial's highest bit is set, so that the register's says whether it was added.
+        added = register >> 31
+        register = (register ^ (CRC32_POLYNOMIAL * added)) << 1 | added
+    return register
 
 
 def _crc32(data: Bytes, initial: int) -> int:

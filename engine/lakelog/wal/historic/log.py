@@ -130,12 +130,12 @@ class HistoricLog:
             Columns ``seqNum``, ``op``, ``key``, ``value`` of `RECORDS_SCHEMA`.
         """
         chosen = self.records
-        codes = op_codes(chosen)
-        mask = (codes == PUT) | (codes == DELETE)
-        mask &= chosen["isCommitted"].to_numpy()
-        mask &= chosen["seqNum"].to_numpy() > after_seq
+        mask = pc.and_(
+            pc.and_(pc.less(_op_indices(chosen), DELETE), chosen["isCommitted"]),
+            pc.greater(chosen["seqNum"], after_seq),
+        )
         chosen = chosen.drop_columns(["isCommitted"])
-        return chosen if mask.all() else chosen.filter(pa.array(mask))
+        return chosen if pc.all(mask, min_count=0).as_py() else chosen.filter(mask)
 
     @property
     def last_seq(self) -> int:
@@ -172,13 +172,16 @@ def last_seq(records: pa.Table) -> int:
     return int(records["seqNum"][-1].as_py()) if records.num_rows else 0
 
 
-def op_codes(records: pa.Table) -> npt.NDArray[np.int64]:
+def op_codes(records: pa.Table) -> npt.NDArray[np.int8]:
     """The operations of a table in `RECORDS_SCHEMA` as numbers: `PUT`, `DELETE` and so on."""
-    if not records.num_rows:
-        return np.empty(0, dtype=np.int64)
+    codes: npt.NDArray[np.int8] = _op_indices(records).to_numpy() + np.int8(PUT)
+    return codes
+
+
+def _op_indices(records: pa.Table) -> pa.ChunkedArray:
+    """The operations as places in `OPERATIONS`."""
     indices = [chunk.indices for chunk in records["op"].unify_dictionaries().chunks]
-    codes: npt.NDArray[np.int64] = pc.cast(pa.chunked_array(indices), pa.int64()).to_numpy()
-    return codes + 1
+    return pa.chunked_array(indices, pa.int8())
 
 
 def op_column(codes: npt.NDArray[np.uint8]) -> pa.DictionaryArray:

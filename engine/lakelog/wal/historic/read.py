@@ -12,7 +12,7 @@ from lakelog.wal.disk import Disk, LocalDisk
 from lakelog.wal.historic import continuity, spec003
 from lakelog.wal.historic.detect import detect, historic_names
 from lakelog.wal.historic.log import FORMATS, HistoricFormat, HistoricLog
-from lakelog.wal.historic.spans import Bytes
+from lakelog.wal.historic.spans import Bytes, in_threads
 
 
 def read_historic(
@@ -81,15 +81,16 @@ def read_files(disk: Disk, paths: list[str]) -> list[tuple[str, Bytes]]:
     Raises:
         UnavailableError: One cannot be read.
     """
-    files = []
-    for path in paths:
+
+    def read(path: str) -> tuple[str, Bytes]:
         try:
-            files.append((path, np.frombuffer(disk.read(path), dtype=np.uint8)))
+            return path, np.frombuffer(disk.read(path), dtype=np.uint8)
         except OSError as cause:
             raise UnavailableError(
                 f"the file cannot be read: {cause.strerror or cause}", path=path
             ) from cause
-    return files
+
+    return in_threads(read, paths)
 
 
 def decode(files: list[tuple[str, Bytes]], format: HistoricFormat | None) -> HistoricLog:

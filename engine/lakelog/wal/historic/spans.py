@@ -19,6 +19,7 @@ LONGEST_VALUE_BYTES = (1 << 31) - 1
 """What a value of Arrow's ``binary`` can have."""
 
 _PIECE_BYTES = 1 << 24
+_CACHED_BYTES = 1 << 19
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -54,15 +55,15 @@ def binary_columns(
     while low < len(bounds):
         base = int(bounds[low, 0])
         high = max(low + 1, int(np.searchsorted(bounds[:, 3], base + (1 << 30), side="right")))
-        part = bounds[low:high] - base
+        part = bounds[low:high]
         count = len(part)
         offsets = np.empty(4 * count + 1, dtype=np.int32)
-        offsets[:-1] = part.ravel()
-        offsets[-1] = part[-1, 3]
+        np.subtract(part, base, out=offsets[:-1].reshape(part.shape), casting="same_kind")
+        offsets[-1] = offsets[-2]
         # Every second element is what stands between: it is never taken.
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[base : base + offsets[-1]])]
         every = pa.Array.from_buffers(pa.binary(), 4 * count, buffers)
-        chosen = np.arange(0, 4 * count, 4)
+        chosen = np.arange(0, 4 * count, 4, dtype=np.int32 if count < 1 << 29 else np.int64)
         firsts.append(every.take(pa.array(chosen)))
         mask = None if is_null is None else is_null[low:high]
         seconds.append(every.take(pa.array(chosen + 2, mask=mask)))
@@ -70,16 +71,46 @@ def binary_columns(
     return pa.chunked_array(firsts, pa.binary()), pa.chunked_array(seconds, pa.binary())
 
 
-def pieces(positions: Offsets, end: int) -> list[slice]:
-    """Records in pieces that are worth a thread each.
+def first_wrong(
+    positions: Offsets,
+    ends: Offsets,
+    agree_as_one: Callable[[slice, Bytes], bool],
+    agree: Callable[[slice], npt.NDArray[np.bool_]],
+) -> int:
+    """How many records there are before the first one whose checksum does not agree.
+
+    Args:
+        positions: Where each record begins: where the one before it ends.
+        ends: Where it ends.
+        agree_as_one: Whether some of them agree, for sure; it has room for their bytes, which it
+            may write to. It is given so many as stay in a core's cache.
+        agree: Which of them agree; asked where `agree_as_one` does not say that they do.
+    """
+    if not len(positions):
+        return 0
+    room = np.empty(_CACHED_BYTES, dtype=np.uint8)
+    for part in pieces(positions, int(ends[-1]), _CACHED_BYTES // 2):
+        fits = ends[part.stop - 1] - positions[part.start] <= len(room)
+        if fits and agree_as_one(part, room):
+            continue
+        agrees = agree(part)
+        if not agrees.all():
+            return int(np.argmin(agrees)) + int(part.start)
+    return len(positions)
+
+
+def pieces(positions: Offsets, end: int, piece_bytes: int | None = None) -> list[slice]:
+    """Records in pieces, by default such as are worth a thread each.
 
     Args:
         positions: Where each record begins.
         end: Where the last one ends.
+        piece_bytes: What each of them has, about.
     """
+    piece_bytes = piece_bytes or _PIECE_BYTES
     if not len(positions):
         return []
-    cuts = np.searchsorted(positions, np.arange(positions[0], end, _PIECE_BYTES)[1:])
+    cuts = np.searchsorted(positions, np.arange(positions[0], end, piece_bytes)[1:])
     limits = np.unique(np.concatenate([[0], cuts, [len(positions)]])).tolist()
     return [slice(low, high) for low, high in itertools.pairwise(limits)]
 

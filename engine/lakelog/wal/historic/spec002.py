@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakelog.wal.chain import Offsets, Step, StepOne, walk
-from lakelog.wal.crc import crc32_spans
+from lakelog.wal.chain import NOWHERE, Offsets, walk
+from lakelog.wal.crc import Checksums, crc32_bridges, crc32_spans
 from lakelog.wal.historic.log import BEGIN, PUT
-from lakelog.wal.historic.spans import Bytes, binary_columns, unaligned
+from lakelog.wal.historic.spans import Bytes, binary_columns, first_wrong, unaligned
 
 LEAST_BYTES = 25
 """A record with an empty key and an empty value."""
@@ -32,11 +32,15 @@ LEAST_BYTES = 25
 _AFTER_LENGTH = 4
 _LENGTHS_BYTES = 21  # of what the length counts, all but key and value
 _AT_CRC, _AT_SEQ, _AT_OP, _AT_KEY_LENGTH, _AT_KEY = 4, 8, 16, 17, 21
+_VALUE_LENGTH_BYTES = 4
+_AT_MOVED_OP = _AT_KEY + _VALUE_LENGTH_BYTES - 1
+_LONGEST_MOVED_KEY = 256
 _FIRST_SEARCH_BYTES = 1 << 16
 _WIDEST_SEARCH_BYTES = 1 << 22
 
 _record = struct.Struct("<IIQBi")
 _length = struct.Struct("<i")
+_ulength = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
@@ -78,14 +82,27 @@ def read_run(data: Bytes, start: int) -> Run:
         data: The bytes of a file.
         start: Where the first record begins.
     """
-    positions, end = walk(*_steps(data), start, len(data))
-    bounds = _bounds(data, positions, end)
-    sound = _sound(data, positions, bounds)
-    if not sound.all():
-        count = int(np.argmin(sound))
-        end = int(positions[count])
-        positions, bounds = positions[:count], bounds[:count]
+    positions, end = walk(
+        lambda at: _by_length(data, at),
+        lambda at: _one_by_length(data, at),
+        start,
+        len(data),
+        least=LEAST_BYTES,
+        look=lambda at: _by_all_lengths(data, at),
+    )
+    bounds = _bounds(data, positions, np.append(positions[1:], end)[: len(positions)])
     ops = data[positions + _AT_OP]
+    wrong = np.flatnonzero(~_is_whole(data, bounds, ops))
+    count = int(wrong[0]) if len(wrong) else len(positions)
+    count = first_wrong(
+        positions[:count],
+        bounds[:count, 3],
+        lambda part, room: _agree_as_one(data, positions[part], bounds[part], ops[part], room),
+        lambda part: _agree(data, positions[part], bounds[part]),
+    )
+    if count < len(positions):
+        end = int(positions[count])
+        positions, bounds, ops = positions[:count], bounds[:count], ops[:count]
     is_null = (ops != PUT) & (bounds[:, 2] == bounds[:, 3])
     keys, values = binary_columns(data, bounds, is_null if is_null.any() else None)
     seqs = unaligned(data, "<i8")[positions + _AT_SEQ]
@@ -99,16 +116,14 @@ def next_record(data: Bytes, start: int) -> int | None:
         data: The bytes of a file.
         start: Where to begin looking.
     """
-    step, _ = _steps(data)
     last = len(data) - LEAST_BYTES
     width = _FIRST_SEARCH_BYTES
     while start <= last:
-        ops = data[start + _AT_OP : min(start + width, last + 1) + _AT_OP]
-        candidates = np.flatnonzero((ops - np.uint8(1)) < BEGIN) + start
-        ends = step(candidates)
-        candidates, ends = candidates[ends >= 0], ends[ends >= 0]
+        candidates = np.arange(start, min(start + width, last + 1))
+        ends = _by_all_lengths(data, candidates)
+        candidates, ends = candidates[ends < NOWHERE], ends[ends < NOWHERE]
         if len(candidates):
-            sound = _sound(data, candidates, _bounds_of(data, candidates, ends))
+            sound = _agree(data, candidates, _bounds(data, candidates, ends))
             if sound.any():
                 return int(candidates[int(np.argmax(sound))])
         start += width
@@ -151,48 +166,39 @@ def may_be_torn(data: Bytes) -> bool:
     return bool(is_record and 0 <= key_length <= length - _LENGTHS_BYTES)
 
 
-def _steps(data: Bytes) -> tuple[Step, StepOne]:
-    size = len(data)
-    last = size - LEAST_BYTES
-    raw = data.data
-    u4, i4 = unaligned(data, "<u4"), unaligned(data, "<i4")
-
-    def step(at: Offsets) -> Offsets:
-        if last < 0:
-            return np.full(at.shape, -1)
-        is_record = at <= last
-        at = np.minimum(at, last)
-        key_length = i4[at + _AT_KEY_LENGTH]
-        at_value = at + key_length + _AT_KEY
-        is_record &= (key_length >= 0) & (at_value <= size - 4)
-        value_length = i4[np.where(is_record, at_value, 0)]
-        end = at_value + value_length + 4
-        is_record &= (value_length >= 0) & (end <= size)
-        is_record &= end - at - _AFTER_LENGTH == u4[at]
-        is_record &= (data[at + _AT_OP] - np.uint8(1)) < BEGIN
-        return np.where(is_record, end, -1)
-
-    def step_one(at: int) -> int:
-        if at > last:
-            return -1
-        length, _, _, op, key_length = _record.unpack_from(raw, at)
-        at_value = at + _AT_KEY + key_length
-        if key_length < 0 or at_value > size - 4:
-            return -1
-        (value_length,) = _length.unpack_from(raw, at_value)
-        end: int = at + _AFTER_LENGTH + length
-        if value_length < 0 or end != at_value + 4 + value_length or end > size:
-            return -1
-        return end if 1 <= op <= BEGIN else -1
-
-    return step, step_one
+def _by_length(data: Bytes, at: Offsets) -> Offsets:
+    """Where records at some offsets end, by their first field alone; beyond 4 GiB where that is
+    too small.
+    """
+    key_and_value: npt.NDArray[np.uint32] = unaligned(data, "<u4")[at] - np.uint32(_LENGTHS_BYTES)
+    end = key_and_value + at
+    end += LEAST_BYTES
+    return end
 
 
-def _bounds(data: Bytes, positions: Offsets, end: int) -> Offsets:
-    return _bounds_of(data, positions, np.append(positions[1:], end)[: len(positions)])
+def _one_by_length(data: Bytes, at: int) -> int:
+    """`_by_length` of one offset."""
+    (length,) = _ulength.unpack_from(data.data, at)
+    end: int = at + LEAST_BYTES + (length - _LENGTHS_BYTES & 0xFFFFFFFF)
+    return end
 
 
-def _bounds_of(data: Bytes, positions: Offsets, ends: Offsets) -> Offsets:
+def _by_all_lengths(data: Bytes, at: Offsets) -> Offsets:
+    """Where whole records at some offsets end, if their lengths agree and they have an operation;
+    `NOWHERE` of what is none.
+    """
+    ends = np.full(len(at), NOWHERE)
+    likely = np.flatnonzero((data[at + _AT_OP] - np.uint8(1)) < BEGIN)
+    at = at[likely]
+    end = _by_length(data, at)
+    fits = end <= len(data)
+    likely, at, end = likely[fits], at[fits], end[fits]
+    is_whole = _is_whole(data, _bounds(data, at, end), data[at + _AT_OP])
+    ends[likely[is_whole]] = end[is_whole]
+    return ends
+
+
+def _bounds(data: Bytes, positions: Offsets, ends: Offsets) -> Offsets:
     """Of each record: where its key begins and ends, where its value begins and ends."""
     bounds = np.empty((len(positions), 4), dtype=np.int64)
     bounds[:, 0] = positions + _AT_KEY
@@ -202,7 +208,47 @@ def _bounds_of(data: Bytes, positions: Offsets, ends: Offsets) -> Offsets:
     return bounds
 
 
-def _sound(data: Bytes, positions: Offsets, bounds: Offsets) -> npt.NDArray[np.bool_]:
+def _is_whole(data: Bytes, bounds: Offsets, ops: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    """Of each record, whether its operation is known and its lengths are in order."""
+    key_end, at_value, end = bounds[:, 1], bounds[:, 2], bounds[:, 3]
+    is_whole = ((ops - np.uint8(1)) < BEGIN) & (key_end >= bounds[:, 0]) & (at_value <= end)
+    value_length = unaligned(data, "<i4")[np.where(is_whole, key_end, 0)]
+    agrees: npt.NDArray[np.bool_] = is_whole & (value_length == end - at_value)
+    return agrees
+
+
+def _agree_as_one(
+    data: Bytes, positions: Offsets, bounds: Offsets, ops: npt.NDArray[np.uint8], room: Bytes
+) -> bool:
+    """Whether all checksums of a run agree; False also where this way is none.
+
+    In a copy, what the checksums cover is brought together: each key moves to its value, the
+    operation in front of it, and what is before that becomes the bridge from the record before.
+    """
+    key_lengths = bounds[:, 1] - bounds[:, 0]
+    longest = int(key_lengths.max())
+    if longest > _LONGEST_MOVED_KEY:
+        return False
+    low = int(positions[0])
+    size = int(bounds[-1, 3]) - low
+    room[:size] = data[low : low + size]
+    words, moved = unaligned(data, "<u8"), unaligned(room, "<u8")
+    source = bounds[:, 1] - 8
+    shortest = int(key_lengths.min())
+    for begun in range(0, longest, 8):
+        part = source if begun < shortest else source[key_lengths > begun]
+        moved[part + (_VALUE_LENGTH_BYTES - low - begun)] = words[part - begun]
+    at = positions - low
+    crcs = unaligned(data, "<u4")[positions + _AT_CRC]
+    before = np.append(np.uint32(0), crcs[:-1])
+    moved[at] = crc32_bridges(before, zeros=_AT_MOVED_OP - 4)
+    moved[at + 8] = 0
+    moved[at + 16] = 0
+    room[at + _AT_MOVED_OP] = ops
+    return zlib.crc32(room[:size].data) == int(crcs[-1])
+
+
+def _agree(data: Bytes, positions: Offsets, bounds: Offsets) -> npt.NDArray[np.bool_]:
     """Of each record, whether its checksum agrees."""
     crc = _op_crcs()[data[positions + _AT_OP]]
     for first in (0, 2):
@@ -213,5 +259,5 @@ def _sound(data: Bytes, positions: Offsets, bounds: Offsets) -> npt.NDArray[np.b
 
 
 @functools.cache
-def _op_crcs() -> npt.NDArray[np.uint32]:
+def _op_crcs() -> Checksums:
     return np.array([zlib.crc32(bytes([op])) for op in range(256)], dtype=np.uint32)
