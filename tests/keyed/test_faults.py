@@ -19,6 +19,7 @@ from lakelog.errors import (
 )
 from lakelog.keyed import manifest
 from lakelog.keyed.store import KeyedStore
+from lakelog.wal.log import WriteAheadLog
 from tests.keyed.disks import Killed, MemoryDisk
 
 Step = tuple[Any, ...]
@@ -153,10 +154,17 @@ def kill_at(number: int) -> Callable[[int, str], None]:
     return fault
 
 
-def fail_at(number: int, code: int) -> Callable[[int, str], None]:
+FAILURES: Sequence[BaseException] = (
+    OSError(errno.EIO, "it broke"),
+    OSError(errno.ENOSPC, "it is full"),
+    KeyboardInterrupt(),
+)
+
+
+def fail_at(number: int, failure: BaseException) -> Callable[[int, str], None]:
     def fault(operation: int, name: str) -> None:
         if operation == number:
-            raise OSError(code, os.strerror(code))
+            raise failure
 
     return fault
 
@@ -216,15 +224,15 @@ def test_killed_again_while_it_opens_after_a_crash() -> None:
                 check_reopened(again.crashed(rng), allowed, told)
 
 
-@pytest.mark.parametrize("turn", range(min(ROUNDS, 2)))
-def test_failing_at_any_operation_loses_nothing_and_says_so(turn: int) -> None:
+@pytest.mark.parametrize("turn", range(min(ROUNDS, len(FAILURES))))
+def test_failing_or_interrupted_at_any_operation_it_loses_nothing_and_says_so(turn: int) -> None:
     number = 0
     failed = True
     while failed:
         number += 1
-        code = (errno.EIO, errno.ENOSPC)[(number + turn) % 2]
-        disk = MemoryDisk(fail_at(number, code))
-        told = f"operation {number} failed with {code}"
+        failure = FAILURES[(number + turn) % len(FAILURES)]
+        disk = MemoryDisk(fail_at(number, failure))
+        told = f"operation {number} failed with {failure!r}"
         state, failed = run_past_failures(disk, told)
         disk.fault = lambda operation, name: None
         check_reopened(left_by(disk, number, random.Random(SEED)), [state], told)
@@ -238,7 +246,7 @@ def run_past_failures(disk: MemoryDisk, told: str) -> tuple[State, bool]:
         The state that was acknowledged; whether anything failed.
     """
     state: State = {}
-    failures: list[LakelogError] = []
+    failures: list[BaseException] = []
     store: KeyedStore | None = None
     for step in (*STEPS, ("close",)):
         for _ in range(2):
@@ -246,7 +254,7 @@ def run_past_failures(disk: MemoryDisk, told: str) -> tuple[State, bool]:
                 store = store or KeyedStore(PATH, disk=disk)
                 do(store, step)
                 break
-            except LakelogError as error:
+            except (LakelogError, KeyboardInterrupt) as error:
                 failures.append(error)
             if store is not None:
                 # What is in memory is still right, whatever the disk did.
@@ -257,7 +265,8 @@ def run_past_failures(disk: MemoryDisk, told: str) -> tuple[State, bool]:
             pytest.fail(f"{told}: {step} failed twice")
         state = apply(state, step)
     assert len(failures) <= 1, told
-    assert all(isinstance(e, UnavailableError | OutcomeUnknownError) for e in failures), told
+    expected = UnavailableError | OutcomeUnknownError | KeyboardInterrupt
+    assert all(isinstance(error, expected) for error in failures), told
     return state, bool(failures)
 
 
@@ -322,6 +331,20 @@ def test_a_missing_manifest_a_missing_file_and_an_older_log_are_found_out() -> N
     for name in disk.files():
         if "/wal/" in name:
             disk.damage(name, None)
+    before = disk.files()
+    with pytest.raises(CorruptionError, match="log of the keyed store is missing"):
+        KeyedStore(PATH, disk=disk)
+    assert disk.files() == before, "the log is not made anew, nor are files taken for leftovers"
+    disk.damage(f"{PATH}/{manifest.NAME}", None)
+    with pytest.raises(CorruptionError, match="log of the keyed store is missing"):
+        KeyedStore(PATH, disk=disk)
+    assert len(disk.files()) == len(before) - 1
+
+    disk = flushed_disk()
+    for name in disk.files():
+        if "/wal/" in name:
+            disk.damage(name, None)
+    WriteAheadLog(f"{PATH}/wal", disk=disk).close()
     with pytest.raises(CorruptionError, match="log of the keyed store is older"):
         KeyedStore(PATH, disk=disk)
 
@@ -332,6 +355,28 @@ def test_a_missing_manifest_a_missing_file_and_an_older_log_are_found_out() -> N
         KeyedStore(PATH, disk=disk)
     left = disk.files()
     assert all(left[name] == data for name, data in before.items() if "/wal/" not in name)
+
+
+def test_a_flush_truncates_what_a_crash_kept_the_one_before_from_truncating() -> None:
+    number = 0
+    truncated = 0
+    while number < 60:
+        number += 1
+        disk = MemoryDisk()
+        with KeyedStore(PATH, disk=disk) as store:
+            store.put(b"k", b"v" * 5000)
+            disk.fault = kill_at(disk.operations + number)
+            try:
+                store.flush()
+                break
+            except Killed:
+                pass
+        disk = disk.crashed(None, keep=True)
+        with KeyedStore(PATH, disk=disk) as store:
+            store.flush()
+            assert sum(len(data) for name, data in disk.files().items() if "/wal/" in name) < 1000
+            truncated += 1
+    assert truncated > 10
 
 
 def test_an_older_manifest_is_found_out() -> None:
@@ -357,6 +402,8 @@ def test_a_damaged_file_is_an_error_where_it_is_read_and_stays_as_it_is() -> Non
                 read()
             assert caught.value.path == name
             assert caught.value.byte_offset == 4
+        left = {path for path in disk.files() if path.count("/") == 1}
+        assert left == {file.path for file in store.files} | {f"{PATH}/{manifest.NAME}"}
         store.put(b"k0", b"again")
         assert store.get(b"k0") == b"again"
     assert disk.files()[name] == bytes(data)

@@ -27,12 +27,17 @@ def test_row_groups_cover_all_rows_and_keep_both_bounds(
             assert sum(sizes[start : stop + 1]) > size_bytes, "a group ends early for no reason"
 
 
-@given(
-    st.lists(st.dictionaries(KEYS, st.integers(1, 4), min_size=1), max_size=4), st.integers(1, 12)
+GROUPS = st.lists(
+    st.dictionaries(KEYS, st.tuples(st.integers(1, 4), st.integers(0, 9)), min_size=1), max_size=4
 )
-def test_ranges_touch_and_hold_few_rows(files: list[dict[bytes, int]], rows: int) -> None:
-    groups = [sorted(file.items()) for file in files]
-    found = plan.ranges(groups, rows)
+
+
+@given(GROUPS, st.integers(1, 12), st.integers(1, 30))
+def test_ranges_touch_and_hold_few_rows_and_bytes(
+    files: list[dict[bytes, tuple[int, int]]], rows: int, size_bytes: int
+) -> None:
+    groups = [[(key, *size) for key, size in sorted(file.items())] for file in files]
+    found = plan.ranges(groups, rows, size_bytes)
     assert found[0][0] is None
     assert found[-1][1] is None
     for (start, end), (following, _) in pairwise(found):
@@ -41,12 +46,14 @@ def test_ranges_touch_and_hold_few_rows(files: list[dict[bytes, int]], rows: int
         assert start is None or start < end
     for start, end in found:
         within = [
-            (key, count)
+            group
             for file in groups
-            for key, count in file
-            if (start is None or key >= start) and (end is None or key < end)
+            for group in file
+            if (start is None or group[0] >= start) and (end is None or group[0] < end)
         ]
-        assert sum(count for _, count in within) <= rows or len({key for key, _ in within}) == 1
+        if len({key for key, _, _ in within}) > 1:
+            assert sum(count for _, count, _ in within) <= rows
+            assert sum(held for _, _, held in within) <= size_bytes
 
 
 def test_few_files_stay_as_they_are() -> None:

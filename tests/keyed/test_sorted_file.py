@@ -6,6 +6,7 @@ import gc
 import io
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import duckdb
 import polars as pl
@@ -61,7 +62,7 @@ def test_what_is_written_is_read_back(
     assert (facts.min_key, facts.max_key) == (whole["key"][0], whole["key"][-1])
     assert (facts.min_seq_num, facts.max_seq_num) == (1, whole["seqNum"].max())
     file = opened(data, facts)
-    assert sum(count for _, count in file.groups) == facts.rows
+    assert sum(count for _, count, _ in file.groups) == facts.rows
     assert file.between(None, None).equals(whole)
     assert file.between(start, end).equals(rows.between(whole, start, end))
     for key in [*contents, start, end]:
@@ -118,6 +119,34 @@ def test_keys_and_values_beyond_every_limit_of_statistics() -> None:
         assert file.get(key) is not None
         assert file.get(key)[1] == value  # type: ignore[index]
     assert file.get(b"k" * 5000) is None
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [b"\xff" * size for size in (0, 1, 8, 64, 4095, 4096, 4097, 65536)],
+        [b"k" * 5000 + b"%d" % n for n in range(6)],
+        [b"\0", b"\0\0", b"\x7f", b"\x80", b"\x80\0", b"\xc3\x28", b"abc", b"abc\0d"],
+    ],
+    ids=["long", "alike", "binary"],
+)
+def test_no_engine_skips_a_row_group_that_has_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: list[bytes]
+) -> None:
+    monkeypatch.setattr(plan.groups, "__defaults__", (2, plan.GROUP_BYTES))
+    keys = sorted(keys)
+    data, _ = written(frame(dict.fromkeys(keys, b"v")))
+    path = tmp_path / "file.parquet"
+    path.write_bytes(data)
+    for place, key in enumerate(keys):
+        for condition, sought, expected in (
+            ("= ?", pl.col("key") == pl.lit(key), 1),
+            (">= ?", pl.col("key") >= pl.lit(key), len(keys) - place),
+            ("< ?", pl.col("key") < pl.lit(key), place),
+        ):
+            query = f"SELECT count(*) FROM '{path}' WHERE key {condition}"
+            assert duckdb.execute(query, [key]).fetchall() == [(expected,)]
+            assert pl.scan_parquet(path).filter(sought).collect().height == expected
 
 
 def test_every_flipped_byte_is_found_out(small_groups: None) -> None:

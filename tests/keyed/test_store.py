@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import duckdb
@@ -11,7 +12,7 @@ import pytest
 
 import lakelog
 from lakelog.errors import InvalidInputError, LogLockedError
-from lakelog.keyed import plan
+from lakelog.keyed import plan, rows
 from lakelog.keyed.store import KeyedStore
 
 
@@ -143,6 +144,8 @@ def test_what_is_no_key_or_value_is_refused_and_nothing_is_written(tmp_path: Pat
         with pytest.raises(InvalidInputError):
             store.get(3)  # type: ignore[arg-type]
         for table in (
+            None,
+            {"key": [b""], "value": [b""]},
             pl.DataFrame({"key": [1], "value": [b""]}),
             pl.DataFrame({"key": [b""]}),
             pl.DataFrame({"key": [b"", None], "value": [b"", b""]}),
@@ -221,7 +224,7 @@ def test_deleting_everything_leaves_no_file(tmp_path: Path) -> None:
 
 def test_a_merge_works_range_by_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan.groups, "__defaults__", (4, plan.GROUP_BYTES))
-    monkeypatch.setattr(plan.ranges, "__defaults__", (10,))
+    monkeypatch.setattr(plan.ranges, "__defaults__", (10, plan.MERGE_BYTES))
     expected: dict[bytes, bytes] = {}
     with KeyedStore(tmp_path) as store:
         for turn in range(4):
@@ -258,12 +261,48 @@ def test_a_merge_beside_an_older_file_keeps_the_tombstones(
         assert store.scan("0006", "0009")["key"].to_list() == [b"0006", b"0008"]
 
 
+def test_a_merge_holds_few_bytes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan.groups, "__defaults__", (plan.GROUP_ROWS, 2_000))
+    monkeypatch.setattr(plan.ranges, "__defaults__", (plan.MERGE_ROWS, 10_000))
+    held: list[int] = []
+    newest = rows.newest
+
+    def counted(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
+        frames = list(frames)
+        held.append(sum(int(frame.estimated_size()) for frame in frames))
+        return newest(frames)
+
+    with KeyedStore(tmp_path) as store:
+        for turn in range(3):
+            store.put_many({b"%03d" % n: b"%d" % turn * 900 for n in range(turn, 100, turn + 1)})
+            store.flush()
+        monkeypatch.setattr(rows, "newest", counted)
+        report = store.compact()
+        assert report is not None
+        assert report.rows == 100
+        assert len(held) > 5
+        assert max(held) < 20_000
+
+
+def test_no_manifest_names_a_file_by_the_name_of_an_earlier_one(tmp_path: Path) -> None:
+    names: list[str] = []
+    for turn in range(4):
+        with KeyedStore(tmp_path) as store:
+            store.put("a", str(turn))
+            store.flush()
+            names += [file.path for file in store.files]
+            store.delete("a")
+            store.compact()
+            assert store.files == []
+    assert names == sorted(set(names))
+
+
 def test_readers_keep_what_they_have_open_while_files_are_merged_away(tmp_path: Path) -> None:
     with KeyedStore(tmp_path) as store:
         for key in "abc":
             store.put(key, key)
             store.flush()
-        before = store._state
+        before = store._view
         store.compact()
         assert [file.get(b"a") is not None for file in before.files] == [True, False, False]
 
@@ -271,6 +310,7 @@ def test_readers_keep_what_they_have_open_while_files_are_merged_away(tmp_path: 
 def test_other_files_of_the_directory_are_left_alone(tmp_path: Path) -> None:
     for name in ("notes.txt", "mine.parquet", "1.tmp"):
         (tmp_path / name).write_text("mine")
+    KeyedStore(tmp_path).close()
     (tmp_path / f"{7:020}.tmp").write_text("left by a crash")
     (tmp_path / f"{5:020}.parquet").write_text("left by a crash")
     with KeyedStore(tmp_path) as store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -22,40 +23,7 @@ PAIRS = {"key": pl.Binary, "value": pl.Binary}
 """Schema of keys and values."""
 
 
-def encode(text: bytes | str, what: str) -> bytes:
-    r"""Bytes as they are, text as UTF-8.
-
-    Args:
-        text: A key or a value.
-        what: Which of the two, for the error.
-
-    Raises:
-        InvalidInputError: It is neither, or text that UTF-8 has no bytes for.
-
-    >>> encode("é", "key")
-    b'\xc3\xa9'
-    """
-    if isinstance(text, bytes):
-        return text
-    if not isinstance(text, str):
-        raise InvalidInputError(
-            f"A {what} is bytes or text.",
-            expected="bytes or str",
-            found=type(text).__name__,
-            hint=f"encode the {what} to bytes",
-        )
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(
-            f"The {what} is text that UTF-8 cannot spell.",
-            expected="text without lone surrogates",
-            found=ascii(text),
-            hint="encode it to bytes yourself",
-        ) from error
-
-
-def batch(table: pa.Table | pl.DataFrame) -> pl.DataFrame:
+def batch(table: Any) -> pl.DataFrame:
     """A table of records as the log takes it.
 
     Args:
@@ -65,10 +33,18 @@ def batch(table: pa.Table | pl.DataFrame) -> pl.DataFrame:
         ``op``, text, and ``key`` and ``value``, binary; rows in their order.
 
     Raises:
-        InvalidInputError: A column is missing or of another type, or a null stands where none may.
+        InvalidInputError: It is no table, a column is missing or of another type, or a null stands
+            where none may.
     """
-    frame = table if isinstance(table, pl.DataFrame) else pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
+    if isinstance(table, pa.Table | pa.RecordBatch):
+        table = pl.from_arrow(table)
+    if not isinstance(table, pl.DataFrame):
+        raise InvalidInputError(
+            "Records in columns are an Arrow or a Polars table.",
+            expected="pyarrow.Table or polars.DataFrame",
+            found=type(table).__name__,
+        )
+    frame = table
     for name in PAIRS:
         found = frame.schema.get(name)
         if found not in {pl.Binary, pl.String, pl.Null if name == "value" else pl.Binary}:

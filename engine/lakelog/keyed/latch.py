@@ -44,9 +44,10 @@ class Latch:
             while self._closing:
                 self._changed.wait()
             self._closing = True
-            while self._inside:
-                self._changed.wait()
         try:
+            with self._changed:
+                while self._inside:
+                    self._changed.wait()  # which may be interrupted
             yield
         finally:
             with self._changed:

@@ -43,7 +43,8 @@ class Manifest:
     """The state of the files.
 
     Attributes:
-        generation: How often the manifest was published; 0 where it never was.
+        generation: Greater than that of the manifest before, and than the number of any file that
+            was ever named; 0 where none was published.
         flushed_seq_num: All records up to it, inclusive, are in the files, and none after it.
         files: The files by name, oldest first: sequence numbers ascend from file to file.
     """
@@ -150,5 +151,6 @@ def _corrupt(what: str, path: str, *, found: object, expected: object) -> Corrup
         path=path,
         expected=expected,
         found=found,
-        hint="restore it from a copy that was made together with the files and the log",
+        hint="restore it from a copy that was made together with the files and the log; what the "
+        "files hold, any Parquet reader reads as schemas/keyed.md says",
     )

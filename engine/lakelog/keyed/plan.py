@@ -17,6 +17,9 @@ GROUP_BYTES = 4 << 20
 MERGE_ROWS = 1 << 19
 """Rows that a merge holds in memory at a time, beside one row group of each file."""
 
+MERGE_BYTES = 64 << 20
+"""Bytes of them."""
+
 MOST_FILES = 8
 """Files that flushes may leave before the next one merges some."""
 
@@ -46,32 +49,39 @@ def groups(
 
 
 def ranges(
-    files: Sequence[Sequence[tuple[bytes, int]]], rows: int = MERGE_ROWS
+    files: Sequence[Sequence[tuple[bytes, int, int]]],
+    rows: int = MERGE_ROWS,
+    size_bytes: int = MERGE_BYTES,
 ) -> list[tuple[bytes | None, bytes | None]]:
     """Key ranges that cover everything, each with about so many rows of all files together.
 
     Args:
-        files: For each file its row groups in order: first key, and rows.
+        files: For each file its row groups in order: first key, rows, and bytes of these.
         rows: Rows of a range at most, beside those of one row group of each file that begin before
             it; row groups with one first key are never apart.
+        size_bytes: Bytes of a range at most, likewise.
 
     Returns:
         Ascending ranges, start inclusive and end exclusive, that touch; None is no bound.
 
-    >>> ranges([[(b"a", 2), (b"m", 2)], [(b"c", 3)]], rows=5)
+    >>> ranges([[(b"a", 2, 9), (b"m", 2, 9)], [(b"c", 3, 9)]], rows=5)
     [(None, b'm'), (b'm', None)]
     """
     beginning: Counter[bytes] = Counter()
+    bytes_beginning: Counter[bytes] = Counter()
     for file in files:
-        for first_key, count in file:
+        for first_key, count, group_bytes in file:
             beginning[first_key] += count
+            bytes_beginning[first_key] += group_bytes
     cuts: list[bytes] = []
-    held = 0
+    held = held_bytes = 0
     for first_key, count in sorted(beginning.items()):
-        if held and held + count > rows:
+        more_bytes = bytes_beginning[first_key]
+        if held and (held + count > rows or held_bytes + more_bytes > size_bytes):
             cuts.append(first_key)
-            held = 0
+            held = held_bytes = 0
         held += count
+        held_bytes += more_bytes
     return list(zip([None, *cuts], [*cuts, None], strict=True))
 
 

@@ -2,7 +2,7 @@
 
 Every file is written under a temporary name, fsynced, renamed, and its directory fsynced. A crash
 before the rename leaves a temporary file, one after it a file that no manifest names: both are
-leftovers, which `FileRoom.tidy` removes.
+leftovers, which `FileRoom.take_over` removes.
 
 Owns: names on the disk and the order of operations. Leaves to others: what is in the files.
 """
@@ -14,7 +14,7 @@ import errno
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, TypeVar, cast
 
 import polars as pl
@@ -52,34 +52,51 @@ class FileRoom:
         """Where the manifest is."""
         return self._path(manifest.NAME)
 
-    def open(self) -> tuple[Manifest, tuple[SortedFile, ...]]:
-        """Read the manifest, and open its files. Changes nothing.
+    def manifest(self) -> Manifest:
+        """The manifest that is there; an empty one where none is.
 
         Raises:
-            CorruptionError: The manifest is damaged, or a file of it is missing or damaged.
-            UnsupportedError: A later version of lakelog wrote the manifest.
+            CorruptionError: It is damaged.
+            UnsupportedError: A later version of lakelog wrote it.
             UnavailableError: The disk failed.
         """
-        with _told("be opened", self._directory):
-            names = self._disk.list(self._directory)
-            found = Manifest()
-            if manifest.NAME in names:
-                data = self._disk.read(self.manifest_path).to_pybytes()
-                found = manifest.decode(data, self.manifest_path)
-            numbers = [int(match[1]) for name in names if (match := _ours(name))]
-            self._last_number = max(numbers, default=0)
-            files = tuple(self._opened(name, facts) for name, facts in found.files)
-        kept = {name for name, _ in found.files}
-        self._doomed = sorted(name for name in names if _ours(name) and name not in kept)
-        return found, files
+        with disk_errors("be opened", self._directory):
+            try:
+                data = self._disk.read(self.manifest_path)
+            except FileNotFoundError:
+                return Manifest()
+        return manifest.decode(data.to_pybytes(), self.manifest_path)
 
-    def tidy(self) -> None:
-        """Remove what crashes have left. The manifest that was opened is known to be the latest:
-        of an older one, these would be the files that hold the records.
+    def opened(self, found: Manifest, known: Iterable[SortedFile] = ()) -> tuple[SortedFile, ...]:
+        """The files of a manifest, open.
+
+        Args:
+            found: The manifest.
+            known: Files that are open already, perhaps of another manifest.
+
+        Raises:
+            CorruptionError: A file is missing or damaged.
+            UnavailableError: The disk failed.
+        """
+        there = {(file.name, file.facts): file for file in known}
+        with disk_errors("be opened", self._directory):
+            return tuple(
+                there.get((name, facts)) or self._opened(name, facts) for name, facts in found.files
+            )
+
+    def take_over(self, found: Manifest) -> None:
+        """Before the first file is written: know which names were used, and remove what crashes
+        have left. The manifest is known to be the latest, and all that it names to be there: of an
+        older one, the leftovers would be the files that hold the records.
 
         Raises:
             UnavailableError: The disk failed.
         """
+        with disk_errors("be opened", self._directory):
+            names = [name for name in self._disk.list(self._directory) if _ours(name)]
+        numbers = [int(name.partition(".")[0]) for name in names]
+        self._last_number = max([found.generation, *numbers])
+        self._doomed = sorted(set(names) - {name for name, _ in found.files})
         self.remove(())
 
     def write(self, chunks: Iterable[pl.DataFrame]) -> SortedFile | None:
@@ -93,29 +110,36 @@ class FileRoom:
         """
         number = self._number()
         self._unnamed.append(manifest.data_name(number))
-        with _told("write a sorted file", self._directory):
+        with disk_errors("write a sorted file", self._directory):
             facts = self._durably(
                 number, manifest.data_name(number), lambda sink: sorted_file.write(sink, chunks)
             )
             return None if facts is None else self._opened(manifest.data_name(number), facts)
 
-    def publish(self, told: Manifest) -> None:
-        """Make a manifest the one that counts. Its files are durable.
+    def publish(self, flushed_seq_num: int, files: Sequence[SortedFile]) -> Manifest:
+        """Make a new manifest the one that counts. Its files are durable.
+
+        Args:
+            flushed_seq_num: All records up to it, inclusive, are in the files, and none after it.
+            files: Oldest first.
 
         Raises:
             UnavailableError: The disk failed; either manifest may be there, and each is true.
         """
+        number = self._number()
+        told = Manifest(number, flushed_seq_num, tuple((file.name, file.facts) for file in files))
 
         def write(sink: BinaryIO) -> Manifest:
             sink.write(told.encode())
             return told
 
-        with _told("publish the manifest", self.manifest_path):
-            self._durably(self._number(), manifest.NAME, write)
+        with disk_errors("publish the manifest", self.manifest_path):
+            self._durably(number, manifest.NAME, write)
         # Only now it is known that no manifest names what an attempt before has left.
         named = {name for name, _ in told.files}
         self._doomed += [name for name in self._unnamed if name not in named]
         self._unnamed = []
+        return told
 
     def remove(self, files: Iterable[SortedFile]) -> None:
         """Remove files that the manifest no longer names, oldest first, and what failures have
@@ -128,7 +152,7 @@ class FileRoom:
             UnavailableError: The disk failed; what is left goes the next time.
         """
         self._doomed += [file.name for file in files]
-        with _told("remove an old file", self._directory):
+        with disk_errors("remove an old file", self._directory):
             while self._doomed:
                 with contextlib.suppress(FileNotFoundError):  # it never came to be, or is gone
                     self._disk.remove(self._path(self._doomed[0]))
@@ -153,8 +177,8 @@ class FileRoom:
                 self._disk.remove(temporary)
                 return None
             self._disk.rename(temporary, self._path(name))
-        except OSError:
-            # On a full disk its room is needed; where that fails too, the next opening does it.
+        except BaseException:
+            # Its room may be needed; where that fails too, the next opening does it.
             with contextlib.suppress(OSError):
                 self._disk.remove(temporary)
             raise
@@ -162,7 +186,9 @@ class FileRoom:
         return made
 
     def _number(self) -> int:
-        """A number that no file has had: after a failure nobody knows which names are there."""
+        """A number that no file has had: after a failure nobody knows which names are there, and a
+        reader may still have an older manifest.
+        """
         self._last_number += 1
         return self._last_number
 
@@ -204,8 +230,13 @@ def _ours(name: str) -> re.Match[str] | None:
 
 
 @contextlib.contextmanager
-def _told(what: str, path: str) -> Iterator[None]:
-    """Errors of the operating system as ours."""
+def disk_errors(what: str, path: str) -> Iterator[None]:
+    """Errors of the operating system as ours.
+
+    Args:
+        what: What the store could not do then.
+        path: Where.
+    """
     try:
         yield
     except OSError as cause:

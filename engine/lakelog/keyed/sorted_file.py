@@ -281,10 +281,13 @@ class SortedFile:
         )
 
     @property
-    def groups(self) -> list[tuple[bytes, int]]:
-        """The first key and the rows of each row group."""
-        counts = (self._metadata.row_group(i).num_rows for i in range(len(self._spans)))
-        return list(zip(self._first_keys, counts, strict=True))
+    def groups(self) -> list[tuple[bytes, int, int]]:
+        """Of each row group the first key, the rows, and their bytes when decoded."""
+        groups = map(self._metadata.row_group, range(len(self._spans)))
+        return [
+            (key, group.num_rows, group.total_byte_size)
+            for key, group in zip(self._first_keys, groups, strict=True)
+        ]
 
     def get(self, key: bytes) -> tuple[int, bytes | None] | None:
         """Sequence number and value of a key; None where the file has no record of it.

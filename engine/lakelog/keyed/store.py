@@ -10,7 +10,7 @@ Invariants:
 
 - The files hold exactly the records up to the manifest's ``flushedSeqNum``; sequence numbers ascend
   from file to file, and the memtable's lie above them. So the newest place that has a key decides.
-- Readers take the state in one look and never wait for the disk of a writer.
+- Readers take the view in one look and never wait for the disk of a writer.
 
 Owns: the order of steps, and who may do them at the same time. Leaves to others: the log, the
 memtable's and the files' insides.
@@ -24,8 +24,8 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
 from types import TracebackType
 from typing import Literal, Self
 
@@ -34,15 +34,15 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog import telemetry
-from lakelog.errors import CorruptionError, InvalidInputError, LakelogError
-from lakelog.keyed import given, plan, rows
+from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
+from lakelog.keyed import given, opening, plan, rows
 from lakelog.keyed.latch import Latch
-from lakelog.keyed.manifest import Manifest
 from lakelog.keyed.memtable import Memtable
-from lakelog.keyed.publish import FileRoom
+from lakelog.keyed.publish import FileRoom, disk_errors
 from lakelog.keyed.sorted_file import GroupCache, SortedFile
 from lakelog.wal.disk import Disk, LocalDisk
 from lakelog.wal.log import WriteAheadLog
+from lakelog.wal.records import data_of
 
 _LOG_FOLDER = "wal"
 _CACHE_BYTES = 64 << 20
@@ -67,34 +67,26 @@ class FileReport:
     flushed_seq_num: int
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """What readers see. Replaced as a whole, oldest records last to be looked at."""
-
-    active: Memtable
-    frozen: tuple[Memtable, ...]
-    frozen_seq_num: int
-    files: tuple[SortedFile, ...]
-    manifest: Manifest
-
-
 class KeyedStore:
     """Keys and values on local disk.
 
     Keys and values are bytes; text is encoded as UTF-8 on the way in and comes back as bytes. Keys
-    order as unsigned bytes. An empty value is a value. All methods may be called by many threads;
-    one process has the store at a time.
+    order as unsigned bytes. An empty value is a value. All methods may be called by many threads.
+    One process writes at a time; any number of others may read meanwhile (``read_only=True``): the
+    store as it was when they opened it, or called `refresh` last.
 
     Args:
         directory: Where it is; made where it is missing.
         sync: When a write counts as done: ``sync`` once it is fsynced (writers at the same time
             share one), ``batch`` every hundred, ``none`` when the operating system likes.
         memtable_bytes: Bytes of keys and values, repeats counted, after which a write flushes.
+        read_only: Read beside a writer: takes no lock, changes nothing.
         disk: The filesystem; that of the operating system where it is None.
 
     Raises:
         CorruptionError: Log, manifest and files do not fit together, or one is damaged.
-        LogLockedError: Another process has the store.
+        LogLockedError: Another process writes to the store.
+        NotFoundError: There is no store to read.
         UnavailableError: The disk failed.
 
     Opening reads the log and the footers of the files. Memory grows with what is not flushed.
@@ -114,6 +106,7 @@ class KeyedStore:
         *,
         sync: Literal["sync", "batch", "none"] = "sync",
         memtable_bytes: int = 64 << 20,
+        read_only: bool = False,
         disk: Disk | None = None,
     ) -> None:
         if memtable_bytes < 1:
@@ -122,25 +115,31 @@ class KeyedStore:
             )
         self._directory = os.fspath(directory)
         self._memtable_bytes = memtable_bytes
+        self._read_only = read_only
         disk = disk or LocalDisk()
-        # The log's lock is the store's: it comes before anything else is looked at.
-        self._wal = WriteAheadLog(f"{self._directory}/{_LOG_FOLDER}", sync=sync, disk=disk)
+        log_directory = f"{self._directory}/{_LOG_FOLDER}"
+        with disk_errors("be opened", self._directory):
+            opening.check_place(disk, self._directory, log_directory, read_only=read_only)
+        # The log's lock is the store's: it comes before anything that another writer may change.
+        self._wal = WriteAheadLog(log_directory, sync=sync, read_only=read_only, disk=disk)
         self._latch = Latch()
         self._upkeep = threading.Lock()
+        self._pid = os.getpid()
         self._closed = False
         self._upkeep_error: LakelogError | None = None
+        self._truncated_seq_num = 0
+        self._log_may_have_more = False
         self._room = FileRoom(self._directory, disk, GroupCache(_CACHE_BYTES))
         try:
-            manifest, files = self._room.open()
-            self._check_against_log(manifest)
-            self._room.tidy()
-            active = Memtable()
-            active.add_replayed(self._wal.replay(after_seq=manifest.flushed_seq_num))
+            if read_only:
+                self._view = opening.look_beside_a_writer(self._room, self._wal)
+            else:
+                self._view = opening.look(self._room, self._wal)
+                self._room.take_over(self._view.manifest)
+                self._truncated_seq_num = self._wal.truncated_to
         except BaseException:
             self._wal.close()
             raise
-        self._state = _State(active, (), manifest.flushed_seq_num, files, manifest)
-        self._truncated_seq_num = manifest.flushed_seq_num
 
     def put(self, key: bytes | str, value: bytes | str) -> int:
         """Write one key; durable, as `sync` says, when this returns.
@@ -149,11 +148,11 @@ class KeyedStore:
             The record's sequence number.
 
         Raises:
-            InvalidInputError: Key or value is neither bytes nor text.
+            InvalidInputError: Key or value is neither bytes nor text, or the store is only read.
             UnavailableError: The record was not written.
             OutcomeUnknownError: Nobody knows whether it was; the store has to be opened again.
         """
-        return self._write(rows.PUT, given.encode(key, "key"), given.encode(value, "value"))
+        return self._write(rows.PUT, data_of(key), data_of(value, "value"))
 
     def delete(self, key: bytes | str) -> int:
         """Delete a key, whether or not it is there; durable, as `sync` says, when this returns.
@@ -164,7 +163,7 @@ class KeyedStore:
         Raises:
             As `put`.
         """
-        return self._write(rows.DELETE, given.encode(key, "key"), None)
+        return self._write(rows.DELETE, data_of(key), None)
 
     def put_many(self, items: given.Items) -> int:
         """Write several keys as one batch: after a crash all of them are there, or none.
@@ -179,8 +178,8 @@ class KeyedStore:
             As `put`.
         """
         pairs = list(items.items() if isinstance(items, Mapping) else items)
-        keys = [given.encode(key, "key") for key, _ in pairs]
-        values = [given.encode(value, "value") for _, value in pairs]
+        keys = [data_of(key) for key, _ in pairs]
+        values = [data_of(value, "value") for _, value in pairs]
         return self.put_table(pl.DataFrame({"key": keys, "value": values}, given.PAIRS))
 
     def put_table(self, table: pa.Table | pl.DataFrame) -> int:
@@ -195,18 +194,17 @@ class KeyedStore:
             The sequence number of the batch's end; 0 where the table has no rows.
 
         Raises:
-            InvalidInputError: A column is missing or of another type, or a null stands where none
-                may.
+            InvalidInputError: It is no table, a column is missing or of another type, or a null
+                stands where none may.
             UnavailableError: As `put`; so `OutcomeUnknownError`.
         """
         batch = given.batch(table)
         if not batch.height:
             return 0
-        with self._latch.passing():
-            self._check_open()
+        with self._writing():
             end = self._wal.append_table(batch)
             numbers = np.arange(end - batch.height, end, dtype=np.int64)
-            self._state.active.add(rows.of_log(batch.with_columns(seqNum=numbers)))
+            self._view.active.add(rows.of_log(batch.with_columns(seqNum=numbers)))
         self._flush_if_full()
         return end
 
@@ -219,17 +217,9 @@ class KeyedStore:
         Costs a look into the memtable, and in each file that may have the key one row group, which
         is kept for the next.
         """
-        sought = given.encode(key, "key")
+        sought = data_of(key)
         self._check_open()
-        state = self._state
-        places: Iterator[Memtable | SortedFile] = chain(
-            (state.active,), reversed(state.frozen), reversed(state.files)
-        )
-        for place in places:
-            found = place.get(sought)
-            if found is not None:
-                return found[1]
-        return None
+        return self._view.get(sought)
 
     def scan(
         self, start: bytes | str | None = None, end: bytes | str | None = None
@@ -248,14 +238,23 @@ class KeyedStore:
 
         Memory grows with the records in the range; files are read only where it lies.
         """
-        low = None if start is None else given.encode(start, "key")
-        high = None if end is None else given.encode(end, "key")
+        low = None if start is None else data_of(start)
+        high = None if end is None else data_of(end)
         self._check_open()
-        state = self._state
-        frames = [file.between(low, high) for file in state.files]
-        for memtable in (*state.frozen, state.active):
-            frames += memtable.between(low, high)
-        return rows.live(rows.newest(frames)).select("key", "value", "seqNum")
+        return self._view.scan(low, high).select("key", "value", "seqNum")
+
+    def refresh(self) -> None:
+        """Of a store that is only read: look again, at all that was written meanwhile. One that
+        writes knows it.
+
+        Raises:
+            CorruptionError: As when it was opened; what was read before still is.
+            UnavailableError: The disk failed.
+        """
+        with self._upkeep:
+            self._check_open()
+            if self._read_only:
+                self._view = opening.look_beside_a_writer(self._room, self._wal, self._view.files)
 
     def flush(self) -> FileReport | None:
         """Write what only the log has as a sorted file, and let the log forget it.
@@ -268,10 +267,11 @@ class KeyedStore:
 
         Raises:
             UnavailableError: The disk failed; no record is lost, and it may be tried again.
+            CorruptionError: It is written, but could not be merged with a file that is damaged.
             OutcomeUnknownError: The log could not be synced; the store has to be opened again.
         """
         with self._upkeep:
-            self._check_open()
+            self._check_open(to_write=True)
             return self._flush_and_merge()
 
     def compact(self) -> FileReport | None:
@@ -287,15 +287,18 @@ class KeyedStore:
         Memory is bounded: files are merged a range of keys at a time.
         """
         with self._upkeep:
-            self._check_open()
+            self._check_open(to_write=True)
             self._flush()
-            files = self._state.files
+            files = self._view.files
             if len(files) > 1 or any(file.facts.tombstones for file in files):
                 self._merge(0)
-            return self._report(self._state.files[0]) if self._state.files else None
+            return self._report(self._view.files[0]) if self._view.files else None
 
     def close(self) -> None:
         """Let go of the store. Nothing is flushed: the log has it. Twice does no harm."""
+        if os.getpid() != self._pid:
+            self._closed = True  # a fork has copies of locks that nobody lets go of
+            return
         with self._upkeep, self._latch.closed():
             if not self._closed:
                 self._closed = True
@@ -322,23 +325,37 @@ class KeyedStore:
     @property
     def files(self) -> list[FileReport]:
         """The sorted files, oldest first: those that the manifest names, and no others."""
-        return [self._report(file) for file in self._state.files]
+        return [self._report(file) for file in self._view.files]
 
     def _write(self, op: Literal["PUT", "DELETE"], key: bytes, value: bytes | None) -> int:
-        with self._latch.passing():
-            self._check_open()
+        with self._writing():
             seq_num = self._wal.append(op, key, value)
-            self._state.active.put(seq_num, key, value)
+            self._view.active.put(seq_num, key, value)
         self._flush_if_full()
         return seq_num
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """From before an append until its records are in the memtable."""
+        with self._latch.passing():
+            self._check_open(to_write=True)
+            try:
+                yield
+            except (InvalidInputError, UnavailableError):
+                raise  # nothing was written
+            except BaseException:
+                # Most likely an interrupt: its records may be in the log, and no flush may have it
+                # forget them.
+                self._log_may_have_more = True
+                raise
+
     def _flush_if_full(self) -> None:
-        if self._state.active.size_bytes < self._memtable_bytes:
+        if self._view.active.size_bytes < self._memtable_bytes:
             return
         if not self._upkeep.acquire(blocking=False):
             return  # somebody is at it
         try:
-            if not self._closed and self._state.active.size_bytes >= self._memtable_bytes:
+            if not self._closed and self._view.active.size_bytes >= self._memtable_bytes:
                 self._flush_and_merge()
                 self._upkeep_error = None
         except LakelogError as error:
@@ -351,52 +368,57 @@ class KeyedStore:
 
     def _flush_and_merge(self) -> FileReport | None:
         report = self._flush()
-        first = plan.compaction([file.facts.size_bytes for file in self._state.files])
+        first = plan.compaction([file.facts.size_bytes for file in self._view.files])
         if first is not None:
             self._merge(first)
         return report
 
     def _flush(self) -> FileReport | None:
         self._freeze()
-        state = self._state
+        view = self._view
         made = None
-        if state.frozen:
+        if view.frozen:
             # Else a crash could leave the log behind the manifest, and its next records hidden.
             self._wal.sync()
-            made = self._room.write([rows.newest(part.newest() for part in state.frozen)])
+            made = self._room.write([rows.newest(part.newest() for part in view.frozen)])
             assert made is not None, "a memtable that was frozen has records"
-            self._publish((*state.files, made), state.frozen_seq_num, frozen=())
+            self._publish((*view.files, made), view.frozen_seq_num, frozen=())
             telemetry.event(
                 "keyed.flushed",
                 rows=made.facts.rows,
                 size_bytes=made.facts.size_bytes,
-                flushed_seq_num=state.frozen_seq_num,
+                flushed_seq_num=view.frozen_seq_num,
             )
-        if self._truncated_seq_num < self._state.manifest.flushed_seq_num:
-            self._wal.truncate(self._state.manifest.flushed_seq_num)
-            self._truncated_seq_num = self._state.manifest.flushed_seq_num
+        if self._truncated_seq_num < self._view.manifest.flushed_seq_num:
+            self._wal.truncate(self._view.manifest.flushed_seq_num)
+            self._truncated_seq_num = self._view.manifest.flushed_seq_num
         self._room.remove(())
         return None if made is None else self._report(made)
 
     def _freeze(self) -> None:
         """Take the memtable aside, at a sequence number that no write lies across."""
         with self._latch.closed():
-            state = self._state
-            if state.active.records:
-                self._state = replace(
-                    state,
+            view = self._view
+            active = view.active
+            if self._log_may_have_more:
+                active = Memtable()
+                active.add_replayed(self._wal.replay(after_seq=view.frozen_seq_num))
+            if active.records:
+                self._view = replace(
+                    view,
                     active=Memtable(),
-                    frozen=(*state.frozen, state.active),
+                    frozen=(*view.frozen, active),
                     frozen_seq_num=self._wal.current_seq_num(),
                 )
+            self._log_may_have_more = False
 
     def _merge(self, first: int) -> None:
         """Merge the files from an index on into one."""
-        state = self._state
-        stay, go = state.files[:first], state.files[first:]
+        view = self._view
+        stay, go = view.files[:first], view.files[first:]
         made = self._room.write(_merged(go, oldest=not stay))
         files = stay if made is None else (*stay, made)
-        self._publish(files, state.manifest.flushed_seq_num, frozen=state.frozen)
+        self._publish(files, view.manifest.flushed_seq_num, frozen=view.frozen)
         telemetry.event(
             "keyed.merged",
             files=len(go),
@@ -408,10 +430,8 @@ class KeyedStore:
     def _publish(
         self, files: tuple[SortedFile, ...], flushed_seq_num: int, *, frozen: tuple[Memtable, ...]
     ) -> None:
-        named = tuple((file.name, file.facts) for file in files)
-        manifest = Manifest(self._state.manifest.generation + 1, flushed_seq_num, named)
-        self._room.publish(manifest)
-        self._state = replace(self._state, files=files, manifest=manifest, frozen=frozen)
+        manifest = self._room.publish(flushed_seq_num, files)
+        self._view = replace(self._view, files=files, manifest=manifest, frozen=frozen)
 
     def _report(self, file: SortedFile) -> FileReport:
         return FileReport(
@@ -419,34 +439,25 @@ class KeyedStore:
             rows=file.facts.rows,
             tombstones=file.facts.tombstones,
             size_bytes=file.facts.size_bytes,
-            flushed_seq_num=self._state.manifest.flushed_seq_num,
+            flushed_seq_num=self._view.manifest.flushed_seq_num,
         )
 
-    def _check_open(self) -> None:
+    def _check_open(self, *, to_write: bool = False) -> None:
         if self._closed:
             raise InvalidInputError(
                 "The keyed store is closed.", path=self._directory, hint="open it again"
             )
-
-    def _check_against_log(self, manifest: Manifest) -> None:
-        """Manifest and log have to be of one store: records that neither has would be missing."""
-        truncated_to = self._wal.truncate(0).truncated_to  # changes nothing, and tells it
-        if manifest.flushed_seq_num < truncated_to:
-            raise CorruptionError(
-                "The manifest of the keyed store is missing, or older than its log.",
-                path=self._room.manifest_path,
-                expected=f"flushedSeqNum {truncated_to} at least",
-                found=manifest.flushed_seq_num,
-                hint="restore the manifest and the files that it names; the log no longer has them",
+        if os.getpid() != self._pid:
+            raise InvalidInputError(
+                "The keyed store belongs to another process.",
+                path=self._directory,
+                hint="a fork does not take it along; open it here, with read_only=True beside it",
             )
-        last = self._wal.current_seq_num()
-        if last < manifest.flushed_seq_num:
-            raise CorruptionError(
-                "The log of the keyed store is older than its files, or of another store.",
-                path=f"{self._directory}/{_LOG_FOLDER}",
-                expected=f"sequence numbers up to {manifest.flushed_seq_num} at least",
-                found=last,
-                hint="restore the log and the files from copies made together",
+        if to_write and self._read_only:
+            raise InvalidInputError(
+                "The keyed store was opened for reading only.",
+                path=self._directory,
+                hint="open it without read_only",
             )
 
 

@@ -1,0 +1,129 @@
+"""Opening a keyed store: manifest, files and log looked at together, and refused where they do not
+fit.
+
+A writer has the log's lock, so nothing changes under it. A reader looks beside a writer that
+flushes, merges and removes files: what does not fit may be of two moments, so it looks again for as
+long as there is another manifest than before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lakelog.errors import CorruptionError, NotFoundError, UnavailableError
+from lakelog.keyed import manifest
+from lakelog.keyed.manifest import Manifest
+from lakelog.keyed.memtable import Memtable
+from lakelog.keyed.publish import FileRoom
+from lakelog.keyed.sorted_file import SortedFile
+from lakelog.keyed.view import View
+from lakelog.wal.disk import Disk
+from lakelog.wal.log import WriteAheadLog
+from lakelog.wal.segments import named_seq
+
+_ATTEMPTS = 100  # each of them saw a writer publish another manifest
+_LOOKS = 3  # a listing beside a rotation may miss both segments
+
+
+def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bool) -> None:
+    """Before a log is opened, and perhaps made: files of a store never are without one.
+
+    Raises:
+        CorruptionError: They are.
+        NotFoundError: There is neither, and it is to be read.
+        OSError: The disk failed.
+    """
+    names = _names(disk, directory)
+    for _ in range(_LOOKS):
+        if any(named_seq(name) is not None for name in _names(disk, log_directory)):
+            return
+    if any(name == manifest.NAME or manifest.DATA_NAME.fullmatch(name) for name in names):
+        raise CorruptionError(
+            "The log of the keyed store is missing.",
+            path=log_directory,
+            expected="a segment of the log at least",
+            found="none, beside files of the store",
+            hint=_RESTORE,
+        )
+    if read_only:
+        raise NotFoundError("There is no keyed store.", path=directory)
+
+
+def look(room: FileRoom, log: WriteAheadLog, known: Iterable[SortedFile] = ()) -> View:
+    """All that a store holds, while nobody changes it. Changes nothing.
+
+    Args:
+        room: The store's directory.
+        log: Its log.
+        known: Files that are open already.
+
+    Raises:
+        CorruptionError: Log, manifest and files do not fit together, or one is damaged.
+        UnsupportedError: A later version of lakelog wrote the manifest.
+        UnavailableError: The disk failed.
+    """
+    return _view(room.manifest(), room, log, known)
+
+
+def look_beside_a_writer(
+    room: FileRoom, log: WriteAheadLog, known: Iterable[SortedFile] = ()
+) -> View:
+    """As `look`, while another process may write."""
+    known = tuple(known)
+    found = room.manifest()
+    for _ in range(_ATTEMPTS):
+        try:
+            return _view(found, room, log, known)
+        except CorruptionError:
+            before, found = found, room.manifest()
+            if found == before:
+                raise
+    raise UnavailableError(
+        "The keyed store is changed faster than it can be opened for reading.",
+        path=room.manifest_path,
+        hint="try again",
+    )
+
+
+def _view(found: Manifest, room: FileRoom, log: WriteAheadLog, known: Iterable[SortedFile]) -> View:
+    files = room.opened(found, known)
+    active = Memtable()
+    active.add_replayed(log.replay(after_seq=found.flushed_seq_num))
+    # After the replay: a log that is not truncated further now was not when it was replayed.
+    _check_log(found, room.manifest_path, log)
+    return View(active, (), found.flushed_seq_num, files, found)
+
+
+def _check_log(found: Manifest, manifest_path: str, log: WriteAheadLog) -> None:
+    """Manifest and log have to be of one store: records that neither has would be missing."""
+    truncated_to = log.truncated_to
+    if found.flushed_seq_num < truncated_to:
+        raise CorruptionError(
+            "The manifest of the keyed store is missing, or older than its log.",
+            path=manifest_path,
+            expected=f"flushedSeqNum {truncated_to} at least",
+            found=found.flushed_seq_num,
+            hint="restore the manifest and the files that it names; the log no longer has them",
+        )
+    last = log.current_seq_num()
+    if last < found.flushed_seq_num:
+        raise CorruptionError(
+            "The log of the keyed store is older than its files, or of another store.",
+            path=log.directory,
+            expected=f"sequence numbers up to {found.flushed_seq_num} at least",
+            found=last,
+            hint=_RESTORE,
+        )
+
+
+def _names(disk: Disk, directory: str) -> list[str]:
+    try:
+        return disk.list(directory)
+    except FileNotFoundError:
+        return []
+
+
+_RESTORE = (
+    "restore the log and the files from copies made together; what the files alone hold, any "
+    "Parquet reader reads as schemas/keyed.md says"
+)

@@ -1,0 +1,102 @@
+"""A keyed store whose callers are interrupted, or forked: nothing is lost, nobody waits forever."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from lakelog.errors import InvalidInputError
+from lakelog.keyed import sorted_file
+from lakelog.keyed.latch import Latch
+from lakelog.keyed.memtable import Memtable
+from lakelog.keyed.store import KeyedStore
+
+
+def test_one_who_is_interrupted_while_it_waits_to_close_a_latch_opens_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    latch = Latch()
+
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    with latch.passing():
+        monkeypatch.setattr(latch._changed, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt), latch.closed():
+            pass
+        monkeypatch.undo()
+    passed = threading.Thread(target=lambda: latch.passing().__enter__(), daemon=True)
+    passed.start()
+    passed.join(20)
+    assert not passed.is_alive()
+
+
+@pytest.mark.parametrize("flushed_before", [False, True])
+def test_a_flush_takes_along_what_an_interrupt_left_in_the_log_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushed_before: bool
+) -> None:
+    def interrupted(self: Memtable, *record: object) -> None:
+        raise KeyboardInterrupt
+
+    with KeyedStore(tmp_path) as store:
+        store.put("a", "1")
+        if flushed_before:
+            store.flush()
+        with monkeypatch.context() as patch:
+            patch.setattr(Memtable, "put", interrupted)
+            patch.setattr(Memtable, "add", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.put("b", "2")
+            with pytest.raises(KeyboardInterrupt):
+                store.put_many({"c": "3"})
+        store.put("d", "4")
+        report = store.flush()
+        assert report is not None
+        assert report.rows == 3 + (not flushed_before)
+        assert store.flush() is None
+        found = store.scan()
+    with KeyedStore(tmp_path) as store:
+        assert store.scan().equals(found)
+        assert found["key"].to_list() == [b"a", b"b", b"c", b"d"]
+        assert found["seqNum"].to_list() == [1, 2, 3, 5]
+
+
+def test_what_fails_halfway_through_a_file_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with KeyedStore(tmp_path) as store:
+        store.put("a", "1")
+        with monkeypatch.context() as patch:
+            patch.setattr(sorted_file._Seen, "facts", fails)
+            with pytest.raises(KeyboardInterrupt):
+                store.flush()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["wal"]
+        assert store.get("a") == b"1"
+        assert store.flush() is not None
+
+
+def test_a_fork_has_no_part_in_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with KeyedStore(tmp_path) as store:
+        for number in range(2):
+            store.put("a", str(number))
+            store.flush()
+        before = sorted(path.name for path in tmp_path.iterdir())
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: 1)
+            for use in (store.flush, store.compact, store.scan, lambda: store.get("a")):
+                with pytest.raises(InvalidInputError, match="another process"):
+                    use()
+        assert sorted(path.name for path in tmp_path.iterdir()) == before
+        fork = object.__new__(KeyedStore)
+        fork.__dict__ |= store.__dict__ | {"_upkeep": threading.Lock()}
+        fork._upkeep.acquire()  # as a thread of the parent may have held it
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: 1)
+            fork.close()
+        assert store.put("a", "2") == 3

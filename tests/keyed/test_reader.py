@@ -1,0 +1,278 @@
+"""Reading beside a writer: the store as it was at one moment, and not a byte written."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelog.errors import (
+    CorruptionError,
+    InvalidInputError,
+    LogLockedError,
+    NotFoundError,
+    UnavailableError,
+)
+from lakelog.keyed import manifest
+from lakelog.keyed.store import KeyedStore
+from tests.faults.killers import asked
+from tests.keyed.disks import MemoryDisk
+
+KILLER = Path(__file__).with_name("keyed_killer.py")
+PATH = "store"
+
+State = dict[bytes, bytes]
+
+
+def state(store: KeyedStore) -> State:
+    found = store.scan()
+    return dict(zip(found["key"], found["value"], strict=True))
+
+
+def test_a_reader_sees_the_moment_it_was_opened_or_refreshed(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path) as store:
+        store.put("a", "1")
+        with KeyedStore(tmp_path, read_only=True) as reader:
+            assert state(reader) == {b"a": b"1"}
+            assert reader.files == []
+            moments: list[State] = [{b"a": b"1"}]
+            for step in (
+                lambda: store.put("b", "2"),
+                store.flush,
+                lambda: store.delete("a"),
+                store.flush,
+                store.compact,
+                lambda: store.delete("b"),
+                store.compact,
+            ):
+                step()
+                assert state(reader) == moments[-1], "also of files that are gone"
+                assert reader.get("a") == moments[-1].get(b"a")
+                reader.refresh()
+                moments.append(state(store))
+                assert state(reader) == moments[-1]
+                assert reader.files == store.files
+            assert moments[-1] == {}
+            store.refresh()
+            assert state(store) == {}
+
+
+def test_a_reader_keeps_open_the_files_that_stay(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path) as store:
+        store.put("a", "1")
+        store.flush()
+        with KeyedStore(tmp_path, read_only=True) as reader:
+            (before,) = reader._view.files
+            store.put("b", "2")
+            store.flush()
+            reader.refresh()
+            assert reader._view.files[0] is before
+            assert reader.get("b") == b"2"
+
+
+def test_a_reader_writes_nothing() -> None:
+    disk = MemoryDisk()
+    with KeyedStore(PATH, disk=disk) as store:
+        store.put("a", "1")
+        store.flush()
+        store.put("b", "2")
+    disk._names[f"{PATH}/{7:020}.tmp"] = disk._names[f"{PATH}/manifest.json"]  # of a crash
+    before = disk.files()
+
+    def fault(number: int, name: str) -> None:
+        assert name in {"list", "size", "read"}
+
+    disk.fault = fault
+    with KeyedStore(PATH, read_only=True, disk=disk) as reader:
+        reader.refresh()
+        assert state(reader) == {b"a": b"1", b"b": b"2"}
+        for use in (
+            lambda: reader.put("c", "3"),
+            lambda: reader.put_many({"c": "3"}),
+            lambda: reader.delete("a"),
+            reader.flush,
+            reader.compact,
+        ):
+            with pytest.raises(InvalidInputError, match="reading only"):
+                use()
+    with pytest.raises(InvalidInputError, match="closed"):
+        reader.refresh()
+    assert disk.files() == before
+
+
+def test_where_no_store_is_none_is_made(tmp_path: Path) -> None:
+    for place in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(NotFoundError, match="no keyed store"):
+            KeyedStore(place, read_only=True)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "wal").mkdir()
+    with pytest.raises(NotFoundError, match="no keyed store"):
+        KeyedStore(tmp_path, read_only=True)
+
+
+def test_what_is_missing_or_damaged_is_told_to_a_reader_as_to_a_writer() -> None:
+    for lost, told in (
+        (manifest.NAME, "manifest of the keyed store is missing"),
+        (f"{1:020}.parquet", "sorted file of the keyed store is missing"),
+        ("wal", "log of the keyed store is missing"),
+    ):
+        disk = MemoryDisk()
+        with KeyedStore(PATH, disk=disk) as store:
+            store.put("a", "1")
+            store.flush()
+        for name in disk.files():
+            if name.startswith(f"{PATH}/{lost}"):
+                disk.damage(name, None)
+        for read_only in (True, False):
+            with pytest.raises(CorruptionError, match=told):
+                KeyedStore(PATH, read_only=read_only, disk=disk)
+
+
+STEPS: tuple[Callable[[KeyedStore], object], ...] = (
+    lambda store: store.put("a", "1"),
+    lambda store: store.flush(),
+    lambda store: store.put_many({"a": "2", "b": "3"}),
+    lambda store: store.flush(),
+    lambda store: store.delete("a"),
+    lambda store: store.compact(),
+    lambda store: store.put("c", "4"),
+)
+
+
+def test_a_reader_that_opens_while_the_writer_is_at_any_operation() -> None:
+    disk = MemoryDisk()
+    acknowledged: list[State] = [{}]
+    seen: list[State] = []
+
+    def look(number: int, name: str) -> None:
+        disk.fault = lambda number, name: None
+        with KeyedStore(PATH, read_only=True, disk=disk) as reader:
+            seen.append(state(reader))
+        disk.fault = look
+
+    with KeyedStore(PATH, disk=disk) as store:
+        for step in STEPS:
+            seen.clear()
+            disk.fault = look
+            step(store)
+            disk.fault = lambda number, name: None
+            acknowledged.append(state(store))
+            assert seen
+            assert all(each in acknowledged[-2:] for each in seen)
+            order = [acknowledged.index(each) for each in seen]
+            assert order == sorted(order), "what was seen once stays"
+
+
+def seen_while(disk: MemoryDisk, store: KeyedStore, at: set[int]) -> tuple[State, int]:
+    """What a reader sees that the writer overtakes at some of its operations; how many it has."""
+    turns = 0
+
+    def write(number: int, name: str) -> None:
+        nonlocal turns
+        turns += 1
+        if turns in at:
+            disk.fault = lambda number, name: None
+            store.put("d", str(turns))
+            store.compact()
+            disk.fault = write
+
+    disk.fault = write
+    with KeyedStore(PATH, read_only=True, disk=disk) as reader:
+        found = state(reader)
+    disk.fault = lambda number, name: None
+    return found, turns
+
+
+def test_a_writer_that_flushes_and_merges_while_a_reader_opens() -> None:
+    number = turns = 0
+    while number <= turns:
+        number += 1
+        disk = MemoryDisk()
+        with KeyedStore(PATH, disk=disk) as store:
+            for step in STEPS:
+                step(store)
+            before = state(store)
+            at = {number, number + 5}
+            found, turns = seen_while(disk, store, at)
+            assert found in [before, *(before | {b"d": b"%d" % n} for n in at)]
+    assert number > 8
+
+
+def test_a_reader_gives_up_on_a_store_that_never_holds_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    with KeyedStore(PATH, disk=disk) as store:
+        store.put("a", "1")
+        store.flush()
+        room = store._room
+        monkeypatch.setattr("lakelog.keyed.opening._ATTEMPTS", 3)
+
+        def write(operation: int, name: str) -> None:
+            disk.fault = lambda number, name: None
+            if name == "read":
+                room.publish(1, store._view.files)
+                for path in list(disk.files()):
+                    if path.endswith(".parquet"):
+                        disk.damage(path, b"another one")
+            disk.fault = write
+
+        disk.fault = write
+        with pytest.raises(UnavailableError, match="faster than"):
+            KeyedStore(PATH, read_only=True, disk=disk)
+        disk.fault = lambda number, name: None
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_another_process_is_read_while_it_writes_and_is_killed(tmp_path: Path) -> None:
+    """It puts every number under two keys, in one batch, and says so; it flushes and merges."""
+    rounds = max(2, int(os.environ.get("LAKELOG_ROUNDS", "0")))
+    acknowledged = 0
+    generations = set()
+    with asked(KILLER) as ask:
+        for _ in range(rounds):
+            answers = ask({"directory": str(tmp_path), "from": acknowledged + 1})
+            assert answers.readline() == "opened\n"
+            with KeyedStore(tmp_path, read_only=True) as reader:
+                with pytest.raises(LogLockedError):
+                    KeyedStore(tmp_path)
+                last = acknowledged
+                for _ in range(40):
+                    acknowledged = told(answers, "wrote")
+                    reader.refresh()
+                    found = state(reader)
+                    last = check(found, at_least=max(last, acknowledged))
+                    assert reader.get(b"b/%06d" % last) == b"%d" % last
+                    generations.add(reader._view.manifest.generation)
+            ask({"kill": True})
+            for line in answers:
+                word, number = line.split()
+                if word == "ended":
+                    break
+                acknowledged = int(number)
+            assert int(number) == -signal.SIGKILL
+            with KeyedStore(tmp_path) as store:
+                acknowledged = check(state(store), at_least=acknowledged)
+    assert len(generations) > 3
+
+
+def told(answers: Any, expected: str) -> int:
+    word, number = answers.readline().split()
+    assert word == expected
+    return int(number)
+
+
+def check(found: State, at_least: int) -> int:
+    """That all numbers up to one are there, under both keys and no others."""
+    last = len(found) // 2
+    expected = {
+        b"%s/%06d" % (lane, n): b"%d" % n for lane in (b"a", b"b") for n in range(1, last + 1)
+    }
+    assert found == expected
+    assert last >= at_least
+    return last
