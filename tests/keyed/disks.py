@@ -117,6 +117,10 @@ class MemoryDisk:
             self._change(_folder(path), lambda names: names.__setitem__(path, inode))
         return MemoryFile(self, self._inode(path))
 
+    def rewrite(self, path: str, offset: int, data: Bytes) -> None:
+        self.step("rewrite")
+        assert self._inode(path).data[offset : offset + len(data)] == bytes(data)
+
     def rename(self, source: str, target: str) -> None:
         self.step("rename")
         inode = self._inode(source)

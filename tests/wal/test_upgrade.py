@@ -356,6 +356,9 @@ class CrashDisk:
         self._pending.append((source, target, file))
         _apply(self._names, source, target, file)
 
+    def rewrite(self, path: str, offset: int, data: Bytes) -> None:
+        raise AssertionError("an upgrade writes nothing twice")
+
     def rename(self, source: str, target: str) -> None:
         self._step()
         file = self._at(source)
