@@ -3,6 +3,8 @@
 | module | owns |
 |---|---|
 | `store` | `KeyedStore`: the order of steps, and who may do them at the same time |
+| `view` | what readers see of it |
+| `opening` | manifest, files and log of one moment, or a refusal |
 | `memtable` | records that no file holds yet |
 | `sorted_file` | the bytes of a file |
 | `manifest` | which files count |

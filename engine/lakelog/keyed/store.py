@@ -113,7 +113,7 @@ class KeyedStore:
             raise InvalidInputError(
                 "A memtable holds at least a byte.", expected=">= 1", found=memtable_bytes
             )
-        self._directory = os.fspath(directory)
+        self._directory = os.fsdecode(directory) or "."
         self._memtable_bytes = memtable_bytes
         self._read_only = read_only
         disk = disk or LocalDisk()
