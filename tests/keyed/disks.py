@@ -33,7 +33,8 @@ class MemoryDisk:
     """Files in memory, with what a crash would keep of them.
 
     Args:
-        fault: Told the number and the name of each operation before it is done; raises to stop it.
+        fault: Told the number and the name of each operation before it is done; raises to stop it,
+            or looks at what a crash would leave if it were stopped.
     """
 
     def __init__(self, fault: Callable[[int, str], None] = lambda number, name: None) -> None:
@@ -44,6 +45,7 @@ class MemoryDisk:
         self._pending: list[tuple[str, Change]] = []
         self._directories = {""}
         self._locks: set[str] = set()
+        self._halfway: tuple[Inode, bytes] | None = None  # a write that may stop halfway
         self.is_dead = False
 
     def step(self, name: str) -> None:
@@ -55,6 +57,14 @@ class MemoryDisk:
         except Killed:
             self.is_dead = True
             raise
+
+    def write_step(self, inode: Inode, half: bytes) -> None:
+        """The step of a write, of which half is done if it is stopped."""
+        self._halfway = (inode, half)
+        try:
+            self.step("write")
+        finally:
+            self._halfway = None
 
     def crashed(self, rng: random.Random | None, *, keep: bool = False) -> MemoryDisk:
         """The disk after a power failure, or, with `keep`, after the mere end of the process.
@@ -68,11 +78,18 @@ class MemoryDisk:
         for _, change in self._pending:
             if keep or (rng is not None and rng.random() < 0.5):
                 change(names)
-        inodes = {id(inode): _after(inode, rng, keep=keep) for inode in names.values()}
+        inodes = {
+            id(inode): _after(self._if_stopped(inode), rng, keep=keep) for inode in names.values()
+        }
         clone._names = {name: inodes[id(inode)] for name, inode in names.items()}
         clone._durable = dict(clone._names)
         clone._directories = set(self._directories)
         return clone
+
+    def _if_stopped(self, inode: Inode) -> Inode:
+        if self._halfway is None or self._halfway[0] is not inode:
+            return inode
+        return Inode(inode.data + self._halfway[1], inode.synced)
 
     def files(self) -> dict[str, bytes]:
         return {name: bytes(inode.data) for name, inode in self._names.items()}
@@ -169,11 +186,12 @@ class MemoryFile:
     def write(self, data: Bytes) -> int:
         before = self._disk.operations
         taken = bytes(data)
+        half = taken[: len(taken) // 2]
         try:
-            self._disk.step("write")
+            self._disk.write_step(self._inode, half)
         except BaseException:
             if self._disk.operations > before:  # it stopped halfway
-                self._inode.data += taken[: len(taken) // 2]
+                self._inode.data += half
             raise
         self._inode.data += taken
         return len(taken)

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import polars as pl
@@ -117,33 +118,74 @@ def check_reopened(disk: MemoryDisk, allowed: Sequence[State], told: str) -> Non
         assert contents(store) == found | {b"z": b"new"}, told
 
 
-def run_until_killed(
-    disk: MemoryDisk, sync: Literal["sync", "none"] = "sync"
-) -> tuple[list[State], Step | None]:
-    """All steps.
+@dataclass(frozen=True)
+class Crash:
+    """What is left of a run that ended before an operation.
 
-    Returns:
-        What a crash may leave of those that were done, the last one last; the step under way.
+    Attributes:
+        disk: After a crash that decided by a seed of its own about what was not synced.
+        allowed: What the store may hold then.
+        told: Which operation that was.
     """
+
+    disk: MemoryDisk
+    allowed: Sequence[State]
+    told: str
+
+
+Ways = Sequence[Callable[[MemoryDisk], MemoryDisk]]
+
+
+def crashes(ways: Callable[[int], Ways], sync: Literal["sync", "none"] = "sync") -> list[Crash]:
+    """All steps, and a crash before each operation of the disk, in ways that depend on its number.
+
+    What was left once already, with the same to be allowed, is left out.
+    """
+    disk = MemoryDisk()
     states: list[State] = [{}]
-    step: Step | None = ("open",)
-    try:
-        store = KeyedStore(PATH, disk=disk, sync=sync)
-        for step in STEPS:
-            do(store, step)
-            states.append(apply(states[-1], step))
-            if sync == "sync" or step[0] in {"flush", "compact"}:
-                del states[:-1]
-        step = ("close",)
-        store.close()
-    except Killed:
-        return states, step
-    return states, None
+    step: Step = ("open",)
+    found: list[Crash] = []
+    seen = set()
+
+    def crash(number: int, name: str) -> None:
+        allowed = [*states, apply(states[-1], step)]
+        for n, way in enumerate(ways(number)):
+            left = way(disk)
+            told = f"seed {SEED}, killed at operation {number}, {name} in {step}, way {n}"
+            key = repr((sorted(left.files().items()), allowed))
+            if key not in seen:
+                seen.add(key)
+                found.append(Crash(left, allowed, told))
+
+    disk.fault = crash
+    store = KeyedStore(PATH, disk=disk, sync=sync)
+    for each in STEPS:
+        step = each
+        do(store, step)
+        states.append(apply(states[-1], step))
+        if sync == "sync" or step[0] in {"flush", "compact"}:
+            del states[:-1]
+    step = ("close",)
+    store.close()
+    assert disk.operations > 100
+    return found
 
 
-def left_by(disk: MemoryDisk, number: int, rng: random.Random) -> MemoryDisk:
-    """After all that was written, only what was synced, or some of the rest: in turns."""
-    return (disk.crashed(None, keep=True), disk.crashed(None), disk.crashed(rng))[number % 3]
+def ways_of(rng: random.Random, random_ways: int) -> Callable[[int], Ways]:
+    """After all that was written, only what was synced, or some of the rest: in turns, and some of
+    the rest once more.
+    """
+
+    def all_of_it(disk: MemoryDisk) -> MemoryDisk:
+        return disk.crashed(None, keep=True)
+
+    def synced(disk: MemoryDisk) -> MemoryDisk:
+        return disk.crashed(None)
+
+    def some(disk: MemoryDisk) -> MemoryDisk:
+        return disk.crashed(rng)
+
+    return lambda number: [(all_of_it, synced, some)[number % 3], *[some] * random_ways]
 
 
 def kill_at(number: int) -> Callable[[int, str], None]:
@@ -170,58 +212,26 @@ def fail_at(number: int, failure: BaseException) -> Callable[[int, str], None]:
 
 
 def test_killed_at_any_operation_every_acknowledged_key_is_there() -> None:
-    rng = random.Random(SEED)
-    number = 0
-    under_way: Step | None = ("open",)
-    while under_way is not None:
-        number += 1
-        disk = MemoryDisk(kill_at(number))
-        states, under_way = run_until_killed(disk)
-        if under_way is None:
-            break
-        allowed = [*states, apply(states[-1], under_way)]
-        told = f"seed {SEED}, killed at operation {number} in {under_way}"
-        check_reopened(left_by(disk, number, rng), allowed, told)
-        for _ in range(ROUNDS):
-            check_reopened(disk.crashed(rng), allowed, f"{told}, some of the rest is there")
-    assert number > 100
+    for crash in crashes(ways_of(random.Random(SEED), ROUNDS)):
+        check_reopened(crash.disk, crash.allowed, crash.told)
 
 
 def test_without_syncs_a_crash_takes_the_last_records_and_nothing_that_was_flushed() -> None:
-    rng = random.Random(SEED)
-    number = 0
-    while True:
-        number += 1
-        disk = MemoryDisk(kill_at(number))
-        states, under_way = run_until_killed(disk, "none")
-        if under_way is None:
-            break
-        allowed = [*states, apply(states[-1], under_way)]
-        told = f"seed {SEED}, killed at operation {number} in {under_way}"
-        check_reopened(disk.crashed(None if number % 2 else rng), allowed, told)
+    for crash in crashes(ways_of(random.Random(SEED), 0), "none"):
+        check_reopened(crash.disk, crash.allowed, crash.told)
 
 
 def test_killed_again_while_it_opens_after_a_crash() -> None:
-    whole = MemoryDisk()
-    run_until_killed(whole)
     rng = random.Random(SEED)
-    for first in range(20, whole.operations, 17):
-        disk = MemoryDisk(kill_at(first))
-        states, under_way = run_until_killed(disk)
-        assert under_way is not None
-        allowed = [*states, apply(states[-1], under_way)]
-        crashed = disk.crashed(rng)
-        second = 0
-        while True:
-            second += 1
-            again = crashed.crashed(None, keep=True)
-            again.fault = kill_at(second)
-            try:
-                KeyedStore(PATH, disk=again).close()
-                break
-            except Killed:
-                told = f"seed {SEED}, killed at {first}, then at {second} of opening"
-                check_reopened(again.crashed(rng), allowed, told)
+    some = ways_of(rng, 1)
+    for crash in crashes(lambda number: some(number)[1:] if number % 17 == 0 else ()):
+        disk = crash.disk
+        again: list[MemoryDisk] = []
+        disk.fault = lambda number, name: again.append(disk.crashed(rng))  # noqa: B023
+        KeyedStore(PATH, disk=disk).close()
+        assert len(again) > 5
+        for second, left in enumerate(again):
+            check_reopened(left, crash.allowed, f"{crash.told}, then at {second} of opening")
 
 
 @pytest.mark.parametrize("turn", range(min(ROUNDS, len(FAILURES))))
@@ -235,7 +245,8 @@ def test_failing_or_interrupted_at_any_operation_it_loses_nothing_and_says_so(tu
         told = f"operation {number} failed with {failure!r}"
         state, failed = run_past_failures(disk, told)
         disk.fault = lambda operation, name: None
-        check_reopened(left_by(disk, number, random.Random(SEED)), [state], told)
+        (way,) = ways_of(random.Random(SEED), 0)(number)
+        check_reopened(way(disk), [state], told)
     assert number > 100
 
 
