@@ -1,10 +1,11 @@
-"""A distributed checkpoint at two sizes, and what follows for a larger one.
+"""A distributed checkpoint at growing sizes, and what follows for a larger one.
 
-``python -m perf.spark.scaled --files 1000000 --files 10000000 --predict 100000000``
+``python -m perf.spark.scaled``
 
-The smaller sizes are measured, each in a process of its own. From the smallest, the others and the
-one to predict are worked out as `perf/spark/scaled.md` describes, so that each measured size but
-the first also says how good the prediction is. Prints one JSON object a line.
+Each size is measured in a process of its own. A size is predicted from the two measured before it,
+as `perf/spark/scaled.md` describes: from 1M and 2M files what 10M take, which is then measured and
+says how good the rules are; and from 2M and 10M what 100M would take. Prints a table and, with
+``--json``, one JSON object a line in its place.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 PART_ROWS = 524_288
 """Rows of a part where the table does not say: 128 MiB at 256 bytes."""
 
 _SAMPLED_S = 0.2
+_WIDTH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,42 +52,41 @@ class Cost:
     jvm_mb: float
 
 
-DRIVER_BYTES_PER_FILE = 24
-"""What the driver holds while it looks for repeated files: a hash of each path, and its sorting."""
-
-
 def count_parts(files: int) -> int:
     """How many parts a multi-part checkpoint of so many files has."""
     return max(2, -(-files // PART_ROWS))
 
 
-def predict(known: Cost, files: int, cores: int | None = None) -> Cost:
-    """The cost of another size, from a measured one.
+def predict(small: Cost, large: Cost, files: int, cores: int | None = None) -> Cost:
+    """The cost of another size, from two measured ones.
 
     A part takes as long as its rows; parts run `cores` at a time, the last round as long as a full
-    one. A worker holds a row group and its batches, whatever the size; the driver holds
-    `DRIVER_BYTES_PER_FILE` a file besides what it starts with.
+    one. What the two sizes have in common, whatever their rows, is the start. The driver's memory
+    grows by the file; a worker and the JVM hold what they hold at the larger size.
 
-    >>> known = Cost(1_000_000, 2, 2, 20.0, 20.0, 500.0, 700.0, 1500.0)
-    >>> far = predict(known, 100_000_000)
-    >>> far.tasks, round(far.seconds), round(far.driver_mb)
-    (191, 2010, 2876)
+    >>> small = Cost(1_000_000, 2, 2, 12.0, 12.0, 400.0, 500.0, 1000.0)
+    >>> large = Cost(2_000_000, 4, 2, 22.0, 11.0, 440.0, 510.0, 1100.0)
+    >>> far = predict(small, large, 100_000_000)
+    >>> far.tasks, round(far.seconds), round(far.driver_mb), far.jvm_mb
+    (191, 1007, 4360, 1100.0)
     """
-    cores = known.cores if cores is None else cores
+    cores = large.cores if cores is None else cores
     tasks = count_parts(files)
-    rows, known_rows = files / tasks, known.files / known.tasks
-    each = known.seconds_per_part * rows / known_rows
+    step = large.files - small.files
+    each = max(0.0, (large.seconds - small.seconds) / step) * large.cores  # of one core, a file
+    start = max(0.0, large.seconds - each * large.files / large.cores)
     rounds = -(-tasks // cores)
-    more = DRIVER_BYTES_PER_FILE * (files - known.files) / 1e6
+    seconds = start + rounds * each * files / tasks
+    grown = max(0.0, (large.driver_mb - small.driver_mb) / step)
     return Cost(
         files,
         tasks,
         cores,
-        rounds * each,
-        each,
-        known.driver_mb + more,
-        known.worker_mb,
-        known.jvm_mb,
+        seconds,
+        seconds * cores / tasks,
+        large.driver_mb + grown * (files - large.files),
+        large.worker_mb,
+        large.jvm_mb,
     )
 
 
@@ -143,30 +144,43 @@ def measure(files: int) -> Cost:
 def main(arguments: list[str] | None = None) -> int:
     """Measure, and predict; returns 0."""
     parser = argparse.ArgumentParser(prog="python -m perf.spark.scaled", description=__doc__)
-    parser.add_argument("--files", type=int, action="append", required=True, help="a size (repeat)")
-    parser.add_argument("--predict", type=int, help="a size that is only worked out")
-    parser.add_argument("--cores", type=int, help="tasks at a time where it is to run")
+    sizes = [1_000_000, 2_000_000, 10_000_000]
+    parser.add_argument("--files", type=int, nargs="+", default=sizes, help="what is measured")
+    parser.add_argument("--predict", type=int, default=100_000_000, help="what is worked out")
+    parser.add_argument("--cores", type=int, help="tasks at a time where that is to run")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="an object a line, not a table")
     options = parser.parse_args(arguments)
-    if len(options.files) == 1 and options.predict is None:
-        _tell("measured", measure(options.files[0]))
+    if options.one is not None:
+        print(json.dumps(asdict(measure(options.one))))
         return 0
+    if len(set(options.files)) < 2:
+        parser.error("two sizes at least are measured, to tell what a file takes from the start")
     measured: list[Cost] = []
-    for files in sorted(options.files):
-        command = [sys.executable, "-m", "perf.spark.scaled", "--files", str(files)]
-        found = subprocess.run(command, check=True, capture_output=True, text=True)
-        body = json.loads(found.stdout.splitlines()[-1])
-        body.pop("what")
-        measured.append(Cost(**body))
+    if not options.json:
+        print(" ".join(f"{name:>{_WIDTH}}" for name in ("", *(f.name for f in fields(Cost)))))
+    for files in sorted(set(options.files)):
+        command = [sys.executable, "-m", "perf.spark.scaled", "--one", str(files)]
+        found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        cost = Cost(**json.loads(found.stdout.splitlines()[-1]))
         if measured[1:]:
-            _tell("predicted", predict(measured[0], measured[-1].files))
-        _tell("measured", measured[-1])
-    if options.predict is not None:
-        _tell("predicted", predict(measured[-1], options.predict, options.cores))
+            _tell(
+                "predicted", predict(measured[-2], measured[-1], cost.files), as_json=options.json
+            )
+        _tell("measured", cost, as_json=options.json)
+        measured.append(cost)
+    far = predict(measured[-2], measured[-1], options.predict, options.cores)
+    _tell("predicted", far, as_json=options.json)
     return 0
 
 
-def _tell(what: str, cost: Cost) -> None:
-    print(json.dumps({"what": what, **asdict(cost)}), flush=True)
+def _tell(what: str, cost: Cost, *, as_json: bool) -> None:
+    values = asdict(cost)
+    if as_json:
+        print(json.dumps({"what": what, **values}), flush=True)
+        return
+    shown = (f"{value:,.1f}" if isinstance(value, float) else value for value in values.values())
+    print(" ".join(f"{text:>{_WIDTH}}" for text in (what, *map(str, shown))), flush=True)
 
 
 if __name__ == "__main__":

@@ -60,16 +60,21 @@ def _table(commits: int, **session: str) -> Callable[[Job], Prepared]:
 
 
 def _state(live: Live, *, exact: bool = True) -> Callable[[Prepared], Figures]:
-    """Read every column of every live file; what Spark alone reads is no state, and not checked."""
+    """Read every column of every live file, and then do so again: the first query of a session also
+    loads and compiles what it runs on. What Spark alone reads is no state, and not checked.
+    """
 
     def run(prepared: Prepared) -> Figures:
+        return {"seconds": once(prepared), "again_s": once(prepared)}
+
+    def once(prepared: Prepared) -> float:
         start = time.perf_counter()
         found = live(prepared).selectExpr(*_SUMS).first().asDict()
         seconds = time.perf_counter() - start
         wanted = {name: prepared.facts[name] for name in found if name in prepared.facts}
         if exact and {name: found[name] for name in wanted} != wanted:
             raise WrongAnswerError(f"the state: {found} in place of {wanted}")
-        return {"seconds": seconds}
+        return seconds
 
     return run
 
