@@ -162,6 +162,7 @@ def test_a_session_is_started_where_the_environment_says(
     assert ("spark.driver.host" in asked) == on_one_machine
     assert asked["spark.sql.session.timeZone"] == "Asia/Tokyo"
     assert asked["spark.sql.parquet.outputTimestampType"] == "TIMESTAMP_MICROS"
+    assert asked["spark.sql.codegen.wholeStage.union.enabled"] == "true"
 
 
 def test_the_archive_is_imported_as_it_is_with_its_contract(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ EVERYWHERE = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # As Spark's later versions have it: a state is a union, and a query over it one loop.
+    "spark.sql.codegen.wholeStage.union.enabled": "true",
 }
 ON_ONE_MACHINE = {
     # The name of a machine need not lead to it.
