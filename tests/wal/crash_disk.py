@@ -2,6 +2,9 @@
 
 What was synced is kept. Of the rest a crash keeps any part: of a file's bytes by sectors of 512, of
 its length any, of the names that were made, given or removed each one or not.
+
+A sync that fails gives up the sectors that it was for: they can be read, no later sync writes them,
+and a crash takes them, unless they are written again before.
 """
 
 from __future__ import annotations
@@ -20,7 +23,10 @@ from lakelog.wal.disk import Bytes
 SECTOR_BYTES = 512
 
 CHANGES = frozenset(
-    ("open", "create", "write", "truncate", "sync", "rename", "remove", "sync_directory")
+    (
+        *("open", "create", "write", "truncate", "sync", "rewrite"),
+        *("rename", "remove", "sync_directory"),
+    )
 )
 """Operations that change something, or make it durable, or begin to."""
 
@@ -53,10 +59,36 @@ class Node:
     Attributes:
         data: What its readers see.
         durable: What was synced last.
+        given_up: Numbers of the sectors that a sync failed for.
     """
 
     data: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
+    given_up: set[int] = field(default_factory=set)
+
+    def write(self, offset: int, data: bytes) -> None:
+        self.data[offset : offset + len(data)] = data
+        last = (offset + len(data) - 1) // SECTOR_BYTES
+        self.given_up -= set(range(offset // SECTOR_BYTES, last + 1))
+
+    def truncate(self, size_bytes: int) -> None:
+        del self.data[size_bytes:]
+        self.given_up = {each for each in self.given_up if each * SECTOR_BYTES < size_bytes}
+
+    def sync(self) -> None:
+        synced = bytearray(self.data)
+        for start in (each * SECTOR_BYTES for each in self.given_up):
+            old = self.durable[start : start + SECTOR_BYTES]
+            size = len(synced[start : start + SECTOR_BYTES])
+            synced[start : start + SECTOR_BYTES] = old[:size].ljust(size, b"\0")
+        self.durable = bytes(synced)
+
+    def give_up(self) -> None:
+        """A sync has failed."""
+        for start in range(0, len(self.data), SECTOR_BYTES):
+            end = start + SECTOR_BYTES
+            if self.data[start:end] != self.durable[start:end]:
+                self.given_up.add(start // SECTOR_BYTES)
 
     def after_crash(self, rng: random.Random, stale: bytes) -> bytes:
         """What a crash leaves of it.
@@ -76,6 +108,7 @@ class Node:
         for start in range(0, size, SECTOR_BYTES):
             end = min(start + SECTOR_BYTES, size)
             is_kept = rng.random() < keeps and start <= prefix
+            is_kept &= start // SECTOR_BYTES not in self.given_up
             part = (self.data if is_kept else self.durable)[start:end]
             if start and not part and stale and rng.random() < 0.3:
                 part = stale[start % len(stale) :][: end - start]
@@ -144,6 +177,13 @@ class CrashDisk:
                 self._change(None, path, Node())
             return Handle(self, path, self._at(path))
 
+    def rewrite(self, path: str, offset: int, data: Bytes) -> None:
+        with self._guard:
+            self.watch(Operation("rewrite", path, len(data)))
+            node = self._at(path)
+            assert node.data[offset : offset + len(data)] == bytes(data), "it changes nothing"
+            node.write(offset, bytes(data))
+
     def rename(self, source: str, target: str) -> None:
         with self._guard:
             self.watch(Operation("rename", source))
@@ -196,10 +236,10 @@ class Handle:
             try:
                 self._do(operation)
             except OSError:
-                self._node.data += bytes(data)[: operation.taken or 0]
+                self._node.write(len(self._node.data), bytes(data)[: operation.taken or 0])
                 raise
             taken = len(data) if operation.taken is None else operation.taken
-            self._node.data += bytes(data)[:taken]
+            self._node.write(len(self._node.data), bytes(data)[:taken])
             return taken
 
     def size(self) -> int:
@@ -209,12 +249,16 @@ class Handle:
         with self._disk._guard:
             self._do(Operation("truncate", self._path))
             assert size_bytes <= len(self._node.data), "the log lengthens no file this way"
-            del self._node.data[size_bytes:]
+            self._node.truncate(size_bytes)
 
     def sync(self) -> None:
         with self._disk._guard:
-            self._do(Operation("sync", self._path))
-            self._node.durable = bytes(self._node.data)
+            try:
+                self._do(Operation("sync", self._path))
+            except OSError:
+                self._node.give_up()
+                raise
+            self._node.sync()
 
     def close(self) -> None:
         self._is_closed = True

@@ -49,6 +49,10 @@ class FailingDisk(LocalDisk):
         file = super().open_append(path, create=create)
         return FailingFile(file, self)
 
+    def rewrite(self, path: str, offset: int, data: Bytes) -> None:
+        self.step("rewrite")
+        super().rewrite(path, offset, data)
+
     def rename(self, source: str, target: str) -> None:
         self.step("rename")
         super().rename(source, target)

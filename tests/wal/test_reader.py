@@ -128,6 +128,26 @@ def test_what_stays_damaged_is_damage_for_a_reader_too(tmp_path: Path) -> None:
         WriteAheadLog(tmp_path, read_only=True)
 
 
+def test_a_reader_maps_no_segment_that_may_yet_be_cut(tmp_path: Path) -> None:
+    """The last one; or the one before it, if the last one was being made and came to nothing."""
+    with WriteAheadLog(tmp_path, segment_bytes=500) as log:
+        for n in range(30):
+            log.append("PUT", str(n), "v" * 50)
+    told: dict[str, bool] = {}
+
+    class NotingDisk(LocalDisk):
+        def read(self, path: str, *, mapped: bool = False) -> pa.Buffer:
+            told[path] = mapped
+            return super().read(path, mapped=mapped)
+
+    WriteAheadLog(tmp_path, read_only=True, disk=NotingDisk()).replay()
+    *settled, before, last = [told[path] for path in sorted(told)]
+    assert len(settled) > 2
+    assert all(settled)
+    assert not before
+    assert not last
+
+
 def test_a_reader_looks_only_at_the_segments_that_it_needs(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path, segment_bytes=500) as log:
         for n in range(100):

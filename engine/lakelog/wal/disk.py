@@ -7,6 +7,8 @@ What a crash may do decides what the log may rely on:
 
 - Bytes written to a file are there after a crash once `WritableFile.sync` has returned; before
   that any part of them may be, in any order.
+- A sync that failed may leave the bytes that it was for looking as if they were written: readers
+  see them, later syncs pass them over, a crash takes them. Only writing them again helps.
 - A name that was made, renamed or removed is so after a crash once `Disk.sync_directory` has
   returned; before that it may be either way.
 """
@@ -28,7 +30,8 @@ Bytes = bytes | bytearray | memoryview
 """What can be written."""
 
 _BINARY = getattr(os, "O_BINARY", 0)
-_APPEND = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | _BINARY
+_WRITE = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | _BINARY
+_APPEND = _WRITE | os.O_APPEND
 _LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | _BINARY
 _MODE = 0o666  # the umask decides, as for any file
 # Of a file that only grows, its size is all of its metadata that matters.
@@ -91,6 +94,11 @@ class Disk(Protocol):
             create: Make it; it must not be there.
         """
 
+    def rewrite(self, path: str, offset: int, data: Bytes) -> None:
+        """Write bytes once more that a file has already, where they are. The next sync of the file
+        makes them durable, even if one that failed has given them up.
+        """
+
     def rename(self, source: str, target: str) -> None:
         """Give a file another name, over what has it."""
 
@@ -141,6 +149,17 @@ class LocalDisk:
         flags = _APPEND | os.O_CREAT | os.O_EXCL if create else _APPEND
         return LocalFile(os.open(path, flags, _MODE))
 
+    def rewrite(self, path: str, offset: int, data: Bytes) -> None:
+        """As `Disk.rewrite`."""
+        descriptor = os.open(path, _WRITE)
+        try:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        finally:
+            os.close(descriptor)
+
     def rename(self, source: str, target: str) -> None:
         """As `Disk.rename`."""
         os.replace(source, target)
@@ -175,8 +194,9 @@ class LocalDisk:
         file = os.open(path, _LOCK, _MODE)
         try:
             if _lock(file):
-                os.ftruncate(file, 0)
-                os.write(file, owner.encode())
+                with contextlib.suppress(OSError):  # for people only, and a full disk has no room
+                    os.ftruncate(file, 0)
+                    os.write(file, owner.encode())
                 return LocalLock(file)
             found = os.pread(file, 4096, 0).decode("utf-8", "replace").strip()
         except BaseException:

@@ -29,7 +29,6 @@ from lakelog.wal.frames import (
     KIND_TRUNCATION,
     KNOWN_FLAGS,
     SEQ_OFFSET,
-    SegmentHeader,
 )
 from lakelog.wal.scan import Frames
 from lakelog.wal.segments import Segment, segment_name
@@ -46,6 +45,8 @@ class Tail:
         frames: Whole frames in it, which were never durable.
         records: Records in these.
         reason: Why it counts for nothing.
+        is_plain: It is what an append leaves that was not done. Otherwise it may be damage that
+            nothing proves: of what was durable, but is followed by nothing that says so.
     """
 
     path: str
@@ -54,6 +55,7 @@ class Tail:
     frames: int
     records: int
     reason: str
+    is_plain: bool = True
 
 
 @dataclass(frozen=True)
@@ -221,46 +223,38 @@ def _misfit(
     if header is None:
         return each.header_error
     if header.log_id != log_id:
-        return WalCorruptionError(
-            "a segment belongs to another write-ahead log",
-            path=each.path,
-            byte_offset=ID_OFFSET,
-            expected=f"log id {(log_id or b'').hex()}",
-            found=f"log id {header.log_id.hex()}",
-        )
+        message = "a segment belongs to another write-ahead log"
+        ids = ((log_id or b"").hex(), header.log_id.hex())
+        return _differs(each, ID_OFFSET, message, "log id", *ids)
     if header.first_seq != each.named_seq:
-        return WalCorruptionError(
-            "a segment has the name of another one",
-            path=each.path,
-            byte_offset=SEQ_OFFSET,
-            expected=segment_name(header.first_seq),
-            found=segment_name(each.named_seq),
-        )
-    if not live:
-        if header.follows_seq <= done_seq + 1:
-            return None
-        return _missing(each, header, done_seq + 1)
-    expected = _next_seq(live[-1])
-    if header.follows_seq == expected:
+        message = "a segment has the name of another one"
+        names = (segment_name(header.first_seq), segment_name(each.named_seq))
+        return _differs(each, SEQ_OFFSET, message, "name", *names)
+    expected = _next_seq(live[-1]) if live else done_seq + 1
+    if header.follows_seq == expected or (not live and header.follows_seq < expected):
         return None
-    if header.follows_seq < expected:
-        return WalCorruptionError(
-            "two segments hold the same sequence numbers",
-            path=each.path,
-            byte_offset=SEQ_OFFSET,
-            expected=f"sequence number {expected}",
-            found=f"sequence number {header.follows_seq}",
-        )
-    return _broken(live[-1]) if live[-1].gap else _missing(each, header, expected)
+    if header.follows_seq > expected and live and live[-1].gap:
+        return _broken(live[-1])
+    is_gap = header.follows_seq > expected
+    message = (
+        "a segment is missing before this one"
+        if is_gap
+        else "two segments hold the same sequence numbers"
+    )
+    numbers = (expected, header.follows_seq)
+    return _differs(each, SEQ_OFFSET, message, "sequence number", *numbers)
 
 
-def _missing(each: Segment, header: SegmentHeader, expected: int) -> WalCorruptionError:
+def _differs(
+    each: Segment, offset: int, message: str, what: str, expected: object, found: object
+) -> WalCorruptionError:
+    """An error about a value at an offset of a segment."""
     return WalCorruptionError(
-        "a segment is missing before this one",
+        message,
         path=each.path,
-        byte_offset=SEQ_OFFSET,
-        expected=f"sequence number {expected}",
-        found=f"sequence number {header.follows_seq}",
+        byte_offset=offset,
+        expected=f"{what} {expected}",
+        found=f"{what} {found}",
     )
 
 
@@ -353,13 +347,9 @@ def _out_of_sequence(each: Segment) -> _Fault:
     if not wrong.any():
         return None
     at = int(wrong.argmax())
-    return at, WalCorruptionError(
-        "sequence numbers do not follow one another",
-        path=each.path,
-        byte_offset=int(frames.offsets[at]),
-        expected=f"sequence number {expected[at]}",
-        found=f"sequence number {frames.first_seq[at]}",
-    )
+    message = "sequence numbers do not follow one another"
+    numbers = (expected[at], frames.first_seq[at])
+    return at, _differs(each, int(frames.offsets[at]), message, "sequence number", *numbers)
 
 
 def _after_its_end(each: Segment) -> _Fault:
@@ -446,4 +436,5 @@ def _torn(each: Segment, safe: Segment) -> Tail:
         len(dropped),
         int(dropped.counts.sum()),
         reason,
+        is_plain=not len(behind) and (each.gap is None or each.gap.reason in {"zeros", "short"}),
     )

@@ -7,17 +7,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import google_crc32c
+
+from lakelog.errors import UnavailableError
 from lakelog.telemetry import event
 from lakelog.wal.disk import Disk, WritableFile
 from lakelog.wal.encode import Compression, Framing
 from lakelog.wal.frames import SEGMENT_HEADER_BYTES, Seal, SegmentHeader
 from lakelog.wal.judge import Verdict
-from lakelog.wal.segments import DAMAGED_SUFFIX, TEMPORARY_SUFFIX, Segment, segment_name
+from lakelog.wal.segments import (
+    DAMAGED_SUFFIX,
+    TEMPORARY_SUFFIX,
+    Segment,
+    named_seq,
+    segment_name,
+)
 from lakelog.wal.survey import survey
 from lakelog.wal.writer import Place, Writer, begin_segment
+
+_TAIL = ".tail"
+_MANY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -34,7 +46,8 @@ class RecoveryReport:
         reason: Why.
         damage: The damage, as `LakelogError.as_dict` gives it; None for a torn tail, which every
             crash may leave.
-        set_aside: Files in which what was dropped is kept, of damage only.
+        set_aside: Files in which what was dropped is kept: of damage, and of a torn tail that is
+            more than an append that was not done.
     """
 
     path: str
@@ -76,7 +89,13 @@ def report_of(verdict: Verdict, set_aside: tuple[str, ...] = ()) -> RecoveryRepo
     if tail is None:
         return None
     return RecoveryReport(
-        tail.path, tail.offset, tail.size_bytes, tail.records, verdict.safe_seq, tail.reason
+        tail.path,
+        tail.offset,
+        tail.size_bytes,
+        tail.records,
+        verdict.safe_seq,
+        tail.reason,
+        set_aside=set_aside,
     )
 
 
@@ -123,16 +142,18 @@ def open_for_writing(
     verdict = survey(disk, directory, alone=True)
     if verdict.damage is not None and strict:
         raise verdict.damage
-    for name in disk.list(directory):
-        if name.endswith(TEMPORARY_SUFFIX):
+    names = set(disk.list(directory))
+    for name in names:
+        if name.endswith(TEMPORARY_SUFFIX) and named_seq(name.removesuffix(TEMPORARY_SUFFIX)):
             disk.remove(f"{directory}/{name}")
     log_id = verdict.log_id or new_id()
+    rewritten = 0
     places = [Place(each.named_seq, each.path) for each in verdict.live]
     set_aside: tuple[str, ...] = ()
     file: WritableFile
     next_seq = verdict.next_seq
     if verdict.damage is not None:
-        place, file, set_aside = _set_aside(disk, directory, verdict, log_id, clock())
+        place, file, set_aside = _set_aside(disk, directory, verdict, log_id, clock(), names)
         gone = {each.path for each in verdict.lost if not _keeps(verdict, each)}
         places = [*(each for each in places if each.path not in gone), place]
         end, next_seq = SEGMENT_HEADER_BYTES, place.first_seq
@@ -141,7 +162,11 @@ def open_for_writing(
             disk.remove(verdict.unborn.path)
             disk.sync_directory(directory)
         if verdict.live:
-            file, end = _trimmed(disk, verdict.live[-1])
+            last = verdict.live[-1]
+            if verdict.tail is not None and not verdict.tail.is_plain:
+                set_aside = (_keep_tail(disk, directory, last, names),)
+            file, end = _made_durable(disk, directory, last, Seal.of(log_id)), last.end
+            rewritten = end - last.durable_end
         else:
             places = [Place(1, f"{directory}/{segment_name(1)}")]
             header = SegmentHeader(log_id, 1, 1, 0, clock())
@@ -171,7 +196,10 @@ def open_for_writing(
         next_seq=next_seq,
         truncated_to=verdict.truncated_to,
     )
-    return Opened(writer, verdict, report)
+    if rewritten > _MANY_BYTES:
+        with _closed_on_error(file), contextlib.suppress(UnavailableError):
+            writer.prove()
+    return Opened(writer, replace(verdict, void=()), report)
 
 
 @contextlib.contextmanager
@@ -183,15 +211,44 @@ def _closed_on_error(file: WritableFile) -> Any:
         raise
 
 
-def _trimmed(disk: Disk, last: Segment) -> tuple[WritableFile, int]:
-    """The last segment, cut to its whole frames and durable."""
+def _keep_tail(disk: Disk, directory: str, last: Segment, names: set[str]) -> str:
+    """Put what is to be cut off into a file of its own."""
+    target = _free_name(f"{last.path}{_TAIL}", names, directory)
+    _write_new(disk, target, last.data.slice(last.end))
+    disk.sync_directory(directory)
+    return target
+
+
+def _made_durable(disk: Disk, directory: str, last: Segment, seal: Seal) -> WritableFile:
+    """The last segment, cut to its whole frames, and durable: what follows will say that it is.
+
+    Whoever wrote it may not have synced it. A sync may even have failed, and then no other one
+    makes durable what it was for, though it can be read. So all that is not known to be durable is
+    written again. What stands there is not changed by it, so it may stop anywhere.
+    """
+    assert last.header is not None
+    start = last.durable_end
     file = disk.open_append(last.path)
     with _closed_on_error(file):
         if last.end < last.data.size:
             file.truncate(last.end)
-        # Whoever wrote it may not have synced it, and what follows says that it is durable.
+        if not start:
+            start = SEGMENT_HEADER_BYTES
+            disk.rewrite(last.path, 0, last.header.pack())
+            disk.sync_directory(directory)
+        for low in range(start, last.end, _MANY_BYTES):
+            part = last.data.slice(low, min(_MANY_BYTES, last.end - low))
+            disk.rewrite(last.path, low, part.to_pybytes())
+        # What was given up may have gone between reading and writing.
+        if google_crc32c.extend(seal.start, last.data.slice(start, last.end - start)) != seal.start:
+            raise UnavailableError(
+                "the end of the write-ahead log went away while it was opened",
+                path=last.path,
+                byte_offset=start,
+                hint="the disk has lost what a sync had failed for; open the log again",
+            )
         file.sync()
-    return file, last.end
+    return file
 
 
 def _remove(disk: Disk, directory: str, verdict: Verdict) -> None:
@@ -213,12 +270,11 @@ def _keeps(verdict: Verdict, lost: Segment) -> bool:
 
 
 def _set_aside(
-    disk: Disk, directory: str, verdict: Verdict, log_id: bytes, now_ms: int
+    disk: Disk, directory: str, verdict: Verdict, log_id: bytes, now_ms: int, names: set[str]
 ) -> tuple[Place, WritableFile, tuple[str, ...]]:
     """Go on in a new segment behind everything that was ever numbered, and put what is damaged
     under other names. Until the last step the log still looks damaged, or has all that is safe.
     """
-    names = set(disk.list(directory))
     next_seq = verdict.next_seq
     while segment_name(next_seq) in names:
         next_seq += 1

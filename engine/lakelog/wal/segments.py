@@ -56,6 +56,15 @@ class Segment:
     followers: Frames = NO_FRAMES
 
     @property
+    def durable_end(self) -> int:
+        """Up to where its own frames prove that it is durable. Before a frame was written, the
+        header was.
+        """
+        if not len(self.frames):
+            return 0
+        return max(SEGMENT_HEADER_BYTES, int(self.frames.durable_bytes.max()))
+
+    @property
     def is_blank(self) -> bool:
         """Whether nothing but a header, whole or not, was ever written to it."""
         size = self.data.size

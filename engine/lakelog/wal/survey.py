@@ -73,12 +73,14 @@ def read_segments(
             hint="lakelog wal upgrade",
         )
     found = sorted((seq, name) for name in names if (seq := named_seq(name)) is not None)
+    # The last segment may be cut while it is read, and so may the one before it, which is the last
+    # one again if the last one comes to nothing. A page of a mapped file that was cut kills whoever
+    # looks at it.
+    settled = {seq for seq, _ in (found if alone else found[:-2])}
 
     def read(seq: int, name: str) -> Segment:
         path = f"{directory}/{name}"
-        # Only the last segment is ever cut; the others' pages can be used where they are.
-        data = disk.read(path, mapped=alone or seq != found[-1][0])
-        return with_header(Segment(path, seq, data))
+        return with_header(Segment(path, seq, disk.read(path, mapped=seq in settled)))
 
     begun = [n for n, (seq, _) in enumerate(found) if seq <= after_seq + 1]
     first = begun[-1] if begun else 0

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lakelog.errors import (
+    InvalidInputError,
     LakelogError,
     LogPoisonedError,
     OutcomeUnknownError,
@@ -26,6 +27,7 @@ from lakelog.wal.encode import Framing
 from lakelog.wal.frames import (
     KIND_SEAL,
     KIND_TRUNCATION,
+    MAX_SEQ,
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
     mark_frame,
@@ -66,6 +68,7 @@ class Writer:
         next_seq: Sequence number of the record to come.
         truncated_to: Records up to this sequence number are void.
         poison: What went wrong, if the disk's state is not known any more.
+        is_closed: Nothing is written any more.
     """
 
     disk: Disk
@@ -79,7 +82,8 @@ class Writer:
     durable_end: int
     next_seq: int
     truncated_to: int
-    poison: str | None = field(default=None)
+    poison: str | None = None
+    is_closed: bool = False
 
     @property
     def unsynced_bytes(self) -> int:
@@ -103,7 +107,10 @@ class Writer:
 
         Raises:
             LogPoisonedError: It is not.
+            InvalidInputError: The log was closed meanwhile.
         """
+        if self.is_closed:
+            raise InvalidInputError("the log is closed", path=self.directory)
         if self.poison is not None:
             raise LogPoisonedError(
                 f"the log does not know what the disk holds: {self.poison}",
@@ -119,10 +126,19 @@ class Writer:
             records: How many sequence numbers they take.
 
         Raises:
+            InvalidInputError: There are not so many.
             UnavailableError: Nothing was written.
             OutcomeUnknownError: Some of it may have been.
         """
         self.check()
+        if records > MAX_SEQ - self.next_seq:
+            raise InvalidInputError(
+                "there are no sequence numbers left",
+                path=self.path,
+                expected=f"at most {MAX_SEQ - self.next_seq} records",
+                found=records,
+                hint="begin a new log",
+            )
         start = self.end
         try:
             written = _write_all(self.file, pieces)
@@ -138,6 +154,14 @@ class Writer:
             raise
         self.end += written
         self.next_seq += records
+
+    def prove(self) -> None:
+        """Have the log say that all of it is durable, as it is: a frame says so of what is before
+        it. So whoever opens the log need not make it durable once more.
+        """
+        seal = self.framing.seal
+        mark = mark_frame(KIND_TRUNCATION, self.next_seq, self.truncated_to, 0, seal)
+        self.write([mark], 0)
 
     def _take_back(self, start: int, cause: OSError) -> None:
         try:
@@ -305,7 +329,9 @@ class Writer:
 
     def close(self) -> None:
         """Let go of the file; does not sync."""
-        self.file.close()
+        self.is_closed = True
+        with contextlib.suppress(OSError):  # what was synced is durable whatever is said now
+            self.file.close()
 
 
 _LOOK = "close the log, open it again, and look whether the record is there"

@@ -1,0 +1,222 @@
+"""One test for each kind of damage within a segment: what is recovered, lost, and told of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakelog.errors import UnsupportedError
+from lakelog.wal.frames import Seal
+from lakelog.wal.log import WriteAheadLog
+from tests.wal import plain
+from tests.wal.damage import (
+    LAST,
+    LOG_ID,
+    PER_SEGMENT,
+    SEGMENTS,
+    Damage,
+    change,
+    content,
+    flip,
+    frames,
+    make,
+    of_frame,
+    segments,
+    settings,
+    value_of,
+    whole_log,
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return whole_log(tmp_path)
+
+
+FIELDS = {
+    "magic": (0, "no frame begins where one has to", "a frame, which begins with 4b51a3f7"),
+    "payload length": (5, "", ""),
+    "first sequence number": (8, "checksum", "a frame with its checksum"),
+    "records": (16, "checksum", "a frame with its checksum"),
+    "kind": (20, "checksum", "a frame with its checksum"),
+    "codec": (21, "checksum", "a frame with its checksum"),
+    "flags": (22, "checksum", "a frame with its checksum"),
+    "raw length": (24, "checksum", "a frame with its checksum"),
+    "bytes of keys": (28, "checksum", "a frame with its checksum"),
+    "payload": (40, "checksum", "a frame with its checksum"),
+    "unsynced bytes": (-8, "checksum", "a frame with its checksum"),
+    "checksum": (-4, "checksum", "a frame with its checksum"),
+}
+
+
+@pytest.mark.parametrize("segment", range(SEGMENTS))
+@pytest.mark.parametrize("field", list(FIELDS))
+def test_a_flipped_field_of_a_frame_is_found(directory: Path, field: str, segment: int) -> None:
+    """In the first segment, in the middle and in the last one; the second frame of each."""
+    path = segments(directory)[segment]
+    frame = frames(path)[1]
+    offset, message, expected = FIELDS[field]
+    flip(path, (frame.offset if offset >= 0 else frame.end) + offset)
+    of_frame(
+        directory, segment, 1, start=frame.offset, message=message, expected=expected, found=""
+    ).check(directory)
+
+
+@pytest.mark.parametrize("segment", range(SEGMENTS - 1))
+def test_a_damaged_last_frame_of_a_segment_that_is_not_the_last_is_found(
+    directory: Path, segment: int
+) -> None:
+    path = segments(directory)[segment]
+    frame = frames(path)[PER_SEGMENT - 1]
+    flip(path, frame.offset + 50)
+    of_frame(
+        directory, segment, PER_SEGMENT - 1, message="checksum", expected="checksum", found="bytes"
+    ).check(directory)
+
+
+def test_a_segment_that_ends_before_the_next_one_begins_is_found(directory: Path) -> None:
+    path = segments(directory)[1]
+    frame = frames(path)[2]
+    path.write_bytes(path.read_bytes()[: frame.offset + 30])
+    of_frame(
+        directory,
+        1,
+        2,
+        message="does not end where it says",
+        expected="a frame of at least 40 bytes",
+        found="30 bytes",
+        lost_records=PER_SEGMENT,
+    ).check(directory)
+
+
+def test_zeros_in_the_midst_of_a_segment_are_found(directory: Path) -> None:
+    path = segments(directory)[-1]
+    frame = frames(path)[1]
+    change(path, frame.offset, bytes(frame.end - frame.offset))
+    of_frame(
+        directory, 2, 1, message="no frame begins", expected="4b51a3f7", found="00000000"
+    ).check(directory)
+
+
+def test_a_frame_that_is_there_twice_is_found(directory: Path) -> None:
+    path = segments(directory)[-1]
+    frame = frames(path)[1]
+    data = path.read_bytes()
+    path.write_bytes(data[: frame.end] + data[frame.offset :])
+    of_frame(
+        directory,
+        2,
+        2,
+        message="sequence numbers do not follow",
+        expected=f"sequence number {LAST - 1}",
+        found=f"sequence number {LAST - 2}",
+        lost_records=3,
+    ).check(directory)
+
+
+def test_a_frame_that_is_missing_is_found(directory: Path) -> None:
+    path = segments(directory)[-1]
+    frame = frames(path)[1]
+    data = path.read_bytes()
+    path.write_bytes(data[: frame.offset] + data[frame.end :])
+    of_frame(
+        directory,
+        2,
+        1,
+        message="sequence numbers do not follow",
+        expected=f"sequence number {LAST - 2}",
+        found=f"sequence number {LAST - 1}",
+        lost_records=2,
+    ).check(directory)
+
+
+def test_frames_in_another_order_are_found(directory: Path) -> None:
+    path = segments(directory)[-1]
+    one, two = frames(path)[1:3]
+    data = path.read_bytes()
+    path.write_bytes(
+        data[: one.offset] + data[one.end : two.end] + data[one.offset : one.end] + data[two.end :]
+    )
+    of_frame(
+        directory,
+        2,
+        1,
+        message="sequence numbers do not follow",
+        expected=f"sequence number {LAST - 2}",
+        found=f"sequence number {LAST - 1}",
+        lost_records=3,
+    ).check(directory)
+
+
+def test_frames_behind_a_seal_are_found(directory: Path) -> None:
+    path = segments(directory)[0]
+    frame = frames(segments(directory)[1])[0]
+    seal = frames(path)[-1]
+    more = segments(directory)[1].read_bytes()[frame.offset : frame.end]
+    path.write_bytes(path.read_bytes() + more)
+    paths = segments(directory)
+    Damage(
+        path=path,
+        offset=seal.end,
+        message="goes on behind its end",
+        expected="the end of the file",
+        found="a frame",
+        safe=list(range(1, PER_SEGMENT + 1)),
+        lost_records=LAST - PER_SEGMENT + 1,
+        lost_bytes=sum(each.stat().st_size for each in paths) - seal.end,
+        set_aside=[f"{each.name}.damaged" for each in paths],
+        goes_on=LAST + 1,
+    ).check(directory)
+
+
+def resealed(path: Path, frame: plain.Frame, offset: int, data: bytes) -> None:
+    """Change a frame so that its checksum is right."""
+    change(path, frame.offset + offset, data)
+    body = path.read_bytes()[frame.offset : frame.end - 4]
+    change(path, frame.end - 4, Seal.of(LOG_ID).checksum([body]).to_bytes(4, "little"))
+
+
+@pytest.mark.parametrize(("offset", "data"), [(20, b"\x09"), (21, b"\x07"), (22, b"\x80")])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_frame_of_a_later_version_is_refused_as_such(
+    directory: Path, offset: int, data: bytes, read_only: bool
+) -> None:
+    path = segments(directory)[-1]
+    frame = frames(path)[1]
+    resealed(path, frame, offset, data)
+    before = content(directory)
+    for strict in (True, False):
+        with pytest.raises(UnsupportedError, match="later version") as caught:
+            WriteAheadLog(directory, strict=strict, read_only=read_only).replay()
+        assert (caught.value.path, caught.value.byte_offset) == (str(path), frame.offset)
+    assert content(directory) == before
+
+
+def test_a_batch_that_breaks_off_before_other_frames_is_found(tmp_path: Path) -> None:
+    make(tmp_path, last=2)
+    (path,) = segments(tmp_path)
+    with WriteAheadLog(tmp_path, **settings(frame_bytes=200)) as log:
+        log.append_batch([("PUT", b"batch", value_of(n)) for n in range(4)])
+        last = log.append("PUT", b"key", b"value")
+    first, *_, behind = frames(path)[2:]
+    # The first frame says that the batch goes on; what goes on now is no batch.
+    resealed(path, behind, 8, first.first_seq.to_bytes(8, "little"))
+    data = path.read_bytes()
+    resealed(path, first, 16, (0).to_bytes(4, "little"))
+    data = path.read_bytes()
+    path.write_bytes(data[: first.end] + data[behind.offset :])
+    behind_at = first.end
+    Damage(
+        path=path,
+        offset=behind_at,
+        message="a batch does not go on",
+        expected="a frame of the same batch",
+        found="something else",
+        safe=[1, 2],
+        lost_records=1,
+        lost_bytes=path.stat().st_size - first.offset,
+        set_aside=[f"{path.name}.damaged"],
+        goes_on=4,
+    ).check(tmp_path)
+    assert last == 8

@@ -1,0 +1,289 @@
+"""One test for each kind of damage to whole segments; and what looks like it and does no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import google_crc32c
+import pytest
+
+from lakelog.errors import UnsupportedError
+from lakelog.wal.frames import SEGMENT_HEADER_BYTES
+from lakelog.wal.log import WriteAheadLog
+from tests.wal.damage import (
+    LAST,
+    LOG_ID,
+    PER_SEGMENT,
+    SEGMENTS,
+    Damage,
+    change,
+    content,
+    flip,
+    frames,
+    make,
+    of_segment,
+    segments,
+    seqs,
+    whole_log,
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return whole_log(tmp_path)
+
+
+HEADER_FIELDS = {
+    "magic": 0,
+    "format version": 4,
+    "flags": 6,
+    "log id": 8,
+    "first sequence number": 24,
+    "sequence number before": 32,
+    "truncated to": 40,
+    "time": 48,
+    "unused": 56,
+    "checksum": 60,
+}
+
+
+@pytest.mark.parametrize("segment", range(SEGMENTS))
+@pytest.mark.parametrize("field", list(HEADER_FIELDS))
+def test_a_flipped_field_of_a_segments_header_is_found(
+    directory: Path, field: str, segment: int
+) -> None:
+    path = segments(directory)[segment]
+    flip(path, HEADER_FIELDS[field])
+    is_magic = field == "magic"
+    of_segment(
+        directory,
+        segment,
+        offset=0 if is_magic else SEGMENT_HEADER_BYTES - 4,
+        message="not a segment" if is_magic else "checksum of a segment's header is wrong",
+        expected="894c4b57" if is_magic else "",
+        found="a94c4b57" if is_magic else "",
+    ).check(directory)
+
+
+@pytest.mark.parametrize("version", [2, 99])
+def test_a_segment_of_a_later_version_is_refused_as_such(directory: Path, version: int) -> None:
+    path = segments(directory)[1]
+    change(path, 4, version.to_bytes(2, "little"))
+    crc = int(google_crc32c.value(path.read_bytes()[:60]))
+    change(path, 60, crc.to_bytes(4, "little"))
+    before = content(directory)
+    for strict in (True, False):
+        with pytest.raises(UnsupportedError, match="later version"):
+            WriteAheadLog(directory, strict=strict)
+    assert content(directory) == before
+
+
+@pytest.mark.parametrize("segment", range(SEGMENTS - 1))
+@pytest.mark.parametrize("left", [0, 63])
+def test_an_empty_segment_is_found(directory: Path, segment: int, left: int) -> None:
+    path = segments(directory)[segment]
+    path.write_bytes(path.read_bytes()[:left])
+    of_segment(
+        directory,
+        segment,
+        offset=0,
+        message="too short",
+        expected="64 bytes",
+        found=f"{left} bytes",
+        lost_records=LAST - (segment + 1) * PER_SEGMENT,
+    ).check(directory)
+
+
+def test_an_empty_last_segment_that_was_begun_is_found(directory: Path) -> None:
+    """The segment before it has its seal, so this one was durable."""
+    segments(directory)[-1].write_bytes(b"")
+    of_segment(
+        directory,
+        SEGMENTS - 1,
+        offset=0,
+        message="too short",
+        expected="64 bytes",
+        found="0 bytes",
+        lost_records=0,
+        goes_on=LAST - PER_SEGMENT + 2,
+    ).check(directory)
+
+
+def test_a_missing_segment_is_found(directory: Path) -> None:
+    paths = segments(directory)
+    paths[1].unlink()
+    Damage(
+        path=paths[2],
+        offset=24,
+        message="a segment is missing before this one",
+        expected=f"sequence number {PER_SEGMENT + 1}",
+        found=f"sequence number {2 * PER_SEGMENT + 1}",
+        safe=list(range(1, PER_SEGMENT + 1)),
+        lost_records=PER_SEGMENT,
+        lost_bytes=paths[2].stat().st_size,
+        set_aside=[f"{paths[2].name}.damaged"],
+        goes_on=LAST + 1,
+    ).check(directory)
+
+
+def test_a_missing_first_segment_is_found(directory: Path) -> None:
+    first, *rest = segments(directory)
+    first.unlink()
+    Damage(
+        path=rest[0],
+        offset=24,
+        message="a segment is missing before this one",
+        expected="sequence number 1",
+        found=f"sequence number {PER_SEGMENT + 1}",
+        safe=[],
+        lost_records=2 * PER_SEGMENT,
+        lost_bytes=sum(each.stat().st_size for each in rest),
+        set_aside=[f"{each.name}.damaged" for each in rest],
+        goes_on=LAST + 1,
+    ).check(directory)
+
+
+def test_a_missing_last_segment_is_found(directory: Path) -> None:
+    *_, before, last = segments(directory)
+    last.unlink()
+    seal = frames(before)[-1]
+    Damage(
+        path=before,
+        offset=seal.offset,
+        message="the last segment is missing",
+        expected=last.name,
+        found="no such file",
+        safe=list(range(1, LAST - PER_SEGMENT + 1)),
+        lost_records=0,
+        lost_bytes=0,
+        set_aside=[f"{before.name}.damaged"],
+        goes_on=LAST - PER_SEGMENT + 1,
+    ).check(directory)
+
+
+def test_a_duplicated_segment_is_found(directory: Path) -> None:
+    paths = segments(directory)
+    copy = directory / f"{PER_SEGMENT + 2:020d}.wal"
+    copy.write_bytes(paths[1].read_bytes())
+    Damage(
+        path=copy,
+        offset=24,
+        message="a segment has the name of another one",
+        expected=paths[1].name,
+        found=copy.name,
+        safe=list(range(1, 2 * PER_SEGMENT + 1)),
+        lost_records=2 * PER_SEGMENT,
+        lost_bytes=copy.stat().st_size + paths[2].stat().st_size,
+        set_aside=[f"{copy.name}.damaged", f"{paths[2].name}.damaged"],
+        goes_on=LAST + 1,
+    ).check(directory)
+
+
+def test_segments_in_another_order_are_found(directory: Path) -> None:
+    one, two = segments(directory)[1:]
+    first, second = one.read_bytes(), two.read_bytes()
+    one.write_bytes(second)
+    two.write_bytes(first)
+    of_segment(
+        directory,
+        1,
+        offset=24,
+        message="a segment has the name of another one",
+        expected=two.name,
+        found=one.name,
+    ).check(directory)
+
+
+def test_two_segments_with_the_same_numbers_are_found(tmp_path: Path) -> None:
+    """A segment of the same log that was restored from a copy of another time."""
+    make(tmp_path)
+    paths = segments(tmp_path)
+    header = bytearray(paths[1].read_bytes()[:SEGMENT_HEADER_BYTES])
+    header[24:40] = (PER_SEGMENT).to_bytes(8, "little") * 2
+    header[60:] = int(google_crc32c.value(bytes(header[:60]))).to_bytes(4, "little")
+    other = tmp_path / f"{PER_SEGMENT:020d}.wal"
+    other.write_bytes(header)
+    Damage(
+        path=other,
+        offset=24,
+        message="two segments hold the same sequence numbers",
+        expected=f"sequence number {PER_SEGMENT + 1}",
+        found=f"sequence number {PER_SEGMENT}",
+        safe=list(range(1, PER_SEGMENT + 1)),
+        lost_records=2 * PER_SEGMENT,
+        lost_bytes=sum(each.stat().st_size for each in [other, *paths[1:]]),
+        set_aside=[f"{each.name}.damaged" for each in [other, *paths[1:]]],
+        goes_on=LAST + 1,
+    ).check(tmp_path)
+
+
+@pytest.mark.parametrize("segment", range(SEGMENTS))
+def test_a_file_of_something_else_in_a_segments_place_is_found(
+    directory: Path, segment: int
+) -> None:
+    path = segments(directory)[segment]
+    path.write_bytes(b"something that somebody put here; it is not a log. " * 5)
+    of_segment(
+        directory,
+        segment,
+        offset=0,
+        message="not a segment of a write-ahead log",
+        expected="894c4b57",
+        found=b"some".hex(),
+        lost_records=LAST - (segment + 1) * PER_SEGMENT,
+        goes_on=LAST + 1 if segment < SEGMENTS - 1 else LAST - PER_SEGMENT + 2,
+    ).check(directory)
+
+
+@pytest.mark.parametrize("segment", range(SEGMENTS))
+def test_a_segment_of_another_log_is_found(tmp_path: Path, directory: Path, segment: int) -> None:
+    other = bytes(reversed(LOG_ID))
+    make(tmp_path / "other", log_id=other)
+    path = segments(directory)[segment]
+    path.write_bytes(segments(tmp_path / "other")[segment].read_bytes())
+    of_segment(
+        directory,
+        segment,
+        offset=8,
+        message="belongs to another write-ahead log",
+        expected=f"log id {LOG_ID.hex()}",
+        found=f"log id {other.hex()}",
+        lost_records=LAST - (segment + 1) * PER_SEGMENT,
+        goes_on=LAST + 1 if segment < SEGMENTS - 1 else LAST - PER_SEGMENT + 2,
+    ).check(directory)
+
+
+def strangers() -> Iterator[tuple[str, bytes]]:
+    yield "notes.txt", b"not a segment"
+    yield f"{1:020d}.wal.bak", b"a copy"
+    yield "12.wal", b"no such name"
+    yield f"{5:020d}.wal.damaged", b"set aside before"
+
+
+def test_files_with_other_names_are_left_alone(directory: Path) -> None:
+    for name, data in strangers():
+        (directory / name).write_bytes(data)
+    with WriteAheadLog(directory) as log:
+        assert log.recovery is None
+        assert seqs(log) == list(range(1, LAST + 1))
+        log.truncate(LAST)
+    for name, data in strangers():
+        assert (directory / name).read_bytes() == data
+
+
+def test_damage_before_a_truncation_is_no_loss(directory: Path) -> None:
+    """What is void is not missed: a crash may leave some of the files of a truncation."""
+    saved = segments(directory)[0].read_bytes()
+    with WriteAheadLog(directory) as log:
+        log.truncate(2 * PER_SEGMENT)
+    left = segments(directory)
+    assert len(left) == 1
+    (directory / f"{1:020d}.wal").write_bytes(saved)
+    flip(directory / f"{1:020d}.wal", 200)
+    with WriteAheadLog(directory, read_only=True) as reader:
+        assert seqs(reader) == list(range(2 * PER_SEGMENT + 1, LAST + 1))
+    with WriteAheadLog(directory) as log:
+        assert log.recovery is None
+        assert seqs(log) == list(range(2 * PER_SEGMENT + 1, LAST + 1))
+    assert segments(directory) == left
