@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lakelog.errors import InvalidInputError, LogLockedError, WalCorruptionError
+from lakelog.wal.disk import LocalFile
 from lakelog.wal.log import WriteAheadLog
 
 CHILD = """
@@ -58,6 +60,39 @@ def test_a_dead_owners_lock_is_taken_over(tmp_path: Path) -> None:
         child.communicate()
     with WriteAheadLog(tmp_path) as log:
         assert log.append("PUT", "k") == 2
+
+
+def test_a_full_disk_keeps_nobody_from_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody could truncate, which makes room."""
+    with WriteAheadLog(tmp_path) as log:
+        log.append("PUT", "k")
+
+    def full(descriptor: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "ftruncate", full)
+    with WriteAheadLog(tmp_path) as log:
+        assert log.current_seq_num() == 1
+        with pytest.raises(LogLockedError):
+            WriteAheadLog(tmp_path)
+
+
+def test_a_file_that_does_not_close_well_does_not_keep_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = WriteAheadLog(tmp_path)
+    log.append("PUT", "k")
+
+    def close(file: LocalFile) -> None:
+        raise OSError(errno.EIO, "it does not close")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFile, "close", close)
+        log.close()
+    with WriteAheadLog(tmp_path) as log:
+        assert log.current_seq_num() == 1
 
 
 def test_a_log_that_cannot_be_opened_is_not_locked(tmp_path: Path) -> None:

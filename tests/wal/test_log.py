@@ -344,14 +344,14 @@ def test_a_log_of_an_earlier_program_is_not_written_to(tmp_path: Path) -> None:
 
 
 def test_what_is_no_segment_is_left_alone(tmp_path: Path) -> None:
-    for name in ("notes.txt", "1.wal", "00000000000000000001.wal.damaged"):
+    for name in ("notes.txt", "notes.tmp", "1.wal", "00000000000000000001.wal.damaged"):
         (tmp_path / name).write_text("mine")
     with WriteAheadLog(tmp_path) as log:
         log.append("PUT", "k")
         log.truncate(1)
     with WriteAheadLog(tmp_path) as log:
         assert log.current_seq_num() == 1
-    for name in ("notes.txt", "1.wal", "00000000000000000001.wal.damaged"):
+    for name in ("notes.txt", "notes.tmp", "1.wal", "00000000000000000001.wal.damaged"):
         assert (tmp_path / name).read_text() == "mine"
 
 

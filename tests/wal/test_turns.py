@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lakelog.wal.turns import Turn, Turns
+from tests.wal.interrupts import Interrupts
 
 
 class Work(Turn):
@@ -111,63 +112,49 @@ def test_an_interrupt_of_who_writes_lets_the_others_go_on() -> None:
     ]
 
 
-class Interrupted(threading.Thread):
-    """Waits for its turn, and is interrupted when it waits, or when the turn is given to it."""
+class Impatient(threading.Thread):
+    """Waits for its turn, or has it, and is interrupted at the n-th place of that."""
 
-    def __init__(self, bench: Bench, work: Work, when: str) -> None:
-        super().__init__()
+    def __init__(self, bench: Bench, at: int) -> None:
+        super().__init__(daemon=True)
         self.bench = bench
-        self.work = work
-        self.when = when
-        self.waits = threading.Event()
-        self.caught = False
+        self.interrupts = Interrupts(at)
 
     def run(self) -> None:
-        wait = self.bench.turns._wait
-        thread = self
-
-        class Gate:
-            def __init__(self, gate: Any) -> None:
-                self.gate = gate
-
-            def acquire(self) -> None:
-                thread.waits.set()
-                if thread.when == "its turn":
-                    self.gate.acquire()
-                raise KeyboardInterrupt
-
-            def release(self) -> None:
-                self.gate.release()
-
-        def waiting(turn: Work) -> None:
-            turn.gate = Gate(turn.gate)  # type: ignore[assignment]
-            wait(turn)
-
-        self.bench.turns._wait = waiting  # type: ignore[method-assign]
-        try:
-            self.bench.turns.take(self.work)
-        except KeyboardInterrupt:
-            self.caught = True
+        with self.interrupts:
+            self.bench.turns.take(Work("impatient"))
 
 
-@pytest.mark.parametrize("when", ["waiting", "its turn"])
-def test_an_interrupt_of_who_waits_takes_its_work_back_and_leaves_no_gap(when: str) -> None:
-    bench = Bench(0.02)
-    first = threading.Thread(target=bench.turns.take, args=(Work("first"),))
-    first.start()
-    while not bench.turns._is_taken:
-        time.sleep(0.0005)
-    wait = bench.turns._wait
-    impatient = Interrupted(bench, Work("impatient"), when)
-    impatient.start()
-    assert impatient.waits.wait(10)
-    bench.turns._wait = wait  # type: ignore[method-assign]
-    bench.turns.take(Work("after"))
-    impatient.join(10)
-    first.join(10)
-    assert impatient.caught
-    served = [name for group in bench.groups for name in group]
-    assert served.count("impatient") in ({0} if when == "waiting" else {0, 1})
-    assert served[0] == "first"
-    assert "after" in served
+def test_an_interrupt_of_who_waits_leaves_no_gap() -> None:
+    for at in range(1, 100):
+        bench = Bench()
+        impatient = Impatient(bench, at)
+        after = threading.Thread(target=bench.turns.take, args=(Work("after"),), daemon=True)
+        if not served_beside(bench, impatient, after):
+            return
+    pytest.fail("it never ends")
+
+
+def served_beside(bench: Bench, impatient: Impatient, after: threading.Thread) -> bool:
+    """Serve while both wait; whether there was an interrupt."""
+    serve = bench.serve
+
+    def slowly(works: Sequence[Work]) -> None:
+        if works[0].name == "first":
+            impatient.start()
+            after.start()
+            time.sleep(0.002)  # longer than anybody leads, and time to be interrupted in
+        serve(works)
+
+    bench.turns._serve = slowly
+    bench.turns.take(Work("first"))
+    for thread in (impatient, after):
+        thread.join(10)
+        assert not thread.is_alive(), f"waits for ever, interrupted at {impatient.interrupts.at}"
     bench.turns.take(Work("last"))
+    served = [name for group in bench.groups for name in group]
+    assert {"first", "last"} <= set(served)
+    assert len(served) == len(set(served))
+    if not impatient.interrupts.has_acted:
+        assert sorted(served) == ["after", "first", "impatient", "last"]
+    return impatient.interrupts.has_acted

@@ -36,7 +36,7 @@ class Entry(Turn):
         is_batch: The records are one batch, whose last one is its COMMIT.
         is_urgent: Wants to be durable even where appends wait for one another.
         action: Something else to do in the writer's turn, instead of writing records.
-        seq: Sequence number of the last record.
+        seq: Sequence number of the last record; 0 while nothing is known to have come of it.
         result: What the action gave.
         error: Why it failed.
     """
@@ -61,6 +61,22 @@ class Entry(Turn):
         self.keys = keys
         self.values = values
         self.size_bytes = size_bytes
+
+    def outcome(self) -> Any:
+        """What came of it: the last sequence number, or what the action gave.
+
+        Raises:
+            OutcomeUnknownError: The thread that did it was interrupted.
+            LakelogError: Why it failed.
+        """
+        if self.error is not None:
+            raise self.error
+        if not self.seq:
+            raise OutcomeUnknownError(
+                "a write to the write-ahead log was interrupted",
+                hint="close the log, open it again, and look whether the record is there",
+            )
+        return self.seq if self.action is None else self.result
 
     @classmethod
     def of_columns(cls, columns: Sequence[Columns]) -> Entry:
@@ -121,13 +137,8 @@ class Committer:
                 for run in _runs(entries):
                     self._serve_run(run)
         except BaseException:
-            for entry in entries:
-                if entry.seq == 0 and entry.error is None:
-                    entry.error = OutcomeUnknownError(
-                        "a write to the write-ahead log was interrupted",
-                        path=self.writer.path,
-                        hint="close the log, open it again, and look whether the record is there",
-                    )
+            # Whatever was under way, nobody knows how far it came.
+            self.writer.poison = self.writer.poison or "what it did was interrupted"
             raise
 
     def _serve_run(self, entries: Sequence[Entry]) -> None:

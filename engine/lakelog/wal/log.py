@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
+import operator
 import os
 import socket
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import pyarrow as pa
 
-from lakelog.errors import (
-    InvalidInputError,
-    LakelogError,
-    NotFoundError,
-    UnavailableError,
-)
+from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.telemetry import event
 from lakelog.wal.disk import Disk, Held, LocalDisk
 from lakelog.wal.encode import NO_COLUMNS, RECORD_BYTES, Compression, check_columns, check_size
 from lakelog.wal.frames import MAX_SEQ, Op
 from lakelog.wal.group import Committer, Entry
+from lakelog.wal.handle import Closing, disk_errors
 from lakelog.wal.judge import Verdict, judge
 from lakelog.wal.opening import RecoveryReport, open_for_writing, report_of
 from lakelog.wal.reading import records_of, state_of, table_of, tables_of
@@ -62,7 +58,7 @@ class TruncateReport:
     removed: tuple[str, ...]
 
 
-class WriteAheadLog:
+class WriteAheadLog(Closing):
     """A log of small writes in a directory on local disk.
 
     Records have sequence numbers from 1 on, without a gap, in the order in which they were
@@ -136,7 +132,9 @@ class WriteAheadLog:
                 expected=f"1 or more, and frame_bytes up to {MOST_FRAME_BYTES}",
                 found=f"{segment_bytes}, {batch_appends}, {frame_bytes}",
             )
-        self._directory = os.fspath(directory)
+        self._directory = os.fsdecode(directory)
+        if disk is None:  # wherever the process may go
+            self._directory = os.path.abspath(self._directory)
         self._disk = disk or LocalDisk()
         self._strict = strict
         self._sync = sync
@@ -146,7 +144,7 @@ class WriteAheadLog:
         self._is_closed = False
         self._report: RecoveryReport | None = None
         self._found: Verdict | None = None
-        with self._disk_errors():
+        with self._errors():
             if read_only:
                 if not self._survey(MAX_SEQ).live:
                     raise NotFoundError("there is no write-ahead log", path=self._directory)
@@ -292,6 +290,12 @@ class WriteAheadLog:
             LogPoisonedError: It was before.
         """
         writer = self._writer()
+        try:
+            up_to_seq = operator.index(up_to_seq)
+        except TypeError:
+            raise InvalidInputError(
+                "a sequence number is a whole number", found=repr(up_to_seq)
+            ) from None
 
         def act() -> TruncateReport:
             if not 0 <= up_to_seq < writer.next_seq:
@@ -372,37 +376,34 @@ class WriteAheadLog:
         if self._committer is None or os.getpid() != self._pid:
             self._is_closed = True
             return
-        writer = self._committer.writer
+        writer, lock = self._committer.writer, self._lock
 
         def act() -> None:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            self._found = None
             try:
-                if self._sync != "none" and writer.poison is None:
+                if self._sync != "none" and writer.poison is None and not self._is_closed:
                     writer.sync()
             finally:
-                writer.poison = writer.poison or "it was closed"
                 writer.close()
-                if self._lock is not None:
-                    self._lock.release()
+                if lock is not None:
+                    lock.release()
+                self._found = None
+                self._is_closed = True
 
-        self._do(act)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        try:
+            self._do(act)
+        finally:
+            if not self._is_closed:  # it was interrupted, or the thread that did it for this one
+                self._do(act)
 
     def __repr__(self) -> str:
         return f"WriteAheadLog({self._directory!r})"
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return disk_errors(
+            "the write-ahead log cannot be opened or read",
+            self._directory,
+            missing="there is no write-ahead log",
+        )
 
     def _writer(self) -> Writer:
         if self._is_closed:
@@ -419,18 +420,16 @@ class WriteAheadLog:
 
     def _write(self, entry: Entry) -> int:
         self._writer()
+        self._found = None
         self._turns.take(entry)
-        if entry.error is not None:
-            raise entry.error
-        return entry.seq
+        seq: int = entry.outcome()
+        return seq
 
     def _do(self, action: Callable[[], Any]) -> Any:
         """Do something in the writer's turn."""
         entry = Entry.of_action(action)
         self._turns.take(entry)
-        if entry.error is not None:
-            raise entry.error
-        return entry.result
+        return entry.outcome()
 
     def _verdict(self, after_seq: int) -> Verdict:
         """The log as it is now, from a sequence number on."""
@@ -438,7 +437,7 @@ class WriteAheadLog:
             raise InvalidInputError(
                 "a sequence number is not negative", expected="0 or more", found=after_seq
             )
-        with self._disk_errors():
+        with self._errors():
             if self._committer is None:
                 if self._is_closed:
                     raise InvalidInputError("the log is closed", path=self._directory)
@@ -465,21 +464,6 @@ class WriteAheadLog:
         self._report = None if verdict.damage is None else report_of(verdict)
         return verdict
 
-    @contextlib.contextmanager
-    def _disk_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except LakelogError:
-            raise
-        except FileNotFoundError as cause:
-            raise NotFoundError(
-                "there is no write-ahead log", path=cause.filename or self._directory
-            ) from cause
-        except OSError as cause:
-            raise UnavailableError(
-                f"the write-ahead log cannot be opened or read: {cause}", path=self._directory
-            ) from cause
-
 
 def _unchanged(found: Verdict | None, writer: Writer) -> Verdict | None:
     """What was found when the log was opened, if nothing was written since."""
@@ -487,7 +471,7 @@ def _unchanged(found: Verdict | None, writer: Writer) -> Verdict | None:
         found is not None
         and found.live
         and found.live[-1].path == writer.path
-        and found.live[-1].end == writer.end
+        and found.next_seq == writer.next_seq
         and found.truncated_to == writer.truncated_to
     ):
         return found

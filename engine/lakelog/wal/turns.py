@@ -3,6 +3,9 @@
 Whoever comes while nobody writes, writes. Whoever comes meanwhile waits in a queue; when the
 writer is done, the first of the queue writes for the whole of it, and the others find their work
 done. So concurrent appends share one write and one fsync, and no thread is kept for it.
+
+An interrupt (``KeyboardInterrupt``) may come at any place. Whoever it comes to hands on what is
+his, so that nobody waits for ever; what is handed on can be handed on twice without harm.
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ class Turn:
     # Said by the class, for most turns are never waited for.
     gate: threading.Lock | None = None
     is_done = False
-    is_first = False
 
 
 T = TypeVar("T", bound=Turn)
@@ -35,83 +37,86 @@ class Turns(Generic[T]):
     Args:
         serve: Does all the pieces of work that it is given, in order, and leaves in each what came
             of it. Never called by two threads at once. If it raises, which only an interrupt of
-            the thread can have it do, each piece must have been told that it failed.
+            the thread can have it do, whoever left a piece there sees that nothing came of it.
     """
 
     def __init__(self, serve: Callable[[Sequence[T]], None]) -> None:
         self._serve = serve
         self._lock = threading.Lock()
-        self._is_taken = False
+        self._leader: T | None = None  # whose thread writes, or is to
         self._waiting: list[T] = []
+        self._serving: list[T] = []  # the leader's
 
     def take(self, turn: T) -> None:
         """Return once the work is done, by this thread or by another one."""
-        lock = self._lock
-        lock.acquire()
-        if self._is_taken:
-            turn.gate = threading.Lock()
-            turn.gate.acquire()
-            self._waiting.append(turn)
-            lock.release()
-            self._wait(turn)
-            if turn.is_done:
-                return
-            with lock:
-                turns, self._waiting = self._waiting, []
-        else:
-            self._is_taken = True
-            lock.release()
-            turns = [turn]
-        until = time.perf_counter() + _LEADING_SECONDS
-        while turns:
-            try:
-                self._serve(turns)
-            except BaseException:
-                self._release(turns, turn)
-                self._pass_on()
-                raise
-            self._release(turns, turn)
-            turns = self._next(until)
-
-    def _release(self, turns: Sequence[T], own: T) -> None:
-        """Let those go whose work is done."""
-        for each in turns:
-            each.is_done = True
-            if each is not own and each.gate is not None:
-                each.gate.release()
-
-    def _next(self, until: float) -> list[T]:
-        """What to serve next; nothing if another thread does that, or there is nothing."""
-        if time.perf_counter() > until:
-            self._pass_on()
-            return []
-        with self._lock:
-            turns, self._waiting = self._waiting, []
-            self._is_taken = bool(turns)
-        return turns
-
-    def _wait(self, turn: T) -> None:
-        """Wait until the work is done, or is first in the queue with nobody writing."""
-        assert turn.gate is not None
         try:
-            turn.gate.acquire()
-        except BaseException:
-            # Interrupted. Work that nobody has begun is taken back; else its end is waited for no
-            # longer, and what becomes of it is not known to the caller.
             with self._lock:
-                is_waiting = turn in self._waiting
-                if is_waiting:
-                    self._waiting.remove(turn)
-            if is_waiting and turn.is_first:
-                self._pass_on()
+                if self._leader is None:
+                    self._leader = turn
+                    self._serving = [turn]
+                else:
+                    turn.gate = threading.Lock()
+                    turn.gate.acquire()
+                    self._waiting.append(turn)
+            if turn.gate is None or not self._wait(turn, turn.gate):
+                self._lead(turn)
+        except BaseException:
+            self._give_up(turn)
             raise
 
-    def _pass_on(self) -> None:
-        with self._lock:
-            if not self._waiting:
-                self._is_taken = False
+    def _wait(self, turn: T, gate: threading.Lock) -> bool:
+        """Wait until the work is done, or this thread is to lead; whether it is done."""
+        while True:
+            gate.acquire()
+            if turn.is_done:
+                return True
+            with self._lock:
+                if self._leader is turn:
+                    self._serving, self._waiting = self._waiting, []
+                    return False
+
+    def _lead(self, turn: T) -> None:
+        """Serve all who wait, until nobody does or another thread is to."""
+        until = time.perf_counter() + _LEADING_SECONDS
+        while self._leader is turn:
+            self._serve(self._serving)
+            self._let_go()
+            if time.perf_counter() > until:
+                self._pass_on(turn)
                 return
-            first = self._waiting[0]
-            first.is_first = True
-        assert first.gate is not None
-        first.gate.release()
+            with self._lock:
+                self._serving, self._waiting = self._waiting, []
+                if not self._serving:
+                    self._leader = None
+
+    def _let_go(self) -> None:
+        """Let those go whose work is done."""
+        for each in self._serving:
+            each.is_done = True
+            _open(each)
+
+    def _pass_on(self, turn: T) -> None:
+        """Let the first who waits lead, if it is still this thread that does."""
+        with self._lock:
+            if self._leader is turn:
+                self._serving = []
+                if self._waiting:
+                    _open(self._waiting[0])  # it wakes, and waits for the lock that is held here
+                self._leader = self._waiting[0] if self._waiting else None
+
+    def _give_up(self, turn: T) -> None:
+        """Interrupted. Work that nobody has begun is taken back; of work that somebody has, the
+        end is waited for no longer.
+        """
+        with self._lock:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            is_leader = self._leader is turn
+        if is_leader:
+            self._let_go()
+            self._pass_on(turn)
+
+
+def _open(turn: Turn) -> None:
+    if turn.gate is not None and turn.gate.locked():
+        turn.gate.release()

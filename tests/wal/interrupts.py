@@ -1,0 +1,54 @@
+"""Interrupts a thread at the n-th place where Python would look for a signal.
+
+That is where a function begins, where a builtin one has returned, and while a lock is waited for.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FrameType, TracebackType
+from typing import Self
+
+
+class Interrupts:
+    """For the thread that enters it: raises KeyboardInterrupt, once.
+
+    Args:
+        at: The number of the place, from 1 on.
+    """
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.count = 0
+        self.was_raised = False
+
+    @property
+    def has_acted(self) -> bool:
+        return self.count >= self.at
+
+    def __enter__(self) -> Self:
+        sys.setprofile(self._look)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        sys.setprofile(None)
+        self.was_raised = kind is KeyboardInterrupt
+        return self.was_raised
+
+    def _look(self, frame: FrameType, event: str, argument: object) -> None:
+        waits = event == "c_call" and getattr(argument, "__name__", "") == "acquire"
+        if (event in {"call", "c_return"} or waits) and _is_ours(frame.f_code):
+            self.count += 1
+            if self.count == self.at:
+                raise KeyboardInterrupt
+
+
+def _is_ours(code: CodeType) -> bool:
+    # What is raised where a generator is thrown away, Python itself ignores.
+    path = code.co_filename
+    return ("/lakelog/" in path or path.endswith("contextlib.py")) and code.co_name != "<genexpr>"
