@@ -10,6 +10,7 @@ from lakelog.wal.disk import LocalDisk
 from lakelog.wal.historic.detect import detect, historic_names
 from lakelog.wal.historic.log import HistoricFormat
 from lakelog.wal.historic.read import read_historic
+from lakelog.wal.log import WriteAheadLog
 from tests.wal.historic_model import Writer002, file_003, record_002
 
 RECORDS = [(b"key-%d" % n, b"value-%d" % n) for n in range(20)]
@@ -79,6 +80,42 @@ def test_a_plain_file_that_holds_checked_records_in_its_values_is_plain_or_refus
     data = file_003([(b"copy", CHECKED), (b"k", b"v")], is_checked=False)
     with pytest.raises(InvalidInputError):
         format_of(data)
+
+
+def test_a_format_that_is_named_wrongly_is_told(tmp_path: Path) -> None:
+    # As a log of the wrong format, the whole file may look like one torn append.
+    path = tmp_path / "log"
+    logs: dict[HistoricFormat, bytes] = {
+        "002": log_002(marks_batches=True),
+        "003": PLAIN,
+        "003-crc": CHECKED,
+    }
+    for form, data in logs.items():
+        path.write_bytes(data)
+        for named in logs:
+            if named == form:
+                assert read_historic(path, named).format == form
+                continue
+            with pytest.raises(InvalidInputError, match="not of the format") as caught:
+                read_historic(path, named, strict=False)
+            assert caught.value.found == f"one of specification {form}"
+    # What nobody can tell is what its owner says.
+    path.write_bytes(file_003(RECORDS[:1], is_checked=True)[:-1])
+    assert read_historic(path, "003-crc").records.num_rows == 0
+
+
+def test_a_segment_of_today_is_told_from_historic_files(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        log.append("PUT", b"k", b"v")
+    with pytest.raises(InvalidInputError, match="log of today") as caught:
+        read_historic(min(tmp_path.glob("*.wal")))
+    assert "folder" in (caught.value.hint or "")
+
+
+def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UnavailableError, match="cannot be read"):
+        read_historic(tmp_path / "loop")
 
 
 def test_an_empty_log_is_what_its_name_says() -> None:

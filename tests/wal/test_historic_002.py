@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakelog.errors import WalCorruptionError
+from lakelog.errors import UnsupportedError, WalCorruptionError
+from lakelog.wal.historic import spec002
 from lakelog.wal.historic.continuity import decode, unfinished_batches
 from lakelog.wal.historic.log import BEGIN, CHECKPOINT, COMMIT, DELETE, PUT, Finding, HistoricLog
 from lakelog.wal.historic.spec002 import LEAST_BYTES
@@ -402,3 +403,10 @@ def test_damage_far_before_the_end_is_found_behind_many_bytes() -> None:
 
 def test_nothing_smaller_than_a_record_is_one() -> None:
     assert len(record_002(1, "COMMIT")) == LEAST_BYTES
+
+
+def test_a_value_that_arrow_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spec002, "LONGEST_VALUE_BYTES", 1_000)
+    with pytest.raises(UnsupportedError, match="2 GiB") as caught:
+        read(b"".join(puts(3)), record_002(4, "PUT", b"k", bytes(2_000)))
+    assert (caught.value.path, caught.value.byte_offset) == ("000002.wal", 0)

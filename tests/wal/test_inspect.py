@@ -139,6 +139,32 @@ def test_one_file_of_a_historic_log_is_enough(tmp_path: Path) -> None:
     assert inspect(tmp_path / "copy", "003-crc").records == 19
 
 
+def test_what_nobody_can_know_of_a_historic_log_is_told(tmp_path: Path) -> None:
+    def doubts(data: bytes) -> tuple[str, ...]:
+        (tmp_path / "copy").write_bytes(data)
+        return inspect(tmp_path / "copy").doubts
+
+    def said(words: str, data: bytes) -> bool:
+        return any(words in doubt for doubt in doubts(data))
+
+    sound = b"".join(record_002(n, "PUT", b"k", b"v") for n in (1, 2, 3))
+    ended = sound + record_002(4, "COMMIT")
+    checked = file_003(PAIRS, is_checked=True)
+    assert doubts(ended) == doubts(checked) == doubts(checked + bytes(40)) == ()
+    assert said("from number 1 on may be half of one", sound)
+    assert said("may have been a whole record", ended + sound[:20])
+    assert said("may have been a whole record", checked[:-1])
+    assert said("without checksums", file_003(PAIRS, is_checked=False))
+    assert said("sequence number of the only one", record_002(7, "PUT", b"k", b"v"))
+    assert inspect(made(tmp_path / "log")).doubts == ()
+
+
+def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UnavailableError, match="cannot be read"):
+        inspect(tmp_path / "loop")
+
+
 def test_an_interrupted_upgrade_is_told(tmp_path: Path) -> None:
     (tmp_path / "000001.wal").write_bytes(record_002(1, "PUT", b"k", b"v"))
     (tmp_path / MARKER_NAME).write_bytes(b"")

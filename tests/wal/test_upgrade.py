@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import errno
 import itertools
 import os
@@ -27,6 +29,7 @@ from lakelog.errors import (
 )
 from lakelog.wal.disk import Bytes, LocalDisk
 from lakelog.wal.historic import upgrade as module
+from lakelog.wal.historic.log import HistoricFormat
 from lakelog.wal.historic.read import read_historic
 from lakelog.wal.historic.upgrade import MARKER_NAME, UpgradeReport, upgrade
 from lakelog.wal.log import WriteAheadLog
@@ -240,6 +243,32 @@ def test_what_is_safe_of_a_damaged_log_is_upgraded_and_the_rest_kept(tmp_path: P
         assert log.recovery is None
 
 
+@pytest.mark.parametrize("form", ["002", "003-crc"])
+def test_files_with_bytes_that_no_record_holds_are_kept(tmp_path: Path, form: str) -> None:
+    # A torn tail may be the last record, changed: nobody may remove the only copy of it.
+    if form == "002":
+        name, data = "000001.wal", b"".join(record_002(n, "PUT", b"k", b"v") for n in (1, 2, 3))
+    else:
+        name, data = "wal.log", file_003(PAIRS, is_checked=True)
+    damaged = data[:-1] + bytes([data[-1] ^ 1])
+    report = upgrade(write(tmp_path, {name: damaged}), keep_old=False)
+    assert [finding.kind for finding in report.findings] == ["torn_tail"]
+    assert any("may have been a whole record" in doubt for doubt in report.doubts)
+    assert (tmp_path / f"{name}.upgraded").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("form", ["002", "003-crc"])
+def test_a_format_that_is_named_wrongly_removes_nothing(
+    tmp_path: Path, form: HistoricFormat
+) -> None:
+    files = {"wal.log": file_003(PAIRS, is_checked=False)}
+    write(tmp_path, files)
+    for strict in (True, False):
+        with pytest.raises(InvalidInputError, match="not of the format that was named"):
+            upgrade(tmp_path, form, keep_old=False, strict=strict)
+    assert (tmp_path / "wal.log").read_bytes() == files["wal.log"]
+
+
 def test_a_sequence_number_beyond_reason_is_not_taken_for_one(tmp_path: Path) -> None:
     one = record_002(1, "PUT", b"a", b"1")
     far = record_002((1 << 63) - 1, "PUT", b"b", b"2")
@@ -262,6 +291,21 @@ def test_a_new_log_beside_the_old_one_is_not_taken_for_its_upgrade(tmp_path: Pat
     with pytest.raises(InvalidInputError, match="not made of it"):
         upgrade(tmp_path)
     assert names(tmp_path) == sorted([*before, MARKER_NAME])
+
+
+def test_a_file_in_place_of_a_folder_is_told(tmp_path: Path) -> None:
+    write(tmp_path, {"wal.log": file_003(PAIRS, is_checked=True)})
+    with pytest.raises(NotFoundError, match="this is a file") as caught:
+        upgrade(tmp_path / "wal.log")
+    assert "folder" in (caught.value.hint or "")
+
+
+def test_files_of_others_are_not_taken_for_leftovers(tmp_path: Path) -> None:
+    others = {"copy.wal.tmp": b"somebody's", "000001.wal.tmp": b"somebody's, too"}
+    left = {f"{9:020d}.wal.tmp": b"of an upgrade that a crash stopped"}
+    upgrade(write(tmp_path, log_002() | others | left))
+    assert set(others) <= set(names(tmp_path))
+    assert not set(left) & set(names(tmp_path))
 
 
 def test_nothing_to_upgrade_is_told(tmp_path: Path) -> None:
@@ -357,7 +401,8 @@ class CrashDisk:
         _apply(self._names, source, target, file)
 
     def rewrite(self, path: str, offset: int, data: Bytes) -> None:
-        raise AssertionError("an upgrade writes nothing twice")
+        self._step()
+        self._at(path).data[offset : offset + len(data)] = data
 
     def rename(self, source: str, target: str) -> None:
         self._step()
@@ -543,6 +588,34 @@ def test_whatever_a_log_holds_its_upgrade_replays_the_same_after_a_crash(
     assert contents(disk) == rows(old.replay())
     with WriteAheadLog("log", disk=disk) as log:
         assert log.append("PUT", b"new", b"v") == max(old.last_seq, 0) + 1
+
+
+class FirstIsLost(random.Random):
+    """Of all that was not durable, a crash takes what was done first, and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._asked = 0
+
+    def random(self) -> float:
+        self._asked += 1
+        return float(self._asked == 1)
+
+
+@pytest.mark.parametrize("keep_old", [True, False])
+def test_a_crash_after_the_process_was_killed_loses_nothing(keep_old: bool) -> None:
+    # What the killed one did is seen by the next one, and need not be durable yet.
+    files: dict[str, bytes] = LOGS[4].values[0]  # type: ignore[assignment]
+    expected = old_contents(files)
+    for place, killed in runs(files, keep_old, Crash()):
+        for more in range(1, 5):
+            disk = copy.deepcopy(killed)
+            disk._stop = stop_at(disk.operations + more, Crash())
+            with contextlib.suppress(Crash):
+                upgrade("log", disk=disk, keep_old=keep_old)
+            last = CrashDisk(disk.crashed(FirstIsLost()), never)
+            upgrade("log", disk=last, keep_old=keep_old)
+            assert contents(last) == expected, (place, more)
 
 
 @pytest.mark.parametrize("files", [LOGS[0], LOGS[4]])

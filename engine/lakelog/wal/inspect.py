@@ -73,6 +73,7 @@ class WalReport:
         findings: What else was found, in the order of the log. Of a log that is being written, a
             torn tail may be an append that is under way.
         set_aside: Files that an earlier opening or upgrade has put aside.
+        doubts: What nobody can know of a historic log, as in `HistoricLog.doubts`.
     """
 
     directory: str
@@ -84,6 +85,7 @@ class WalReport:
     safe_seq: int
     findings: tuple[Finding, ...]
     set_aside: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -136,6 +138,10 @@ def inspect(
         return _historic(path, format, disk, modified, [])
     except FileNotFoundError as cause:
         raise NotFoundError("there is no such file or folder", path=path) from cause
+    except OSError as cause:
+        raise UnavailableError(
+            f"the folder cannot be read: {cause.strerror or cause}", path=path
+        ) from cause
     if historic_names(names):
         return _historic(path, format, disk, modified, names)
     if format is not None:
@@ -260,4 +266,5 @@ def _historic(
         log.last_seq,
         tuple(findings),
         _set_aside(path, names),
+        log.doubts,
     )

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakelog.errors import UnsupportedError
 from lakelog.wal.historic.log import (
     BEGIN,
     COMMIT,
@@ -40,10 +41,21 @@ def decode(files: Sequence[tuple[str, Bytes]]) -> HistoricLog:
 
     Returns:
         Its records, up to the first damage; memory is that of the records and of the files.
+
+    Raises:
+        UnsupportedError: A value is longer than Arrow's ``binary`` can have.
     """
-    joined = _Join(files, in_threads(lambda file: read_run(file[1], 0), files))
+    joined = _Join(files, in_threads(lambda file: _run(*file, 0), files))
     joined.read()
     return joined.log()
+
+
+def _run(path: str, data: Bytes, start: int) -> Run:
+    try:
+        return read_run(data, start)
+    except UnsupportedError as error:
+        error.path = path
+        raise
 
 
 class _Join:
@@ -78,7 +90,7 @@ class _Join:
             self._torn.append((index, run.end, end - run.end))
             if following is None:
                 return True
-            run = read_run(data, following)
+            run = _run(self._files[index][0], data, following)
 
     def _take(self, index: int, run: Run) -> bool:
         """Add a run; False where its sequence numbers show damage."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lakelog.errors import InvalidInputError
+from lakelog.wal.frames import SEGMENT_MAGIC
 from lakelog.wal.historic import spec002, spec003
 from lakelog.wal.historic.log import FORMATS, HistoricFormat
 from lakelog.wal.historic.spans import Bytes
@@ -53,6 +54,12 @@ def detect(files: Sequence[tuple[str, Bytes]]) -> HistoricFormat:
         path = files[0][0] if files else ""
         return "003" if path.endswith(SINGLE_NAME) else "002"
     path, data = filled[0]
+    if data[: len(SEGMENT_MAGIC)].tobytes() == SEGMENT_MAGIC:
+        raise InvalidInputError(
+            "this file is a segment of a log of today, which is a folder",
+            path=path,
+            hint="name the folder that it is in",
+        )
     head = data[:_LOOK_BYTES]
     if len(spec002.read_run(head, 0).seqs):
         return "002"
@@ -74,6 +81,26 @@ def detect(files: Sequence[tuple[str, Bytes]]) -> HistoricFormat:
         expected="a write-ahead log of specification " + ", ".join(FORMATS),
         hint="name the format, such as format='003', if you know it",
     )
+
+
+def check_named(files: Sequence[tuple[str, Bytes]], format: HistoricFormat) -> None:
+    """Refuse a named format that no record was found of, where the bytes prove another one.
+
+    Raises:
+        InvalidInputError: They do.
+    """
+    try:
+        proved = detect(files)
+    except InvalidInputError:
+        return
+    if proved != format:
+        raise InvalidInputError(
+            "the log is not of the format that was named",
+            path=files[0][0],
+            expected=f"a write-ahead log of specification {format}",
+            found=f"one of specification {proved}",
+            hint="leave the format out, or name the one that was found",
+        )
 
 
 def _has_keys(data: Bytes) -> bool:

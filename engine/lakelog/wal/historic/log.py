@@ -33,6 +33,9 @@ RECORDS_SCHEMA = pa.schema(
 )
 """Of `HistoricLog.records`."""
 
+ZERO_BYTES = "the file goes on with zero bytes"
+"""Of a `Finding`, the reason of a torn tail that a crash left, and nothing else."""
+
 FindingKind = Literal[
     "torn_tail", "torn_append", "unfinished_batch", "unfinished_upgrade", "damage"
 ]
@@ -136,6 +139,34 @@ class HistoricLog:
         )
         chosen = chosen.drop_columns(["isCommitted"])
         return chosen if pc.all(mask, min_count=0).as_py() else chosen.filter(mask)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What nobody can know of this log, whether anything is wrong with it or not."""
+        told = []
+        if not self.is_checked:
+            told.append(
+                "without checksums a changed byte is not seen where the lengths stay in order, nor "
+                "a length that takes in all records behind it"
+            )
+        if self.format == "002" and self.records.num_rows == 1:
+            told.append("no second record proves the sequence number of the only one")
+        if self.undecided_records:
+            told.append(
+                "batches have no BEGIN here: the records from number "
+                f"{self.last_seq - self.undecided_records + 1} on may be half of one"
+            )
+        if any(each.kind == "torn_tail" and each.reason != ZERO_BYTES for each in self.findings):
+            told.append(
+                "what looks like a torn tail may have been a whole record that was changed, since "
+                "no other follows that would prove it"
+            )
+        return tuple(told)
+
+    @property
+    def leaves_bytes(self) -> bool:
+        """Whether bytes of the files are in no record, so that the files are worth keeping."""
+        return any(each.kind != "unfinished_batch" for each in self.findings)
 
     @property
     def last_seq(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from lakelog.errors import InvalidInputError, NotFoundError, UnavailableError
 from lakelog.wal.disk import Disk, LocalDisk
 from lakelog.wal.historic import continuity, spec003
-from lakelog.wal.historic.detect import detect, historic_names
+from lakelog.wal.historic.detect import check_named, detect, historic_names
 from lakelog.wal.historic.log import FORMATS, HistoricFormat, HistoricLog
 from lakelog.wal.historic.spans import Bytes, in_threads
 
@@ -39,9 +39,10 @@ def read_historic(
 
     Raises:
         NotFoundError: There is no such file, or no historic log in the folder.
-        InvalidInputError: The format cannot be told, or is unknown.
+        InvalidInputError: The format cannot be told, is unknown, or is not the one that is named.
         WalCorruptionError: The log is damaged, and `strict`.
         UnavailableError: A file cannot be read.
+        UnsupportedError: A record has 2 GiB or more.
     """
     if format is not None and format not in FORMATS:
         expected = ", ".join(FORMATS)
@@ -67,6 +68,10 @@ def historic_paths(disk: Disk, path: str) -> list[str]:
         return [path]
     except FileNotFoundError as cause:
         raise NotFoundError("there is no such file or folder", path=path) from cause
+    except OSError as cause:
+        raise UnavailableError(
+            f"the folder cannot be read: {cause.strerror or cause}", path=path
+        ) from cause
     found = historic_names(names)
     if not found:
         raise NotFoundError(
@@ -97,10 +102,18 @@ def decode(files: list[tuple[str, Bytes]], format: HistoricFormat | None) -> His
     """The log that files hold.
 
     Raises:
-        InvalidInputError: The format is not named and cannot be told, or is of a single file and
-            there are more.
+        InvalidInputError: The format is not named and cannot be told, or is not the one that is
+            named, or is of a single file and there are more.
     """
-    format = format or detect(files)
+    if format is None:
+        return _decode(files, detect(files))
+    log = _decode(files, format)
+    if not log.records.num_rows and any(len(data) for _, data in files):
+        check_named(files, format)
+    return log
+
+
+def _decode(files: list[tuple[str, Bytes]], format: HistoricFormat) -> HistoricLog:
     if format == "002":
         return continuity.decode(files)
     if len(files) != 1:

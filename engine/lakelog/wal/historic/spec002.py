@@ -21,10 +21,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakelog.errors import UnsupportedError
 from lakelog.wal.chain import NOWHERE, Offsets, walk
 from lakelog.wal.crc import Checksums, crc32_bridges, crc32_spans
-from lakelog.wal.historic.log import BEGIN, PUT
-from lakelog.wal.historic.spans import Bytes, binary_columns, first_wrong, unaligned
+from lakelog.wal.historic.log import BEGIN, PUT, ZERO_BYTES
+from lakelog.wal.historic.spans import (
+    LONGEST_VALUE_BYTES,
+    Bytes,
+    binary_columns,
+    first_wrong,
+    unaligned,
+)
 
 LEAST_BYTES = 25
 """A record with an empty key and an empty value."""
@@ -81,6 +88,9 @@ def read_run(data: Bytes, start: int) -> Run:
     Args:
         data: The bytes of a file.
         start: Where the first record begins.
+
+    Raises:
+        UnsupportedError: A value is longer than Arrow's ``binary`` can have.
     """
     positions, end = walk(
         lambda at: _by_length(data, at),
@@ -103,6 +113,11 @@ def read_run(data: Bytes, start: int) -> Run:
     if count < len(positions):
         end = int(positions[count])
         positions, bounds, ops = positions[:count], bounds[:count], ops[:count]
+    too_long = np.flatnonzero(bounds[:, 3] - bounds[:, 0] > LONGEST_VALUE_BYTES)
+    if len(too_long):
+        raise UnsupportedError(
+            "a record of 2 GiB or more cannot be held", byte_offset=int(positions[too_long[0]])
+        )
     is_null = (ops != PUT) & (bounds[:, 2] == bounds[:, 3])
     keys, values = binary_columns(data, bounds, is_null if is_null.any() else None)
     seqs = unaligned(data, "<i8")[positions + _AT_SEQ]
@@ -135,7 +150,7 @@ def explain(data: Bytes, at: int) -> tuple[str, Any, Any]:
     """Why no sound record begins at an offset: in words, what was expected, what was found."""
     left = len(data) - at
     if not data[at:].any():
-        return "the file goes on with zero bytes", None, f"{left} zero bytes"
+        return ZERO_BYTES, None, f"{left} zero bytes"
     if left < LEAST_BYTES:
         return "the file ends within a record", f"{LEAST_BYTES} bytes at least", f"{left} bytes"
     length, crc, _, op, key_length = _record.unpack_from(data.data, at)

@@ -29,6 +29,7 @@ from lakelog.wal.historic.log import (
     DELETE,
     PUT,
     RECORDS_SCHEMA,
+    ZERO_BYTES,
     Finding,
     FindingKind,
     HistoricFile,
@@ -111,7 +112,9 @@ def covered(data: Bytes, *, is_checked: bool) -> tuple[int, int]:
     if is_checked:
         count = _sound(data, found.starts, bounds[:, 3])
     else:
-        count = _spelled(binary_columns(data, bounds)[0])
+        too_long = np.flatnonzero(bounds[:, 3] - bounds[:, 0] > LONGEST_VALUE_BYTES)
+        count = int(too_long[0]) if len(too_long) else len(bounds)
+        count = _spelled(binary_columns(data, bounds[:count])[0])
     return count, found.start(count)
 
 
@@ -242,7 +245,7 @@ def _suspicious(
 
 def _short_of(data: Bytes, at: int) -> str:
     is_zero = not data[at:].any()
-    return "the file goes on with zero bytes" if is_zero else "the file ends within a record"
+    return ZERO_BYTES if is_zero else "the file ends within a record"
 
 
 def _zero_tail(data: Bytes) -> int:

@@ -85,6 +85,7 @@ class UpgradeReport:
         old_files: Where the old files are now; empty where they were removed, or where there was
             nothing left to do.
         findings: What was found in the old log beside whole, committed records.
+        doubts: What nobody can know of the old log.
     """
 
     directory: str
@@ -94,6 +95,7 @@ class UpgradeReport:
     segment: str
     old_files: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
+    doubts: tuple[str, ...] = ()
 
 
 def upgrade(
@@ -122,7 +124,8 @@ def upgrade(
         strict: Refuse a damaged log. False upgrades what is safe; numbers that the rest may have
             used are not used again.
         keep_old: Set the old files aside under names that end in ``.upgraded``. False removes
-            them, once the new log is durable and was compared with them; damaged ones are kept.
+            them, once the new log is durable and was compared with them; unless there are bytes
+            in them that no record of the new log holds, such as damaged ones, or a torn tail.
         compression: Of the new log.
         disk: Where it lies; the local disk by default.
         clock: Milliseconds since 1970, for the new log's header.
@@ -166,8 +169,14 @@ class _Upgrade:
             yield
         except LakelogError:
             raise
-        except (FileNotFoundError, NotADirectoryError) as cause:
+        except FileNotFoundError as cause:
             raise NotFoundError("there is no such folder", path=self.directory) from cause
+        except NotADirectoryError as cause:
+            raise NotFoundError(
+                "this is a file, and a log is upgraded in its folder",
+                path=self.directory,
+                hint="name the folder; there its files have the names 000001.wal, or wal.log",
+            ) from cause
         except OSError as cause:
             raise UnavailableError(
                 f"the upgrade stopped, and nothing is lost: {cause}",
@@ -193,12 +202,14 @@ class _Upgrade:
                 keep_old |= self._check_ours(segments)
             elif old:
                 raise self._two_logs(segments[0])
+            # The call that gave the segment its name may have ended before that was durable.
+            self.disk.sync_directory(self.directory)
             moved = self._clear_away(old, names, keep_old=keep_old)
             return UpgradeReport(
                 self.directory, None, None, None, self.path(segments[0]), tuple(moved)
             )
-        for name in (MARKER_NAME, *(n for n in names if n.endswith(f".wal{TEMPORARY_SUFFIX}"))):
-            if name in names:  # of an upgrade that came to nothing
+        for name in names:
+            if name == MARKER_NAME or _is_temporary(name):  # of an upgrade that came to nothing
                 self.disk.remove(self.path(name))
         log = read_historic(self.directory, format, strict=strict, disk=self.disk)
         header = _header(log, new_id(), clock())
@@ -209,13 +220,12 @@ class _Upgrade:
         framing = Framing(Seal.of(header.log_id), compression, _FRAME_BYTES)
         self._write_new(temporary, _segment(header, records, next_seq, framing))
         self._verify(temporary, header, records, next_seq)
-        is_damaged = log.damage is not None
-        marker = _marker(header.log_id, is_damaged=is_damaged)
+        marker = _marker(header.log_id, keeps_old=log.leaves_bytes)
         self._write_new(self.path(MARKER_NAME), [marker])
         self.disk.sync_directory(self.directory)
         self.disk.rename(temporary, self.path(name))
         self.disk.sync_directory(self.directory)
-        moved = self._clear_away(old, names, keep_old=keep_old or is_damaged)
+        moved = self._clear_away(old, names, keep_old=keep_old or log.leaves_bytes)
         event(
             "wal.upgraded",
             path=self.directory,
@@ -231,22 +241,23 @@ class _Upgrade:
             self.path(name),
             tuple(moved),
             log.findings,
+            log.doubts,
         )
 
     def _check_ours(self, segments: list[str]) -> bool:
-        """Refuse segments of another log than the one that the marker names; whether the old log
-        was damaged, so that it must be kept.
+        """Refuse segments of another log than the one that the marker names; whether it says that
+        the old files are kept.
         """
         marker = self.disk.read(self.path(MARKER_NAME)).to_pybytes()
         for name in segments:
             segment = with_header(
                 Segment(self.path(name), named_seq(name) or 0, self.disk.read(self.path(name)))
             )
-            for is_damaged in (False, True):
+            for keeps_old in (False, True):
                 if segment.header is not None and marker == _marker(
-                    segment.header.log_id, is_damaged=is_damaged
+                    segment.header.log_id, keeps_old=keeps_old
                 ):
-                    return is_damaged
+                    return keeps_old
         raise self._two_logs(segments[0])
 
     def _two_logs(self, name: str) -> InvalidInputError:
@@ -314,8 +325,13 @@ def _free_name(name: str, names: list[str]) -> str:
     return target
 
 
-def _marker(log_id: bytes, *, is_damaged: bool) -> bytes:
-    what = "what is safe of the damaged old files" if is_damaged else "the old files"
+def _is_temporary(name: str) -> bool:
+    segment = name.removesuffix(TEMPORARY_SUFFIX)
+    return segment != name and named_seq(segment) is not None
+
+
+def _marker(log_id: bytes, *, keeps_old: bool) -> bytes:
+    what = "what is safe of the old files, which stay," if keeps_old else "the old files"
     return f"an upgrade makes the log {log_id.hex()} of {what} here\n".encode()
 
 
