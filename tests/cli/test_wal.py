@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 from lakelog import WriteAheadLog
 from lakelog.cli.app import app
+from lakelog.cli.guard import run
 from tests.cli.conftest import Call
 from tests.wal.historic_model import Writer002, file_003, record_002
 
@@ -149,6 +152,58 @@ def test_what_is_no_log_is_refused(lakelog: Call, tmp_path: Path) -> None:
     assert lakelog("wal", "inspect", tmp_path, "--format", "004").code == 2
 
 
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """A log of specification 003 without checksums."""
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    (folder / "wal.log").write_bytes(file_003([(b"k", b"v"), (b"l", b"w")], is_checked=False))
+    return folder
+
+
+def test_what_nobody_can_know_is_told_and_is_no_finding(lakelog: Call, plain: Path) -> None:
+    outcome = lakelog("wal", "inspect", plain)
+    assert (outcome.code, "in doubt: without checksums" in outcome.text) == (0, True)
+    (row,) = rows(lakelog("wal", "inspect", plain, "-o", "json").text)
+    assert "without checksums" in row["doubts"][0]
+    outcome = lakelog("wal", "replay", plain, "-o", "json")
+    assert (outcome.code, len(rows(outcome.text))) == (0, 2)
+    assert "note: in doubt: without checksums" in outcome.errors
+    outcome = lakelog("wal", "upgrade", plain)
+    assert (outcome.code, "in doubt" in outcome.text) == (0, True)
+
+
+def test_what_to_do_next_is_said_in_the_words_of_the_command_line(
+    lakelog: Call, log: Path, plain: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "notes").write_text("neither the one nor the other, and long enough to see it")
+    assert "--format 003" in lakelog("wal", "inspect", tmp_path / "notes").errors
+    outcome = lakelog("wal", "replay", plain, "--format", "003-crc")
+    assert (outcome.code, "one of specification 003" in outcome.errors) == (2, True)
+    damage(log)
+    errors = lakelog("wal", "replay", log).errors
+    assert "--safe" in errors
+    assert "strict" not in errors
+
+
+def test_a_folder_with_the_name_of_a_file_is_no_log(lakelog: Call, tmp_path: Path) -> None:
+    (tmp_path / "000001.wal").mkdir()
+    for name, *more in (("inspect",), ("replay",), ("upgrade",), ("truncate", 1)):
+        assert lakelog("wal", name, tmp_path, *more).code == 1
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "parquet", "arrow"])
+def test_the_reader_of_a_pipe_may_go_away(
+    log: Path, form: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as stream, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stream)
+        assert run(app, ["wal", "replay", str(log), "-o", form]) == 141
+    assert capfd.readouterr().err == ""
+
+
 # --- replay ---------------------------------------------------------------------------------------
 
 
@@ -266,6 +321,15 @@ def test_a_truncation_is_planned_first(lakelog: Call, log: Path) -> None:
     assert {row["outcome"] for row in done} == {"removed"}
     with WriteAheadLog(log) as made:
         assert made.append("PUT", "k", "v") == 11
+
+
+def test_a_damaged_log_is_not_truncated_and_that_is_not_planned(lakelog: Call, log: Path) -> None:
+    damage(log)
+    before = contents(log)
+    for more in ((), ("--apply",)):
+        outcome = lakelog("wal", "truncate", log, 1, *more)
+        assert (outcome.code, "safe seq" in outcome.errors) == (1, True)
+    assert contents(log) == before
 
 
 def test_a_truncation_keeps_files_with_other_records(lakelog: Call, log: Path) -> None:

@@ -24,6 +24,7 @@ TABLE_ROWS = 50
 """How many rows a table shows where ``--limit`` does not say."""
 
 _CHUNK_ROWS = 65_536
+_PIPE_CLOSED = "Broken pipe"
 
 
 def _nothing(_rows: pl.DataFrame) -> Sequence[str]:
@@ -140,8 +141,14 @@ def write_text(text: str, output: Output) -> None:
 def _sink(output: Output) -> Iterator[IO[bytes]]:
     if output.to is None:
         stream = sys.stdout.buffer
-        yield stream
-        stream.flush()
+        try:
+            yield stream
+            stream.flush()
+        except (OSError, pl.exceptions.ComputeError) as cause:
+            # Polars writes by itself, and tells of a closed pipe in words only.
+            if _PIPE_CLOSED in str(cause):
+                raise BrokenPipeError from cause
+            raise UnavailableError(f"the output cannot be written: {cause}") from cause
         return
     try:
         with open(output.to, "wb") as file:

@@ -148,8 +148,8 @@ def replay(
 @click.option(
     "--remove-old",
     is_flag=True,
-    help="Remove the old files once the new log is durable and proved; else they stay, under names "
-    "that end in .upgraded.",
+    help="Remove the old files once the new log is durable and proved. Without it, and where bytes "
+    "of theirs are in no record, they stay under names that end in .upgraded.",
 )
 @_safe
 @options.output

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import polars as pl
@@ -19,8 +20,14 @@ from lakelog.cli.output import View, check, emit
 from lakelog.cli.reports import FINDINGS, GOOD, PLANNED, tell
 from lakelog.cli.view import count
 from lakelog.cli.watch import Meter, progress
-from lakelog.errors import InvalidInputError, LakelogWarning
+from lakelog.errors import (
+    InvalidInputError,
+    LakelogError,
+    LakelogWarning,
+    WalCorruptionError,
+)
 from lakelog.log.display import size_text
+from lakelog.wal.disk import LocalDisk
 from lakelog.wal.historic.detect import historic_names
 from lakelog.wal.historic.log import Finding, HistoricFormat
 from lakelog.wal.historic.read import read_historic
@@ -55,8 +62,10 @@ _SEGMENT_SCHEMA: dict[str, pl.DataType] = {
     "modified": _TIME,
     "problem": pl.String(),
     "findings": pl.List(_FINDING),
+    "doubts": pl.List(pl.String()),
 }
-_SEGMENT_COLUMNS = tuple(name for name in _SEGMENT_SCHEMA if name not in {"format", "findings"})
+_NOT_SHOWN = {"format", "findings", "doubts"}
+_SEGMENT_COLUMNS = tuple(name for name in _SEGMENT_SCHEMA if name not in _NOT_SHOWN)
 _UPGRADE_SCHEMA: dict[str, pl.DataType] = {
     "directory": pl.String(),
     "format": pl.String(),
@@ -65,6 +74,7 @@ _UPGRADE_SCHEMA: dict[str, pl.DataType] = {
     "segment": pl.String(),
     "old_files": pl.List(pl.String()),
     "findings": pl.List(_FINDING),
+    "doubts": pl.List(pl.String()),
 }
 _SHOWN_KEY_COLUMNS = ("key", "value")
 
@@ -72,7 +82,7 @@ _SHOWN_KEY_COLUMNS = ("key", "value")
 def inspect(directory: str, form: str | None, output: Output) -> int:
     """``lakelog wal inspect``."""
     check(output)
-    with progress("reading", Meter()):
+    with _hints(), progress("reading", Meter()):
         report = inspect_log(directory, cast("HistoricFormat | None", form))
     rows = _segments(report)
     # Where a problem stands is told below the table; in the table it is told in few words.
@@ -106,6 +116,7 @@ def _row(segment: SegmentReport, report: WalReport) -> dict[str, Any]:
         "modified": segment.modified_ms,
         "problem": ", ".join(_words(finding.kind) for finding in found) or None,
         "findings": [_finding(finding) for finding in found],
+        "doubts": report.doubts,
     }
 
 
@@ -129,7 +140,11 @@ def _summary(report: WalReport) -> list[str]:
         parts.append(f"void up to {report.truncated_to}")
     if report.set_aside:
         parts.append(f"{count(len(report.set_aside), 'file')} set aside earlier")
-    return [*parts, *_sentences(report.findings)]
+    return [*parts, *_sentences(report.findings), *map(_in_doubt, report.doubts)]
+
+
+def _in_doubt(doubt: str) -> str:
+    return f"in doubt: {doubt}"
 
 
 def _sentences(findings: Sequence[Finding]) -> list[str]:
@@ -162,10 +177,10 @@ def replay(
         raise InvalidInputError(
             "the state is that of the whole log", hint="leave out --after, or --state"
         )
-    with progress("replaying", Meter()):
-        table, problems = _read(directory, form, after_seq, state=state, safe=safe)
-    for problem in problems:
-        warnings.warn(problem, LakelogWarning, stacklevel=2)
+    with _hints(), progress("replaying", Meter()):
+        table, damage, doubts = _read(directory, form, after_seq, state=state, safe=safe)
+    for note in (*_sentences(damage), *map(_in_doubt, doubts)):
+        warnings.warn(note, LakelogWarning, stacklevel=2)
     for name in _SHOWN_KEY_COLUMNS:
         table = _as_text(table, name, is_asked=text, is_shown=output.format == "table")
     rows = cast("pl.DataFrame", pl.from_arrow(table))
@@ -173,31 +188,53 @@ def replay(
         rows = rows.with_columns(pl.col("op").cast(pl.String))
     noun = "key" if state else "record"
     emit(rows.lazy(), output, View(noun, tuple(rows.columns)))
-    return FINDINGS if problems else GOOD
+    return FINDINGS if damage else GOOD
 
 
 def _read(
     directory: str, form: str | None, after_seq: int, *, state: bool, safe: bool
-) -> tuple[pa.Table, list[str]]:
-    """The rows, and what was left out because of damage."""
+) -> tuple[pa.Table, list[Finding], tuple[str, ...]]:
+    """The rows, the damage that they end at, and what nobody can know."""
     if form is not None or _is_historic(directory):
         old = read_historic(directory, cast("HistoricFormat | None", form), strict=not safe)
         table = old.replay(after_seq)
         damage = [finding for finding in old.findings if finding.is_damage]
-        return state_of(table) if state else table, _sentences(damage)
+        return state_of(table) if state else table, damage, old.doubts
     with WriteAheadLog(directory, read_only=True, strict=not safe) as log:
         table = log.state() if state else log.replay(after_seq)
         report = log.recovery
-    if report is None:
-        return table, []
-    what = f"{report.reason} ({os.path.basename(report.path)} at byte {report.byte_offset}; "
-    return table, [f"damage: {what}{size_text(report.dropped_bytes)} not read)"]
+    if report is None or report.damage is None:
+        return table, [], ()
+    found = Finding(
+        "damage",
+        report.path,
+        report.byte_offset,
+        report.dropped_bytes,
+        report.reason,
+        report.damage.get("expected"),
+        report.damage.get("found"),
+        report.dropped_records,
+    )
+    return table, [found], ()
+
+
+@contextmanager
+def _hints() -> Iterator[None]:
+    """Say what to do next in the words of the command line, not of Python."""
+    try:
+        yield
+    except LakelogError as error:
+        if isinstance(error, WalCorruptionError):
+            error.hint = "restore the file from a copy, or take what is safe with --safe"
+        elif error.hint is not None:
+            error.hint = error.hint.replace("format='003'", "--format 003")
+        raise
 
 
 def _is_historic(directory: str) -> bool:
     """Whether a folder holds a historic log. A file always does: today's logs are folders."""
     try:
-        return bool(historic_names(os.listdir(directory)))
+        return bool(historic_names(LocalDisk().list(directory)))
     except NotADirectoryError:
         return True
     except OSError:
@@ -224,7 +261,7 @@ def upgrade(
 ) -> int:
     """``lakelog wal upgrade``."""
     check(output)
-    with progress("upgrading", Meter()):
+    with _hints(), progress("upgrading", Meter()):
         report = upgrade_log(
             directory,
             cast("HistoricFormat | None", form),
@@ -247,7 +284,8 @@ def _upgrade_facts(report: UpgradeReport) -> list[tuple[str, str]]:
             ("last sequence number", f"{report.last_seq:,}"),
         ]
     facts += [("old file", path) for path in report.old_files]
-    return [*facts, *(("finding", sentence) for sentence in _sentences(report.findings))]
+    facts += [("finding", sentence) for sentence in _sentences(report.findings)]
+    return [*facts, *(("in doubt", doubt) for doubt in report.doubts)]
 
 
 def truncate(directory: str, up_to_seq: int, output: Output, *, apply: bool) -> None:
@@ -260,6 +298,19 @@ def truncate(directory: str, up_to_seq: int, output: Output, *, apply: bool) -> 
             hint=f"lakelog wal upgrade {directory}",
         )
     before = inspect_log(directory)
+    damage = next((finding for finding in before.findings if finding.is_damage), None)
+    if damage is not None:
+        raise WalCorruptionError(
+            damage.reason,
+            path=damage.path,
+            byte_offset=damage.byte_offset,
+            expected=damage.expected,
+            found=damage.found,
+            safe_seq=before.safe_seq,
+            safe_records=before.records,
+            hint=f"a damaged log is not truncated; lakelog wal replay {directory} --safe saves "
+            "what is safe",
+        )
     if up_to_seq > before.safe_seq:
         raise InvalidInputError(
             "a log cannot be truncated beyond its last record",
@@ -283,6 +334,6 @@ def truncate(directory: str, up_to_seq: int, output: Output, *, apply: bool) -> 
         summary = [f"{count(min(void, before.records), 'record')} would be void", PLANNED]
         outcome = "would be removed"
     rows = _segments(before).filter(pl.col("path").is_in(sorted(gone)))
-    rows = rows.with_columns(outcome=pl.lit(outcome)).drop("problem", "findings")
+    rows = rows.with_columns(outcome=pl.lit(outcome)).drop("problem", "findings", "doubts")
     columns = ("outcome", "path", "size_bytes", "records", "first_seq", "last_seq")
     emit(rows.lazy(), output, View("file", columns, (), lambda _: summary))
