@@ -134,7 +134,8 @@ def next_record(data: Bytes, start: int) -> int | None:
     last = len(data) - LEAST_BYTES
     width = _FIRST_SEARCH_BYTES
     while start <= last:
-        candidates = np.arange(start, min(start + width, last + 1))
+        ops = data[start + _AT_OP : min(start + width, last + 1) + _AT_OP]
+        candidates = np.flatnonzero((ops - np.uint8(1)) < BEGIN) + start
         ends = _by_all_lengths(data, candidates)
         candidates, ends = candidates[ends < NOWHERE], ends[ends < NOWHERE]
         if len(candidates):

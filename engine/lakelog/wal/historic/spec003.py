@@ -55,7 +55,6 @@ from lakelog.wal.historic.spans import (
 )
 
 _FIRST_SEARCH_BYTES = 1 << 16
-_LONGEST_KEY_SOUGHT = 1 << 16  # a search for records takes no longer key for one
 _CHECKED_BYTES = 1 << 28  # a search computes checksums over so many bytes, and no more
 
 _u4 = struct.Struct(">I")
@@ -126,13 +125,11 @@ def next_checked(data: Bytes, start: int) -> int | None:
     width = _FIRST_SEARCH_BYTES
     budget = _CHECKED_BYTES
     while start <= last:
-        at = np.arange(start, min(start + width, last + 1))
+        stop = min(start + width, last + 1)
+        at = _likely(data, start + CRC_BYTES, stop + CRC_BYTES) - CRC_BYTES
         ends = step(at)
         at, ends = at[ends <= size], ends[ends <= size]
         bounds = bounds_of(data, at, ends, is_checked=True)
-        key_length = bounds[:, 1] - bounds[:, 0]
-        likely = (key_length > 0) & (key_length <= _LONGEST_KEY_SOUGHT)
-        at, bounds = at[likely], bounds[likely]
         affordable = np.cumsum(bounds[:, 3] - at) <= budget
         at, bounds = at[affordable], bounds[affordable]
         budget -= int((bounds[:, 3] - at).sum())
@@ -269,14 +266,9 @@ def _records_to_the_end(data: Bytes, start: int) -> bool:
     width = _FIRST_SEARCH_BYTES
     while True:
         low = max(start, size - width)
-        at = np.arange(low, size - LENGTHS_BYTES + 1)
+        at = _likely(data, low, size - LENGTHS_BYTES + 1)
         ends = step(at)
-        is_record = ends <= size
-        at, ends = at[is_record], ends[is_record]
-        bounds = bounds_of(data, at, ends, is_checked=False)
-        key_length = bounds[:, 1] - bounds[:, 0]
-        is_record = (key_length > 0) & (key_length <= _LONGEST_KEY_SOUGHT)
-        at, ends = at[is_record], ends[is_record]
+        at, ends = at[ends <= size], ends[ends <= size]
         # Two nodes more than candidates: the end of the file, and nowhere.
         the_end, nowhere = len(at), len(at) + 1
         following = np.searchsorted(at, ends)
@@ -292,6 +284,13 @@ def _records_to_the_end(data: Bytes, start: int) -> bool:
         if low == start:
             return False
         width *= 8
+
+
+def _likely(data: Bytes, start: int, stop: int) -> Offsets:
+    """Where the length of a key may stand: one of 1 to 65535 bytes, as a search takes for one."""
+    high, low = unaligned(data[start:], ">u2"), unaligned(data[start + 2 :], ">u2")
+    count = max(stop - start, 0)
+    return np.flatnonzero((high[:count] == 0) & (low[:count] != 0)) + start
 
 
 def _sound(data: Bytes, positions: Offsets, ends: Offsets) -> int:
