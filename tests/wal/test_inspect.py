@@ -156,6 +156,9 @@ def test_what_nobody_can_know_of_a_historic_log_is_told(tmp_path: Path) -> None:
     assert said("may have been a whole record", checked[:-1])
     assert said("without checksums", file_003(PAIRS, is_checked=False))
     assert said("sequence number of the only one", record_002(7, "PUT", b"k", b"v"))
+    # Of a log that was truncated whole, the program began to count anew.
+    (tmp_path / "000001.wal").write_bytes(b"")
+    assert "which sequence numbers were used" in inspect(tmp_path / "000001.wal").doubts[0]
     assert inspect(made(tmp_path / "log")).doubts == ()
 
 
