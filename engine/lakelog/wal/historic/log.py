@@ -150,7 +150,7 @@ class HistoricLog:
                 "a length that takes in all records behind it"
             )
         if self.format == "002" and not self.records.num_rows:
-            told.append("no record says which sequence numbers were used: they may begin at 1 again")
+            told.append("no record says which sequence numbers were used before")
         if self.format == "002" and self.records.num_rows == 1:
             told.append("no second record proves the sequence number of the only one")
         if self.undecided_records:
