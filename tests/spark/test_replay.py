@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -30,6 +31,7 @@ from tests.checkpoint import tables
 from tests.loggen import LAYOUTS, Options, generate
 from tests.model import replay as model
 from tests.model.compare import differences, normal, rows_of
+from tests.spark.configured import configured
 from tests.spark.replayed import by_tag, comparable, local_state, out_of_spark, tagged
 
 SEED = int(os.environ.get("LAKELOG_SPARK_SEED", "7"))
@@ -223,6 +225,20 @@ def test_a_query_reads_only_the_columns_that_it_needs(
     assert "stats" not in schema
     assert "partitionValues" not in schema
     assert "path" in schema
+
+
+def test_a_state_that_is_compiled_into_one_loop_is_the_same(spark: Any, tmp_path: Path) -> None:
+    root = tables.make(tables.CLASSIC, tmp_path / "t")
+    columns = ("path", "size", "modificationTime", "stats")
+    expected = comparable(local_state(lakelog.open(root).snapshot(), columns))
+    with configured(spark, {"spark.sql.codegen.wholeStage": "true"}):
+        frame = lakelog.spark.replay(spark, root, strategy=BROADCAST, columns=columns)
+        assert comparable(out_of_spark(frame)) == expected
+        query = frame.groupBy().sum("size")
+        [total] = query.collect()[0]
+        plan = query._jdf.queryExecution().executedPlan().toString()
+    assert total == sum(json.loads(row).get("size", 0) for row in expected)
+    assert re.search(r"\*\(1\) Union", plan), "compiled with what stands above it"
 
 
 def test_an_earlier_version_and_columns_by_name(either: Any, tmp_path: Path) -> None:
