@@ -129,6 +129,8 @@ def test_names_of_a_historic_log_come_in_the_order_of_their_numbers() -> None:
     assert historic_names(["wal.log", "other"]) == ["wal.log"]
     with pytest.raises(InvalidInputError, match="two logs"):
         historic_names(["wal.log", "000001.wal"])
+    with pytest.raises(InvalidInputError, match="same number"):
+        historic_names(["000001.wal", "0000001.wal"])
 
 
 def test_a_folder_and_a_single_file_of_any_name_are_read(tmp_path: Path) -> None:

@@ -18,13 +18,24 @@ def historic_names(names: Sequence[str]) -> list[str]:
     """Of the names in a folder, those of a historic log, in the log's order.
 
     Raises:
-        InvalidInputError: They are of two logs.
+        InvalidInputError: They are of two logs, or two have one number.
 
     Example:
         >>> historic_names(["000010.wal", "000009.wal", "notes.txt", "00000000000000000001.wal"])
         ['000009.wal', '000010.wal']
     """
-    numbered = {int(match[1]): name for name in names if (match := NUMBERED_NAME.fullmatch(name))}
+    numbered: dict[int, str] = {}
+    for name in sorted(names):
+        match = NUMBERED_NAME.fullmatch(name)
+        if match is None:
+            continue
+        other = numbered.setdefault(int(match[1]), name)
+        if other != name:
+            raise InvalidInputError(
+                "two files of a historic log have the same number",
+                found=f"{other}, {name}",
+                hint="keep the one that belongs to the log, under a name of six digits",
+            )
     if SINGLE_NAME not in names:
         return [numbered[number] for number in sorted(numbered)]
     if numbered:
