@@ -144,3 +144,12 @@ def test_two_values_that_changed_places_are_seen() -> None:
         Record(1, "PUT", b"k", b"a" * 30),
         Record(2, "PUT", b"k", b"b" * 30),
     ]
+
+
+def test_records_behind_two_gibibytes_are_read() -> None:
+    data = np.zeros((1 << 31) + 100, dtype=np.uint8)  # of which no more is there than is written to
+    data[-10:] = np.frombuffer(b"keyx.value", np.uint8)
+    at = len(data) - 10
+    bounds = np.array([[at, at + 3, at + 5, at + 10]], dtype=np.int64)
+    keys, values = spans.binary_columns(data, bounds)
+    assert (keys.to_pylist(), values.to_pylist()) == ([b"key"], [b"value"])
