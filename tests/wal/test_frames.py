@@ -223,6 +223,16 @@ def test_many_small_frames_are_found_whatever_their_values_hold() -> None:
     assert fast(data) == model
 
 
+def test_frames_of_one_record_give_what_longer_ones_do() -> None:
+    singles: list[Any] = [(1, b"key", b"value"), (2, b"k" * 9, None), (3, b"", None), (1, b"", b"")]
+    for times in (1, 30):
+        data, model = build([([record], times, False) for record in singles * 8])
+        assert fast(data) == model
+        assert fast(data, 5, controls=False) == [
+            record for record in model if record.seq > 5 and record.op != "COMMIT"
+        ]
+
+
 def test_a_frame_that_contradicts_itself_is_refused_whatever_its_checksum() -> None:
     def segment(ends: tuple[int, int], op: int, times: int) -> pa.Buffer:
         payload = struct.pack("<B7x4i", op, 0, ends[0], 0, ends[1]) + bytes(16)
@@ -240,6 +250,17 @@ def test_a_frame_that_contradicts_itself_is_refused_whatever_its_checksum() -> N
                 continue
             with pytest.raises(WalCorruptionError, match="contradicts"):
                 list(decode.pieces(buffer, found.frames, "p"))
+
+
+def test_frames_too_short_for_what_they_hold_are_refused() -> None:
+    header = FrameHeader(8, 1, 1, raw_bytes=8, key_bytes=0)
+    frame = joined(frame_pieces(header, [b"\1" + bytes(7)], 0, SEAL))
+    for times in (1, 40):
+        buffer = pa.py_buffer(HEADER.pack() + frame * times)
+        frames = scan.scan(buffer, SEAL).frames
+        assert len(frames) == times
+        with pytest.raises(WalCorruptionError, match="contradicts"):
+            list(decode.pieces(buffer, frames, "p"))
 
 
 def test_a_large_frames_columns_are_used_where_they_lie(tmp_path: Path) -> None:

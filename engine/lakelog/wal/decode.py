@@ -25,7 +25,7 @@ from lakelog.wal.frames import (
     KIND_RECORDS,
     OPS,
 )
-from lakelog.wal.scan import Frames
+from lakelog.wal.scan import Frames, word_rows
 
 SCHEMA = pa.schema(
     [
@@ -41,6 +41,7 @@ _NAMES = pa.array(OPS, pa.string())
 _SMALL_RECORDS = 128
 _SMALL_BYTES = 8192
 _FEW_FRAMES = 12
+_SINGLE_BYTES = 24  # of one record: its operation and offsets
 _GATHER_BYTES = 1 << 30  # spanned at once, so that 32-bit offsets do
 _GATHER_FRAMES = 1 << 15  # what is made on the way then stays in the cache
 
@@ -106,15 +107,20 @@ def pieces(
     Raises:
         WalCorruptionError: A frame's checksum is right, and its parts contradict each other.
     """
-    wanted = (frames.kinds == KIND_RECORDS) & (frames.next_seq > after_seq + 1)
-    frames = frames if wanted.all() else frames[wanted]
-    for piece in _raw(data, frames, path):
+    for piece in _raw(data, _wanted(frames, after_seq), path):
         skipped = int(np.searchsorted(piece.seqs, after_seq, side="right"))
         rest = piece.slice(skipped, len(piece) - skipped) if skipped else piece
         if not controls:
             rest = rest.data_only()
         if len(rest):
             yield rest
+
+
+def _wanted(frames: Frames, after_seq: int) -> Frames:
+    wanted = np.flatnonzero((frames.kinds == KIND_RECORDS) & (frames.next_seq > after_seq + 1))
+    if len(wanted) and wanted[-1] - wanted[0] == len(wanted) - 1:
+        return frames[wanted[0] : wanted[-1] + 1]  # nothing is copied
+    return frames[wanted]
 
 
 def table(parts: list[Piece]) -> pa.Table:
@@ -247,17 +253,15 @@ def _gather(data: pa.Buffer, frames: Frames, path: str) -> Piece:
     layout = _layout(counts, frames.key_bytes, has_nulls)
     key_offsets, value_offsets, validity, keys, values = (payload + part for part in layout)
     sizes = np.asarray(layout[4])
+    if not (sizes <= frames.payload_bytes).all():
+        raise _contradiction(path, base, "parts that have room in their frames", "others")
+    if (counts == 1).all():
+        return _gather_single(data, frames, (payload, keys, values), has_nulls, path)
     total = int(counts.sum())
     # Of each record: its frame's columns, and which of the frame's records it is.
-    if total == len(frames):
-        spread: Callable[[Any], Any] = lambda column: column
-        within: Any = 0
-        seqs = frames.first_seq
-    else:
-        before = np.cumsum(counts) - counts
-        within = np.arange(total) - np.repeat(before, counts)
-        spread = lambda column: np.repeat(column, counts)
-        seqs = spread(frames.first_seq) + within
+    spread: Callable[[Any], Any] = lambda column: np.repeat(column, counts)
+    within = np.arange(total) - spread(np.cumsum(counts) - counts)
+    seqs = spread(frames.first_seq) + within
     array = np.frombuffer(data, dtype=np.uint8)
     words = np.frombuffer(data, dtype="<i4", count=data.size // 4)
     ops = array[spread(payload) + within]
@@ -267,8 +271,7 @@ def _gather(data: pa.Buffer, frames: Frames, path: str) -> Piece:
     value_low, value_high = words[value_at], words[value_at + 1]
     room = spread(frames.payload_bytes - sizes)
     if not (
-        (sizes <= frames.payload_bytes).all()
-        and (words[key_offsets >> 2] == 0).all()
+        (words[key_offsets >> 2] == 0).all()
         and (words[value_offsets >> 2] == 0).all()
         and (key_low <= key_high).all()
         and (key_high <= spread(frames.key_bytes)).all()
@@ -286,6 +289,50 @@ def _gather(data: pa.Buffer, frames: Frames, path: str) -> Piece:
         ops,
         _taken(data, spread(keys), key_low, key_high, None),
         _taken(data, spread(values), value_low, value_high, is_there),
+    )
+
+
+def _gather_single(
+    data: pa.Buffer,
+    frames: Frames,
+    places: tuple[Any, Any, Any],
+    has_nulls: npt.NDArray[np.bool_],
+    path: str,
+) -> Piece:
+    """As `_gather`, of frames of one record: then the three parts of a payload that come first, and
+    are always there, have eight bytes each.
+
+    Args:
+        data: The bytes that the frames lie in.
+        frames: The frames.
+        places: Where in the data each one's payload, keys and values begin.
+        has_nulls: Whether its payload says if the value is null.
+        path: The segment, for errors.
+    """
+    words = np.frombuffer(data, dtype="<u8", count=data.size // 8)
+    payload, keys, values = places
+    parts = word_rows(words, payload >> 3, 3)
+    offsets = parts.view("<i4")
+    ops = parts.view(np.uint8)[:, 0].copy()
+    key_high, value_high = offsets[:, 3].astype(np.int64), offsets[:, 5].astype(np.int64)
+    if not (
+        not (offsets[:, 2] | offsets[:, 4]).any()
+        and np.array_equal(key_high, frames.key_bytes)
+        and value_high.min() >= 0
+        and (values + value_high <= payload + frames.payload_bytes).all()
+        and _known(ops)
+    ):
+        at = int(frames.offsets[0])
+        raise _contradiction(path, at, "offsets that rise, and known operations", "others")
+    is_there = None
+    if has_nulls.any():
+        is_there = ~has_nulls
+        is_there[has_nulls] = words[(payload[has_nulls] + _SINGLE_BYTES) >> 3] & np.uint64(1)
+    return Piece(
+        frames.first_seq,
+        ops,
+        _taken(data, keys, 0, key_high, None),
+        _taken(data, values, 0, value_high, is_there),
     )
 
 

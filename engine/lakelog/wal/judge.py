@@ -342,8 +342,9 @@ def _out_of_sequence(each: Segment) -> _Fault:
     if each.header is None or not len(frames):
         return None
     expected = np.append(each.header.first_seq, frames.next_seq[:-1])
-    jumps = ((frames.flags & FLAG_JUMP) != 0) & (frames.first_seq > expected)
-    wrong = (frames.first_seq != expected) & ~jumps
+    wrong = frames.first_seq != expected
+    if wrong.any():
+        wrong &= ((frames.flags & FLAG_JUMP) == 0) | (frames.first_seq < expected)
     if not wrong.any():
         return None
     at = int(wrong.argmax())

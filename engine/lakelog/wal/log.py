@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from lakelog.wal.reading import records_of, state_of, table_of, tables_of
 from lakelog.wal.records import WalRecord, batch_of, code_of, columns_of_table, data_of
 from lakelog.wal.segments import LOCK_NAME
 from lakelog.wal.survey import survey, with_frames
+from lakelog.wal.threads import in_threads
 from lakelog.wal.turns import Turns
 from lakelog.wal.writer import Writer
 
@@ -448,7 +450,8 @@ class WriteAheadLog(Closing):
             if known is not None:
                 return known
             segments = self._do(lambda: writer.read(after_seq))
-            verdict = judge([with_frames(each, writer.log_id) for each in segments], after_seq)
+            framed = in_threads(partial(with_frames, log_id=writer.log_id), segments)
+            verdict = judge(framed, after_seq)
             if verdict.damage is not None:
                 if after_seq:
                     self._verdict(0)  # which tells of all that is safe

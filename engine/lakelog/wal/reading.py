@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,8 @@ import pyarrow as pa
 from lakelog.wal.decode import SCHEMA, pieces, table
 from lakelog.wal.judge import Verdict
 from lakelog.wal.records import WalRecord
+from lakelog.wal.segments import Segment
+from lakelog.wal.threads import in_threads
 
 STATE_SCHEMA = pa.schema([SCHEMA.field("key"), SCHEMA.field("value"), SCHEMA.field("seqNum")])
 """Of `state_of`."""
@@ -29,15 +32,25 @@ def tables_of(
     """
     after_seq = max(after_seq, verdict.truncated_to)
     for each in verdict.live:
-        parts = list(pieces(each.data, each.frames, each.path, after_seq, controls=controls))
-        if parts:
-            yield table(parts)
+        found = _table_of_one(each, after_seq, controls=controls)
+        if found.num_rows:
+            yield found
 
 
 def table_of(verdict: Verdict, after_seq: int = 0) -> pa.Table:
     """A log's PUT and DELETE records as one table."""
-    parts = list(tables_of(verdict, after_seq))
-    return pa.concat_tables(parts) if parts else SCHEMA.empty_table()
+    after_seq = max(after_seq, verdict.truncated_to)
+    return pa.concat_tables(
+        [
+            SCHEMA.empty_table(),
+            *in_threads(partial(_table_of_one, after_seq=after_seq), verdict.live),
+        ]
+    )
+
+
+def _table_of_one(segment: Segment, after_seq: int, *, controls: bool = False) -> pa.Table:
+    found = pieces(segment.data, segment.frames, segment.path, after_seq, controls=controls)
+    return table(list(found))
 
 
 def records_of(tables: Iterator[pa.Table]) -> Iterator[WalRecord]:

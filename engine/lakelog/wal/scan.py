@@ -9,13 +9,16 @@ tail or damage) needs the rest of the log, and is `lakelog.wal.judge`'s to say.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Literal
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from numpy.lib.stride_tricks import as_strided
 
 from lakelog.wal.chain import reachable
 from lakelog.wal.crc import crc32c_spans
@@ -33,51 +36,81 @@ Numbers = npt.NDArray[np.int64]
 _HOPS = 64
 _SMALL_FRAME_BYTES = 2048  # frames smaller than this are searched for, larger ones hopped over
 _WINDOW_BYTES = 1 << 21  # searched at once: what is made beside it stays small
-_PROVED_FRAMES = 256  # among so many the first bad one is found by the checksum of each
 
 
 @dataclass(frozen=True)
 class Frames:
-    """Headers of frames, as columns of one length, int64 unless said otherwise.
+    """Headers of frames, as they are in a segment; columns are made of them as they are asked for,
+    and are int64 unless said otherwise.
 
     Attributes:
-        offsets: Where each frame begins in its segment.
-        payload_bytes: As in `lakelog.wal.frames.FrameHeader`; so are those that follow.
-        first_seq: ...
-        counts: ...
-        kinds: uint8.
-        codecs: uint8.
-        flags: uint16.
-        raw_bytes: ...
-        key_bytes: ...
-        unsynced_bytes: Of each frame's trailer: how many bytes before the frame were not known
-            to be durable when it was written.
+        offsets: int64, where each frame begins in its segment.
+        headers: uint64, four for each frame: its header.
+        unsynced: uint32, of each frame's trailer.
     """
 
     offsets: Numbers
-    payload_bytes: Numbers
-    first_seq: Numbers
-    counts: Numbers
-    kinds: npt.NDArray[np.uint8]
-    codecs: npt.NDArray[np.uint8]
-    flags: npt.NDArray[np.uint16]
-    raw_bytes: Numbers
-    key_bytes: Numbers
-    unsynced_bytes: Numbers
+    headers: npt.NDArray[np.uint64]
+    unsynced: npt.NDArray[np.uint32]
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def __getitem__(self, which: Any) -> Frames:
         """The frames of a slice, a mask or an array of indexes."""
-        return Frames(*(getattr(self, field.name)[which] for field in fields(self)))
+        return Frames(self.offsets[which], self.headers[which], self.unsynced[which])
+
+    @cached_property
+    def payload_bytes(self) -> Numbers:
+        """Of each payload as it is on disk, without its padding."""
+        return self._column("<u4", 4)
+
+    @cached_property
+    def first_seq(self) -> Numbers:
+        """Sequence number of each frame's first record."""
+        return self._column("<i8", 8)
+
+    @cached_property
+    def counts(self) -> Numbers:
+        """How many records each has."""
+        return self._column("<u4", 16)
+
+    @cached_property
+    def kinds(self) -> npt.NDArray[np.uint8]:
+        """What each payload is; uint8."""
+        return self._stored("u1", 20)
+
+    @cached_property
+    def codecs(self) -> npt.NDArray[np.uint8]:
+        """How it is compressed; uint8."""
+        return self._stored("u1", 21)
+
+    @cached_property
+    def flags(self) -> npt.NDArray[np.uint16]:
+        """See ``FLAG_``; uint16."""
+        return self._stored("<u2", 22)
 
     @property
+    def raw_bytes(self) -> Numbers:
+        """Of each payload before it was compressed."""
+        return self._column("<u4", 24)
+
+    @cached_property
+    def key_bytes(self) -> Numbers:
+        """Of all its keys together."""
+        return self._column("<u4", 28)
+
+    @property
+    def unsynced_bytes(self) -> Numbers:
+        """How many bytes before each frame were not known to be durable when it was written."""
+        return ALIGNMENT_BYTES * self.unsynced.astype(np.int64)
+
+    @cached_property
     def ends(self) -> Numbers:
         """Where each frame ends."""
         return self.offsets + FRAME_BYTES + _aligned(self.payload_bytes)
 
-    @property
+    @cached_property
     def next_seq(self) -> Numbers:
         """The sequence number that follows each frame's last record."""
         return self.first_seq + self.counts
@@ -94,22 +127,19 @@ class Frames:
             return parts[0]
         return cls(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))
 
+    def _stored(self, kind: str, at: int) -> npt.NDArray[Any]:
+        """What stands at an offset in each header."""
+        column = self.headers.view(kind)[:, at // np.dtype(kind).itemsize]
+        return np.ascontiguousarray(column)
 
-def _none(kind: Any) -> Any:
-    return np.empty(0, dtype=kind)
+    def _column(self, kind: str, at: int) -> Numbers:
+        """The same, int64."""
+        column: Numbers = self._stored(kind, at).astype(np.int64)
+        return column
 
 
 NO_FRAMES = Frames(
-    offsets=_none(np.int64),
-    payload_bytes=_none(np.int64),
-    first_seq=_none(np.int64),
-    counts=_none(np.int64),
-    kinds=_none(np.uint8),
-    codecs=_none(np.uint8),
-    flags=_none(np.uint16),
-    raw_bytes=_none(np.int64),
-    key_bytes=_none(np.int64),
-    unsynced_bytes=_none(np.int64),
+    np.empty(0, dtype=np.int64), np.empty((0, 4), dtype="<u8"), np.empty(0, dtype=np.uint32)
 )
 
 
@@ -155,16 +185,22 @@ def scan(data: pa.Buffer, seal: Seal, start: int = SEGMENT_HEADER_BYTES) -> Scan
         seal: Of the log.
         start: Where a frame begins.
     """
-    size = data.size
-    frames = Frames.concat([headers(data, part) for part in _chain(data, start)])
-    end = int(frames.ends[-1]) if len(frames) else start
-    whole = _proved(data, frames, start, end, seal)
-    if whole < len(frames):
-        at = int(frames.offsets[whole])
-        frames = frames[:whole]
-        bad = Break("checksum", at, "a frame with its checksum", "other bytes than were written")
-        return Scan(frames, at, bad)
-    return Scan(frames, end, _why(data, end) if end < size else None)
+    parts = [NO_FRAMES]
+    at = start
+    for offsets in _chain(data, start):
+        part = headers(data, offsets)
+        end = int(part.ends[-1])
+        # One checksum over all says whether one of them is bad, and each one's says which.
+        if google_crc32c.extend(seal.start, data.slice(at, end - at)) != seal.start:
+            whole = int(np.flatnonzero(_checksums(data, part, seal))[0])
+            at = int(offsets[whole])
+            bad = Break(
+                "checksum", at, "a frame with its checksum", "other bytes than were written"
+            )
+            return Scan(Frames.concat([*parts, part[:whole]]), at, bad)
+        parts.append(part)
+        at = end
+    return Scan(Frames.concat(parts), at, _why(data, at) if at < data.size else None)
 
 
 def whole_frames(data: pa.Buffer, seal: Seal, start: int) -> Frames:
@@ -198,50 +234,48 @@ def whole_frames(data: pa.Buffer, seal: Seal, start: int) -> Frames:
 def headers(data: pa.Buffer, offsets: Numbers) -> Frames:
     """Headers of frames that begin at `offsets` and end within the data."""
     words = np.frombuffer(data, dtype="<u8", count=data.size // 8)
-    at = offsets >> 3
-    low, high = np.uint64(0xFFFFFFFF), np.uint64(32)
-    first, third, fourth = words[at], words[at + 2], words[at + 3]
-    payload = (first >> high).astype(np.int64)
-    unsynced = words[(offsets + (FRAME_BYTES - 8) + _aligned(payload)) >> 3] & low
-    return Frames(
-        offsets,
-        payload,
-        words[at + 1].astype(np.int64),
-        (third & low).astype(np.int64),
-        (third >> high).astype(np.uint8),
-        (third >> np.uint64(40)).astype(np.uint8),
-        (third >> np.uint64(48)).astype(np.uint16),
-        (fourth & low).astype(np.int64),
-        (fourth >> high).astype(np.int64),
-        8 * unsynced.astype(np.int64),
-    )
+    if not len(offsets):
+        return NO_FRAMES
+    found = word_rows(words, offsets >> 3, 4)
+    payload = found[:, 0] >> np.uint64(32)
+    ends = offsets + _aligned(payload.astype(np.int64))
+    unsynced = words[(ends >> 3) + (FRAME_BYTES // 8 - 1)].astype(np.uint32)
+    return Frames(offsets, found, unsynced)
+
+
+def word_rows(words: npt.NDArray[np.uint64], at: Numbers, width: int) -> npt.NDArray[np.uint64]:
+    """So many words from each index on, a row an index; all are there."""
+    view = as_strided(words, (len(words) - width + 1, width), (8, 8), writeable=False)
+    rows: npt.NDArray[np.uint64] = view[at]
+    return rows
 
 
 def _aligned(sizes: Numbers) -> Numbers:
     return (sizes + (ALIGNMENT_BYTES - 1)) & -ALIGNMENT_BYTES
 
 
-def _chain(data: pa.Buffer, start: int) -> list[Numbers]:
-    """Where frames begin, each where the one before it ends, by their headers alone; in parts
-    small enough for the cache.
+def _chain(data: pa.Buffer, start: int) -> Iterator[Numbers]:
+    """Where frames begin, each where the one before it ends, by their headers alone; in parts, some
+    frames each, small enough for the cache.
     """
-    parts: list[Numbers] = []
     at = start
     while True:
         hops, reached = _hop(data, at)
-        parts.append(np.array(hops, dtype=np.int64))
+        if hops:
+            yield np.array(hops, dtype=np.int64)
         if len(hops) < _HOPS:
-            break
-        while reached - at < len(parts[-1]) * _SMALL_FRAME_BYTES and len(parts[-1]):
+            return
+        count = _HOPS
+        while reached - at < count * _SMALL_FRAME_BYTES:
             at = reached
             candidates = _candidates(data, at, at + _WINDOW_BYTES)
             ends = _ends(data, candidates)
             chosen = reachable(candidates, ends, at)
-            parts.append(candidates[chosen])
-            if len(chosen):
+            count = len(chosen)
+            if count:
                 reached = int(ends[chosen[-1]])
+                yield candidates[chosen]
         at = reached
-    return parts
 
 
 def _hop(data: pa.Buffer, at: int) -> tuple[list[int], int]:
@@ -264,9 +298,9 @@ def _candidates(data: pa.Buffer, low: int, high: int) -> Numbers:
     high = min(high, data.size - FRAME_BYTES + 1)
     if high <= low:
         return np.empty(0, dtype=np.int64)
-    words = np.frombuffer(data, dtype="<u4", count=data.size // 4)
-    found = low + 8 * np.flatnonzero(words[low >> 2 : (high + 3) >> 2 : 2] == FRAME_MAGIC)
-    payload = words[(found >> 2) + 1].astype(np.int64)
+    words = np.frombuffer(data, dtype="<u8", count=data.size // 8)[low >> 3 : (high + 7) >> 3]
+    found = low + 8 * np.flatnonzero(words.astype(np.uint32) == np.uint32(FRAME_MAGIC))
+    payload = (words[(found - low) >> 3] >> np.uint64(32)).astype(np.int64)
     ends = found + FRAME_BYTES + _aligned(payload)
     fits = (ends <= data.size) & (payload <= PAYLOAD_LIMIT_BYTES)
     return found if fits.all() else found[fits]
@@ -275,26 +309,6 @@ def _candidates(data: pa.Buffer, low: int, high: int) -> Numbers:
 def _ends(data: pa.Buffer, offsets: Numbers) -> Numbers:
     words = np.frombuffer(data, dtype="<u4", count=data.size // 4)
     return offsets + FRAME_BYTES + _aligned(words[(offsets >> 2) + 1].astype(np.int64))
-
-
-def _proved(data: pa.Buffer, frames: Frames, start: int, end: int, seal: Seal) -> int:
-    """How many frames, from the first one on, have the bytes that were written."""
-    if google_crc32c.extend(seal.start, data.slice(start, end - start)) == seal.start:
-        return len(frames)
-    # One checksum over all says whether a frame is bad; halving says which is the first.
-    low, high = 0, len(frames)
-    at, crc = start, seal.start
-    ends = frames.ends
-    while high - low > _PROVED_FRAMES:
-        middle = (low + high) // 2
-        reached = int(ends[middle - 1])
-        there = google_crc32c.extend(crc, data.slice(at, reached - at))
-        if there == seal.start:
-            low, at = middle, reached
-        else:
-            high = middle
-    wrong = np.flatnonzero(_checksums(data, frames[low:high], seal))
-    return low + int(wrong[0]) if len(wrong) else high
 
 
 def _checksums(data: pa.Buffer, frames: Frames, seal: Seal) -> npt.NDArray[np.uint32]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from lakelog.errors import UnsupportedError, WalCorruptionError
 from lakelog.wal.disk import Disk
@@ -10,6 +11,7 @@ from lakelog.wal.frames import ID_OFFSET, SEGMENT_HEADER_BYTES, Seal, SegmentHea
 from lakelog.wal.judge import Verdict, id_of, judge
 from lakelog.wal.scan import scan, whole_frames
 from lakelog.wal.segments import Segment, is_historic, named_seq
+from lakelog.wal.threads import in_threads
 
 # A reader's, beside a writer who rotates and truncates.
 _ATTEMPTS = 200
@@ -89,7 +91,9 @@ def read_segments(
         # Whether the last segment was ever begun, the one before it says.
         segments.insert(0, read(*found[first - 1]))
     log_id = id_of(segments) or _unproved_id(segments)
-    return segments if log_id is None else [with_frames(each, log_id) for each in segments]
+    if log_id is None:
+        return segments
+    return in_threads(partial(with_frames, log_id=log_id), segments)
 
 
 def with_header(segment: Segment) -> Segment:

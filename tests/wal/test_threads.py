@@ -1,0 +1,37 @@
+"""Segments are looked at side by side, and it does not show."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from lakelog.errors import WalCorruptionError
+from lakelog.wal import threads
+from lakelog.wal.log import WriteAheadLog
+
+
+def test_segments_side_by_side_come_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with WriteAheadLog(tmp_path, sync="none", segment_bytes=2000) as log:
+        for n in range(100):
+            log.append("PUT" if n % 3 else "DELETE", str(n), None if n % 5 else "v" * n)
+        expected = log.replay()
+    monkeypatch.setattr(threads, "_WORTH_BYTES", 0)
+    with WriteAheadLog(tmp_path) as log, WriteAheadLog(tmp_path, read_only=True) as reader:
+        assert log.replay().equals(expected)
+        assert reader.replay().equals(expected)
+        assert log.replay(50).equals(expected.slice(50))
+    path = sorted(tmp_path.glob("*.wal"))[1]
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1
+    path.write_bytes(data)
+    with (
+        pytest.raises(WalCorruptionError) as caught,
+        WriteAheadLog(tmp_path, read_only=True) as reader,
+    ):
+        reader.replay()
+    assert caught.value.path == str(path)
+    assert not [each for each in threading.enumerate() if each.name.startswith("lakelog-wal")]
