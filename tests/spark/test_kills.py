@@ -206,8 +206,12 @@ def test_a_driver_of_spark_killed_at_any_time_writes_every_row_once(
             while number % 5 < 4 and target.version() == before and time.monotonic() < deadline:
                 time.sleep(0.01)
             time.sleep(rng.random() * 3)
-            os.kill(jvm, signal.SIGKILL)
-            driver.kill()
+            try:
+                os.kill(jvm, signal.SIGKILL)
+            except ProcessLookupError:
+                pytest.fail(f"round {number}: it ended by itself\n{log.read_text()[-8000:]}")
+            finally:
+                driver.kill()
         versions.append(target.version())
         found = ids(places["target"])
         assert len(set(found)) == len(found), f"round {number}: a row is there twice"
