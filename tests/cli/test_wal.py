@@ -126,6 +126,18 @@ def test_a_torn_tail_is_a_finding(lakelog: Call, old: Path) -> None:
     (finding,) = row["findings"]
     assert (row["problem"], finding["kind"], finding["size_bytes"]) == ("torn tail", "torn_tail", 4)
     assert finding["byte_offset"] == (old / "000001.wal").stat().st_size - 4
+    # What was found, and what is in doubt, has a line each.
+    *_, summary, found, doubt = outcome.text.splitlines()
+    assert summary.endswith("safe up to sequence number 5")
+    assert (found.startswith("torn tail: "), doubt.startswith("in doubt: ")) == (True, True)
+
+
+def test_a_name_cannot_write_to_the_terminal(lakelog: Call, tmp_path: Path) -> None:
+    path = tmp_path / "a\x1b[31m\nb"
+    path.write_bytes(file_003([(b"k", b"v"), (b"l", b"w")], is_checked=True)[:-1])
+    outcome = lakelog("wal", "inspect", path)
+    assert outcome.code == 1
+    assert "\x1b" not in outcome.text + outcome.errors
 
 
 def test_damage_is_a_finding_with_what_is_safe(lakelog: Call, log: Path) -> None:

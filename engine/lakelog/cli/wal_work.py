@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakelog.cli.options import Output
 from lakelog.cli.output import View, check, emit
 from lakelog.cli.reports import FINDINGS, GOOD, PLANNED, tell
-from lakelog.cli.view import count
+from lakelog.cli.view import count, plain
 from lakelog.cli.watch import Meter, progress
 from lakelog.errors import (
     InvalidInputError,
@@ -121,10 +121,10 @@ def _row(segment: SegmentReport, report: WalReport) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    plain = {name: getattr(finding, name) for name in _FINDING.to_schema()}
+    row = {name: getattr(finding, name) for name in _FINDING.to_schema()}
     for name in ("expected", "found"):
-        plain[name] = None if plain[name] is None else str(plain[name])
-    return plain
+        row[name] = None if row[name] is None else str(row[name])
+    return row
 
 
 def _words(kind: str) -> str:
@@ -140,7 +140,9 @@ def _summary(report: WalReport) -> list[str]:
         parts.append(f"void up to {report.truncated_to}")
     if report.set_aside:
         parts.append(f"{count(len(report.set_aside), 'file')} set aside earlier")
-    return [*parts, *_sentences(report.findings), *map(_in_doubt, report.doubts)]
+    # What is found, and what is in doubt, has a line each.
+    parts[-1] = "\n".join([parts[-1], *_sentences(report.findings), *map(_in_doubt, report.doubts)])
+    return parts
 
 
 def _in_doubt(doubt: str) -> str:
@@ -151,7 +153,7 @@ def _sentences(findings: Sequence[Finding]) -> list[str]:
     """What is found, a sentence each."""
     told = []
     for finding in findings:
-        place = f"{os.path.basename(finding.path)} at byte {finding.byte_offset}"
+        place = f"{plain(os.path.basename(finding.path))} at byte {finding.byte_offset}"
         sentence = f"{_words(finding.kind)}: {finding.reason} ({place}"
         if finding.expected is not None:
             sentence += f", expected {finding.expected}"
