@@ -29,6 +29,7 @@ ACTIONS: dict[str, Action] = {
     "batch": lambda log: log.append_batch([("PUT", f"leads {n}", "v" * 9) for n in range(3)]),
     "truncation by a mark": lambda log: log.truncate(2),
     "truncation of all": lambda log: log.truncate(4),
+    "replay": lambda log: log.replay(),
     "close": lambda log: log.close(),
 }
 
@@ -73,6 +74,8 @@ def interrupted(name: str, at: int) -> bool:
         thread.join(10)
         assert not thread.is_alive(), f"{thread.name} waits for ever"
     assert len(told) == FOLLOWERS
+    if name == "replay":
+        log.append("PUT", "later")  # who reads only leaves the log as it was
     acknowledged = {key: seq for key, seq in told.items() if isinstance(seq, int)}
     assert all(seq > len(before) for seq in acknowledged.values()), told
     log.close()

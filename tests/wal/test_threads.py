@@ -20,6 +20,7 @@ def test_segments_side_by_side_come_in_their_order(
             log.append("PUT" if n % 3 else "DELETE", str(n), None if n % 5 else "v" * n)
         expected = log.replay()
     monkeypatch.setattr(threads, "_WORTH_BYTES", 0)
+    monkeypatch.setattr(threads, "_PART_BYTES", 300)
     with WriteAheadLog(tmp_path) as log, WriteAheadLog(tmp_path, read_only=True) as reader:
         assert log.replay().equals(expected)
         assert reader.replay().equals(expected)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lakelog.errors import InvalidInputError
 from lakelog.wal.turns import Turn, Turns
 from tests.wal.interrupts import Interrupts
 
@@ -80,6 +81,23 @@ def test_who_waits_is_served_by_another_thread_or_leads() -> None:
     done = run(bench, 6, 10)
     # Nobody leads for ever: a millisecond is over with each turn here.
     assert len({work.by for work in done}) > 1
+
+
+def test_who_writes_does_not_wait_for_himself() -> None:
+    """A signal's handler, say, that closes the log while it is written."""
+    bench = Bench()
+    serve = bench.serve
+
+    def again(works: Sequence[Work]) -> None:
+        with pytest.raises(InvalidInputError, match="at work"):
+            bench.turns.take(Work("in between"))
+        serve(works)
+
+    bench.turns._serve = again
+    bench.turns.take(Work("first"))
+    bench.turns._serve = serve
+    bench.turns.take(Work("last"))
+    assert bench.groups == [["first"], ["last"]]
 
 
 def test_an_interrupt_of_who_writes_lets_the_others_go_on() -> None:

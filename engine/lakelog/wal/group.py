@@ -19,7 +19,7 @@ from lakelog.wal.encode import (
 )
 from lakelog.wal.frames import COMMIT
 from lakelog.wal.turns import Turn
-from lakelog.wal.writer import Writer
+from lakelog.wal.writer import LOOK, Writer
 
 _COMMIT = bytes((COMMIT,))
 
@@ -36,6 +36,7 @@ class Entry(Turn):
         is_batch: The records are one batch, whose last one is its COMMIT.
         is_urgent: Wants to be durable even where appends wait for one another.
         action: Something else to do in the writer's turn, instead of writing records.
+        changes: Whether the log is another one when it is done.
         seq: Sequence number of the last record; 0 while nothing is known to have come of it.
         result: What the action gave.
         error: Why it failed.
@@ -46,6 +47,7 @@ class Entry(Turn):
     is_batch = False
     is_urgent = False
     action: Callable[[], object] | None = None
+    changes = True
     seq = 0
     result: Any = None
     error: BaseException | None = None
@@ -74,7 +76,7 @@ class Entry(Turn):
         if not self.seq:
             raise OutcomeUnknownError(
                 "a write to the write-ahead log was interrupted",
-                hint="close the log, open it again, and look whether the record is there",
+                hint=LOOK,
             )
         return self.seq if self.action is None else self.result
 
@@ -87,10 +89,11 @@ class Entry(Turn):
         return entry
 
     @classmethod
-    def of_action(cls, action: Callable[[], object]) -> Entry:
+    def of_action(cls, action: Callable[[], object], *, changes: bool = True) -> Entry:
         """Something else to do."""
         entry = cls()
         entry.action = action
+        entry.changes = changes
         return entry
 
     @classmethod
@@ -138,7 +141,8 @@ class Committer:
                     self._serve_run(run)
         except BaseException:
             # Whatever was under way, nobody knows how far it came.
-            self.writer.poison = self.writer.poison or "what it did was interrupted"
+            if any(entry.changes for entry in entries):
+                self.writer.poison = self.writer.poison or "what it did was interrupted"
             raise
 
     def _serve_run(self, entries: Sequence[Entry]) -> None:

@@ -69,6 +69,10 @@ class WriteAheadLog(Closing):
     time; any number of others may read meanwhile (``read_only=True``), and may see a record a
     moment before it is durable.
 
+    An interrupt (``KeyboardInterrupt``) while something is written poisons the log, as an fsync
+    that fails does: nobody knows then what the disk holds, and nothing is done until the log was
+    closed and opened again. A signal's handler does not call the log whose work it interrupted.
+
     When a log is opened for writing, what a crash tore off behind the last whole record is trimmed,
     and `recovery` tells of it. Damage before that is an error.
 
@@ -210,7 +214,8 @@ class WriteAheadLog(Closing):
         Raises:
             InvalidInputError: The record is none, or the log is closed or only read.
             UnavailableError: It was not written, for want of room most likely; the log goes on.
-            OutcomeUnknownError: It may have been written: a sync failed, and the log is poisoned.
+            OutcomeUnknownError: It may have been written: a sync failed, or who wrote it for this
+                thread was interrupted; and the log is poisoned.
             LogPoisonedError: The log was poisoned before; nothing was written.
         """
         code = code_of(op)
@@ -427,9 +432,9 @@ class WriteAheadLog(Closing):
         seq: int = entry.outcome()
         return seq
 
-    def _do(self, action: Callable[[], Any]) -> Any:
+    def _do(self, action: Callable[[], Any], *, changes: bool = True) -> Any:
         """Do something in the writer's turn."""
-        entry = Entry.of_action(action)
+        entry = Entry.of_action(action, changes=changes)
         self._turns.take(entry)
         return entry.outcome()
 
@@ -446,10 +451,10 @@ class WriteAheadLog(Closing):
                 return self._survey(after_seq)
             writer = self._writer()
             found, self._found = self._found, None
-            known: Verdict | None = self._do(lambda: _unchanged(found, writer))
+            known: Verdict | None = self._do(lambda: _unchanged(found, writer), changes=False)
             if known is not None:
                 return known
-            segments = self._do(lambda: writer.read(after_seq))
+            segments = self._do(lambda: writer.read(after_seq), changes=False)
             framed = in_threads(partial(with_frames, log_id=writer.log_id), segments)
             verdict = judge(framed, after_seq)
             if verdict.damage is not None:

@@ -12,7 +12,7 @@ from lakelog.wal.decode import SCHEMA, pieces, table
 from lakelog.wal.judge import Verdict
 from lakelog.wal.records import WalRecord
 from lakelog.wal.segments import Segment
-from lakelog.wal.threads import in_threads
+from lakelog.wal.threads import in_threads, parts_of
 
 STATE_SCHEMA = pa.schema([SCHEMA.field("key"), SCHEMA.field("value"), SCHEMA.field("seqNum")])
 """Of `state_of`."""
@@ -40,10 +40,11 @@ def tables_of(
 def table_of(verdict: Verdict, after_seq: int = 0) -> pa.Table:
     """A log's PUT and DELETE records as one table."""
     after_seq = max(after_seq, verdict.truncated_to)
+    parts = [part for each in verdict.live for part in parts_of(each)]
     return pa.concat_tables(
         [
             SCHEMA.empty_table(),
-            *in_threads(partial(_table_of_one, after_seq=after_seq), verdict.live),
+            *in_threads(partial(_table_of_one, after_seq=after_seq), parts),
         ]
     )
 

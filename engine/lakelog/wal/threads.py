@@ -1,15 +1,22 @@
-"""Segments side by side: most of what numpy and Arrow do with one leaves Python to the others."""
+"""Segments, and parts of them, side by side: most of what numpy and Arrow do with one leaves Python
+to the others.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
 from typing import TypeVar
+
+import numpy as np
 
 from lakelog.wal.segments import Segment
 
 _WORTH_BYTES = 1 << 21  # less is done before a thread has begun
+_PART_BYTES = 1 << 24
 
 T = TypeVar("T")
 
@@ -26,3 +33,13 @@ def in_threads(work: Callable[[Segment], T], segments: Sequence[Segment]) -> lis
         return [work(each) for each in segments]
     with ThreadPoolExecutor(threads, thread_name_prefix="lakelog-wal") as pool:
         return list(pool.map(work, segments))
+
+
+def parts_of(segment: Segment) -> list[Segment]:
+    """A segment in parts with some of its frames each, so that no thread waits long for another."""
+    offsets = segment.frames.offsets
+    if not len(offsets):
+        return []
+    cuts = np.searchsorted(offsets, np.arange(offsets[0], segment.end, _PART_BYTES)[1:])
+    limits = np.unique([0, *cuts, len(offsets)]).tolist()
+    return [replace(segment, frames=segment.frames[low:high]) for low, high in pairwise(limits)]

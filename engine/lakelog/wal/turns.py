@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from lakelog.errors import InvalidInputError
+
 _LEADING_SECONDS = 0.001
 """How long a thread goes on to write for others when its own work is done, once they wait: to hand
 the turn over takes longer than a fast disk takes to sync."""
@@ -26,6 +28,7 @@ class Turn:
     # Said by the class, for most turns are never waited for.
     gate: threading.Lock | None = None
     is_done = False
+    thread = 0
 
 
 T = TypeVar("T", bound=Turn)
@@ -48,7 +51,19 @@ class Turns(Generic[T]):
         self._serving: list[T] = []  # the leader's
 
     def take(self, turn: T) -> None:
-        """Return once the work is done, by this thread or by another one."""
+        """Return once the work is done, by this thread or by another one.
+
+        Raises:
+            InvalidInputError: This thread is at work here already, and was made to do something
+                else meanwhile.
+        """
+        turn.thread = threading.get_ident()
+        leader = self._leader
+        if leader is not None and leader.thread == turn.thread:
+            raise InvalidInputError(
+                "this thread is at work with the log already",
+                hint="in a signal's handler set a flag, and look at it where the log is used",
+            )
         try:
             with self._lock:
                 if self._leader is None:

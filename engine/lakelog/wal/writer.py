@@ -35,6 +35,9 @@ from lakelog.wal.frames import (
 from lakelog.wal.segments import Segment, segment_name
 from lakelog.wal.survey import with_header
 
+LOOK = "close the log, open it again, and look whether the record is there"
+"""What to do where nobody knows."""
+
 _JOINED_BYTES = 1 << 20  # pieces are joined to writes of about this size
 
 
@@ -172,7 +175,7 @@ class Writer:
             raise OutcomeUnknownError(
                 "a write to the write-ahead log failed, and could not be taken back",
                 path=self.path,
-                hint=_LOOK,
+                hint=LOOK,
             ) from cause
         self.durable_end = start
 
@@ -198,7 +201,7 @@ class Writer:
         except OSError as cause:
             self.poison = f"{what} ({cause})"
             raise OutcomeUnknownError(
-                f"the write-ahead log may not be durable: {what}", path=self.path, hint=_LOOK
+                f"the write-ahead log may not be durable: {what}", path=self.path, hint=LOOK
             ) from cause
         except BaseException as cause:
             self.poison = f"{what} ({type(cause).__name__})"
@@ -334,9 +337,6 @@ class Writer:
             self.file.close()
 
 
-_LOOK = "close the log, open it again, and look whether the record is there"
-
-
 def begin_segment(disk: Disk, directory: str, place: Place, header: SegmentHeader) -> WritableFile:
     """Make a segment without frames, durably, or nothing.
 
@@ -365,7 +365,7 @@ def begin_segment(disk: Disk, directory: str, place: Place, header: SegmentHeade
                 f"a segment could not be begun ({cause}), nor what there is of it be removed "
                 f"({second})",
                 path=place.path,
-                hint=_LOOK,
+                hint=LOOK,
             ) from cause
         raise
     return file
