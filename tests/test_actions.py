@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 
 from lakelog import actions, contract
 
@@ -66,3 +69,18 @@ def test_an_empty_frame_has_the_columns_asked_for() -> None:
 
 def test_the_key_and_the_order_are_columns() -> None:
     assert set(actions.KEY) | set(actions.ORDER) <= set(actions.schema())
+
+
+@given(
+    st.lists(st.sampled_from(["add", "remove", "txn", None]), max_size=7),
+    st.lists(st.sampled_from(["add", "txn", "protocol"]), min_size=1, max_size=3),
+)
+def test_rows_of_some_types_are_those_that_a_query_finds(
+    types: list[str | None], kinds: list[str]
+) -> None:
+    frame = pl.DataFrame(
+        {"actionType": types, "position": range(len(types))},
+        {"actionType": pl.String, "position": pl.Int64},
+    )
+    expected = frame.filter(pl.col("actionType").is_in(kinds))
+    assert_frame_equal(actions.of_type(frame, *kinds), expected)

@@ -69,6 +69,31 @@ def _null(column: str) -> pl.Series:
     return pl.Series(column, [None], dtype=schema()[column])
 
 
+def of_type(frame: pl.DataFrame, *kinds: str) -> pl.DataFrame:
+    """The rows of some action types, in order.
+
+    Without a query where they stand together, or there are none: most often it is asked of a few
+    rows, of which a query costs as much as of thousands.
+
+    >>> frame = pl.DataFrame({"actionType": ["protocol", "txn"], "appId": [None, "a"]})
+    >>> of_type(frame, "txn").rows(), of_type(frame, "txn", "protocol") is frame
+    ([('txn', 'a')], True)
+    """
+    types = frame["actionType"]
+    there = types == kinds[0]
+    for kind in kinds[1:]:
+        there |= types == kind
+    count = int(there.sum() or 0)
+    if not count:
+        return frame.clear()
+    if count == frame.height:
+        return frame
+    first = there.arg_max() or 0
+    if bool(there[first : first + count].all(ignore_nulls=False)):
+        return frame[first : first + count]
+    return frame.filter(there)
+
+
 def concat(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Stack narrow frames; a column that one of them lacks is null there.
 

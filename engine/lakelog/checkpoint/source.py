@@ -151,7 +151,7 @@ class Source:
             InvalidInputError: A retention among the table's properties cannot be parsed.
         """
         meta = self._meta_state.meta
-        kinds = {kind: meta.filter(pl.col("actionType") == kind) for kind in _META_ORDER}
+        kinds = {kind: actions.of_type(meta, kind) for kind in _META_ORDER}
         kinds["domainMetadata"] = live_domains(meta)
         retention = properties.transaction_retention_ms(self.metadata.configuration)
         if retention is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import polars as pl
 import pyarrow as pa
 
+from lakelog import actions
 from lakelog.actions import FILE_ACTIONS
 from lakelog.commit.features import (
     Stance,
@@ -304,7 +305,7 @@ def _check_kinds(files: pl.DataFrame, meta: pl.DataFrame, table: str, format: st
 
 def _check_one_of_a_kind(meta: pl.DataFrame, table: str) -> None:
     for kind, key in _ONE_OF_A_KIND if meta.height else ():
-        rows = meta.filter(pl.col("actionType") == kind)
+        rows = actions.of_type(meta, kind)
         if rows.height < 2:
             continue
         again = rows[key].is_duplicated() if key else pl.repeat(True, rows.height, eager=True)
@@ -320,7 +321,7 @@ def _check_one_of_a_kind(meta: pl.DataFrame, table: str) -> None:
 def _check_domains(protocol: Protocol, meta: pl.DataFrame, table: str) -> None:
     if not meta.height or "domain" not in meta.columns:
         return
-    domains = meta.filter(pl.col("actionType") == "domainMetadata")["domain"]
+    domains = actions.of_type(meta, "domainMetadata")["domain"]
     if not domains.len():
         return
     if not supports(protocol, "domainMetadata"):

@@ -37,6 +37,7 @@ from lakelog.errors import InvalidInputError
 _LANES = (0, 1)
 _LANE_BITS = 64
 _LANE_MASK = (1 << _LANE_BITS) - 1
+_STORED_AS_THEY_ARE = frozenset((pl.String, pl.Binary, pl.Boolean))  # beside integers
 
 UNCOUNTED = frozenset(("actionType", "dataChange", "dvId"))
 """Columns that never count: the type is what a digest is by, a state's actions change no data
@@ -269,7 +270,7 @@ def _hash(leaves: Sequence[pl.Series], absent: Collection[str] = ()) -> list[_La
     for an empty collection where `absent` names the column.
     """
     flat = [n for n, s in enumerate(leaves) if not (s.dtype.is_nested() or s.dtype.is_float())]
-    physical = pl.DataFrame([leaves[n].to_physical().alias(str(n)) for n in flat])
+    physical = pl.DataFrame([_physical(leaves[n]).alias(str(n)) for n in flat])
     # In one query, for each costs more than the hashing of a few thousand rows.
     hashed = physical.select(
         pl.col(str(n)).hash(_seed(leaves[n].name, lane)).alias(f"{n} {lane}")
@@ -290,6 +291,13 @@ def _hash(leaves: Sequence[pl.Series], absent: Collection[str] = ()) -> list[_La
             low *= there
         found.append((high, low))
     return found
+
+
+def _physical(series: pl.Series) -> pl.Series:
+    """The values as they are stored, without a query where they are so already."""
+    if series.dtype.is_integer() or series.dtype in _STORED_AS_THEY_ARE:
+        return series
+    return series.to_physical()
 
 
 def _hash_floats(series: pl.Series, seed: int) -> _Words:

@@ -191,7 +191,7 @@ def table_ids(state: State) -> set[object]:
     """Every table id that the state's files mention."""
     base = [state.base.pair] if state.base is not None else []
     meta = actions.concat([*base, *(part.meta for part in state.meta_parts)])
-    rows = actions.conform(meta.filter(pl.col("actionType") == "metaData"), ("metadataId",))
+    rows = actions.conform(actions.of_type(meta, "metaData"), ("metadataId",))
     return set(rows["metadataId"].to_list())
 
 

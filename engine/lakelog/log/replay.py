@@ -113,14 +113,16 @@ def exclude(files: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
 
 def last_of(meta: pl.DataFrame, kind: str) -> pl.DataFrame:
     """The last row of one action type (protocol, metaData): zero rows or one."""
-    return meta.filter(pl.col("actionType") == kind).tail(1)
+    return actions.of_type(meta, kind)[-1:]
 
 
 def last_by(meta: pl.DataFrame, kind: str, key: str) -> pl.DataFrame:
     """The last row of `kind` for each value of `key`, in order of first appearance of the kept."""
-    rows = meta.filter(pl.col("actionType") == kind)
+    rows = actions.of_type(meta, kind)
     if not rows.height or key not in rows.columns:
         return rows.clear()
+    if rows.height == 1:
+        return rows
     return rows.unique(subset=[key], keep="last", maintain_order=True)
 
 

@@ -302,7 +302,7 @@ class Snapshot:
         return candidates.join(cooling, on="path", how="anti", maintain_order="left")
 
     def _kind(self, kind: str) -> pl.DataFrame:
-        return self.read_state(lambda state: state.meta.filter(pl.col("actionType") == kind))
+        return self.read_state(lambda state: actions.of_type(state.meta, kind))
 
     def num_files(self) -> int:
         """How many live files there are.

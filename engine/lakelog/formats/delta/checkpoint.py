@@ -84,7 +84,7 @@ class DeltaCheckpointReader:
             return None
         (path,) = self.checkpoint.paths
         decoded = decode_lines([Blob(None, path, self._store.read(path))], _WIRE)
-        own = decoded.meta.filter(pl.col("actionType") == "checkpointMetadata")
+        own = actions.of_type(decoded.meta, "checkpointMetadata")
         bodies = actions.conform(own, ["extra"])["extra"]
         self._check_versions([orjson.loads(body or "{}").get("version") for body in bodies])
         return Actions(_decoded(decoded.files), decoded.meta)
@@ -130,7 +130,7 @@ class DeltaCheckpointReader:
             meta = self._manifest_rows
         if "path" not in meta.columns:
             return ()
-        paths = meta.filter(pl.col("actionType") == "sidecar")["path"]
+        paths = actions.of_type(meta, "sidecar")["path"]
         return tuple(_sidecar_path(path) for path in paths)
 
     @cached_property
@@ -146,7 +146,7 @@ class DeltaCheckpointReader:
     def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
         """The non-file actions of the types in `kinds`, narrow."""
         if self._json_manifest is not None:
-            meta = self._json_manifest.meta.filter(pl.col("actionType").is_in(list(kinds)))
+            meta = actions.of_type(self._json_manifest.meta, *kinds)
         else:
             if self.checkpoint.layout != "multipart":
                 _ = self._manifest_rows
@@ -157,11 +157,10 @@ class DeltaCheckpointReader:
     def _refuse_repeats(self, meta: pl.DataFrame) -> None:
         """A checkpoint is reconciled; one that is not is two checkpoints in one."""
         keys = actions.conform(
-            meta.filter(pl.col("actionType").is_in(list(CHECKPOINT_META))),
-            ("actionType", "appId", "domain"),
+            actions.of_type(meta, *CHECKPOINT_META), ("actionType", "appId", "domain")
         )
-        repeated = keys.filter(keys.is_duplicated())
-        if repeated.height:
+        if (again := keys.is_duplicated()).any():
+            repeated = keys.filter(again)
             raise InvalidActionError(
                 "the checkpoint holds the same action twice, so it is not reconciled",
                 path=self.checkpoint.paths[0],
@@ -191,7 +190,7 @@ class DeltaCheckpointReader:
         if self._json_manifest is not None:
             inline = self._json_manifest.files
             if inline.height:
-                yield inline.filter(pl.col("actionType").is_in(list(kinds)))
+                yield actions.of_type(inline, *kinds)
         with ThreadPoolExecutor(FILE_READERS, thread_name_prefix="lakelog-parquet") as pool:
             for path in self._parquet_files:
                 yield from self._iter_parquet(path, columns, kinds, pool)

@@ -170,9 +170,7 @@ class DeltaCheckpointWriter:
                 found=unknown[0],
                 expected=", ".join(META_ORDER),
             )
-        self._counts.meta = [
-            meta.filter(pl.col("actionType") == kind) for kind in META_ORDER if kind in kinds
-        ]
+        self._counts.meta = [actions.of_type(meta, kind) for kind in META_ORDER if kind in kinds]
         self._open(_configuration(meta))
         if not self._has_sidecars:
             if self._is_v2:

@@ -47,6 +47,7 @@ _PLAIN = "".join(_UNQUOTED).encode()
 _COLON_FIRST = re.compile(r"^[^/:]*:")
 _URL = re.compile(f"^{SCHEME}/")
 _MULTIBYTE = re.compile(r"%[89a-fA-F][0-9a-fA-F]")
+_FEW = 64  # paths cost less one by one than the queries over their column
 
 
 def decode_path(path: str) -> str:
@@ -67,6 +68,12 @@ def decode_paths(paths: pl.Series) -> pl.Series:
     One pass over the column for ASCII escapes; only rows with an escaped byte above 0x7F are
     decoded one by one, as Polars has no kernel for them.
     """
+    if len(paths) <= _FEW:
+        texts = paths.to_list()
+        if not any(text is not None and "%" in text for text in texts):
+            return paths
+        few = [None if text is None else decode_path(text) for text in texts]
+        return pl.Series(paths.name, few, pl.String)
     escaped = paths.str.contains("%", literal=True).fill_null(False)
     if not escaped.any():
         return paths
@@ -98,6 +105,9 @@ def encode_path(path: str) -> str:
 
 def encode_paths(paths: pl.Series) -> pl.Series:
     """Percent-encode a column of paths; nulls stay null, and `decode_paths` gives them back."""
+    if len(paths) <= _FEW:
+        few = [None if path is None else encode_path(path) for path in paths.to_list()]
+        return pl.Series(paths.name, few, pl.String)
     if _is_plain(paths):
         return paths
     encoded = paths
@@ -107,7 +117,8 @@ def encode_paths(paths: pl.Series) -> pl.Series:
     if colon.any():
         colon = colon.fill_null(False)
         rows = (colon & ~encoded.str.contains(_URL.pattern).fill_null(False)).arg_true()
-        encoded = encoded.scatter(rows, [encode_path(p) for p in paths.gather(rows)])
+        # In place, and the column may still be the caller's.
+        encoded = encoded.clone().scatter(rows, [encode_path(p) for p in paths.gather(rows)])
     return encoded
 
 

@@ -189,9 +189,9 @@ def _fill(frame: pl.DataFrame, defaults: dict[str, object]) -> pl.DataFrame:
 
 
 def _fill_skips(meta: pl.DataFrame) -> pl.DataFrame:
-    is_skip = pl.col("actionType") == "mergeskip"
-    if not meta.height or not meta.select(is_skip.any()).item():
+    if not meta.height or not (meta["actionType"] == "mergeskip").any():
         return meta
+    is_skip = pl.col("actionType") == "mergeskip"
     schema = actions.schema()
     return meta.with_columns(
         pl.when(is_skip)

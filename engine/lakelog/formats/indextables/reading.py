@@ -53,19 +53,15 @@ def compose_meta(
     both = actions.concat([below(), own]) if lacking & {*kinds} else own
     rows = []
     if "protocol" in kinds:
-        found = _of_type(both, "protocol").tail(1)
+        found = actions.of_type(both, "protocol").tail(1)
         rows.append(found if found.height else protocol)
     if "metaData" in kinds:
-        rows.append(_of_type(both, "metaData").tail(1))
+        rows.append(actions.of_type(both, "metaData").tail(1))
     if "mergeskip" in kinds and holds_type(both, "mergeskip"):
-        skips = _of_type(both, "mergeskip")
+        skips = actions.of_type(both, "mergeskip")
         rows.append(skips.unique("path", keep="last", maintain_order=True).sort("path"))
-    rows.extend(_of_type(own, kind) for kind in kinds if kind not in _COMPOSED)
+    rows.extend(actions.of_type(own, kind) for kind in kinds if kind not in _COMPOSED)
     return actions.concat(rows)
-
-
-def _of_type(frame: pl.DataFrame, kind: str) -> pl.DataFrame:
-    return frame.filter(pl.col("actionType") == kind)
 
 
 def holds_type(frame: pl.DataFrame, kind: str) -> bool:
@@ -81,7 +77,7 @@ def project(
     """
     wanted = {"actionType", "path", *columns}
     for frame in frames:
-        rows = frame.filter(pl.col("actionType").is_in([*kinds]))
+        rows = actions.of_type(frame, *kinds)
         yield rows.select(column for column in rows.columns if column in wanted)
 
 
