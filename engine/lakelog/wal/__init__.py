@@ -1,31 +1,23 @@
-"""The write-ahead log: small writes made durable on local disk, replayed as Arrow tables."""
+"""The write-ahead log: small writes made durable on local disk, replayed as Arrow tables.
 
-from __future__ import annotations
+| module | owns |
+|---|---|
+| `log` | `WriteAheadLog`: what callers see |
+| `turns`, `group` | who writes when, and for whom; what is written together |
+| `writer` | the end of the log: writes, syncs, rotation, truncation, and what a failure means |
+| `opening` | a log brought in order for its next writer |
+| `survey`, `judge` | segments read; what they amount to: whole, torn or damaged |
+| `scan`, `chain`, `crc` | frames found and proved |
+| `segments`, `frames` | names and bytes on the disk |
+| `encode`, `decode` | records in, Arrow out |
+| `records`, `reading` | records as callers give and get them |
+| `threads`, `handle`, `disk` | side by side; opened and closed; what a filesystem is asked for |
+| `inspect` | a report of any log |
+| `historic` | logs of earlier programs, read and upgraded |
+"""
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from lakelog.wal.historic.read import read_historic
-    from lakelog.wal.historic.upgrade import upgrade
-    from lakelog.wal.log import WriteAheadLog
+from lakelog.wal.historic.read import read_historic
+from lakelog.wal.historic.upgrade import upgrade
+from lakelog.wal.log import WriteAheadLog
 
 __all__ = ["WriteAheadLog", "read_historic", "upgrade"]
-
-# Loaded when they are asked for: a program that only appends needs none of what reads old logs.
-_LAZY = {
-    "WriteAheadLog": "lakelog.wal.log",
-    "read_historic": "lakelog.wal.historic.read",
-    "upgrade": "lakelog.wal.historic.upgrade",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        from importlib import import_module
-
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'lakelog.wal' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
