@@ -40,7 +40,7 @@ def contents(rng: random.Random) -> list[tuple[bytes, bytes]]:
     if rng.random() < 0.3:
         key, value = rng.randint(0, 30), rng.randint(0, 60)
         return [(rng.randbytes(key), rng.randbytes(value)) for _ in range(800)]
-    longest = rng.choice([20, 20, 300])
+    longest = rng.choice([20, 20, 900])
     found = [(content(rng, longest), content(rng, 60)) for _ in range(600)]
     for _ in range(rng.randint(0, 2)):
         found[rng.randrange(600)] = (content(rng, 600), rng.randbytes(5_000))

@@ -93,10 +93,27 @@ def places(data: Bytes, *, is_checked: bool) -> Places:
     """The records that a file begins with, each where the one before it ends."""
     if is_checked:
         least = CRC_BYTES + LENGTHS_BYTES
-        return Places(*walk(*steps(data, is_checked=True), 0, len(data), least=least), True)
+        step, step_one = steps(data, is_checked=True)
+
+        def look(at: Offsets) -> Offsets:
+            end = step(at)
+            end[end == at + least] = NOWHERE  # what zero bytes look like
+            return end
+
+        return Places(*walk(step, step_one, 0, len(data), least=least, look=look), True)
     # Keys and values are spelled alike, so that a guess cannot tell one from the other: the walk
     # goes from each of them to the next.
-    fields, end = walk(*_field_steps(data), 0, len(data), least=4)
+    step, step_one = _field_steps(data)
+
+    def look_at_fields(at: Offsets) -> Offsets:
+        end = step(at)
+        empty = np.flatnonzero(end == at + 4)
+        following = np.minimum(end[empty], len(data) - 4)
+        # Two in a row are what zero bytes look like; one is a tombstone's value.
+        end[empty[step(following) == following + 4]] = NOWHERE
+        return end
+
+    fields, end = walk(step, step_one, 0, len(data), least=4, look=look_at_fields)
     if len(fields) % 2:
         fields, end = fields[:-1], int(fields[-1])
     return Places(fields, end, False)

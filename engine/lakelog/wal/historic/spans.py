@@ -82,7 +82,7 @@ def first_wrong(
     Args:
         positions: Where each record begins: where the one before it ends.
         ends: Where it ends.
-        agree_as_one: Whether some of them agree, for sure; it has room for their bytes, which it
+        agree_as_one: Whether some of them agree, all of them; it has room for their bytes, which it
             may write to. It is given so many as stay in a core's cache.
         agree: Which of them agree; asked where `agree_as_one` does not say that they do.
     """

@@ -41,7 +41,7 @@ _LENGTHS_BYTES = 21  # of what the length counts, all but key and value
 _AT_CRC, _AT_SEQ, _AT_OP, _AT_KEY_LENGTH, _AT_KEY = 4, 8, 16, 17, 21
 _VALUE_LENGTH_BYTES = 4
 _AT_MOVED_OP = _AT_KEY + _VALUE_LENGTH_BYTES - 1
-_LONGEST_MOVED_KEY = 256
+_LONGEST_MOVED_KEY = 512  # longer ones are moved one by one
 _FIRST_SEARCH_BYTES = 1 << 16
 _WIDEST_SEARCH_BYTES = 1 << 22
 
@@ -236,15 +236,13 @@ def _is_whole(data: Bytes, bounds: Offsets, ops: npt.NDArray[np.uint8]) -> npt.N
 def _agree_as_one(
     data: Bytes, positions: Offsets, bounds: Offsets, ops: npt.NDArray[np.uint8], room: Bytes
 ) -> bool:
-    """Whether all checksums of a run agree; False also where this way is none.
+    """Whether all checksums of a run agree.
 
     In a copy, what the checksums cover is brought together: each key moves to its value, the
     operation in front of it, and what is before that becomes the bridge from the record before.
     """
     key_lengths = bounds[:, 1] - bounds[:, 0]
-    longest = int(key_lengths.max())
-    if longest > _LONGEST_MOVED_KEY:
-        return False
+    longest = min(int(key_lengths.max()), _LONGEST_MOVED_KEY)
     low = int(positions[0])
     size = int(bounds[-1, 3]) - low
     room[:size] = data[low : low + size]
@@ -254,6 +252,10 @@ def _agree_as_one(
     for begun in range(0, longest, 8):
         part = source if begun < shortest else source[key_lengths > begun]
         moved[part + (_VALUE_LENGTH_BYTES - low - begun)] = words[part - begun]
+    for row in np.flatnonzero(key_lengths > longest).tolist():
+        start, end = bounds[row, :2].tolist()
+        shift = _VALUE_LENGTH_BYTES - low
+        room[start + shift : end + shift] = data[start:end]
     at = positions - low
     crcs = unaligned(data, "<u4")[positions + _AT_CRC]
     before = np.append(np.uint32(0), crcs[:-1])
