@@ -198,6 +198,26 @@ def test_what_to_do_next_is_said_in_the_words_of_the_command_line(
     assert "strict" not in errors
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
+def test_a_pipe_is_refused_and_not_waited_for(lakelog: Call, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("inspect", "replay"):
+        outcome = lakelog("wal", name, tmp_path / "pipe")
+        assert (outcome.code, "neither a file nor a folder" in outcome.errors) == (2, True)
+
+
+def test_a_single_file_is_looked_at_and_replayed_but_changed_in_its_folder(
+    lakelog: Call, plain: Path
+) -> None:
+    file = plain / "wal.log"
+    assert lakelog("wal", "inspect", file).code == 0
+    assert lakelog("wal", "replay", file).code == 0
+    for name, code, *more in (("upgrade", 1), ("truncate", 2, 1)):
+        outcome = lakelog("wal", name, file, *more)
+        assert (outcome.code, "this is a file" in outcome.errors) == (code, True)
+        assert "name the folder" in outcome.errors
+
+
 def test_a_folder_with_the_name_of_a_file_is_no_log(lakelog: Call, tmp_path: Path) -> None:
     (tmp_path / "000001.wal").mkdir()
     for name, *more in (("inspect",), ("replay",), ("upgrade",), ("truncate", 1)):

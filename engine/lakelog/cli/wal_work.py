@@ -82,6 +82,7 @@ _SHOWN_KEY_COLUMNS = ("key", "value")
 def inspect(directory: str, form: str | None, output: Output) -> int:
     """``lakelog wal inspect``."""
     check(output)
+    _check_kind(directory)
     with _hints(), progress("reading", Meter()):
         report = inspect_log(directory, cast("HistoricFormat | None", form))
     rows = _segments(report)
@@ -179,6 +180,7 @@ def replay(
         raise InvalidInputError(
             "the state is that of the whole log", hint="leave out --after, or --state"
         )
+    _check_kind(directory)
     with _hints(), progress("replaying", Meter()):
         table, damage, doubts = _read(directory, form, after_seq, state=state, safe=safe)
     for note in (*_sentences(damage), *map(_in_doubt, doubts)):
@@ -231,6 +233,16 @@ def _hints() -> Iterator[None]:
         elif error.hint is not None:
             error.hint = error.hint.replace("format='003'", "--format 003")
         raise
+
+
+def _check_kind(path: str) -> None:
+    """Refuse what is no file and no folder: to open a pipe is to wait for its other end."""
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise InvalidInputError(
+            "this is neither a file nor a folder",
+            path=path,
+            hint="write what it gives to a file, and name that",
+        )
 
 
 def _is_historic(directory: str) -> bool:
@@ -293,6 +305,12 @@ def _upgrade_facts(report: UpgradeReport) -> list[tuple[str, str]]:
 def truncate(directory: str, up_to_seq: int, output: Output, *, apply: bool) -> None:
     """``lakelog wal truncate``."""
     check(output)
+    if os.path.isfile(directory):
+        raise InvalidInputError(
+            "this is a file, and a log is truncated in its folder",
+            path=directory,
+            hint="name the folder",
+        )
     if _is_historic(directory):
         raise InvalidInputError(
             "a historic log is not truncated",
