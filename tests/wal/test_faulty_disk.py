@@ -175,6 +175,25 @@ def test_what_a_sync_failed_for_is_written_again_before_anything_goes_behind_it(
             assert keys(left) == ["before", "unknown", "behind"]
 
 
+def test_what_a_sync_failed_for_is_written_again_before_damage_is_set_aside() -> None:
+    disk = CrashDisk()
+    log = opened(disk, segment_bytes=1 << 20)
+    log.append("PUT", "before", "v" * 600)
+    disk.watch = Counting(1, fail(errno.EIO), kinds=frozenset({"sync"}))
+    with pytest.raises(OutcomeUnknownError):
+        log.append("PUT", "unknown", "v" * 1200)
+    log.close()
+    stranger = well(disk).open_append(f"{DIRECTORY}/{9:020d}.wal", create=True)
+    stranger.write(b"what somebody put here" * 9)
+    with opened(disk, strict=False) as again:
+        assert again.recovery is not None
+        assert keys(again) == ["before", "unknown"]
+        again.append("PUT", "behind")
+    for seed in range(20):
+        with opened(disk.clone(random.Random(seed))) as left:
+            assert keys(left) == ["before", "unknown", "behind"]
+
+
 def test_only_what_is_not_known_to_be_durable_is_written_again() -> None:
     disk = CrashDisk()
     written: list[int] = []

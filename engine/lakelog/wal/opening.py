@@ -153,6 +153,11 @@ def open_for_writing(
     file: WritableFile
     next_seq = verdict.next_seq
     if verdict.damage is not None:
+        lost = {each.path for each in verdict.lost}
+        if verdict.live and verdict.live[-1].path not in lost:
+            # It may have been the last one, if what is behind it is not of this log.
+            last = verdict.live[-1]
+            _made_durable(disk, directory, last, Seal.of(log_id), cut=False).close()
         place, file, set_aside = _set_aside(disk, directory, verdict, log_id, clock(), names)
         gone = {each.path for each in verdict.lost if not _keeps(verdict, each)}
         places = [*(each for each in places if each.path not in gone), place]
@@ -219,7 +224,9 @@ def _keep_tail(disk: Disk, directory: str, last: Segment, names: set[str]) -> st
     return target
 
 
-def _made_durable(disk: Disk, directory: str, last: Segment, seal: Seal) -> WritableFile:
+def _made_durable(
+    disk: Disk, directory: str, last: Segment, seal: Seal, *, cut: bool = True
+) -> WritableFile:
     """The last segment, cut to its whole frames, and durable: what follows will say that it is.
 
     Whoever wrote it may not have synced it. A sync may even have failed, and then no other one
@@ -230,7 +237,7 @@ def _made_durable(disk: Disk, directory: str, last: Segment, seal: Seal) -> Writ
     start = last.durable_end
     file = disk.open_append(last.path)
     with _closed_on_error(file):
-        if last.end < last.data.size:
+        if cut and last.end < last.data.size:
             file.truncate(last.end)
         if not start:
             start = SEGMENT_HEADER_BYTES
