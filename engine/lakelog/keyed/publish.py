@@ -14,16 +14,18 @@ import errno
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, TypeVar, cast
 
 import polars as pl
 
-from lakelog.errors import CorruptionError, LakelogError, UnavailableError
+from lakelog.errors import CorruptionError
 from lakelog.keyed import manifest, sorted_file
 from lakelog.keyed.manifest import Manifest
 from lakelog.keyed.sorted_file import FileFacts, GroupCache, SortedFile
 from lakelog.wal.disk import Disk, WritableFile
+from lakelog.wal.handle import disk_errors
 
 _Made = TypeVar("_Made")
 
@@ -60,7 +62,7 @@ class FileRoom:
             UnsupportedError: A later version of lakelog wrote it.
             UnavailableError: The disk failed.
         """
-        with disk_errors("be opened", self._directory):
+        with store_errors("be opened", self._directory):
             try:
                 data = self._disk.read(self.manifest_path)
             except FileNotFoundError:
@@ -79,7 +81,7 @@ class FileRoom:
             UnavailableError: The disk failed.
         """
         there = {(file.name, file.facts): file for file in known}
-        with disk_errors("be opened", self._directory):
+        with store_errors("be opened", self._directory):
             return tuple(
                 there.get((name, facts)) or self._opened(name, facts) for name, facts in found.files
             )
@@ -92,7 +94,7 @@ class FileRoom:
         Raises:
             UnavailableError: The disk failed.
         """
-        with disk_errors("be opened", self._directory):
+        with store_errors("be opened", self._directory):
             names = [name for name in self._disk.list(self._directory) if _ours(name)]
         numbers = [int(name.partition(".")[0]) for name in names]
         self._last_number = max([found.generation, *numbers])
@@ -110,7 +112,7 @@ class FileRoom:
         """
         number = self._number()
         self._unnamed.append(manifest.data_name(number))
-        with disk_errors("write a sorted file", self._directory):
+        with store_errors("write a sorted file", self._directory):
             facts = self._durably(
                 number, manifest.data_name(number), lambda sink: sorted_file.write(sink, chunks)
             )
@@ -133,7 +135,7 @@ class FileRoom:
             sink.write(told.encode())
             return told
 
-        with disk_errors("publish the manifest", self.manifest_path):
+        with store_errors("publish the manifest", self.manifest_path):
             self._durably(number, manifest.NAME, write)
         # Only now it is known that no manifest names what an attempt before has left.
         named = {name for name, _ in told.files}
@@ -152,7 +154,7 @@ class FileRoom:
             UnavailableError: The disk failed; what is left goes the next time.
         """
         self._doomed += [file.name for file in files]
-        with disk_errors("remove an old file", self._directory):
+        with store_errors("remove an old file", self._directory):
             while self._doomed:
                 with contextlib.suppress(FileNotFoundError):  # it never came to be, or is gone
                     self._disk.remove(self._path(self._doomed[0]))
@@ -229,22 +231,16 @@ def _ours(name: str) -> re.Match[str] | None:
     return manifest.DATA_NAME.fullmatch(name) or _TEMPORARY.fullmatch(name)
 
 
-@contextlib.contextmanager
-def disk_errors(what: str, path: str) -> Iterator[None]:
+def store_errors(what: str, path: str) -> AbstractContextManager[None]:
     """Errors of the operating system as ours.
 
     Args:
         what: What the store could not do then.
         path: Where.
     """
-    try:
-        yield
-    except OSError as cause:
-        if isinstance(cause, LakelogError):
-            raise
-        raise UnavailableError(
-            f"The keyed store could not {what}: {cause.strerror or cause}.",
-            path=path,
-            hint="what was acknowledged is safe in the log and the files; make room or mend the "
-            "disk, and try again",
-        ) from cause
+    return disk_errors(
+        f"The keyed store could not {what}",
+        path,
+        hint="what was acknowledged is safe in the log and the files; make room or mend the disk, "
+        "and try again",
+    )

@@ -26,8 +26,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -38,9 +37,10 @@ from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 from lakelog.keyed import given, opening, plan, rows
 from lakelog.keyed.latch import Latch
 from lakelog.keyed.memtable import Memtable
-from lakelog.keyed.publish import FileRoom, disk_errors
+from lakelog.keyed.publish import FileRoom, store_errors
 from lakelog.keyed.sorted_file import GroupCache, SortedFile
 from lakelog.wal.disk import Disk, LocalDisk
+from lakelog.wal.handle import Closing
 from lakelog.wal.log import WriteAheadLog
 from lakelog.wal.records import data_of
 
@@ -67,7 +67,7 @@ class FileReport:
     flushed_seq_num: int
 
 
-class KeyedStore:
+class KeyedStore(Closing):
     """Keys and values on local disk.
 
     Keys and values are bytes; text is encoded as UTF-8 on the way in and comes back as bytes. Keys
@@ -118,7 +118,7 @@ class KeyedStore:
         self._read_only = read_only
         disk = disk or LocalDisk()
         log_directory = f"{self._directory}/{_LOG_FOLDER}"
-        with disk_errors("be opened", self._directory):
+        with store_errors("be opened", self._directory):
             opening.check_place(disk, self._directory, log_directory, read_only=read_only)
         # The log's lock is the store's: it comes before anything that another writer may change.
         self._wal = WriteAheadLog(log_directory, sync=sync, read_only=read_only, disk=disk)
@@ -303,17 +303,6 @@ class KeyedStore:
             if not self._closed:
                 self._closed = True
                 self._wal.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def upkeep_error(self) -> LakelogError | None:
