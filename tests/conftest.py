@@ -90,6 +90,23 @@ def _checked_only(descriptor: int | HasFileno) -> None:
     os.fstat(descriptor if isinstance(descriptor, int) else descriptor.fileno())
 
 
+QUICK_SPARK = """\
+spark.driver.extraJavaOptions  -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+spark.sql.codegen.wholeStage   false
+spark.sql.shuffle.partitions   2
+spark.ui.enabled               false
+"""
+"""Short queries, few rows: what takes long to compile does not pay."""
+
+
+@pytest.fixture
+def _quick_spark(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that README and notebooks start with no settings get some that suit tests."""
+    folder = tmp_path_factory.mktemp("conf")
+    (folder / "spark-defaults.conf").write_text(QUICK_SPARK)
+    monkeypatch.setenv("SPARK_CONF_DIR", os.fspath(folder))
+
+
 class SkipsAreFailures:
     """Under CI: collects every skip and fails the run for each one that is not allowed.
 

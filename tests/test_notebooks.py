@@ -29,6 +29,7 @@ def test_there_are_notebooks() -> None:
     assert NOTEBOOKS
 
 
+@pytest.mark.usefixtures("_quick_spark")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_a_notebook_runs_clean_from_the_top(
     path: Path, tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch

@@ -49,7 +49,7 @@ def commands(block: Block) -> list[str]:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> dict[str, str]:
+def shell(_quick_spark: None, tmp_path: Path) -> dict[str, str]:
     """An environment in which `lakelog` is this checkout's."""
     binaries = tmp_path / "bin"
     binaries.mkdir()
