@@ -18,6 +18,8 @@ from lakelog import (
     LakelogError,
     UnsupportedFeatureError,
 )
+from lakelog.data.replace import partitions_of
+from lakelog.statistics.partitions import PREFIX, typed_partitions
 from tests.spark.reference import assert_same_state
 from tests.spark.spark_side import (
     finish,
@@ -134,6 +136,72 @@ def test_an_overwrite_takes_the_place_of_all_or_of_what_a_condition_says(
     ]
     assert {p["mode"] for p in parameters} == {"Overwrite"}
     assert orphans(where) == set()
+
+
+def test_a_dynamic_overwrite_takes_the_place_of_the_partitions_that_it_writes(
+    spark: Any, tmp_path: Path
+) -> None:
+    where = str(tmp_path / "t")
+    table = new_table(tmp_path / "t")
+    table.append(pl.DataFrame(rows(*range(6))))
+    frame = spark.createDataFrame([(11, "d1"), (13, "d1")], "id long, day string")
+    dynamic = frame.write.format("lakelog").mode("overwrite")
+    dynamic.option("partitionOverwriteMode", "dynamic").save(where)
+    assert ids(where) == [0, 2, 4, 11, 13]
+    [parameters] = table.history(limit=1)["operationParameters"].to_list()
+    assert dict(parameters)["isDynamicPartitionOverwrite"] == "true"
+    made = writer(where, overwrite=True, partitionOverwriteMode="DYNAMIC")
+    assert finish(made, [task(made)]) is None
+    assert ids(where) == [0, 2, 4, 11, 13], "no row, no partition"
+    made = writer(where, overwrite=True, partitionOverwriteMode="static")
+    assert finish(made, [task(made, rows(8))]) is None
+    assert ids(where) == [8]
+    new_table(tmp_path / "whole", partition_by=()).append(pl.DataFrame(rows(1, 2)))
+    made = writer(tmp_path / "whole", overwrite=True, partitionOverwriteMode="dynamic")
+    assert finish(made, [task(made, rows(3))]) is None
+    assert ids(tmp_path / "whole") == [3]
+    with pytest.raises(InvalidInputError, match="leave one of them out"):
+        writer(where, overwrite=True, partitionOverwriteMode="dynamic", replaceWhere="id = 1")
+    with pytest.raises(InvalidInputError, match=r"static \| dynamic"):
+        writer(where, overwrite=True, partitionOverwriteMode="some")
+
+
+def test_dynamic_overwrites_of_different_partitions_go_side_by_side(tmp_path: Path) -> None:
+    where = tmp_path / "t"
+    new_table(where).append(pl.DataFrame(rows(0, 1)))
+    dynamic: Any = {"overwrite": True, "partitionOverwriteMode": "dynamic"}
+    even, odd, again = (writer(where, **dynamic) for _ in range(3))
+    messages = [task(made, rows(n)) for made, n in ((even, 10), (odd, 11), (again, 12))]
+    assert finish(even, messages[:1]) is None
+    assert finish(odd, messages[1:2]) is None
+    assert isinstance(finish(again, messages[2:]), ConflictError), "even was there first"
+    assert ids(where) == [10, 11]
+    assert orphans(where) == set()
+
+
+def test_partitions_of_many_columns_types_and_nulls_are_told_apart(tmp_path: Path) -> None:
+    schema = {"n": pl.Int64, "a": pl.String, "b": pl.Int32, "c": pl.Date}
+    table = lakelog.create(tmp_path / "t", schema, ["a", "b", "c"], upkeep=False)
+    days = [None, dt.date(2026, 1, 1), dt.date(2026, 1, 2)]
+    every = [(a, b, c) for a in ("x", "y/z", None) for b in (1, None, -3) for c in days]
+    kept = pl.DataFrame([(n, *k) for n, k in enumerate(every)], schema, orient="row")
+    table.append(kept)
+    new = kept[::2].with_columns(pl.col("n") + 100)
+    snapshot = table.snapshot()
+    files = snapshot.files().collect()
+    adds = files.filter(pl.col("path").is_in(_paths_of(snapshot, files, new).implode()))
+    assert adds.height == new.height
+    where = partitions_of(snapshot, adds, "none")
+    assert kept.filter(where)["n"].to_list() == kept["n"].to_list()[::2]
+    assert sorted(snapshot.files(where).collect()["path"]) == sorted(adds["path"])
+
+
+def _paths_of(snapshot: Any, files: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
+    """Paths of the files of the partitions of some rows."""
+    columns = ["a", "b", "c"]
+    typed = typed_partitions(files["partitionValues"], snapshot.schema, columns).values
+    held = typed.rename(lambda name: name.removeprefix(PREFIX)).with_columns(files["path"])
+    return held.join(rows, on=columns, how="semi", nulls_equal=True)["path"]
 
 
 def test_what_cannot_be_written_is_refused_before_a_task_runs(tmp_path: Path) -> None:

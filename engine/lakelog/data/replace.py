@@ -7,8 +7,10 @@ file's rows all or none.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import polars as pl
 import pyarrow as pa
@@ -102,6 +104,39 @@ def find_replaced(
             hint="overwrite by partition columns, or with an engine that keeps row ids",
         )
     return Replaced(pl.concat([none, *whole]), pl.concat([none, *partly]), deleted)
+
+
+def partitions_of(snapshot: Snapshot, adds: pl.DataFrame, mapping: str) -> pl.Expr:
+    """The rows of every partition that some of the files are of, as a predicate.
+
+    Args:
+        snapshot: The version that the files are to follow.
+        adds: Rows for `lakelog.commit.transaction.Transaction.add`, one at least, of a table with
+            partition columns.
+        mapping: Column mapping mode.
+
+    Memory grows with the number of partitions.
+    """
+    columns = snapshot.metadata.partition_columns
+    typed = typed_partitions(adds["partitionValues"], snapshot.schema, columns, mapping=mapping)
+    *outer, last = (series.alias(series.name.removeprefix(PREFIX)) for series in typed.values)
+    # Values of the last column are told as lists, so that the predicate stays small.
+    groups = pl.DataFrame([*outer, last]).unique()
+    parts = groups.partition_by([s.name for s in outer]) if outer else [groups]
+    each = [
+        reduce(operator.and_, [_is_one_of(series.unique()) for series in part]) for part in parts
+    ]
+    while len(each) > 1:  # pairs of pairs: a chain of thousands would be too deep
+        each = [reduce(operator.or_, each[n : n + 2]) for n in range(0, len(each), 2)]
+    return each[0]
+
+
+def _is_one_of(values: pl.Series) -> pl.Expr:
+    """Whether the column of that name has one of the values, which may be null."""
+    column, known = pl.col(values.name), values.drop_nulls()
+    if known.len() == values.len():
+        return column.is_in(known.implode())
+    return column.is_null() | column.is_in(known.implode()) if known.len() else column.is_null()
 
 
 def keeping(where: pl.Expr) -> pl.Expr:

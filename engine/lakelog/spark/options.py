@@ -85,6 +85,12 @@ def _table(value: str) -> str:
     return value.lower()
 
 
+def _mode(value: str) -> str:
+    if value.lower() not in {"static", "dynamic"}:
+        raise ValueError(value)
+    return value.lower()
+
+
 @dataclass(frozen=True)
 class Option:
     """One option.
@@ -131,6 +137,7 @@ OPTIONS = (
     _option("endVersion", _count, "a version", "read", _BETWEEN),
     _option("limit", _count, "a number of commits", "read", ("history",)),
     _option("replaceWhere", _text, "a condition in SQL", "write"),
+    _option("partitionOverwriteMode", _mode, "static | dynamic", "write"),
     _option("userMetadata", _text, "any text", "write sink"),
     _option("txnAppId", _text, "any text", "write sink"),
     _option("txnVersion", _count, "a number that only rises", "write"),
@@ -257,6 +264,12 @@ def _check_together(options: SourceOptions, use: Use | None) -> None:
     if ("txnVersion" in values) and "txnAppId" not in values:
         raise InvalidInputError(
             "option txnVersion needs txnAppId", path=options.path, hint="name the application"
+        )
+    if "replaceWhere" in values and values.get("partitionOverwriteMode") == "dynamic":
+        raise InvalidInputError(
+            "options replaceWhere and partitionOverwriteMode=dynamic both say what is overwritten",
+            path=options.path,
+            hint="leave one of them out",
         )
     if use != "read":
         return

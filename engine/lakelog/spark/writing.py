@@ -7,13 +7,15 @@ conflicts, so two overwrites at once never leave the rows of both.
 
 ``replaceWhere`` takes away the rows for which it is true. Where files hold other rows too, these
 are copied on the driver: made for partition columns, or for few files.
+``partitionOverwriteMode`` ``dynamic`` takes away the partitions that new rows are written to, and
+none where there are no new rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from pyspark import TaskContext
@@ -26,7 +28,7 @@ from lakelog.data.append import require_all
 from lakelog.data.conform import Conform, Rows
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
-from lakelog.data.replace import find_replaced, keeping
+from lakelog.data.replace import find_replaced, keeping, partitions_of
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.log.snapshot import Snapshot
@@ -124,6 +126,9 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
                 path=options.path,
                 hint='write with .mode("overwrite")',
             )
+        dynamic = options.get("partitionOverwriteMode") == "dynamic"
+        # A table without partitions is overwritten whole, as by Spark's other sources.
+        self.dynamic = dynamic and overwrite and bool(self.plan.partition_columns)
 
     @property
     def _where(self) -> pl.Expr | None:
@@ -160,17 +165,20 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
             CommitOutcomeUnknown: It may have been written; nothing was deleted.
         """
         options = self.options
-        parameters = {
+        adds = unpacked(landed_of(messages))
+        parameters: dict[str, Any] = {
             "mode": "Overwrite" if self.overwrite else "Append",
             "partitionBy": list(self.plan.partition_columns),
         }
         if "replaceWhere" in options.values:
             parameters["predicate"] = options.get("replaceWhere")
+        if self.dynamic:
+            parameters["isDynamicPartitionOverwrite"] = True
         publish(
             kept_table(options),
-            unpacked(landed_of(messages)),
+            adds,
             version=self.version,
-            fill=self._fill,
+            fill=lambda tx: self._fill(tx, adds),
             app_id=options.get("txnAppId"),
             app_version=options.get("txnVersion"),
             operation="WRITE",
@@ -178,10 +186,12 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
             user_metadata=options.get("userMetadata"),
         )
 
-    def _fill(self, tx: Transaction) -> pl.DataFrame:
-        if not self.overwrite:
+    def _fill(self, tx: Transaction, adds: pl.DataFrame) -> pl.DataFrame:
+        if not self.overwrite or (self.dynamic and not adds.height):
             return pl.DataFrame()
         where, store = self._where, kept_table(self.options).log.store
+        if self.dynamic:
+            where = partitions_of(tx.snapshot, adds, self.plan.mapping)
         files = tx.read(where).collect()
         replaced = find_replaced(tx.snapshot, files, where, self.plan.mapping, store)
         tx.remove(replaced.files)
