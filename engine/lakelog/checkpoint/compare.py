@@ -189,7 +189,9 @@ def _limited(values: pl.Series, there: pl.Series) -> pl.Series:
         fields = zip(values.struct.unnest(), there.struct.unnest(), strict=True)
         kept = [_limited(*both) for both in fields]
         return pl.DataFrame(kept).to_struct(values.name) if kept else values
-    return values if there[0] is not None else values.clear(values.len())
+    if there[0] is not None:
+        return values
+    return pl.Series(values.name, [None], values.dtype).new_from_index(0, values.len())
 
 
 def _without_empty(maps: pl.Series) -> pl.Series:

@@ -118,13 +118,13 @@ class FlattenedReader:
             self._frame(pa.table({}), path)
         for group in range(file.num_row_groups):
             types = self._read_group(file, group, [_TYPE], path)[_TYPE]
-            found = types.filter(types.is_in([*kinds])).unique()
-            if not found.len():
+            found = set(types.unique()).intersection(kinds)
+            if not found:
                 continue
             wanted = {_TYPE, *_ROW_COLUMNS}.union(*(_columns_of(kind) for kind in found))
             columns = [name for name in names if name in wanted]
             frame = self._read_group(file, group, columns, path)
-            yield frame.filter(pl.col(_TYPE).is_in([*kinds]))
+            yield actions.of_type(frame, *kinds)
 
     def _read_group(
         self, file: pq.ParquetFile, group: int, columns: list[str], path: str
@@ -175,8 +175,8 @@ class FlattenedReader:
                 found=str(cause).splitlines()[0][:200],
             ) from cause
         # History has no place in a state, so a row of another type is damage and not the future.
-        strange = rows[_TYPE].filter(~rows[_TYPE].is_in(_STATE_TYPES))
-        if strange.len():
+        found = rows[_TYPE].unique(maintain_order=True)
+        if strange := [kind for kind in found if kind not in _STATE_TYPES]:
             raise InvalidActionError(
                 "a row of the checkpoint has an action type that no state holds",
                 path=path,

@@ -73,7 +73,7 @@ class FlattenedWriter:
                 expected=", ".join(CHECKPOINT_META),
             )
         for kind in CHECKPOINT_META:
-            self._parts[0].append(meta.filter(pl.col(_TYPE) == kind))
+            self._parts[0].append(actions.of_type(meta, kind))
         self._parts[0].flush()
 
     def write_files(self, files: pl.DataFrame) -> None:
