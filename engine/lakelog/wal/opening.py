@@ -245,7 +245,7 @@ def _made_durable(
             disk.sync_directory(directory)
         for low in range(start, last.end, _MANY_BYTES):
             part = last.data.slice(low, min(_MANY_BYTES, last.end - low))
-            disk.rewrite(last.path, low, part.to_pybytes())
+            disk.rewrite(last.path, low, part)
         # What was given up may have gone between reading and writing.
         if google_crc32c.extend(seal.start, last.data.slice(start, last.end - start)) != seal.start:
             raise UnavailableError(

@@ -12,7 +12,7 @@ from lakelog.wal.decode import SCHEMA, pieces, table
 from lakelog.wal.judge import Verdict
 from lakelog.wal.records import WalRecord
 from lakelog.wal.segments import Segment
-from lakelog.wal.threads import in_threads, parts_of
+from lakelog.wal.threads import are_small, in_threads, parts_of
 
 STATE_SCHEMA = pa.schema([SCHEMA.field("key"), SCHEMA.field("value"), SCHEMA.field("seqNum")])
 """Of `state_of`."""
@@ -40,13 +40,12 @@ def tables_of(
 def table_of(verdict: Verdict, after_seq: int = 0) -> pa.Table:
     """A log's PUT and DELETE records as one table."""
     after_seq = max(after_seq, verdict.truncated_to)
-    parts = [part for each in verdict.live for part in parts_of(each)]
-    return pa.concat_tables(
-        [
-            SCHEMA.empty_table(),
-            *in_threads(partial(_table_of_one, after_seq=after_seq), parts),
-        ]
-    )
+    decode = partial(_table_of_one, after_seq=after_seq)
+    if are_small(verdict.live):
+        found = in_threads(decode, [part for each in verdict.live for part in parts_of(each)])
+    else:
+        found = list(map(decode, verdict.live))
+    return pa.concat_tables([SCHEMA.empty_table(), *found])
 
 
 def _table_of_one(segment: Segment, after_seq: int, *, controls: bool = False) -> pa.Table:

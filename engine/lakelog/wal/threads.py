@@ -17,6 +17,7 @@ from lakelog.wal.segments import Segment
 
 _WORTH_BYTES = 1 << 21  # less is done before a thread has begun
 _PART_BYTES = 1 << 24
+_SMALL_FRAME_BYTES = 1 << 13  # larger ones are looked at one by one, in Python
 
 T = TypeVar("T")
 
@@ -43,3 +44,9 @@ def parts_of(segment: Segment) -> list[Segment]:
     cuts = np.searchsorted(offsets, np.arange(offsets[0], segment.end, _PART_BYTES)[1:])
     limits = np.unique([0, *cuts, len(offsets)]).tolist()
     return [replace(segment, frames=segment.frames[low:high]) for low, high in pairwise(limits)]
+
+
+def are_small(segments: Sequence[Segment]) -> bool:
+    """Whether the frames are such as are looked at together, which is worth threads."""
+    size = sum(each.end for each in segments)
+    return size < _SMALL_FRAME_BYTES * sum(len(each.frames) for each in segments)
