@@ -213,10 +213,11 @@ class MemoryFile:
 
 class MemoryLock:
     def __init__(self, locks: set[str], path: str) -> None:
+        self.was_left_well = False
         self._locks = locks
         self._path = path
 
-    def release(self) -> None:
+    def release(self, *, well: bool = False) -> None:
         self._locks.discard(self._path)
 
 

@@ -135,6 +135,7 @@ class CrashDisk:
         self._pending: list[tuple[str | None, str | None, Node]] = []
         self._directories = {path.rpartition("/")[0] for path in self.names}
         self._locks: dict[str, str] = {}
+        self._left_well: set[str] = set()
         self._guard = threading.RLock()
 
     def clone(self, rng: random.Random, stale: bytes = b"") -> CrashDisk:
@@ -147,6 +148,8 @@ class CrashDisk:
                     _apply(names, source, target, node)
             clone = CrashDisk({path: node.after_crash(rng, stale) for path, node in names.items()})
             clone._directories |= self._directories
+            # What the lock's file says, nobody has synced: it may be of any time.
+            clone._left_well = {f"{each}/wal.lock" for each in rng.choice([[], self._directories])}
             return clone
 
     def contents(self) -> dict[str, bytes]:
@@ -208,7 +211,9 @@ class CrashDisk:
         if path in self._locks:
             raise LogLockedError("another writer has this log", path=path, found=self._locks[path])
         self._locks[path] = owner
-        return Held(self._locks, path)
+        was_left_well = path in self._left_well
+        self._left_well.discard(path)
+        return Held(self, path, was_left_well=was_left_well)
 
     def _at(self, path: str) -> Node:
         node = self.names.get(path)
@@ -271,12 +276,14 @@ class Handle:
 class Held:
     """A lock."""
 
-    def __init__(self, locks: dict[str, str], path: str) -> None:
-        self._locks = locks
+    def __init__(self, disk: CrashDisk, path: str, *, was_left_well: bool) -> None:
+        self._disk = disk
         self._path = path
+        self.was_left_well = was_left_well
 
-    def release(self) -> None:
-        self._locks.pop(self._path, None)
+    def release(self, *, well: bool = False) -> None:
+        if self._disk._locks.pop(self._path, None) is not None and well:
+            self._disk._left_well.add(self._path)
 
 
 def _apply(names: dict[str, Node], source: str | None, target: str | None, node: Node) -> None:

@@ -202,25 +202,45 @@ def test_only_what_is_not_known_to_be_durable_is_written_again() -> None:
         if operation.kind == "rewrite":
             written.append(operation.size_bytes)
 
+    def killed() -> None:
+        disk._locks.clear()
+
     disk.watch = note
     how = {"segment_bytes": 1 << 30, "frame_bytes": 1 << 29}
-    with opened(disk, **how) as log:
-        log.append("PUT", "much", "v" * (3 << 20))
-        log.append("PUT", "last", "v" * 100)
+    log = opened(disk, **how)
+    log.append("PUT", "much", "v" * (3 << 20))
+    log.append("PUT", "last", "v" * 100)
     for _ in range(2):
-        opened(disk).close()
+        killed()
+        log = opened(disk, **how)
     assert written == [176, 176]
-    with opened(disk, **how) as log:
-        log.append_batch([("PUT", "much more", "v" * (5 << 19))])
+    log.append_batch([("PUT", "much more", "v" * (5 << 19))])
+    killed()
     written.clear()
-    opened(disk).close()
+    opened(disk)
     assert sum(written) > 5 << 19
-    written.clear()
     # That much is said to be durable, and is not written a third time.
+    written.clear()
     for _ in range(2):
-        with opened(disk) as log:
-            assert keys(log) == ["much", "last", "much more"]
+        killed()
+        assert keys(opened(disk)) == ["much", "last", "much more"]
     assert written == [48, 48]
+
+
+@pytest.mark.parametrize("sync", ["sync", "batch", "none"])
+def test_what_was_closed_well_is_not_written_again(sync: Any) -> None:
+    disk = CrashDisk()
+    kinds: list[str] = []
+    with opened(disk, sync=sync, segment_bytes=1 << 20) as log:
+        for n in range(5):
+            log.append("PUT", str(n), "v" * 600)
+    disk.watch = lambda operation: kinds.append(operation.kind)
+    with opened(disk) as log:
+        log.append("PUT", "behind")
+    assert "rewrite" not in kinds
+    for seed in range(9):
+        with opened(disk.clone(random.Random(seed))) as left:
+            assert keys(left) == [*"01234", "behind"]
 
 
 # --- opening --------------------------------------------------------------------------------------

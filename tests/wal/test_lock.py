@@ -9,11 +9,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lakelog.errors import InvalidInputError, LogLockedError, WalCorruptionError
-from lakelog.wal.disk import LocalFile
+from lakelog.errors import (
+    InvalidInputError,
+    LogLockedError,
+    OutcomeUnknownError,
+    WalCorruptionError,
+)
+from lakelog.wal.disk import LocalDisk, LocalFile
 from lakelog.wal.log import WriteAheadLog
 
 CHILD = """
@@ -69,14 +75,46 @@ def test_a_full_disk_keeps_nobody_from_opening(
     with WriteAheadLog(tmp_path) as log:
         log.append("PUT", "k")
 
-    def full(descriptor: int, size: int) -> None:
+    def full(descriptor: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(os, "ftruncate", full)
+    monkeypatch.setattr(os, "write", full)
     with WriteAheadLog(tmp_path) as log:
         assert log.current_seq_num() == 1
         with pytest.raises(LogLockedError):
             WriteAheadLog(tmp_path)
+
+
+def test_a_lock_says_whether_it_was_left_well(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    disk = LocalDisk()
+    for was_left_well, well in ((False, True), (True, False), (False, True), (True, True)):
+        held = disk.lock(path, "somebody")
+        assert held.was_left_well == was_left_well
+        held.release(well=well)
+        held.release(well=True)
+    held = disk.lock(path, "somebody")
+    assert held.was_left_well
+    del held  # as if its process had ended
+    assert not disk.lock(path, "somebody").was_left_well
+
+
+def test_a_poisoned_log_is_not_left_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sync(file: LocalFile) -> None:
+        raise OSError(errno.EIO, "it does not sync")
+
+    modes: list[Any] = ["batch", "none"]
+    for mode in modes:
+        log = WriteAheadLog(tmp_path, sync=mode)
+        log.append("PUT", "k")
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalFile, "sync", sync)
+            with pytest.raises(OutcomeUnknownError):
+                log.sync()
+        log.close()
+        lock = LocalDisk().lock(str(tmp_path / "wal.lock"), "somebody")
+        assert not lock.was_left_well
+        lock.release(well=True)
 
 
 def test_a_file_that_does_not_close_well_does_not_keep_the_lock(

@@ -460,7 +460,9 @@ class _Handle:
 
 
 class _Held:
-    def release(self) -> None:
+    was_left_well = False
+
+    def release(self, *, well: bool = False) -> None:
         pass
 
 

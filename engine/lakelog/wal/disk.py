@@ -34,6 +34,7 @@ _WRITE = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | _BINARY
 _APPEND = _WRITE | os.O_APPEND
 _LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | _BINARY
 _MODE = 0o666  # the umask decides, as for any file
+_WELL = b"closed\n"
 # Of a file that only grows, its size is all of its metadata that matters.
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
@@ -58,10 +59,20 @@ class WritableFile(Protocol):
 
 
 class Held(Protocol):
-    """A lock that is held until it is released, or its process ends."""
+    """A lock that is held until it is released, or its process ends.
 
-    def release(self) -> None:
-        """Let others have it. Twice does no harm."""
+    Attributes:
+        was_left_well: Whoever had it last released it, and said that all was well.
+    """
+
+    was_left_well: bool
+
+    def release(self, *, well: bool = False) -> None:
+        """Let others have it. Twice does no harm.
+
+        Args:
+            well: No sync has failed while it was held, nor was anything left half done.
+        """
 
 
 class Disk(Protocol):
@@ -194,10 +205,12 @@ class LocalDisk:
         file = os.open(path, _LOCK, _MODE)
         try:
             if _lock(file):
+                was_left_well = os.read(file, 4096) == _WELL
+                os.ftruncate(file, 0)  # before anything is done that may not end well
+                os.lseek(file, 0, os.SEEK_SET)
                 with contextlib.suppress(OSError):  # for people only, and a full disk has no room
-                    os.ftruncate(file, 0)
                     os.write(file, owner.encode())
-                return LocalLock(file)
+                return LocalLock(file, was_left_well=was_left_well)
             found = os.pread(file, 4096, 0).decode("utf-8", "replace").strip()
         except BaseException:
             os.close(file)
@@ -255,17 +268,26 @@ class LocalLock:
 
     Args:
         descriptor: The locked file, which now belongs to this object.
+        was_left_well: As in `Held`.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, *, was_left_well: bool) -> None:
+        self.was_left_well = was_left_well
         self._descriptor = descriptor
         _held.add(self)
 
-    def release(self) -> None:
+    def release(self, *, well: bool = False) -> None:
         """As `Held.release`."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+            try:
+                if well:
+                    with contextlib.suppress(OSError):
+                        os.ftruncate(descriptor, 0)
+                        os.lseek(descriptor, 0, os.SEEK_SET)
+                        os.write(descriptor, _WELL)
+            finally:
+                os.close(descriptor)
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError):

@@ -162,6 +162,7 @@ class WriteAheadLog(Closing):
                     self._disk,
                     self._directory,
                     strict=strict,
+                    was_left_well=self._lock.was_left_well,
                     compression=compression,
                     frame_bytes=frame_bytes,
                     clock=clock,
@@ -392,7 +393,7 @@ class WriteAheadLog(Closing):
             finally:
                 writer.close()
                 if lock is not None:
-                    lock.release()
+                    lock.release(well=writer.poison is None)
                 self._found = None
                 self._is_closed = True
 

@@ -119,6 +119,7 @@ def open_for_writing(
     directory: str,
     *,
     strict: bool,
+    was_left_well: bool,
     compression: Compression,
     frame_bytes: int,
     clock: Callable[[], int],
@@ -130,6 +131,7 @@ def open_for_writing(
         disk: Where it is.
         directory: The log's; it is there, and may be empty.
         strict: Damage is an error.
+        was_left_well: As in `lakelog.wal.disk.Held`, of the lock.
         compression: Of what is written.
         frame_bytes: As in `Framing`.
         clock: Milliseconds since 1970.
@@ -157,7 +159,7 @@ def open_for_writing(
         if verdict.live and verdict.live[-1].path not in lost:
             # It may have been the last one, if what is behind it is not of this log.
             last = verdict.live[-1]
-            _made_durable(disk, directory, last, Seal.of(log_id), cut=False).close()
+            _made_durable(disk, directory, last, Seal.of(log_id), again=True, cut=False).close()
         place, file, set_aside = _set_aside(disk, directory, verdict, log_id, clock(), names)
         gone = {each.path for each in verdict.lost if not _keeps(verdict, each)}
         places = [*(each for each in places if each.path not in gone), place]
@@ -170,8 +172,9 @@ def open_for_writing(
             last = verdict.live[-1]
             if verdict.tail is not None and not verdict.tail.is_plain:
                 set_aside = (_keep_tail(disk, directory, last, names),)
-            file, end = _made_durable(disk, directory, last, Seal.of(log_id)), last.end
-            rewritten = end - last.durable_end
+            end = last.end
+            rewritten = 0 if was_left_well else end - last.durable_end
+            file = _made_durable(disk, directory, last, Seal.of(log_id), again=not was_left_well)
         else:
             places = [Place(1, f"{directory}/{segment_name(1)}")]
             header = SegmentHeader(log_id, 1, 1, 0, clock())
@@ -225,13 +228,21 @@ def _keep_tail(disk: Disk, directory: str, last: Segment, names: set[str]) -> st
 
 
 def _made_durable(
-    disk: Disk, directory: str, last: Segment, seal: Seal, *, cut: bool = True
+    disk: Disk, directory: str, last: Segment, seal: Seal, *, again: bool, cut: bool = True
 ) -> WritableFile:
     """The last segment, cut to its whole frames, and durable: what follows will say that it is.
 
     Whoever wrote it may not have synced it. A sync may even have failed, and then no other one
     makes durable what it was for, though it can be read. So all that is not known to be durable is
     written again. What stands there is not changed by it, so it may stop anywhere.
+
+    Args:
+        disk: Where it is.
+        directory: The log's.
+        last: The segment.
+        seal: Of the log.
+        again: A sync may have failed.
+        cut: Cut it.
     """
     assert last.header is not None
     start = last.durable_end
@@ -241,13 +252,15 @@ def _made_durable(
             file.truncate(last.end)
         if not start:
             start = SEGMENT_HEADER_BYTES
-            disk.rewrite(last.path, 0, last.header.pack())
+            if again:
+                disk.rewrite(last.path, 0, last.header.pack())
             disk.sync_directory(directory)
-        for low in range(start, last.end, _MANY_BYTES):
+        for low in range(start, last.end if again else start, _MANY_BYTES):
             part = last.data.slice(low, min(_MANY_BYTES, last.end - low))
             disk.rewrite(last.path, low, part)
         # What was given up may have gone between reading and writing.
-        if google_crc32c.extend(seal.start, last.data.slice(start, last.end - start)) != seal.start:
+        rest = last.data.slice(start, last.end - start if again else 0)
+        if google_crc32c.extend(seal.start, rest) != seal.start:
             raise UnavailableError(
                 "the end of the write-ahead log went away while it was opened",
                 path=last.path,
