@@ -28,7 +28,7 @@ from lakelog.wal.reading import records_of, state_of, table_of, tables_of
 from lakelog.wal.records import WalRecord, batch_of, code_of, columns_of_table, data_of
 from lakelog.wal.segments import LOCK_NAME
 from lakelog.wal.survey import survey, with_frames
-from lakelog.wal.threads import in_threads
+from lakelog.wal.threads import of_segments
 from lakelog.wal.turns import Turns
 from lakelog.wal.writer import Writer
 
@@ -456,7 +456,7 @@ class WriteAheadLog(Closing):
             if known is not None:
                 return known
             segments = self._do(lambda: writer.read(after_seq), changes=False)
-            framed = in_threads(partial(with_frames, log_id=writer.log_id), segments)
+            framed = of_segments(partial(with_frames, log_id=writer.log_id), segments)
             verdict = judge(framed, after_seq)
             if verdict.damage is not None:
                 if after_seq:

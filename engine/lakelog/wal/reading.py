@@ -12,7 +12,7 @@ from lakelog.wal.decode import SCHEMA, pieces, table
 from lakelog.wal.judge import Verdict
 from lakelog.wal.records import WalRecord
 from lakelog.wal.segments import Segment
-from lakelog.wal.threads import are_small, in_threads, parts_of
+from lakelog.wal.threads import are_small, of_segments, parts_of
 
 STATE_SCHEMA = pa.schema([SCHEMA.field("key"), SCHEMA.field("value"), SCHEMA.field("seqNum")])
 """Of `state_of`."""
@@ -42,7 +42,7 @@ def table_of(verdict: Verdict, after_seq: int = 0) -> pa.Table:
     after_seq = max(after_seq, verdict.truncated_to)
     decode = partial(_table_of_one, after_seq=after_seq)
     if are_small(verdict.live):
-        found = in_threads(decode, [part for each in verdict.live for part in parts_of(each)])
+        found = of_segments(decode, [part for each in verdict.live for part in parts_of(each)])
     else:
         found = list(map(decode, verdict.live))
     return pa.concat_tables([SCHEMA.empty_table(), *found])

@@ -11,7 +11,7 @@ from lakelog.wal.frames import ID_OFFSET, SEGMENT_HEADER_BYTES, Seal, SegmentHea
 from lakelog.wal.judge import Verdict, id_of, judge
 from lakelog.wal.scan import scan, whole_frames
 from lakelog.wal.segments import Segment, is_historic, named_seq
-from lakelog.wal.threads import in_threads
+from lakelog.wal.threads import of_segments
 
 # A reader's, beside a writer who rotates and truncates.
 _ATTEMPTS = 200
@@ -93,7 +93,7 @@ def read_segments(
     log_id = id_of(segments) or _unproved_id(segments)
     if log_id is None:
         return segments
-    return in_threads(partial(with_frames, log_id=log_id), segments)
+    return of_segments(partial(with_frames, log_id=log_id), segments)
 
 
 def with_header(segment: Segment) -> Segment:

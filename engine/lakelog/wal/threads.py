@@ -5,7 +5,7 @@ to the others.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -20,20 +20,29 @@ _PART_BYTES = 1 << 24
 _SMALL_FRAME_BYTES = 1 << 13  # larger ones are looked at one by one, in Python
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
-def in_threads(work: Callable[[Segment], T], segments: Sequence[Segment]) -> list[T]:
-    """The result of each segment, in order; the first error is raised.
+def in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """The result of each item, in order; the first error is raised.
 
     Args:
-        work: Pure, of one segment.
-        segments: Any number.
+        work: Pure, of one item.
+        items: Any number.
     """
-    threads = min(len(segments), os.cpu_count() or 1)
-    if threads < 2 or sum(each.data.size for each in segments) < _WORTH_BYTES:
-        return [work(each) for each in segments]
+    items = list(items)
+    threads = min(len(items), os.cpu_count() or 1)
+    if threads < 2:
+        return [work(item) for item in items]
     with ThreadPoolExecutor(threads, thread_name_prefix="lakelog-wal") as pool:
-        return list(pool.map(work, segments))
+        return list(pool.map(work, items))
+
+
+def of_segments(work: Callable[[Segment], R], segments: Sequence[Segment]) -> list[R]:
+    """As `in_threads`, of segments, which may be too small for it."""
+    if sum(each.data.size for each in segments) < _WORTH_BYTES:
+        return [work(each) for each in segments]
+    return in_threads(work, segments)
 
 
 def parts_of(segment: Segment) -> list[Segment]:

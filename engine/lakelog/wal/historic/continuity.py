@@ -27,8 +27,9 @@ from lakelog.wal.historic.log import (
     HistoricLog,
     op_column,
 )
-from lakelog.wal.historic.spans import Bytes, in_threads
+from lakelog.wal.historic.spans import Bytes
 from lakelog.wal.historic.spec002 import Run, explain, may_be_torn, next_record, read_run
+from lakelog.wal.threads import in_threads
 
 _REOPENED = 0  # beside the operations: here the log was opened anew
 

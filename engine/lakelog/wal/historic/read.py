@@ -12,7 +12,8 @@ from lakelog.wal.disk import Disk, LocalDisk
 from lakelog.wal.historic import continuity, spec003
 from lakelog.wal.historic.detect import check_named, detect, historic_names
 from lakelog.wal.historic.log import FORMATS, HistoricFormat, HistoricLog
-from lakelog.wal.historic.spans import Bytes, in_threads
+from lakelog.wal.historic.spans import Bytes
+from lakelog.wal.threads import in_threads
 
 
 def read_historic(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +18,6 @@ LONGEST_VALUE_BYTES = (1 << 31) - 1
 
 _PIECE_BYTES = 1 << 24
 _CACHED_BYTES = 1 << 19
-
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 def unaligned(data: Bytes, dtype: str) -> npt.NDArray[Any]:
@@ -113,12 +108,3 @@ def pieces(positions: Offsets, end: int, piece_bytes: int | None = None) -> list
     cuts = np.searchsorted(positions, np.arange(positions[0], end, piece_bytes)[1:])
     limits = np.unique(np.concatenate([[0], cuts, [len(positions)]])).tolist()
     return [slice(low, high) for low, high in itertools.pairwise(limits)]
-
-
-def in_threads(work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
-    """The result of each item, in order; what numpy and Arrow do in `work` runs side by side."""
-    items = list(items)
-    if len(items) < 2:
-        return [work(item) for item in items]
-    with ThreadPoolExecutor(min(len(items), os.cpu_count() or 1)) as pool:
-        return list(pool.map(work, items))

@@ -50,9 +50,9 @@ from lakelog.wal.historic.spans import (
     Bytes,
     binary_columns,
     first_wrong,
-    in_threads,
     unaligned,
 )
+from lakelog.wal.threads import in_threads
 
 _FIRST_SEARCH_BYTES = 1 << 16
 _CHECKED_BYTES = 1 << 28  # a search computes checksums over so many bytes, and no more
