@@ -34,6 +34,21 @@ def test_it_is_exported_and_usable_as_a_context_manager(tmp_path: Path) -> None:
         store.flush()
 
 
+def test_a_relative_directory_stays_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with KeyedStore("store") as store:
+        store.put("a", "1")
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        store.flush()
+        store.put("a", "2")
+        store.compact()
+        assert state(store) == {b"a": b"2"}
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 @pytest.mark.parametrize("end", ["memory", "log", "file", "merged"])
 def test_a_key_is_got_scanned_overwritten_and_deleted_wherever_it_stands(
     tmp_path: Path, end: str

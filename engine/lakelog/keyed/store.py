@@ -114,6 +114,8 @@ class KeyedStore(Closing):
                 "A memtable holds at least a byte.", expected=">= 1", found=memtable_bytes
             )
         self._directory = os.fsdecode(directory) or "."
+        if disk is None:  # wherever the process may go
+            self._directory = os.path.abspath(self._directory)
         self._memtable_bytes = memtable_bytes
         self._read_only = read_only
         disk = disk or LocalDisk()
