@@ -14,6 +14,7 @@ import pytest
 
 import lakelog
 from lakelog.errors import LakelogError, LakelogWarning, VersionNotFoundError
+from lakelog.formats import ndjson
 from tests.conformance.tables import (
     delta_path,
     delta_tables,
@@ -31,6 +32,14 @@ from tests.model.statistics import with_statistics
 pytestmark = pytest.mark.corpus
 
 TABLES = delta_tables()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_lines_are_decoded_by_columns() -> Iterator[None]:
+    """As many are, which is to be seen on every table; most are small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ndjson, "_FEW_BYTES", 0)
+        yield
 
 
 @pytest.fixture(scope="session")

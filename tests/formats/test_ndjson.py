@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import polars as pl
@@ -51,6 +51,14 @@ def outcome(decode: Callable[[], Actions]) -> tuple[object, ...] | str:
         return plain(decode())
     except (MalformedLogError, InvalidActionError):
         return "refused"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_lines_are_decoded_by_columns() -> Iterator[None]:
+    """As many are: it is that decoder which is tried."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ndjson, "_FEW_BYTES", 0)
+        yield
 
 
 @pytest.fixture

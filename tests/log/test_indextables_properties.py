@@ -14,6 +14,7 @@ import pytest
 
 import lakelog
 from lakelog.errors import LakelogError, LakelogWarning
+from lakelog.formats import ndjson
 from tests.faults.test_damage import flip, overwrite, replace_whole, truncate
 from tests.model import indextables as model
 from tests.model.compare import differences, normal, rows_of
@@ -22,6 +23,15 @@ from tests.model.strict_json import RefusedError
 EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "25"))
 SEEDS = pytest.mark.parametrize("seed", range(EXAMPLES))
 SCHEMA = '{"type":"struct","fields":[]}'
+
+
+@pytest.fixture(autouse=True)
+def _half_of_the_logs_are_decoded_by_columns(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As large ones are; small ones are decoded line by line."""
+    if request.node.callspec.params["seed"] % 2:
+        monkeypatch.setattr(ndjson, "_FEW_BYTES", 0)
 
 
 def generate(root: Path, seed: int, count: int = 5) -> Path:

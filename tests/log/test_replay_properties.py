@@ -19,6 +19,7 @@ import pytest
 
 import lakelog
 from lakelog.errors import LakelogError, LakelogWarning, VersionNotFoundError
+from lakelog.formats import ndjson
 from tests.loggen import Options, generate
 from tests.model import replay
 from tests.model.compare import Row, differences, normal, rows_of
@@ -28,6 +29,15 @@ from tests.model.strict_json import RefusedError
 
 EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "25"))
 SEEDS = pytest.mark.parametrize("seed", range(EXAMPLES))
+
+
+@pytest.fixture(autouse=True)
+def _half_of_the_logs_are_decoded_by_columns(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As large ones are; small ones are decoded line by line."""
+    if request.node.callspec.params["seed"] % 2:
+        monkeypatch.setattr(ndjson, "_FEW_BYTES", 0)
 
 
 @pytest.fixture(autouse=True)

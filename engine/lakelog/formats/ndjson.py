@@ -37,6 +37,7 @@ from lakelog.formats.wire import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, No
 __all__ = ["Blob", "decode_lines", "decode_pieces", "merge"]
 
 _WORKERS = min(8, os.cpu_count() or 1)
+_FEW_BYTES = 1 << 14  # so few cost a multiple decoded by columns, for each of these costs a call
 
 
 def decode_lines(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Actions:
@@ -138,6 +139,8 @@ def merge(parts: Sequence[Actions]) -> Actions:
 
 
 def _decode_chunk(chunk: list[Blob], wire: Wire, keys: Keys, files: bool) -> Actions:
+    if sum(len(blob.data) for blob in chunk) < _FEW_BYTES:
+        return decode_exact(chunk, wire, files=files)
     try:
         prepared = prepare(chunk)
         if files:

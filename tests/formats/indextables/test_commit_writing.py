@@ -38,6 +38,7 @@ def test_the_first_line_is_decoded_with_the_columns(monkeypatch: pytest.MonkeyPa
     def hand_over(*_: object, **__: object) -> None:
         pytest.fail("the chunk went to the decoder of lines")
 
+    monkeypatch.setattr(ndjson, "_FEW_BYTES", 0)
     monkeypatch.setattr(ndjson, "decode_exact", hand_over)
     found = decode(DIALECT, DIALECT.encode(COMMIT))
     assert found.files["position"].to_list() == [0, 1]
