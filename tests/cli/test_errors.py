@@ -32,6 +32,13 @@ def test_a_missing_table_is_refused_with_a_hint(lakelog: Any, tmp_path: Path) ->
     assert "Traceback" not in outcome.errors
 
 
+def test_a_name_does_not_command_the_terminal(lakelog: Any, tmp_path: Path) -> None:
+    outcome = lakelog("info", tmp_path / "a\x1b[2J\nb")
+    assert outcome.code == 1
+    assert "\x1b" not in outcome.errors
+    assert "a\\x1b[2J\\nb" in outcome.errors
+
+
 def test_a_version_that_cannot_be_rebuilt_is_refused_with_the_range(
     lakelog: Any, table: str
 ) -> None:

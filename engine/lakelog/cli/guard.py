@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 import click
 
+from lakelog.cli.terminal import plain
 from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning
 
 REFUSED, WRONG_CALL, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
@@ -97,7 +98,7 @@ def _notes(*, debug: bool) -> Iterator[None]:
                 usual(message, category, filename, lineno, file, line)
             elif str(message) not in seen:
                 seen.add(str(message))
-                click.echo(f"{click.style('note:', fg='yellow')} {message}", err=True)
+                click.echo(f"{click.style('note:', fg='yellow')} {plain(str(message))}", err=True)
 
         warnings.simplefilter("default" if debug else "ignore")
         warnings.simplefilter("always", LakelogWarning)
@@ -116,14 +117,14 @@ def _show(error: LakelogError) -> None:
     width = max(map(len, fields))
     for name, value in fields.items():
         label = click.style(name.replace("_", " ").ljust(width), dim=True)
-        click.echo(f"  {label}  {value}", err=True)
+        click.echo(f"  {label}  {plain(str(value))}", err=True)
     if error.hint:
         _hint(error.hint)
 
 
 def _complain(message: str) -> None:
-    click.echo(f"{click.style('lakelog:', fg='red', bold=True)} {message}", err=True)
+    click.echo(f"{click.style('lakelog:', fg='red', bold=True)} {plain(message)}", err=True)
 
 
 def _hint(text: str) -> None:
-    click.echo(f"{click.style('Next:', bold=True)} {text}", err=True)
+    click.echo(f"{click.style('Next:', bold=True)} {plain(text)}", err=True)

@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakelog import contract
+from lakelog.cli.terminal import plain
 from lakelog.log.display import size_text
 
 _UNCLIPPED_WIDTH = 100_000
@@ -89,17 +90,6 @@ def clip(text: str, width: int, *, middle: bool = False) -> str:
     tail = (width - 1) // 2 + (width - 1) % 2 if middle else 0
     head = width - 1 - tail
     return text[:head].rstrip() + "…" + (text[len(text) - tail :] if tail else "")
-
-
-def plain(text: str) -> str:
-    r"""The text without control characters, which could command the terminal.
-
-    >>> plain("a\x1b[31m")
-    'a\\x1b[31m'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class _Cell:

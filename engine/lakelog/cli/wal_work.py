@@ -18,7 +18,8 @@ import pyarrow as pa
 from lakelog.cli.options import Output
 from lakelog.cli.output import View, check, emit
 from lakelog.cli.reports import FINDINGS, GOOD, PLANNED, tell
-from lakelog.cli.view import count, plain
+from lakelog.cli.terminal import plain
+from lakelog.cli.view import count
 from lakelog.cli.watch import Meter, progress
 from lakelog.errors import (
     InvalidInputError,

@@ -1,0 +1,14 @@
+"""Text that is safe to print: names of files and values of a log are anybody's."""
+
+from __future__ import annotations
+
+
+def plain(text: str) -> str:
+    r"""The text without control characters, which could command the terminal.
+
+    >>> plain("a\x1b[31m")
+    'a\\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
