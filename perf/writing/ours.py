@@ -24,7 +24,15 @@ def _small(job: Job) -> tuple[lakelog.Table, list[dict[str, Any]]]:
 
 def _one_by_one(prepared: tuple[lakelog.Table, list[dict[str, Any]]]) -> Figures:
     table, actions = prepared
-    return timed(_each(table, actions))
+    figures = timed(_each(table, actions))
+    _settle(table)
+    return figures
+
+
+def _settle(table: lakelog.Table) -> None:
+    """Wait for a checkpoint that is written beside the commits, for the table is to be deleted."""
+    if table.scheduler is not None:
+        table.scheduler.wait()
 
 
 def _each(table: lakelog.Table, actions: list[dict[str, Any]]) -> Iterator[Callable[[], None]]:
@@ -47,7 +55,9 @@ def _one_commit(prepared: tuple[lakelog.Table, Any]) -> Figures:
     start = time.perf_counter()
     with table.transaction() as tx:
         tx.add(actions)
-    return {"seconds": time.perf_counter() - start}
+    figures = {"seconds": time.perf_counter() - start}
+    _settle(table)
+    return figures
 
 
 def writer(path: str, first: int, count: int) -> Iterator[Callable[[], None]]:
@@ -70,6 +80,7 @@ def _open_and_commit(prepared: tuple[str, list[dict[str, Any]]]) -> Figures:
     _commit(table, actions[0])
     first = time.perf_counter() - start
     further = timed(_each(table, actions[1:]))
+    _settle(table)
     return {**further, "seconds": first + further["seconds"], "first_ms": first * 1e3}
 
 
