@@ -158,7 +158,8 @@ def found_again(disk: CrashDisk, rng: random.Random) -> list[str]:
     return there
 
 
-def test_what_a_sync_failed_for_is_written_again_before_anything_goes_behind_it() -> None:
+def with_a_failed_sync() -> CrashDisk:
+    """A log of two records, of which the sync of the second one failed."""
     disk = CrashDisk()
     log = opened(disk, segment_bytes=1 << 20)
     log.append("PUT", "before", "v" * 600)
@@ -166,6 +167,11 @@ def test_what_a_sync_failed_for_is_written_again_before_anything_goes_behind_it(
     with pytest.raises(OutcomeUnknownError):
         log.append("PUT", "unknown", "v" * 1200)
     log.close()
+    return disk
+
+
+def test_what_a_sync_failed_for_is_written_again_before_anything_goes_behind_it() -> None:
+    disk = with_a_failed_sync()
     assert keys(opened(disk.clone(random.Random(1)))) == ["before"]
     with opened(well(disk)) as again:
         assert keys(again) == ["before", "unknown"]
@@ -176,13 +182,7 @@ def test_what_a_sync_failed_for_is_written_again_before_anything_goes_behind_it(
 
 
 def test_what_a_sync_failed_for_is_written_again_before_damage_is_set_aside() -> None:
-    disk = CrashDisk()
-    log = opened(disk, segment_bytes=1 << 20)
-    log.append("PUT", "before", "v" * 600)
-    disk.watch = Counting(1, fail(errno.EIO), kinds=frozenset({"sync"}))
-    with pytest.raises(OutcomeUnknownError):
-        log.append("PUT", "unknown", "v" * 1200)
-    log.close()
+    disk = with_a_failed_sync()
     stranger = well(disk).open_append(f"{DIRECTORY}/{9:020d}.wal", create=True)
     stranger.write(b"what somebody put here" * 9)
     with opened(disk, strict=False) as again:

@@ -321,16 +321,11 @@ def truncate(directory: str, up_to_seq: int, output: Output, *, apply: bool) -> 
     before = inspect_log(directory)
     damage = next((finding for finding in before.findings if finding.is_damage), None)
     if damage is not None:
-        raise WalCorruptionError(
-            damage.reason,
-            path=damage.path,
-            byte_offset=damage.byte_offset,
-            expected=damage.expected,
-            found=damage.found,
-            safe_seq=before.safe_seq,
-            safe_records=before.records,
-            hint=f"a damaged log is not truncated; lakelog wal replay {directory} --safe saves "
-            "what is safe",
+        raise damage.error(
+            before.safe_seq,
+            before.records,
+            f"a damaged log is not truncated; lakelog wal replay {directory} --safe saves what is "
+            "safe",
         )
     if up_to_seq > before.safe_seq:
         raise InvalidInputError(

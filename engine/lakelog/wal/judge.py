@@ -233,9 +233,9 @@ def _misfit(
     expected = _next_seq(live[-1]) if live else done_seq + 1
     if header.follows_seq == expected or (not live and header.follows_seq < expected):
         return None
-    if header.follows_seq > expected and live and live[-1].gap:
-        return _broken(live[-1])
     is_gap = header.follows_seq > expected
+    if is_gap and live and live[-1].gap:
+        return _broken(live[-1])
     message = (
         "a segment is missing before this one"
         if is_gap

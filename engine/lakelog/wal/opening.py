@@ -244,31 +244,36 @@ def _made_durable(
         again: A sync may have failed.
         cut: Cut it.
     """
-    assert last.header is not None
-    start = last.durable_end
     file = disk.open_append(last.path)
     with _closed_on_error(file):
         if cut and last.end < last.data.size:
             file.truncate(last.end)
-        if not start:
-            start = SEGMENT_HEADER_BYTES
-            if again:
-                disk.rewrite(last.path, 0, last.header.pack())
+        if not last.durable_end:
             disk.sync_directory(directory)
-        for low in range(start, last.end if again else start, _MANY_BYTES):
-            part = last.data.slice(low, min(_MANY_BYTES, last.end - low))
-            disk.rewrite(last.path, low, part)
-        # What was given up may have gone between reading and writing.
-        rest = last.data.slice(start, last.end - start if again else 0)
-        if google_crc32c.extend(seal.start, rest) != seal.start:
-            raise UnavailableError(
-                "the end of the write-ahead log went away while it was opened",
-                path=last.path,
-                byte_offset=start,
-                hint="the disk has lost what a sync had failed for; open the log again",
-            )
+        if again:
+            _write_again(disk, last, seal)
         file.sync()
     return file
+
+
+def _write_again(disk: Disk, last: Segment, seal: Seal) -> None:
+    """What the last segment's own frames do not prove to be durable."""
+    assert last.header is not None
+    start = last.durable_end
+    if not start:
+        start = SEGMENT_HEADER_BYTES
+        disk.rewrite(last.path, 0, last.header.pack())
+    for low in range(start, last.end, _MANY_BYTES):
+        disk.rewrite(last.path, low, last.data.slice(low, min(_MANY_BYTES, last.end - low)))
+    # What was given up may have gone between reading and writing.
+    rest = last.data.slice(start, last.end - start)
+    if google_crc32c.extend(seal.start, rest) != seal.start:
+        raise UnavailableError(
+            "the end of the write-ahead log went away while it was opened",
+            path=last.path,
+            byte_offset=start,
+            hint="the disk has lost what a sync had failed for; open the log again",
+        )
 
 
 def _remove(disk: Disk, directory: str, verdict: Verdict) -> None:

@@ -74,6 +74,25 @@ class Finding:
         """Whether something that had been written whole is lost or in doubt."""
         return self.kind == "damage"
 
+    def error(self, safe_seq: int, safe_records: int, hint: str) -> WalCorruptionError:
+        """It as an error.
+
+        Args:
+            safe_seq: Up to this sequence number the log is safe.
+            safe_records: How many records that are.
+            hint: What to do next.
+        """
+        return WalCorruptionError(
+            self.reason,
+            path=self.path,
+            byte_offset=self.byte_offset,
+            expected=self.expected,
+            found=self.found,
+            safe_seq=safe_seq,
+            safe_records=safe_records,
+            hint=hint,
+        )
+
 
 @dataclass(frozen=True)
 class HistoricFile:
@@ -188,15 +207,10 @@ class HistoricLog:
         """
         damage = self.damage
         if damage is not None:
-            raise WalCorruptionError(
-                damage.reason,
-                path=damage.path,
-                byte_offset=damage.byte_offset,
-                expected=damage.expected,
-                found=damage.found,
-                safe_seq=self.last_seq,
-                safe_records=self.records.num_rows,
-                hint="restore the file from a copy, or read what is safe with strict=False",
+            raise damage.error(
+                self.last_seq,
+                self.records.num_rows,
+                "restore the file from a copy, or read what is safe with strict=False",
             )
 
 
