@@ -452,7 +452,7 @@ def _operation(winner: Winner) -> str | None:
 
 
 def _rows(frame: pl.DataFrame, kind: str, columns: tuple[str, ...]) -> pl.DataFrame:
-    chosen = frame.filter(pl.col("actionType") == kind)
+    chosen = actions.of_type(frame, kind)
     return actions.conform(chosen, columns or ("actionType",))
 
 

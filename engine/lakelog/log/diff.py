@@ -130,7 +130,7 @@ class _Between:
 
     def meta(self, kind: str) -> list[dict[str, Any]]:
         """Rows of one non-file action type, in order."""
-        rows = self.decoded.meta.filter(pl.col("actionType") == kind)
+        rows = actions.of_type(self.decoded.meta, kind)
         return list(rows.iter_rows(named=True))
 
     def blame(

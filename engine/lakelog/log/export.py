@@ -110,7 +110,7 @@ def iter_state(state: State, columns: Sequence[str] | None = None) -> Iterator[p
     meta = state.meta
     domains = live_domains(meta)
     for kind in CHECKPOINT_META:
-        rows = domains if kind == "domainMetadata" else meta.filter(pl.col("actionType") == kind)
+        rows = domains if kind == "domainMetadata" else actions.of_type(meta, kind)
         if rows.height:
             yield actions.conform(rows, wanted)
     delta = state.log.dialect.name == "delta"

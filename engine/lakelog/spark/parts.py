@@ -440,7 +440,7 @@ def _require_dealt(parts: np.ndarray[tuple[int], Any], number: int) -> None:
 
 def _each_kind(meta: pl.DataFrame) -> Iterator[pl.DataFrame]:
     for kind in CHECKPOINT_META:
-        rows = meta.filter(pl.col("actionType") == kind)
+        rows = actions.of_type(meta, kind)
         if rows.height:
             yield rows
 

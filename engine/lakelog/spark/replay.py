@@ -245,7 +245,7 @@ def _verify(state: State, footers: Footers, verify: bool | None) -> None:
 def _meta(state: State, columns: Sequence[str]) -> Sequence[pl.DataFrame]:
     """Rows that are no file actions, as `iter_state` has them."""
     meta = state.meta
-    kinds = {kind: meta.filter(pl.col("actionType") == kind) for kind in CHECKPOINT_META}
+    kinds = {kind: actions.of_type(meta, kind) for kind in CHECKPOINT_META}
     kinds["domainMetadata"] = live_domains(meta)
     return [actions.conform(rows, columns) for rows in kinds.values() if rows.height]
 

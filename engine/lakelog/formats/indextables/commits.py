@@ -27,6 +27,7 @@ from lakelog.formats.indextables.columnar import decode_columnar, encode_columna
 from lakelog.formats.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.formats.indextables.framing import frame_as, unframe
 from lakelog.formats.indextables.listing import LOG_FOLDER, list_commits
+from lakelog.formats.indextables.reading import holds_type
 from lakelog.formats.ndjson import Blob, decode_lines, merge
 from lakelog.formats.spelling import encode_info
 from lakelog.formats.wire import Wire
@@ -189,7 +190,7 @@ def _fill(frame: pl.DataFrame, defaults: dict[str, object]) -> pl.DataFrame:
 
 
 def _fill_skips(meta: pl.DataFrame) -> pl.DataFrame:
-    if not meta.height or not (meta["actionType"] == "mergeskip").any():
+    if not meta.height or not holds_type(meta, "mergeskip"):
         return meta
     is_skip = pl.col("actionType") == "mergeskip"
     schema = actions.schema()
