@@ -79,16 +79,13 @@ def _names(value: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _table(value: str) -> str:
-    if value.lower() not in TABLES:
-        raise ValueError(value)
-    return value.lower()
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value.lower() not in words:
+            raise ValueError(value)
+        return value.lower()
 
-
-def _mode(value: str) -> str:
-    if value.lower() not in {"static", "dynamic"}:
-        raise ValueError(value)
-    return value.lower()
+    return parse
 
 
 @dataclass(frozen=True)
@@ -124,10 +121,11 @@ _TIME = "ISO 8601, or milliseconds since the Unix epoch"
 _SIZE = "a number of bytes, such as 134217728 or 128m"
 _OF_A_VERSION = ("rows", "files", "skips")
 _BETWEEN = ("actions", "diff")
+_MODES = ("static", "dynamic")
 
 OPTIONS = (
     _option("path", _text, "the table's folder", "read write stream sink"),
-    _option("table", _table, " | ".join(TABLES), "read"),
+    _option("table", _one_of(*TABLES), " | ".join(TABLES), "read"),
     _option("version", _count, "a version", "read", _OF_A_VERSION),
     _option("timestamp", _time, _TIME, "read", _OF_A_VERSION),
     _option("columns", _names, "names between commas, or a JSON list of them", "read stream"),
@@ -137,7 +135,7 @@ OPTIONS = (
     _option("endVersion", _count, "a version", "read", _BETWEEN),
     _option("limit", _count, "a number of commits", "read", ("history",)),
     _option("replaceWhere", _text, "a condition in SQL", "write"),
-    _option("partitionOverwriteMode", _mode, "static | dynamic", "write"),
+    _option("partitionOverwriteMode", _one_of(*_MODES), " | ".join(_MODES), "write"),
     _option("userMetadata", _text, "any text", "write sink"),
     _option("txnAppId", _text, "any text", "write sink"),
     _option("txnVersion", _count, "a number that only rises", "write"),
