@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.spark.configured import QUICK
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 CI = os.environ.get("CI", "").lower() in {"1", "true"}
@@ -90,20 +92,13 @@ def _checked_only(descriptor: int | HasFileno) -> None:
     os.fstat(descriptor if isinstance(descriptor, int) else descriptor.fileno())
 
 
-QUICK_SPARK = """\
-spark.driver.extraJavaOptions  -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
-spark.sql.codegen.wholeStage   false
-spark.sql.shuffle.partitions   2
-spark.ui.enabled               false
-"""
-"""Short queries, few rows: what takes long to compile does not pay."""
-
-
 @pytest.fixture
 def _quick_spark(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that README and notebooks start with no settings get some that suit tests."""
     folder = tmp_path_factory.mktemp("conf")
-    (folder / "spark-defaults.conf").write_text(QUICK_SPARK)
+    chosen = QUICK | {"spark.sql.shuffle.partitions": "2"}
+    lines = [f"{name} {value}\n" for name, value in chosen.items()]
+    (folder / "spark-defaults.conf").write_text("".join(lines))
     monkeypatch.setenv("SPARK_CONF_DIR", os.fspath(folder))
 
 

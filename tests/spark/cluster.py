@@ -29,18 +29,13 @@ from lakelog.spark.pipeline import compact as compaction
 from lakelog.spark.source import LakelogDataSource
 from lakelog.spark.stream_sink import StreamWriter
 from lakelog.spark.writing import BatchWriter, Message, task_number
-from tests.spark.configured import serve
+from tests.spark.configured import QUICK, QUICK_JAVA, serve
 
 ANSWER = "ANSWER "
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+SETTINGS = QUICK | {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
-    "spark.driver.extraJavaOptions": JAVA,
-    "spark.executor.extraJavaOptions": JAVA,
-    "spark.sql.codegen.wholeStage": "false",
+    "spark.executor.extraJavaOptions": QUICK_JAVA,
     "spark.sql.shuffle.partitions": "2",
     "spark.connect.grpc.binding.port": "0",  # whichever is free
     "spark.sql.execution.arrow.maxRecordsPerBatch": "5",

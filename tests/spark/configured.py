@@ -6,6 +6,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
+    "spark.sql.codegen.wholeStage": "false",
+}
+"""Short queries, few rows: what takes long to compile does not pay."""
+
 
 def serve(spark: Any) -> str:
     """Let the JVM of a session be a server of Spark Connect too; its address."""

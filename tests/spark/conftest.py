@@ -17,7 +17,7 @@ import pytest
 
 import lakelog.spark
 from lakelog.spark.java import make_home, packaged_java
-from tests.spark.configured import serve
+from tests.spark.configured import QUICK, serve
 from tests.spark.delta_jars import JarsUnavailableError, delta_jars, write_trust_store
 
 
@@ -51,15 +51,10 @@ def _started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     patch.setenv("JAVA_HOME", os.fspath(home))
     patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     patch.setenv("PYSPARK_PYTHON", sys.executable)
-    options = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
+    options = QUICK | {
         "spark.sql.warehouse.dir": os.fspath(tmp_path_factory.mktemp("warehouse")),
         "spark.sql.shuffle.partitions": "1",
         "spark.connect.grpc.binding.port": "0",  # whichever is free
-        # Short queries, few rows: what takes long to compile does not pay.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.sql.codegen.wholeStage": "false",
     }
     lacking = None
     with warnings.catch_warnings():

@@ -9,14 +9,11 @@ import sys
 from typing import Any
 
 import lakelog.spark
+from tests.spark.configured import QUICK
 
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+SETTINGS = QUICK | {
     "spark.driver.memory": "512m",
     "spark.sql.shuffle.partitions": "1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.codegen.wholeStage": "false",
     "spark.sql.streaming.minBatchesToRetain": "2",
 }
 
