@@ -10,8 +10,6 @@ from typing import Any, Protocol
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.spark.configured import QUICK
-
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 CI = os.environ.get("CI", "").lower() in {"1", "true"}
@@ -95,6 +93,8 @@ def _checked_only(descriptor: int | HasFileno) -> None:
 @pytest.fixture
 def _quick_spark(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that README and notebooks start with no settings get some that suit tests."""
+    from tests.spark.configured import QUICK  # not where this file is tried out by itself
+
     folder = tmp_path_factory.mktemp("conf")
     chosen = QUICK | {"spark.sql.shuffle.partitions": "2"}
     lines = [f"{name} {value}\n" for name, value in chosen.items()]
