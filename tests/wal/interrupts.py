@@ -6,7 +6,7 @@ That is where a function begins, where a builtin one has returned, and while a l
 from __future__ import annotations
 
 import sys
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import Self
 
 
@@ -42,13 +42,20 @@ class Interrupts:
 
     def _look(self, frame: FrameType, event: str, argument: object) -> None:
         waits = event == "c_call" and getattr(argument, "__name__", "") == "acquire"
-        if (event in {"call", "c_return"} or waits) and _is_ours(frame.f_code):
+        if (event in {"call", "c_return"} or waits) and _can_be_raised_from(frame):
             self.count += 1
             if self.count == self.at:
                 raise KeyboardInterrupt
 
 
-def _is_ours(code: CodeType) -> bool:
-    # What is raised where a generator is thrown away, Python itself ignores.
-    path = code.co_filename
-    return ("/lakelog/" in path or path.endswith("contextlib.py")) and code.co_name != "<genexpr>"
+def _can_be_raised_from(frame: FrameType) -> bool:
+    """Whether it is our code, and not where Python itself ignores what is raised."""
+    path = frame.f_code.co_filename
+    if not ("/lakelog/" in path or path.endswith("contextlib.py")):
+        return False
+    if frame.f_code.co_name == "<genexpr>":  # that is thrown away
+        return False
+    caller: FrameType | None = frame
+    while caller is not None and caller.f_code.co_name != "__del__":
+        caller = caller.f_back
+    return caller is None
