@@ -1,0 +1,24 @@
+"""The tool that finds loops over rows finds one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from lakelog import InvalidInputError
+from tests.steps import assert_columnar, steps
+
+
+def errors(count: int) -> Callable[[], list[InvalidInputError]]:
+    return lambda: [InvalidInputError("a row") for _ in range(count)]
+
+
+def test_steps_are_counted_in_lakelog_alone() -> None:
+    assert steps(lambda: sum(range(10))) == 0
+    assert steps(errors(20)) == 2 * steps(errors(10)) > 0
+
+
+def test_a_loop_over_rows_is_found() -> None:
+    with pytest.raises(AssertionError):
+        assert_columnar(errors)
