@@ -166,6 +166,20 @@ def test_importing_leaves_the_heavy_packages_alone(
     assert run_python(listing, repository / "engine", tmp_path).split() == []
 
 
+def test_a_process_that_only_appends_loads_no_more_than_it_takes(
+    repository: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import sys, lakelog\n"
+        "with lakelog.WriteAheadLog('log') as log:\n"
+        "    log.append('PUT', 'a', '1')\n"
+        "    log.append_batch([('PUT', 'b', '2')])\n"
+        "names = ('pandas', 'polars', 'pyarrow.compute', 'lakelog.wal.historic')\n"
+        "print(*(name for name in names if name in sys.modules))"
+    )
+    assert run_python(code, repository / "engine", tmp_path).split() == []
+
+
 def test_help_leaves_the_heavy_packages_alone(repository: Path, tmp_path: Path) -> None:
     code = (
         "import sys\n"

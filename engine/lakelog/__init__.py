@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lakelog import lazy
 from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointValidationError,
@@ -125,24 +126,18 @@ __all__ = [
     "open",
 ]
 
-# Polars, pyarrow and fsspec load when the first table is opened, not when lakelog is imported.
-_LAZY = {
-    "KeyedStore": "lakelog.keyed.store",
-    "Snapshot": "lakelog.log.snapshot",
-    "Table": "lakelog.table",
-    "Transaction": "lakelog.commit.transaction",
-    "WriteAheadLog": "lakelog.wal.log",
-    "create": "lakelog.table",
-    "open": "lakelog.table",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        from importlib import import_module
-
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'lakelog' has no attribute {name!r}")
+__getattr__ = lazy.names_of(
+    __name__,
+    {
+        "KeyedStore": "lakelog.keyed.store",
+        "Snapshot": "lakelog.log.snapshot",
+        "Table": "lakelog.table",
+        "Transaction": "lakelog.commit.transaction",
+        "WriteAheadLog": "lakelog.wal.log",
+        "create": "lakelog.table",
+        "open": "lakelog.table",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -16,8 +16,24 @@
 | `historic` | logs of earlier programs, read and upgraded |
 """
 
-from lakelog.wal.historic.read import read_historic
-from lakelog.wal.historic.upgrade import upgrade
-from lakelog.wal.log import WriteAheadLog
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lakelog import lazy
+
+if TYPE_CHECKING:
+    from lakelog.wal.historic.read import read_historic
+    from lakelog.wal.historic.upgrade import upgrade
+    from lakelog.wal.log import WriteAheadLog
 
 __all__ = ["WriteAheadLog", "read_historic", "upgrade"]
+
+__getattr__ = lazy.names_of(
+    __name__,
+    {
+        "WriteAheadLog": "lakelog.wal.log",
+        "read_historic": "lakelog.wal.historic.read",
+        "upgrade": "lakelog.wal.historic.upgrade",
+    },
+)

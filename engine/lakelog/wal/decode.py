@@ -37,7 +37,6 @@ SCHEMA = pa.schema(
 )
 """Of replayed records, in the order of their sequence numbers."""
 
-_NAMES = pa.array(OPS, pa.string())
 _SMALL_RECORDS = 128
 _SMALL_BYTES = 8192
 _FEW_FRAMES = 12
@@ -132,7 +131,7 @@ def table(parts: list[Piece]) -> pa.Table:
     return pa.Table.from_arrays(
         [
             pa.array(np.concatenate([part.seqs for part in parts])),
-            pa.DictionaryArray.from_arrays(pa.array(ops.view(np.int8)), _NAMES),
+            pa.DictionaryArray.from_arrays(pa.array(ops.view(np.int8)), pa.array(OPS, pa.string())),
             pa.chunked_array([part.keys for part in parts], pa.binary()),
             pa.chunked_array([part.values for part in parts], pa.binary()),
         ],

@@ -248,10 +248,6 @@ def columns_of(ops: bytes, keys: Iterable[bytes], values: Iterable[bytes | None]
     )
 
 
-NO_COLUMNS = columns_of(b"", [], [])
-"""No records."""
-
-
 def check_columns(columns: Columns) -> None:
     """As `check_size`, of each record.
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.telemetry import event
 from lakelog.wal.disk import Disk, Held, LocalDisk
-from lakelog.wal.encode import NO_COLUMNS, RECORD_BYTES, Compression, check_columns, check_size
+from lakelog.wal.encode import RECORD_BYTES, Compression, check_columns, check_size, columns_of
 from lakelog.wal.frames import MAX_SEQ, Op
 from lakelog.wal.group import Committer, Entry
 from lakelog.wal.handle import Closing, disk_errors
@@ -259,7 +259,7 @@ class WriteAheadLog(Closing):
         columns = list(columns_of_table(table))
         for each in columns:
             check_columns(each)
-        return self._write(Entry.of_columns(columns or [NO_COLUMNS]))
+        return self._write(Entry.of_columns(columns or [columns_of(b"", (), ())]))
 
     def checkpoint(self) -> int:
         """Append a CHECKPOINT record, durable unless ``sync`` is ``none``.
