@@ -118,6 +118,12 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
         read_historic(tmp_path / "loop")
 
 
+def test_what_is_sought_in_a_file_is_not_found(tmp_path: Path) -> None:
+    (tmp_path / "wal.log").touch()
+    with pytest.raises(NotFoundError):
+        read_historic(tmp_path / "wal.log" / "000001.wal")
+
+
 def test_an_empty_log_is_what_its_name_says() -> None:
     assert format_of(b"", name="folder/wal.log") == "003"
     assert format_of(b"", b"", name="folder/000001.wal") == "002"

@@ -33,6 +33,21 @@ def test_what_the_disk_says_is_put_behind_what_could_not_be_done() -> None:
     assert (caught.value.path, caught.value.hint) == ("some/file", "make room")
 
 
+def test_the_file_that_the_disk_names_is_told_once() -> None:
+    with (
+        pytest.raises(UnavailableError, match="^the log cannot be read: full ") as caught,
+        disk_errors("the log cannot be read", "some"),
+    ):
+        raise OSError(errno.ENOSPC, "full", "some/file")
+    assert caught.value.path == "some/file"
+    with (
+        pytest.raises(UnavailableError, match="^it cannot be read: no more is known ") as caught,
+        disk_errors("it cannot be read", "some"),
+    ):
+        raise OSError("no more is known")
+    assert caught.value.path == "some"
+
+
 def test_errors_of_our_own_stay_what_they_are() -> None:
     own = LogLockedError("somebody has it")
     with pytest.raises(LogLockedError) as caught, disk_errors("it cannot be read", "some"):

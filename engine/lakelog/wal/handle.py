@@ -40,7 +40,7 @@ def disk_errors(
 
     Args:
         message: What could not be done; the error's own words are put behind.
-        path: What it was to be done to.
+        path: What it was to be done to; the error may name a file of it, which is told instead.
         hint: What to do next.
         missing: What to say where a file or folder is not there, which is another error then.
 
@@ -53,13 +53,16 @@ def disk_errors(
         ...     open("nowhere")
         Traceback (most recent call last):
             ...
-        lakelog.errors.UnavailableError: the file cannot be read: [Errno 2] ...
+        lakelog.errors.UnavailableError: the file cannot be read: No such file ... [path=nowhere]
     """
     try:
         yield
     except LakelogError:
         raise
     except OSError as cause:
+        where = cause.filename if isinstance(cause.filename, str) else path
         if missing is not None and isinstance(cause, FileNotFoundError | NotADirectoryError):
-            raise NotFoundError(missing, path=cause.filename or path) from cause
-        raise UnavailableError(f"{message}: {cause}", path=path, hint=hint) from cause
+            raise NotFoundError(missing, path=where) from cause
+        raise UnavailableError(
+            f"{message}: {cause.strerror or cause}", path=where, hint=hint
+        ) from cause

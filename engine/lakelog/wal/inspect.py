@@ -11,11 +11,12 @@ from typing import Literal
 
 import numpy as np
 
-from lakelog.errors import InvalidInputError, NotFoundError, UnavailableError
+from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.wal.disk import Disk, LocalDisk
+from lakelog.wal.handle import disk_errors
 from lakelog.wal.historic.detect import historic_names
 from lakelog.wal.historic.log import Finding, HistoricFormat
-from lakelog.wal.historic.read import read_historic
+from lakelog.wal.historic.read import names_in, read_historic
 from lakelog.wal.historic.upgrade import MARKER_NAME, UPGRADED_SUFFIX
 from lakelog.wal.judge import Verdict
 from lakelog.wal.opening import report_of
@@ -132,26 +133,18 @@ def inspect(
     """
     path = os.fspath(directory)
     disk = disk or LocalDisk()
-    try:
-        names = sorted(disk.list(path))
-    except NotADirectoryError:
+    names = names_in(disk, path)
+    if names is None:
         return _historic(path, format, disk, modified, [])
-    except FileNotFoundError as cause:
-        raise NotFoundError("there is no such file or folder", path=path) from cause
-    except OSError as cause:
-        raise UnavailableError(
-            f"the folder cannot be read: {cause.strerror or cause}", path=path
-        ) from cause
+    names.sort()
     if historic_names(names):
         return _historic(path, format, disk, modified, names)
     if format is not None:
         raise InvalidInputError("there is no historic log", path=path, expected=format)
     if not any(named_seq(name) is not None for name in names):
         raise NotFoundError("there is no write-ahead log", path=path)
-    try:
+    with disk_errors("the log cannot be read", path):
         verdict = survey(disk, path)
-    except OSError as cause:
-        raise UnavailableError(f"the log cannot be read: {cause}", path=path) from cause
     segments = _segments(verdict, modified)
     return WalReport(
         path,

@@ -18,7 +18,6 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numpy.lib.stride_tricks import as_strided
 
 from lakelog.wal.chain import reachable
 from lakelog.wal.crc import crc32c_spans
@@ -129,13 +128,15 @@ class Frames:
 
     def _stored(self, kind: str, at: int) -> npt.NDArray[Any]:
         """What stands at an offset in each header."""
-        column = self.headers.view(kind)[:, at // np.dtype(kind).itemsize]
-        return np.ascontiguousarray(column)
+        return np.ascontiguousarray(self._view(kind, at))
 
     def _column(self, kind: str, at: int) -> Numbers:
         """The same, int64."""
-        column: Numbers = self._stored(kind, at).astype(np.int64)
+        column: Numbers = self._view(kind, at).astype(np.int64)
         return column
+
+    def _view(self, kind: str, at: int) -> npt.NDArray[Any]:
+        return self.headers.view(kind)[:, at // np.dtype(kind).itemsize]
 
 
 NO_FRAMES = Frames(
@@ -245,8 +246,9 @@ def headers(data: pa.Buffer, offsets: Numbers) -> Frames:
 
 def word_rows(words: npt.NDArray[np.uint64], at: Numbers, width: int) -> npt.NDArray[np.uint64]:
     """So many words from each index on, a row an index; all are there."""
-    view = as_strided(words, (len(words) - width + 1, width), (8, 8), writeable=False)
-    rows: npt.NDArray[np.uint64] = view[at]
+    # Overlapping rows, each of them one item: so a row is copied at once.
+    view = np.ndarray((len(words) - width + 1,), f"V{8 * width}", words, 0, (8,))
+    rows: npt.NDArray[np.uint64] = view[at].view("<u8").reshape(-1, width)
     return rows
 
 
@@ -265,16 +267,16 @@ def _chain(data: pa.Buffer, start: int) -> Iterator[Numbers]:
             yield np.array(hops, dtype=np.int64)
         if len(hops) < _HOPS:
             return
-        count = _HOPS
+        last, count = hops[-1], _HOPS
         while reached - at < count * _SMALL_FRAME_BYTES:
             at = reached
-            candidates = _candidates(data, at, at + _WINDOW_BYTES)
-            ends = _ends(data, candidates)
-            chosen = reachable(candidates, ends, at)
-            count = len(chosen)
+            found, reached = _repeated(data, last, at)
+            if not len(found):
+                found, reached = _searched(data, at)
+            count = len(found)
             if count:
-                reached = int(ends[chosen[-1]])
-                yield candidates[chosen]
+                last = int(found[-1])
+                yield found
         at = reached
 
 
@@ -291,6 +293,30 @@ def _hop(data: pa.Buffer, at: int) -> tuple[list[int], int]:
         found.append(at)
         at = end
     return found, at
+
+
+def _repeated(data: pa.Buffer, last: int, at: int) -> tuple[Numbers, int]:
+    """Frames from an offset on, each as long as the one before it, which ends there; and where the
+    last one ends. None where there are only a few.
+    """
+    words = np.frombuffer(data, dtype="<u8", count=data.size // 8)
+    step = at - last
+    most = min(_WINDOW_BYTES, data.size - at) // step
+    is_same = words[at >> 3 :: step >> 3][:_HOPS] == words[last >> 3]
+    if most < _HOPS or not is_same.all():
+        return np.empty(0, dtype=np.int64), at
+    is_same = words[at >> 3 :: step >> 3][:most] == words[last >> 3]
+    count = most if is_same.all() else int(is_same.argmin())
+    end = at + count * step
+    return np.arange(at, end, step), end
+
+
+def _searched(data: pa.Buffer, at: int) -> tuple[Numbers, int]:
+    """Frames from an offset on, each where the one before it ends, and where the last one ends."""
+    candidates = _candidates(data, at, at + _WINDOW_BYTES)
+    ends = _ends(data, candidates)
+    chosen = reachable(candidates, ends, at)
+    return candidates[chosen], int(ends[chosen[-1]]) if len(chosen) else at
 
 
 def _candidates(data: pa.Buffer, low: int, high: int) -> Numbers:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import posixpath
+from functools import partial
 
 import numpy as np
 
-from lakelog.errors import InvalidInputError, NotFoundError, UnavailableError
+from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.wal.disk import Disk, LocalDisk
+from lakelog.wal.handle import disk_errors
 from lakelog.wal.historic import continuity, spec003
 from lakelog.wal.historic.detect import check_named, detect, historic_names
 from lakelog.wal.historic.log import FORMATS, HistoricFormat, HistoricLog
@@ -49,30 +51,32 @@ def read_historic(
         expected = ", ".join(FORMATS)
         raise InvalidInputError("there is no such format", expected=expected, found=format)
     disk = disk or LocalDisk()
-    files = read_files(disk, historic_paths(disk, os.fspath(path)))
+    files = in_threads(partial(_read, disk), _paths(disk, os.fspath(path)))
     log = decode(files, format)
     if strict:
         log.check()
     return log
 
 
-def historic_paths(disk: Disk, path: str) -> list[str]:
-    """The files of a historic log, in its order.
+def names_in(disk: Disk, path: str) -> list[str] | None:
+    """The names in a folder; None where it is a file.
 
     Raises:
-        NotFoundError: There is no such file, or none of a historic log in the folder.
-        InvalidInputError: The folder has two logs.
+        NotFoundError: There is neither.
+        UnavailableError: It cannot be read.
     """
-    try:
-        names = disk.list(path)
-    except NotADirectoryError:
+    with disk_errors("the folder cannot be read", path, missing="there is no such file or folder"):
+        try:
+            return disk.list(path)
+        except NotADirectoryError:
+            return None
+
+
+def _paths(disk: Disk, path: str) -> list[str]:
+    """The files of a historic log, in its order."""
+    names = names_in(disk, path)
+    if names is None:
         return [path]
-    except FileNotFoundError as cause:
-        raise NotFoundError("there is no such file or folder", path=path) from cause
-    except OSError as cause:
-        raise UnavailableError(
-            f"the folder cannot be read: {cause.strerror or cause}", path=path
-        ) from cause
     found = historic_names(names)
     if not found:
         raise NotFoundError(
@@ -81,22 +85,10 @@ def historic_paths(disk: Disk, path: str) -> list[str]:
     return [posixpath.join(path, name) for name in found]
 
 
-def read_files(disk: Disk, paths: list[str]) -> list[tuple[str, Bytes]]:
-    """Path and bytes of each file.
-
-    Raises:
-        UnavailableError: One cannot be read.
-    """
-
-    def read(path: str) -> tuple[str, Bytes]:
-        try:
-            return path, np.frombuffer(disk.read(path), dtype=np.uint8)
-        except OSError as cause:
-            raise UnavailableError(
-                f"the file cannot be read: {cause.strerror or cause}", path=path
-            ) from cause
-
-    return in_threads(read, paths)
+def _read(disk: Disk, path: str) -> tuple[str, Bytes]:
+    """Path and bytes of a file."""
+    with disk_errors("the file cannot be read", path, missing="there is no such file"):
+        return path, np.frombuffer(disk.read(path), dtype=np.uint8)
 
 
 def decode(files: list[tuple[str, Bytes]], format: HistoricFormat | None) -> HistoricLog:

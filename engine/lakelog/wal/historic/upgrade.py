@@ -28,13 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.errors import (
-    InternalError,
-    InvalidInputError,
-    LakelogError,
-    NotFoundError,
-    UnavailableError,
-)
+from lakelog.errors import InternalError, InvalidInputError, NotFoundError
 from lakelog.telemetry import event
 from lakelog.wal.disk import Bytes, Disk, LocalDisk
 from lakelog.wal.encode import Columns, Compression, Framing, check_columns, pack_columns
@@ -46,6 +40,7 @@ from lakelog.wal.frames import (
     SegmentHeader,
     frame_pieces,
 )
+from lakelog.wal.handle import disk_errors
 from lakelog.wal.historic.detect import historic_names
 from lakelog.wal.historic.log import (
     BEGIN,
@@ -56,7 +51,7 @@ from lakelog.wal.historic.log import (
     op_codes,
     op_column,
 )
-from lakelog.wal.historic.read import read_historic
+from lakelog.wal.historic.read import names_in, read_historic
 from lakelog.wal.historic.spec002 import LEAST_BYTES
 from lakelog.wal.judge import judge
 from lakelog.wal.reading import tables_of
@@ -143,8 +138,18 @@ def upgrade(
         UnavailableError: The disk failed; nothing is lost, and upgrading again goes on.
     """
     work = _Upgrade(os.fspath(directory), disk or LocalDisk())
-    with work.disk_errors():
-        names = work.disk.list(work.directory)
+    names = names_in(work.disk, work.directory)
+    if names is None:
+        raise NotFoundError(
+            "this is a file, and a log is upgraded in its folder",
+            path=work.directory,
+            hint="name the folder; there its files have the names 000001.wal, or wal.log",
+        )
+    with disk_errors(
+        "the upgrade stopped, and nothing is lost",
+        work.directory,
+        hint="upgrade again when the disk is well; it goes on where it stopped",
+    ):
         if not historic_names(names) and not any(map(named_seq, names)):
             raise NotFoundError("there is no historic log", path=work.directory)
         owner = f"process {os.getpid()} on {socket.gethostname()}, upgrading\n"
@@ -162,27 +167,6 @@ class _Upgrade:
 
     def path(self, name: str) -> str:
         return f"{self.directory}/{name}"
-
-    @contextlib.contextmanager
-    def disk_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except LakelogError:
-            raise
-        except FileNotFoundError as cause:
-            raise NotFoundError("there is no such folder", path=self.directory) from cause
-        except NotADirectoryError as cause:
-            raise NotFoundError(
-                "this is a file, and a log is upgraded in its folder",
-                path=self.directory,
-                hint="name the folder; there its files have the names 000001.wal, or wal.log",
-            ) from cause
-        except OSError as cause:
-            raise UnavailableError(
-                f"the upgrade stopped, and nothing is lost: {cause}",
-                path=self.directory,
-                hint="upgrade again when the disk is well; it goes on where it stopped",
-            ) from cause
 
     def run(
         self,
