@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,10 @@ def test_a_fork_has_no_part_in_a_store(tmp_path: Path, monkeypatch: pytest.Monke
                     use()
         assert sorted(path.name for path in tmp_path.iterdir()) == before
         fork = object.__new__(KeyedStore)
-        fork.__dict__ |= store.__dict__ | {"_upkeep": threading.Lock()}
+        fork.__dict__ |= store.__dict__ | {
+            "_upkeep": threading.Lock(),
+            "_access": replace(store._access),
+        }
         fork._upkeep.acquire()  # as a thread of the parent may have held it
         with monkeypatch.context() as patch:
             patch.setattr(os, "getpid", lambda: 1)

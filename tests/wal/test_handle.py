@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 
-from lakelog.errors import LogLockedError, NotFoundError, UnavailableError
-from lakelog.wal.handle import Closing, disk_errors
+from lakelog.errors import InvalidInputError, LogLockedError, NotFoundError, UnavailableError
+from lakelog.wal.handle import Access, Closing, disk_errors
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOTDIR])
@@ -35,13 +36,13 @@ def test_what_the_disk_says_is_put_behind_what_could_not_be_done() -> None:
 
 def test_the_file_that_the_disk_names_is_told_once() -> None:
     with (
-        pytest.raises(UnavailableError, match="^the log cannot be read: full ") as caught,
+        pytest.raises(UnavailableError, match=r"^the log cannot be read: full ") as caught,
         disk_errors("the log cannot be read", "some"),
     ):
         raise OSError(errno.ENOSPC, "full", "some/file")
     assert caught.value.path == "some/file"
     with (
-        pytest.raises(UnavailableError, match="^it cannot be read: no more is known ") as caught,
+        pytest.raises(UnavailableError, match=r"^it cannot be read: no more is known ") as caught,
         disk_errors("it cannot be read", "some"),
     ):
         raise OSError("no more is known")
@@ -68,3 +69,32 @@ def test_with_closes_whatever_happens() -> None:
     with pytest.raises(KeyError), thing:
         raise KeyError
     assert thing.closed == 2
+
+
+def of_log(
+    *, is_read_only: bool = False, pid: int | None = None, is_closed: bool = False
+) -> Access:
+    return Access("log", "some", is_read_only, pid, is_closed)
+
+
+@pytest.mark.parametrize(
+    ("access", "reason"),
+    [
+        (of_log(is_closed=True), "the log is closed"),
+        (of_log(is_closed=True, is_read_only=True), "the log is closed"),
+        (of_log(pid=os.getpid() + 1), "the log belongs to another process"),
+    ],
+)
+def test_nobody_uses_what_is_closed_or_forked(access: Access, reason: str) -> None:
+    for to_write in (False, True):
+        with pytest.raises(InvalidInputError, match=reason) as caught:
+            access.check(to_write=to_write)
+        assert caught.value.path == "some"
+
+
+def test_who_reads_does_not_write() -> None:
+    of_log(pid=os.getpid()).check(to_write=True)
+    reader = of_log(is_read_only=True)
+    reader.check()
+    with pytest.raises(InvalidInputError, match="for reading only"):
+        reader.check(to_write=True)

@@ -40,7 +40,7 @@ from lakelog.keyed.memtable import Memtable
 from lakelog.keyed.publish import FileRoom, store_errors
 from lakelog.keyed.sorted_file import GroupCache, SortedFile
 from lakelog.wal.disk import Disk, LocalDisk
-from lakelog.wal.handle import Closing
+from lakelog.wal.handle import Access, Closing
 from lakelog.wal.log import WriteAheadLog
 from lakelog.wal.records import data_of
 
@@ -117,7 +117,6 @@ class KeyedStore(Closing):
         if disk is None:  # wherever the process may go
             self._directory = os.path.abspath(self._directory)
         self._memtable_bytes = memtable_bytes
-        self._read_only = read_only
         disk = disk or LocalDisk()
         log_directory = f"{self._directory}/{_LOG_FOLDER}"
         with store_errors("be opened", self._directory):
@@ -126,8 +125,7 @@ class KeyedStore(Closing):
         self._wal = WriteAheadLog(log_directory, sync=sync, read_only=read_only, disk=disk)
         self._latch = Latch()
         self._upkeep = threading.Lock()
-        self._pid = os.getpid()
-        self._closed = False
+        self._access = Access("keyed store", self._directory, read_only, os.getpid())
         self._upkeep_error: LakelogError | None = None
         self._truncated_seq_num = 0
         self._log_may_have_more = False
@@ -220,7 +218,7 @@ class KeyedStore(Closing):
         is kept for the next.
         """
         sought = data_of(key)
-        self._check_open()
+        self._access.check()
         return self._view.get(sought)
 
     def scan(
@@ -242,7 +240,7 @@ class KeyedStore(Closing):
         """
         low = None if start is None else data_of(start)
         high = None if end is None else data_of(end)
-        self._check_open()
+        self._access.check()
         return self._view.scan(low, high).select("key", "value", "seqNum")
 
     def refresh(self) -> None:
@@ -254,8 +252,8 @@ class KeyedStore(Closing):
             UnavailableError: The disk failed.
         """
         with self._upkeep:
-            self._check_open()
-            if self._read_only:
+            self._access.check()
+            if self._access.is_read_only:
                 self._view = opening.look_beside_a_writer(self._room, self._wal, self._view.files)
 
     def flush(self) -> FileReport | None:
@@ -273,7 +271,7 @@ class KeyedStore(Closing):
             OutcomeUnknownError: The log could not be synced; the store has to be opened again.
         """
         with self._upkeep:
-            self._check_open(to_write=True)
+            self._access.check(to_write=True)
             return self._flush_and_merge()
 
     def compact(self) -> FileReport | None:
@@ -289,7 +287,7 @@ class KeyedStore(Closing):
         Memory is bounded: files are merged a range of keys at a time.
         """
         with self._upkeep:
-            self._check_open(to_write=True)
+            self._access.check(to_write=True)
             self._flush()
             files = self._view.files
             if len(files) > 1 or any(file.facts.tombstones for file in files):
@@ -298,12 +296,12 @@ class KeyedStore(Closing):
 
     def close(self) -> None:
         """Let go of the store. Nothing is flushed: the log has it. Twice does no harm."""
-        if os.getpid() != self._pid:
-            self._closed = True  # a fork has copies of locks that nobody lets go of
+        if self._access.is_elsewhere:
+            self._access.is_closed = True
             return
         with self._upkeep, self._latch.closed():
-            if not self._closed:
-                self._closed = True
+            if not self._access.is_closed:
+                self._access.is_closed = True
                 self._wal.close()
 
     @property
@@ -329,7 +327,7 @@ class KeyedStore(Closing):
     def _writing(self) -> Iterator[None]:
         """From before an append until its records are in the memtable."""
         with self._latch.passing():
-            self._check_open(to_write=True)
+            self._access.check(to_write=True)
             try:
                 yield
             except (InvalidInputError, UnavailableError):
@@ -346,7 +344,7 @@ class KeyedStore(Closing):
         if not self._upkeep.acquire(blocking=False):
             return  # somebody is at it
         try:
-            if not self._closed and self._view.active.size_bytes >= self._memtable_bytes:
+            if not self._access.is_closed and self._view.active.size_bytes >= self._memtable_bytes:
                 self._flush_and_merge()
                 self._upkeep_error = None
         except LakelogError as error:
@@ -432,24 +430,6 @@ class KeyedStore(Closing):
             size_bytes=file.facts.size_bytes,
             flushed_seq_num=self._view.manifest.flushed_seq_num,
         )
-
-    def _check_open(self, *, to_write: bool = False) -> None:
-        if self._closed:
-            raise InvalidInputError(
-                "The keyed store is closed.", path=self._directory, hint="open it again"
-            )
-        if os.getpid() != self._pid:
-            raise InvalidInputError(
-                "The keyed store belongs to another process.",
-                path=self._directory,
-                hint="a fork does not take it along; open it here, with read_only=True beside it",
-            )
-        if to_write and self._read_only:
-            raise InvalidInputError(
-                "The keyed store was opened for reading only.",
-                path=self._directory,
-                hint="open it without read_only",
-            )
 
 
 def _merged(files: tuple[SortedFile, ...], *, oldest: bool) -> Iterator[pl.DataFrame]:

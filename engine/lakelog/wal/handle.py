@@ -1,16 +1,18 @@
-"""What open things on a disk have in common: ``with`` closes them, and errors of the operating
-system are told as lakelog's.
+"""What open things on a disk have in common: ``with`` closes them, not everybody may use them, and
+errors of the operating system are told as lakelog's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from lakelog.errors import LakelogError, NotFoundError, UnavailableError
+from lakelog.errors import InvalidInputError, LakelogError, NotFoundError, UnavailableError
 
 
 class Closing(ABC):
@@ -30,6 +32,56 @@ class Closing(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@dataclass
+class Access:
+    """Who may use what is open: nobody once it is closed, and no process but one that opened it.
+
+    Attributes:
+        what: What it is called in errors.
+        path: Where it is.
+        is_read_only: Whether it was opened for reading only.
+        pid: The process whose it is; None where a fork may use it as well.
+        is_closed: Whether it is closed.
+    """
+
+    what: str
+    path: str
+    is_read_only: bool
+    pid: int | None
+    is_closed: bool = False
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it belongs to another process: a fork has copies of its locks, which nobody lets
+        go of.
+        """
+        return self.pid is not None and self.pid != os.getpid()
+
+    def check(self, *, to_write: bool = False) -> None:
+        """Refuse who may not use it.
+
+        Raises:
+            InvalidInputError: It is closed, or another process's; or it is only read, and
+                `to_write`.
+        """
+        if self.is_closed:
+            raise InvalidInputError(
+                f"the {self.what} is closed", path=self.path, hint="open it again"
+            )
+        if self.is_elsewhere:
+            raise InvalidInputError(
+                f"the {self.what} belongs to another process",
+                path=self.path,
+                hint="a fork does not take it along; open it here, with read_only=True beside it",
+            )
+        if to_write and self.is_read_only:
+            raise InvalidInputError(
+                f"the {self.what} was opened for reading only",
+                path=self.path,
+                hint="open it without read_only",
+            )
 
 
 @contextlib.contextmanager

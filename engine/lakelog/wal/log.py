@@ -21,7 +21,7 @@ from lakelog.wal.disk import Disk, Held, LocalDisk
 from lakelog.wal.encode import RECORD_BYTES, Compression, check_columns, check_size, columns_of
 from lakelog.wal.frames import MAX_SEQ, Op
 from lakelog.wal.group import Committer, Entry
-from lakelog.wal.handle import Closing, disk_errors
+from lakelog.wal.handle import Access, Closing, disk_errors
 from lakelog.wal.judge import Verdict, judge
 from lakelog.wal.opening import RecoveryReport, open_for_writing, report_of
 from lakelog.wal.reading import records_of, state_of, table_of, tables_of
@@ -144,10 +144,9 @@ class WriteAheadLog(Closing):
         self._disk = disk or LocalDisk()
         self._strict = strict
         self._sync = sync
-        self._pid = os.getpid()
+        self._access = Access("log", self._directory, read_only, None if read_only else os.getpid())
         self._lock: Held | None = None
         self._committer: Committer | None = None
-        self._is_closed = False
         self._report: RecoveryReport | None = None
         self._found: Verdict | None = None
         with self._errors():
@@ -379,28 +378,29 @@ class WriteAheadLog(Closing):
         Raises:
             OutcomeUnknownError: The sync failed. The log is closed all the same.
         """
-        if self._is_closed:
+        access = self._access
+        if access.is_closed:
             return
-        if self._committer is None or os.getpid() != self._pid:
-            self._is_closed = True
+        if self._committer is None or access.is_elsewhere:
+            access.is_closed = True
             return
         writer, lock = self._committer.writer, self._lock
 
         def act() -> None:
             try:
-                if self._sync != "none" and writer.poison is None and not self._is_closed:
+                if self._sync != "none" and writer.poison is None and not access.is_closed:
                     writer.sync()
             finally:
                 writer.close()
                 if lock is not None:
                     lock.release(well=writer.poison is None)
                 self._found = None
-                self._is_closed = True
+                access.is_closed = True
 
         try:
             self._do(act)
         finally:
-            if not self._is_closed:  # it was interrupted, or the thread that did it for this one
+            if not access.is_closed:  # it was interrupted, or the thread that did it for this one
                 self._do(act)
 
     def __repr__(self) -> str:
@@ -414,16 +414,8 @@ class WriteAheadLog(Closing):
         )
 
     def _writer(self) -> Writer:
-        if self._is_closed:
-            raise InvalidInputError("the log is closed", path=self._directory)
-        if self._committer is None:
-            raise InvalidInputError("the log was opened for reading only", path=self._directory)
-        if os.getpid() != self._pid:
-            raise InvalidInputError(
-                "the log belongs to another process",
-                path=self._directory,
-                hint="open it in the process that writes; a fork does not take it along",
-            )
+        self._access.check(to_write=True)
+        assert self._committer is not None, "a log that is not only read has one"
         return self._committer.writer
 
     def _write(self, entry: Entry) -> int:
@@ -447,8 +439,7 @@ class WriteAheadLog(Closing):
             )
         with self._errors():
             if self._committer is None:
-                if self._is_closed:
-                    raise InvalidInputError("the log is closed", path=self._directory)
+                self._access.check()
                 return self._survey(after_seq)
             writer = self._writer()
             found, self._found = self._found, None
