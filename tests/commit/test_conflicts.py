@@ -742,7 +742,7 @@ def test_files_are_judged_without_a_loop_over_rows() -> None:
     def judge(count: int) -> Callable[[], None]:
         theirs = Winner(7, Actions(files=files("b", count)))
         nothing = intent(where=[p == "a", (p == "b") & (x >= count)], isolation=SERIALIZABLE)
-        mine = dataclasses.replace(nothing, files=files("a", count))
+        mine = dataclasses.replace(nothing, staged=files("a", count))
         last = dataclasses.replace(mine, reads=Reads(where=(x >= count - 1,)))
 
         def both() -> None:

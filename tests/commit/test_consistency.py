@@ -455,7 +455,7 @@ class TestStatistics:
         at = data.draw(st.integers(0, len(text)))
         text = text[:at] + data.draw(st.sampled_from(["", ",", "}", '"', "\\", "0"])) + text[at:]
         glance = pl.Series([text]).str.contains(file_rules._USUAL_STATISTICS)[0]
-        assert not glance or file_rules._problem(text) is None
+        assert not glance or file_rules.problem_of_statistics(text) is None
 
 
 class TestVectors:
@@ -551,7 +551,7 @@ def test_adds_are_checked_without_a_loop_over_rows(monkeypatch: pytest.MonkeyPat
     def never(text: str) -> str:
         raise AssertionError(text)
 
-    monkeypatch.setattr(file_rules, "_problem", never)
+    monkeypatch.setattr(file_rules, "problem_of_statistics", never)
     days = [{"day": f"2024-01-{day:02}"} for day in range(1, 29)]
 
     def check(count: int) -> Callable[[], None]:

@@ -268,12 +268,17 @@ def broken_rules(
 
 def rebase(intent: Intent, winner: Winner) -> Intent:
     """The transaction as if it had read the state after a commit that it does not conflict with:
-    protocol and metadata are that commit's where it wrote them.
+    protocol and metadata are that commit's where it wrote them, and then no short way was taken.
     """
+    protocol = last_protocol(winner.actions.meta)
+    metadata = last_metadata(winner.actions.meta)
+    if protocol is None and metadata is None:
+        return intent
     return replace(
         intent,
-        protocol=last_protocol(winner.actions.meta) or intent.protocol,
-        metadata=last_metadata(winner.actions.meta) or intent.metadata,
+        staged=intent.files,
+        protocol=protocol or intent.protocol,
+        metadata=metadata or intent.metadata,
     )
 
 

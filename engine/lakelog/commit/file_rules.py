@@ -38,7 +38,8 @@ CHANGE_DATA_FOLDER = "_change_data"
 _ABSOLUTE = rf"^(?:/|{SCHEME})"  # a colon is enough: Hadoop would take it for a scheme
 _STRAY = r"^$|//|/$|(?:^|/)\.{1,2}(?:/|$)|\x00"
 _HIDDEN = r"(?:^|/)_[^/]*/"
-_SUSPECT = f"{_ABSOLUTE}|{_STRAY}|{_HIDDEN}"
+SUSPECT = f"{_ABSOLUTE}|{_STRAY}|{_HIDDEN}"
+"""Pattern of the paths that may break a rule."""
 
 _TEXT = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])*"'
 _SCALAR = rf"(?:{_TEXT}|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)"
@@ -126,7 +127,7 @@ def check_files(
         )
     _check_required(files, kinds)
     # The two looks at every byte of a text, at once.
-    looks = {"suspect": pl.col("path").str.contains(_SUSPECT)}
+    looks = {"suspect": pl.col("path").str.contains(SUSPECT)}
     if "stats" in files.columns:
         usual = pl.col("stats").str.contains(_USUAL_STATISTICS)
         looks["odd"] = (~usual & (pl.col("actionType") != "remove")).fill_null(False)
@@ -441,7 +442,7 @@ def _check_statistics(files: pl.DataFrame, odd: pl.Series) -> None:
         return
     rows = odd.arg_true()
     for row, text in zip(rows, stats.gather(rows), strict=True):
-        if problem := _problem(text):
+        if problem := problem_of_statistics(text):
             at = pl.int_range(files.height, eager=True) == row
             _refuse(
                 InvalidTransactionError,
@@ -453,8 +454,8 @@ def _check_statistics(files: pl.DataFrame, odd: pl.Series) -> None:
             )
 
 
-def _problem(text: str) -> str | None:
-    """What is wrong with one text of statistics."""
+def problem_of_statistics(text: str) -> str | None:
+    """What is wrong with one text of statistics; None if nothing is."""
     try:
         parsed = orjson.loads(text)
     except ValueError:

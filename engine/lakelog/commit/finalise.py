@@ -80,6 +80,8 @@ class Ground:
 
 def needs_meta(intent: Intent) -> bool:
     """Whether `finalise` looks at `Ground.meta`."""
+    if intent.few is not None:
+        return False
     if intent.files.height and row_tracking.is_assigning(*after(intent)):
         return True
     return bool(_rows(intent.meta, "mergeskip"))
@@ -87,6 +89,8 @@ def needs_meta(intent: Intent) -> bool:
 
 def depends_on_ground(intent: Intent, format: str) -> bool:
     """Whether the content is another one for another `Ground`, the present aside."""
+    if intent.few is not None:
+        return False
     return needs_meta(intent) or (format == "delta" and is_active(_FEATURE, *after(intent)))
 
 
@@ -134,9 +138,11 @@ def finalise(
         InvalidTransactionError: Row tracking needs what an add does not tell.
         CorruptionError: The table's own record of row ids cannot be read.
     """
+    info = _commit_info(description, now_ms)
+    if intent.few is not None:
+        return CommitContent(info, intent.meta, spelled=intent.few.lines)
     version = ground.version + 1
     files, meta = intent.files, intent.meta
-    info = _commit_info(description, now_ms)
     if format == "delta":
         protocol, metadata = after(intent)
         if row_tracking.is_assigning(protocol, metadata):

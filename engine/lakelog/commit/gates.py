@@ -52,6 +52,9 @@ _UNCHECKED_ROWS = (
 )
 """Features whose rules lakelog cannot check, because it does not see the rows of a file."""
 
+UNCHECKED_FEATURES = tuple(name for name, _ in _UNCHECKED_ROWS)
+"""Their names."""
+
 _ONE_OF_A_KIND = (
     ("protocol", None),
     ("metaData", None),

@@ -30,6 +30,8 @@ from functools import cached_property
 
 import polars as pl
 
+from lakelog.commit import gates
+from lakelog.commit.few import PlainTable
 from lakelog.commit.quick import read_quickly
 from lakelog.commit.runtime import Runtime
 from lakelog.commit.steps import Step, steps_of
@@ -37,7 +39,7 @@ from lakelog.errors import InvalidInputError, MalformedLogError
 from lakelog.formats.base import CommitFile
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.log.context import Log
-from lakelog.log.metadata import last_metadata, last_protocol
+from lakelog.log.metadata import Metadata, Protocol, last_metadata, last_protocol
 from lakelog.log.opening import extend_state
 from lakelog.log.replay import reconcile_meta
 from lakelog.log.snapshot import Snapshot
@@ -232,6 +234,7 @@ class Heads:
         self._head: Head | None = None
         self._confirmed_s = 0.0
         self._whole_s = 0.0
+        self._judged: tuple[Protocol, Metadata, PlainTable | None] | None = None
 
     def is_recent(self) -> bool:
         """Whether the head was known to be the end of the log so short a while ago that looks may
@@ -341,6 +344,21 @@ class Heads:
         with self._lock:
             if self._head is None or head.version >= self._head.version:
                 self._head, self._confirmed_s = head, confirmed_s
+
+    def check_writable(self, protocol: Protocol, metadata: Metadata) -> PlainTable | None:
+        """`gates.check_writable`, once for as long as protocol and metadata are the same.
+
+        Returns:
+            The table, if it is for the short way of a few file actions.
+        """
+        judged = self._judged
+        if judged is not None and judged[0] is protocol and judged[1] is metadata:
+            return judged[2]
+        name = self._log.dialect.name
+        gates.check_writable(protocol, metadata, self._log.table, name)
+        plain = PlainTable.of(protocol, metadata, name)
+        self._judged = protocol, metadata, plain
+        return plain
 
     def forget(self) -> None:
         """Open the table anew next time."""

@@ -6,9 +6,11 @@ Owns no rule and does no I/O; `conflicts.find_conflict` judges one against the o
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import polars as pl
 
+from lakelog.commit.few import Few
 from lakelog.formats.base import Actions
 from lakelog.log.metadata import Metadata, Protocol
 
@@ -49,8 +51,8 @@ class Intent:
 
     Attributes:
         reads: What was declared read.
-        files: Narrow ``add`` and ``remove`` rows to be written; paths decoded, ``dvId`` where there
-            are deletion vectors.
+        staged: Narrow ``add`` and ``remove`` rows to be written, or a few of them by the short way;
+            paths decoded, ``dvId`` where there are deletion vectors.
         meta: Narrow ``protocol``, ``metaData``, ``domainMetadata``, ``txn`` and ``mergeskip`` rows
             to be written.
         isolation: One of `ISOLATION_LEVELS`.
@@ -59,11 +61,21 @@ class Intent:
     """
 
     reads: Reads
-    files: pl.DataFrame
+    staged: pl.DataFrame | Few
     meta: pl.DataFrame
     isolation: str
     protocol: Protocol
     metadata: Metadata
+
+    @cached_property
+    def files(self) -> pl.DataFrame:
+        """The file actions as a frame."""
+        return self.staged.frame if isinstance(self.staged, Few) else self.staged
+
+    @property
+    def few(self) -> Few | None:
+        """The file actions by the short way; None where they go the general one."""
+        return self.staged if isinstance(self.staged, Few) else None
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,9 @@ def infer(
     if before is None:
         return Operation("CREATE TABLE", _created(metadata))
     if files.height:
-        return _of_files(files, metadata)
+        is_add = files["actionType"] == "add"
+        changes = actions.conform(files, ("dataChange",))["dataChange"].fill_null(True)
+        return of_files(bool(is_add.any()), bool(is_add.all()), bool(changes.any()), metadata)
     kinds = set(meta["actionType"].to_list())
     if "metaData" in kinds:
         return _of_metadata(before, metadata)
@@ -65,14 +67,21 @@ def _created(metadata: Metadata) -> dict[str, Any]:
     }
 
 
-def _of_files(files: pl.DataFrame, metadata: Metadata) -> Operation:
-    is_add = files["actionType"] == "add"
-    if not is_add.any():
+def of_files(adds: bool, adds_only: bool, changes_data: bool, metadata: Metadata) -> Operation:
+    """The operation that some file actions amount to.
+
+    Args:
+        adds: Whether one of them is an add.
+        adds_only: Whether all are.
+        changes_data: Whether one changes data.
+        metadata: Metadata after.
+    """
+    if not adds:
         return Operation("DELETE", {"predicate": "[]"})
     partition_by = _json(list(metadata.partition_columns))
-    if is_add.all():
+    if adds_only:
         return Operation("WRITE", {"mode": "Append", "partitionBy": partition_by})
-    if not actions.conform(files, ("dataChange",))["dataChange"].fill_null(True).any():
+    if not changes_data:
         return Operation("OPTIMIZE", {"predicate": "[]"})
     return Operation("WRITE", {"partitionBy": partition_by})
 

@@ -89,7 +89,11 @@ def own_paths(intent: Intent) -> frozenset[str] | None:
     """The paths that a transaction speaks of, if it can go the short way: it is small, has read
     nothing, and leaves protocol and metadata alone.
     """
-    if not intent.reads.nothing or intent.files.height > _MOST_PATHS:
+    if not intent.reads.nothing:
+        return None
+    if intent.few is not None:
+        return intent.few.paths
+    if intent.files.height > _MOST_PATHS:
         return None
     if intent.meta.height and not _OWN_WAY.isdisjoint(intent.meta["actionType"].to_list()):
         return None

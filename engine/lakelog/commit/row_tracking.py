@@ -84,17 +84,20 @@ def num_records(stats: pl.Series) -> pl.Series:
     Writers put it first, and there a pattern finds it at a fraction of the price of a parse.
     """
     if len(stats) <= _FEW:
-        return pl.Series([None if text is None else _count(text) for text in stats], dtype=pl.Int64)
+        return pl.Series([count_of(text) for text in stats], dtype=pl.Int64)
     found = stats.str.extract(_LEADING_COUNT).cast(pl.Int64, strict=False)
     missing = found.is_null() & stats.is_not_null()
     if missing.any():
         rows = missing.arg_true()
-        parsed = [_count(text) for text in stats.gather(rows)]
+        parsed = [count_of(text) for text in stats.gather(rows)]
         found = found.scatter(rows, pl.Series(parsed, dtype=pl.Int64))
     return found
 
 
-def _count(text: str) -> int | None:
+def count_of(text: str | None) -> int | None:
+    """``numRecords`` of one file's statistics; None where it is not told."""
+    if text is None:
+        return None
     try:
         body = orjson.loads(text)
     except ValueError:

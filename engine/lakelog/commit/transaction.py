@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import EllipsisType, TracebackType
 from typing import Any, Self
@@ -11,8 +11,9 @@ from typing import Any, Self
 import polars as pl
 
 from lakelog import actions
-from lakelog.commit import changes, checking, gates, operations, skips
+from lakelog.commit import changes, checking, operations, skips
 from lakelog.commit.changes import only_one
+from lakelog.commit.few import Few
 from lakelog.commit.finalise import Description, after
 from lakelog.commit.head import Heads
 from lakelog.commit.intent import ISOLATION_LEVELS, Intent, Reads
@@ -34,6 +35,8 @@ from lakelog.log.properties import transaction_retention_ms
 from lakelog.log.replay import live_domains
 from lakelog.log.snapshot import Snapshot
 from lakelog.version import __version__
+
+_NOTHING = actions.concat([])
 
 ISOLATION_PROPERTY = "delta.isolationLevel"
 COLUMNAR_ABOVE_BYTES = 1 << 20
@@ -82,7 +85,7 @@ class Transaction:
         self._format = log.dialect.name
         self._head = heads.latest() if version is None else heads.at(version)
         self._protocol, self._metadata = self._head.protocol, self._head.metadata
-        gates.check_writable(self._protocol, self._metadata, log.table, self._format)
+        self._plain = heads.check_writable(self._protocol, self._metadata)
         self._isolation = _isolation(isolation, self._metadata)
         self._retry = Retry.of(self._metadata.configuration, max_attempts)
         self._operation, self._parameters = operation, parameters
@@ -459,14 +462,20 @@ class Transaction:
         return self._version
 
     def _plan(self) -> Plan | None:
-        files, meta = self._gathered()
-        if not files.height and not meta.height:
-            return None
         reads = Reads(
             self._whole_table,
             tuple(self._where),
             frozenset({self._app[0]}) if self._app is not None else frozenset(),
         )
+        few = self._few()
+        if few is not None:
+            intent = Intent(reads, few, _NOTHING, self._isolation, self._protocol, self._metadata)
+            operation = few.operation(self._metadata)
+            description = self._described(operation, few.metrics, few.adds_only, reads)
+            return Plan(self._log, intent, description, self._check, retry=self._retry)
+        files, meta = self._gathered()
+        if not files.height and not meta.height:
+            return None
         intent = Intent(reads, files, meta, self._isolation, self._protocol, self._metadata)
         protocol, metadata = after(intent)
         self._replaces = checking.changes_columns(
@@ -478,17 +487,7 @@ class Transaction:
         self._check(intent)
         inferred = operations.infer(files, meta, self._metadata, metadata, protocol)
         adds_only = not files.height or bool((files["actionType"] == "add").all())
-        description = Description(
-            self._operation or inferred.name,
-            inferred.parameters if self._parameters is None else self._parameters,
-            operations.metrics(files) if self._metrics is None else self._metrics,
-            self._txn_id,
-            f"lakelog/{__version__}",
-            adds_only and reads.nothing,
-            self._head.version,
-            self._isolation,
-            self._user_metadata,
-        )
+        description = self._described(inferred, lambda: operations.metrics(files), adds_only, reads)
         columnar = self._format == "indextables" and "columnarCommits" in (
             protocol.writer_features or ()
         )
@@ -500,6 +499,33 @@ class Transaction:
             self._app,
             COLUMNAR_ABOVE_BYTES if columnar else None,
             self._retry,
+        )
+
+    def _few(self) -> Few | None:
+        """The actions by the short way, if they and the table are for it."""
+        if not self._single or self._files or self._meta or self._skips:
+            return None
+        if self._new_protocol is not None or self._new_metadata is not None:
+            return None
+        return self._plain.take(self._single) if self._plain is not None else None
+
+    def _described(
+        self,
+        inferred: operations.Operation,
+        metrics: Callable[[], Mapping[str, Any]],
+        adds_only: bool,
+        reads: Reads,
+    ) -> Description:
+        return Description(
+            self._operation or inferred.name,
+            inferred.parameters if self._parameters is None else self._parameters,
+            metrics() if self._metrics is None else self._metrics,
+            self._txn_id,
+            f"lakelog/{__version__}",
+            adds_only and reads.nothing,
+            self._head.version,
+            self._isolation,
+            self._user_metadata,
         )
 
     def _gathered(self) -> tuple[pl.DataFrame, pl.DataFrame]:

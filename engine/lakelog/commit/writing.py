@@ -246,7 +246,7 @@ class Writing:
 
     def _ground(self) -> Ground:
         head = self._head
-        if head is None:
+        if head is None or self._intent.few is not None:
             return Ground()
         meta = actions.concat([])
         if finalising.needs_meta(self._intent):

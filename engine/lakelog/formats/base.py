@@ -128,11 +128,13 @@ class CommitContent:
             of `CHECKPOINT_META`, those of one type in the order given.
         files: Narrow flattened rows of ``add``, ``remove`` and ``cdc``, paths decoded, in the order
             to write.
+        spelled: File actions that are lines of the dialect already; they stand last.
     """
 
     info: Mapping[str, Any] = field(default_factory=dict)
     meta: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
     files: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
+    spelled: bytes = b""
 
 
 @dataclass(frozen=True)

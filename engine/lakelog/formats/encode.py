@@ -32,7 +32,8 @@ def require_content(content: CommitContent) -> None:
     Raises:
         InvalidTransactionError: There is neither a commitInfo nor a row.
     """
-    if not content.info and not content.meta.height and not content.files.height:
+    rows = content.meta.height + content.files.height
+    if not content.info and not rows and not content.spelled:
         raise InvalidTransactionError("a commit holds one action or more")
 
 

@@ -37,4 +37,5 @@ def encode_commit(content: CommitContent, *, columnar_above: int | None = None) 
     require_content(content)
     meta, files = ordered_content(content, _DELTA)
     info = [b'{"commitInfo":', encode_info(content.info), b"}\n"] if content.info else []
-    return b"".join([*info, *encode_rows(meta, _DELTA), *encode_rows(files, _DELTA, encode_paths)])
+    rows = [*encode_rows(meta, _DELTA), *encode_rows(files, _DELTA, encode_paths)]
+    return b"".join([*info, *rows, content.spelled])

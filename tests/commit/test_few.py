@@ -1,0 +1,281 @@
+"""A few file actions by the short way are what they are by the general way, to the byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from lakelog import actions
+from lakelog.commit import checking, operations
+from lakelog.commit.features import DELTA
+from lakelog.commit.few import MOST_ROWS, Few, PlainTable
+from lakelog.commit.intent import WRITE_SERIALIZABLE, Intent, Reads
+from lakelog.commit.quick import own_paths
+from lakelog.commit.rows import fill_row
+from lakelog.commit.staging import rows_frame, stage_one
+from lakelog.errors import InvalidInputError, LakelogError
+from lakelog.formats.base import CommitContent
+from lakelog.log.metadata import Metadata, Protocol
+from tests.commit.tables import DIALECTS, NOW_MS, append, infos, location, new_table
+
+TYPES = ("string", "date", "boolean", "byte", "short", "integer", "long", "timestamp", "double")
+
+
+def metadata(
+    *partitions: str, nullable: bool = True, configuration: dict[str, str] | None = None
+) -> Metadata:
+    """A table that is partitioned by columns named for their types."""
+    fields = [
+        {"name": name, "type": name, "nullable": nullable, "metadata": {}} for name in partitions
+    ]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    return Metadata("i", None, None, "parquet", {}, schema, partitions, configuration or {}, None)
+
+
+def staged(kind: str, **fields: Any) -> dict[str, Any]:
+    row = stage_one("delta", kind, fields)
+    fill_row(row, NOW_MS)
+    return row
+
+
+def added(path: str = "a", **fields: Any) -> dict[str, Any]:
+    return staged("add", path=path, **({"size": 1} | fields))
+
+
+NAMES = st.one_of(
+    st.sampled_from(["a", "b", "c/d", "é", "a b%", "x:y", "a\x7f\x1f", "\u2028", "\ud800"]),
+    st.sampled_from(["", "/a", "s3://b/c", "../a", "a//b", "_delta_log/a", "_x/a", "a/", "a\n"]),
+    st.text(min_size=1, max_size=5),
+)
+VALUES = st.one_of(
+    st.none(),
+    st.sampled_from(["", "a", "2024-02-29", "2023-02-29", "0000-01-01", "true", "TRUE", "\u0661"]),
+    st.sampled_from(["1", "-1", "-0", "007", "+1", "1.0", "99", "-128", "128", "2147483648"]),
+    st.integers(-(1 << 70), 1 << 70).map(str),
+    st.dates().map(str),
+    st.text(max_size=4),
+)
+STATS = st.one_of(
+    st.none(),
+    st.sampled_from(
+        [
+            '{"numRecords":3}',
+            '{"numRecords":3,"numRecords":4}',
+            '{ "numRecords" : 5, "minValues": {"a\\"é": "\\u0001"} }',
+            '{"minValues":{"a":1}}',
+            '{"numRecords":null}',
+            '{"numRecords":-1}',
+            '{"numRecords":true}',
+            '{"numRecords":9223372036854775808}',
+            "[]",
+            "x",
+            "",
+        ]
+    ),
+)
+WHOLE = st.sampled_from([0, 1, 1 << 40, 1 << 60, -1])
+ODD_FIELDS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    [
+        {"tags": {"a": "b"}},
+        {"baseRowId": 1},
+        {"clusteringProvider": "c"},
+        {"deletionVector": {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1}},
+    ]
+)
+
+
+@st.composite
+def rows_of(draw: st.DrawFn, partitions: tuple[str, ...]) -> dict[str, Any]:
+    kind = draw(st.sampled_from(["add", "add", "add", "remove", "cdc"]))
+    fields: dict[str, Any] = {"path": draw(NAMES)}
+    names = list(partitions)
+    if not draw(st.integers(0, 9)):
+        names = draw(st.lists(st.sampled_from(TYPES)))
+    if draw(st.booleans()) or names:
+        fields["partitionValues"] = {name: draw(VALUES) for name in names}
+    if draw(st.integers(0, 9)):
+        fields["size"] = draw(WHOLE)
+    if draw(st.booleans()):
+        fields["dataChange"] = draw(st.booleans())
+    if kind == "add":
+        fields["stats"] = draw(STATS)
+        if draw(st.booleans()):
+            fields["modificationTime"] = draw(WHOLE)
+    elif kind == "remove" and draw(st.booleans()):
+        fields["deletionTimestamp"] = draw(WHOLE)
+    if kind != "cdc" and not draw(st.integers(0, 9)):
+        fields |= draw(ODD_FIELDS)
+    if kind == "remove":
+        fields.pop("clusteringProvider", None)
+    return staged(kind, **fields)
+
+
+@st.composite
+def transactions(draw: st.DrawFn) -> tuple[Metadata, list[dict[str, Any]]]:
+    partitions = tuple(draw(st.lists(st.sampled_from(TYPES), max_size=2, unique=True)))
+    table = metadata(*partitions, nullable=draw(st.booleans()))
+    return table, draw(st.lists(rows_of(partitions), min_size=1, max_size=3))
+
+
+def intent_of(rows: list[dict[str, Any]], table: Metadata, protocol: Protocol) -> Intent:
+    nothing = actions.concat([])
+    return Intent(Reads(), rows_frame(rows), nothing, WRITE_SERIALIZABLE, protocol, table)
+
+
+def no_files() -> Any:
+    raise AssertionError("nobody asked for the table's files")
+
+
+PLAIN = Protocol(1, 2)
+
+
+@given(transactions())
+def test_what_the_short_way_takes_the_general_way_writes_alike(
+    drawn: tuple[Metadata, list[dict[str, Any]]],
+) -> None:
+    table, rows = drawn
+    plain = PlainTable.of(PLAIN, table, "delta")
+    assert (plain is None) is bool({"timestamp", "double"} & {*table.partition_columns})
+    few = plain.take(rows) if plain is not None else None
+    event("short" if few is not None else "general")
+    if few is None:
+        return
+    intent = intent_of(rows, table, PLAIN)
+    checking.check(intent, "table", "delta", replaced=False, live_files=no_files)
+    general = DIALECTS["delta"].encode(CommitContent({}, intent.meta, intent.files))
+    assert few.lines == general
+    assert DIALECTS["delta"].encode(CommitContent({}, intent.meta, spelled=few.lines)) == general
+    assert few.frame.equals(intent.files)
+    assert few.metrics() == operations.metrics(intent.files)
+    assert few.operation(table) == operations.infer(intent.files, intent.meta, table, table, PLAIN)
+    assert few.adds_only is bool((intent.files["actionType"] == "add").all())
+    assert few.paths == own_paths(intent)
+
+
+@pytest.mark.parametrize("type_", TYPES[:-2])
+@given(value=VALUES, nullable=st.booleans())
+def test_a_partition_value_that_is_plainly_right_is_right(
+    type_: str, value: str | None, nullable: bool
+) -> None:
+    table = metadata(type_, nullable=nullable)
+    plain = PlainTable.of(PLAIN, table, "delta")
+    assert plain is not None
+    rows = [added(partitionValues={type_: value})]
+    try:
+        taken = plain.take(rows)
+        intent = intent_of(rows, table, PLAIN)
+    except InvalidInputError:  # half a surrogate pair
+        assert taken is None
+        return
+    if taken is not None:
+        checking.check(intent, "table", "delta", replaced=False, live_files=no_files)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        added(),
+        added("a b", stats={"numRecords": 3, "minValues": {"x": 1}}, dataChange=False),
+        added(modificationTime=0, partitionValues={}),
+        staged("remove", path="a"),
+        staged("remove", path="a", size=1, partitionValues={}, dataChange=False),
+    ],
+)
+def test_the_usual_action_goes_the_short_way(row: dict[str, Any]) -> None:
+    plain = PlainTable.of(PLAIN, metadata(), "delta")
+    assert plain is not None
+    assert isinstance(plain.take([row]), Few)
+
+
+def test_the_usual_partition_value_goes_the_short_way() -> None:
+    table = metadata("date", "string", "integer", "boolean")
+    plain = PlainTable.of(PLAIN, table, "delta")
+    assert plain is not None
+    values = {"date": "2024-02-29", "string": "é", "integer": 7, "boolean": True}
+    assert plain.take([added(partitionValues=values)]) is not None
+    assert plain.take([added(partitionValues=dict.fromkeys(values))]) is not None
+    assert plain.take([added(partitionValues=values | {"integer": "x"})]) is None
+
+
+def test_many_actions_go_the_general_way() -> None:
+    plain = PlainTable.of(PLAIN, metadata(), "delta")
+    assert plain is not None
+    rows = [added(f"f{n}") for n in range(MOST_ROWS + 1)]
+    assert plain.take(rows) is None
+    assert plain.take(rows[1:]) is not None
+    assert plain.take([]) is None
+
+
+@pytest.mark.parametrize("name", sorted(DELTA))
+def test_a_feature_that_rules_over_files_closes_the_short_way(name: str) -> None:
+    # What a feature asks stands in the general way's checks; those that it looks at are here.
+    ruling = {
+        *("rowTracking", "clustering", "materializePartitionColumns"),
+        *("appendOnly", "changeDataFeed", "inCommitTimestamp", "columnMapping"),
+    }
+    configuration = {
+        "delta.appendOnly": "true",
+        "delta.enableChangeDataFeed": "true",
+        "delta.enableInCommitTimestamps": "true",
+        "delta.columnMapping.mode": "name",
+        "delta.constraints.c": "id > 0",
+    }
+    protocol = Protocol(3, 7, (name,), (name,))
+    plain = PlainTable.of(protocol, metadata(configuration=configuration), "delta")
+    assert (plain is None) is (name in ruling | {"checkConstraints"})
+
+
+def test_an_indextables_table_has_no_short_way() -> None:
+    assert PlainTable.of(PLAIN, metadata(), "indextables") is None
+
+
+@pytest.mark.parametrize("fields", [{"stats": "x"}, {"path": "../a"}, {"size": -1}, {"path": ""}])
+def test_what_is_wrong_is_refused_as_ever(tmp_path: Path, fields: dict[str, Any]) -> None:
+    table = new_table(location("local", tmp_path))
+    tx = table.transaction()
+    tx.add(**({"path": "a", "size": 1} | fields))
+    with pytest.raises(LakelogError):
+        tx.commit()
+    assert table.snapshot().version == 0
+
+
+def test_a_commit_by_the_short_way_is_rebased_behind_new_properties(tmp_path: Path) -> None:
+    where = location("local", tmp_path)
+    table = new_table(where)
+    tx = table.transaction()
+    tx.add(path="a", size=1, stats={"numRecords": 3})
+    with table.transaction() as other:
+        other.set_metadata(configuration={"delta.enableInCommitTimestamps": "true"})
+    assert tx.commit() == 2
+    assert append(table, "b") == 3
+    assert ["inCommitTimestamp" in info for info in infos(table)] == [False, True, True, True]
+
+
+def test_the_short_way_and_the_general_way_leave_the_same_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written(where: str) -> list[dict[str, Any]]:
+        table = new_table(where, partition_by=["day"])
+        with table.transaction() as tx:
+            tx.add(path="day=1/a b", size=1, partitionValues={"day": "1"}, stats={"numRecords": 2})
+            tx.add(path="day=1/b", size=2, partitionValues={"day": "1"}, modificationTime=1)
+        with table.transaction() as tx:
+            tx.remove(path="day=1/b", size=2, partitionValues={"day": "1"}, deletionTimestamp=4)
+        lines = []
+        for version in (1, 2):
+            file = Path(where, "_delta_log", f"{version:020d}.json")
+            lines += [json.loads(line) for line in file.read_text().splitlines()]
+        for line in lines:
+            for name in ("timestamp", "txnId"):
+                line.get("commitInfo", {}).pop(name, None)
+            line.get("add", {}).pop("modificationTime", None)
+        return lines
+
+    short = written(f"{tmp_path}/short")
+    monkeypatch.setattr(PlainTable, "of", lambda *_: None)
+    assert written(f"{tmp_path}/general") == short
