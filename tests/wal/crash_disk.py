@@ -1,7 +1,7 @@
 """A disk in memory that knows what a crash leaves, and that fails where it is told to.
 
-What was synced is kept. Of the rest a crash keeps any part: of a file's bytes by sectors of 512, of
-its length any, of the names that were made, given or removed each one or not.
+What was synced is kept. Of the rest a crash keeps any part: of a file's bytes by sectors, of its
+length any, of the names that were made, given or removed each one or not.
 
 A sync that fails gives up the sectors that it was for: they can be read, no later sync writes them,
 and a crash takes them, unless they are written again before.
@@ -60,35 +60,37 @@ class Node:
         data: What its readers see.
         durable: What was synced last.
         given_up: Numbers of the sectors that a sync failed for.
+        sector_bytes: How much is written or not.
     """
 
     data: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
     given_up: set[int] = field(default_factory=set)
+    sector_bytes: int = SECTOR_BYTES
 
     def write(self, offset: int, data: bytes) -> None:
         self.data[offset : offset + len(data)] = data
-        last = (offset + len(data) - 1) // SECTOR_BYTES
-        self.given_up -= set(range(offset // SECTOR_BYTES, last + 1))
+        last = (offset + len(data) - 1) // self.sector_bytes
+        self.given_up -= set(range(offset // self.sector_bytes, last + 1))
 
     def truncate(self, size_bytes: int) -> None:
         del self.data[size_bytes:]
-        self.given_up = {each for each in self.given_up if each * SECTOR_BYTES < size_bytes}
+        self.given_up = {each for each in self.given_up if each * self.sector_bytes < size_bytes}
 
     def sync(self) -> None:
         synced = bytearray(self.data)
-        for start in (each * SECTOR_BYTES for each in self.given_up):
-            old = self.durable[start : start + SECTOR_BYTES]
-            size = len(synced[start : start + SECTOR_BYTES])
-            synced[start : start + SECTOR_BYTES] = old[:size].ljust(size, b"\0")
+        for start in (each * self.sector_bytes for each in self.given_up):
+            old = self.durable[start : start + self.sector_bytes]
+            size = len(synced[start : start + self.sector_bytes])
+            synced[start : start + self.sector_bytes] = old[:size].ljust(size, b"\0")
         self.durable = bytes(synced)
 
     def give_up(self) -> None:
         """A sync has failed."""
-        for start in range(0, len(self.data), SECTOR_BYTES):
-            end = start + SECTOR_BYTES
+        for start in range(0, len(self.data), self.sector_bytes):
+            end = start + self.sector_bytes
             if self.data[start:end] != self.durable[start:end]:
-                self.given_up.add(start // SECTOR_BYTES)
+                self.given_up.add(start // self.sector_bytes)
 
     def after_crash(self, rng: random.Random, stale: bytes) -> bytes:
         """What a crash leaves of it.
@@ -105,10 +107,10 @@ class Node:
         keeps = rng.choice([0.0, 0.2, 0.5, 0.8, 1.0])
         prefix = rng.randint(0, high) if rng.random() < 0.3 else high
         left = bytearray()
-        for start in range(0, size, SECTOR_BYTES):
-            end = min(start + SECTOR_BYTES, size)
+        for start in range(0, size, self.sector_bytes):
+            end = min(start + self.sector_bytes, size)
             is_kept = rng.random() < keeps and start <= prefix
-            is_kept &= start // SECTOR_BYTES not in self.given_up
+            is_kept &= start // self.sector_bytes not in self.given_up
             part = (self.data if is_kept else self.durable)[start:end]
             if start and not part and stale and rng.random() < 0.3:
                 part = stale[start % len(stale) :][: end - start]
@@ -122,14 +124,20 @@ class CrashDisk:
     Args:
         files: Paths and contents of what is there, durably.
         watch: Called before each operation; what it raises is what happens instead.
+        sector_bytes: How much of a file a crash keeps or not.
     """
 
     def __init__(
         self,
         files: dict[str, bytes] | None = None,
         watch: Callable[[Operation], None] = lambda operation: None,
+        *,
+        sector_bytes: int = SECTOR_BYTES,
     ) -> None:
-        self.names = {path: Node(bytearray(data), data) for path, data in (files or {}).items()}
+        self.names = {
+            path: Node(bytearray(data), data, sector_bytes=sector_bytes)
+            for path, data in (files or {}).items()
+        }
         self.watch = watch
         self._durable_names = dict(self.names)
         self._pending: list[tuple[str | None, str | None, Node]] = []
@@ -137,6 +145,7 @@ class CrashDisk:
         self._locks: dict[str, str] = {}
         self._left_well: set[str] = set()
         self._guard = threading.RLock()
+        self._sector_bytes = sector_bytes
 
     def clone(self, rng: random.Random, stale: bytes = b"") -> CrashDisk:
         """What a crash at this moment leaves, as a disk of its own that nobody has locked."""
@@ -146,7 +155,8 @@ class CrashDisk:
             for source, target, node in self._pending:
                 if rng.random() < keeps and (source is None or names.get(source) is node):
                     _apply(names, source, target, node)
-            clone = CrashDisk({path: node.after_crash(rng, stale) for path, node in names.items()})
+            left = {path: node.after_crash(rng, stale) for path, node in names.items()}
+            clone = CrashDisk(left, sector_bytes=self._sector_bytes)
             clone._directories |= self._directories
             # What the lock's file says, nobody has synced: it may be of any time.
             clone._left_well = {f"{each}/wal.lock" for each in rng.choice([[], self._directories])}
@@ -177,7 +187,7 @@ class CrashDisk:
             if create:
                 if path in self.names:
                     raise FileExistsError(errno.EEXIST, "the file is there", path)
-                self._change(None, path, Node())
+                self._change(None, path, Node(sector_bytes=self._sector_bytes))
             return Handle(self, path, self._at(path))
 
     def rewrite(self, path: str, offset: int, data: Bytes) -> None:

@@ -25,14 +25,7 @@ from tests.wal.damage import (
     segments,
     settings,
     value_of,
-    whole_log,
 )
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return whole_log(tmp_path)
-
 
 FIELDS = {
     "magic": (0, "no frame begins where one has to", "a frame, which begins with 4b51a3f7"),

@@ -25,14 +25,7 @@ from tests.wal.damage import (
     of_segment,
     segments,
     seqs,
-    whole_log,
 )
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return whole_log(tmp_path)
-
 
 HEADER_FIELDS = {
     "magic": 0,

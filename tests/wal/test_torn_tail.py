@@ -21,13 +21,7 @@ from tests.wal.damage import (
     seqs,
     settings,
     value_of,
-    whole_log,
 )
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return whole_log(tmp_path)
 
 
 def torn(
