@@ -10,18 +10,24 @@ from typing import Any, cast
 
 import polars as pl
 
+from lakelog.commit.conflicts import find_conflict
 from lakelog.commit.intent import Intent, Reads, Winner
 from lakelog.formats.base import Actions, CommitFile, Dialect
 from lakelog.formats.delta import DIALECT as DELTA
 from lakelog.formats.indextables import DIALECT as INDEXTABLES
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.storage import LogStore
-from tests.handmade import Action, field, metadata, protocol
+from tests.handmade import Action, field, info, metadata, protocol
 
 DIALECTS: dict[str, Dialect] = {"delta": DELTA, "indextables": INDEXTABLES}
 COLUMNS = (field("p", "string"), field("q", "integer"), field("x", "long"))
 METADATA = metadata(*COLUMNS, partitioned=("p", "q"))
 PROTOCOL = protocol()
+p, q, x = pl.col("p"), pl.col("q"), pl.col("x")
+SERIALIZABLE = "Serializable"
+WRITE_SERIALIZABLE = "WriteSerializable"
+BLIND = info("WRITE", isBlindAppend=True)
+NOT_BLIND = info("MERGE", isBlindAppend=False)
 
 
 class _OneCommit:
@@ -110,3 +116,24 @@ def with_properties(action: Action, **properties: str) -> Action:
     own = {key.replace("__", "."): value for key, value in properties.items()}
     before: Mapping[str, str] = action["metaData"]["configuration"]
     return changed(action, configuration={**before, **own})
+
+
+def rule_of(mine: Intent, won: Winner, format_: str = "delta") -> str | None:
+    """The rule by which one conflicts with the other, if any."""
+    error = find_conflict(mine, won, format=format_)
+    return None if error is None else error.rule
+
+
+def txn(app_id: str, version: int = 1) -> Action:
+    return {"txn": {"appId": app_id, "version": version}}
+
+
+def domain(name: str, configuration: str = "{}") -> Action:
+    body = {"domain": name, "configuration": configuration, "removed": False}
+    return {"domainMetadata": body}
+
+
+def listing(*features: str) -> Action:
+    """A protocol that lists features for writers, and those for readers too that must be."""
+    readers = [f for f in features if f in {"deletionVectors", "columnMapping", "v2Checkpoint"}]
+    return protocol(3, 7, readerFeatures=readers, writerFeatures=list(features))

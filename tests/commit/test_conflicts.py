@@ -1,75 +1,48 @@
-"""Conflicts, rule by rule: what one commit means to one transaction, and what the error says."""
+"""Conflicts over files, rule by rule; what the error says, and what the whole adds up to."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
 import pytest
 
 from lakelog.commit import conflicts
-from lakelog.commit.conflicts import RULES, find_conflict, may_match, rebase
-from lakelog.commit.intent import Intent, Reads, Winner
+from lakelog.commit.conflicts import RULES, find_conflict, rebase
+from lakelog.commit.intent import Reads, Winner
 from lakelog.errors import (
     ConcurrentAppendError,
     ConcurrentDeleteDeleteError,
     ConcurrentDeleteReadError,
-    ConcurrentDomainError,
-    ConcurrentTransactionError,
     ConflictError,
     InvalidInputError,
-    MetadataChangedError,
-    ProtocolChangedError,
 )
 from lakelog.formats.base import Actions
 from tests.commit.conflict_cases import (
-    COLUMNS,
+    BLIND,
     METADATA,
+    NOT_BLIND,
+    SERIALIZABLE,
+    WRITE_SERIALIZABLE,
     at,
     bounds,
     changed,
-    decoded,
+    domain,
     intent,
+    listing,
     metadata_of,
+    p,
     protocol_of,
+    rule_of,
+    txn,
     winner,
     with_properties,
+    x,
 )
-from tests.handmade import Action, add, field, info, metadata, protocol, remove, vector
+from tests.handmade import Action, add, info, remove, vector
 from tests.steps import assert_columnar
-
-p, q, x = pl.col("p"), pl.col("q"), pl.col("x")
-SERIALIZABLE = "Serializable"
-WRITE_SERIALIZABLE = "WriteSerializable"
-BLIND = info("WRITE", isBlindAppend=True)
-NOT_BLIND = info("MERGE", isBlindAppend=False)
-
-
-def rule_of(mine: Intent, won: Winner, format_: str = "delta") -> str | None:
-    error = find_conflict(mine, won, format=format_)
-    return None if error is None else error.rule
-
-
-def txn(app_id: str, version: int = 1) -> Action:
-    return {"txn": {"appId": app_id, "version": version}}
-
-
-def domain(name: str, configuration: str = "{}") -> Action:
-    body = {"domain": name, "configuration": configuration, "removed": False}
-    return {"domainMetadata": body}
-
-
-def listing(*features: str) -> Action:
-    """A protocol that lists features for writers, and those for readers too that must be."""
-    readers = [f for f in features if f in {"deletionVectors", "columnMapping", "v2Checkpoint"}]
-    return protocol(3, 7, readerFeatures=readers, writerFeatures=list(features))
-
-
-# Files.
 
 
 def test_two_blind_appends_both_win() -> None:
@@ -268,407 +241,6 @@ def test_a_transaction_that_only_rearranges_data_need_not_see_appends() -> None:
         mine = intent(*ours, where=[p == "a"], isolation=isolation)
         deleted = winner(info("DELETE"), remove("f", **at("a")))
         assert rule_of(mine, deleted) == "read_files_deleted"
-
-
-# What a predicate proves.
-
-
-@pytest.mark.parametrize("stats", [{}, {"stats": None}, {"stats": "{}"}, {"stats": '{"numRec'}])
-def test_missing_statistics_prove_nothing(stats: dict[str, Any]) -> None:
-    won = winner(NOT_BLIND, add("f", **at("a"), **stats))
-    assert rule_of(intent(remove("o"), where=[x > 100]), won) == "read_files_appended"
-
-
-def test_statistics_prove_a_file_away_only_beyond_both_bounds() -> None:
-    mine = intent(remove("o"), where=[x > 100])
-    assert rule_of(mine, winner(NOT_BLIND, add("f", **at("a"), **bounds(1, 100)))) is None
-    for low, high in ((1, 101), (1, None)):
-        won = winner(NOT_BLIND, add("f", **at("a"), **bounds(low, high)))
-        assert rule_of(mine, won) == "read_files_appended"
-
-
-def test_a_truncated_greatest_string_is_taken_as_a_prefix() -> None:
-    read = metadata(*COLUMNS, field("s", "string"), partitioned=("p", "q"))
-    cut = "k" * 32
-    stats = json.dumps({"numRecords": 1, "minValues": {"s": "a"}, "maxValues": {"s": cut}})
-    won = winner(NOT_BLIND, add("f", **at("a"), stats=stats))
-    for bound, rule in ((cut + "zz", "read_files_appended"), ("l", None)):
-        mine = intent(remove("o"), where=[pl.col("s") >= bound], read_metadata=read)
-        assert rule_of(mine, won) == rule
-
-
-def test_null_partition_values_match_is_null_and_no_comparison() -> None:
-    for value in (None, ""):
-        won = winner(NOT_BLIND, add("f", **at(value)))
-        for where, rule in (
-            (p.is_null(), "read_files_appended"),
-            (p == "a", None),
-            (p != "a", None),
-            (p.eq_missing(pl.lit(None, dtype=pl.String)), "read_files_appended"),
-        ):
-            assert rule_of(intent(remove("o"), where=[where]), won) == rule
-
-
-def test_partition_values_that_the_type_does_not_admit_match_everything() -> None:
-    won = winner(NOT_BLIND, add("f", partitionValues={"p": "a", "q": "many"}))
-    assert rule_of(intent(remove("o"), where=[q == 1]), won) == "read_files_appended"
-    assert rule_of(intent(remove("o"), where=[(q == 1) & (p == "b")]), won) is None
-
-
-@pytest.mark.parametrize("name", ["a b", "ü=%20", "x.y", "back`tick", "日本", "Q"])
-def test_partition_columns_with_special_names_and_values_tell_files_apart(name: str) -> None:
-    read = metadata(field(name, "string"), field("x"), partitioned=(name,))
-    values: dict[str, Any] = {"partitionValues": {name: "50% / ü=\n"}}
-    won = winner(NOT_BLIND, add("f", **values))
-    for value, rule in (("50% / ü=\n", "read_files_appended"), ("50%25 / ü=", None)):
-        mine = intent(remove("o"), where=[pl.col(name) == value], read_metadata=read)
-        assert rule_of(mine, won) == rule
-
-
-@pytest.mark.parametrize("mode", ["name", "id"])
-def test_mapped_columns_are_looked_up_by_their_physical_names(mode: str) -> None:
-    def mapped(name: str, type_: str, identity: int) -> dict[str, Any]:
-        key = "delta.columnMapping."
-        return field(name, type_, **{f"{key}physicalName": f"col-{name}", f"{key}id": identity})
-
-    read = metadata(
-        mapped("p", "string", 1),
-        mapped("x", "long", 2),
-        partitioned=("p",),
-        properties={"delta.columnMapping.mode": mode},
-    )
-    stats = json.dumps(
-        {"numRecords": 1, "minValues": {"col-x": 3}, "maxValues": {"col-x": 4, "x": 100}}
-    )
-    won = winner(NOT_BLIND, add("f", partitionValues={"col-p": "a", "p": "b"}, stats=stats))
-    for where, rule in (
-        (p == "a", "read_files_appended"),
-        (p == "b", None),
-        (x == 4, "read_files_appended"),
-        (x > 4, None),
-    ):
-        mine = intent(remove("o"), where=[where], read_metadata=read)
-        assert rule_of(mine, won) == rule
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["2024-01-31T10:20:30.456789Z", "2024-01-31 10:20:30.456789"],
-)
-def test_timestamps_are_compared_as_times(text: str) -> None:
-    read = metadata(field("t", "timestamp"), field("u", "timestamp"), partitioned=("t",))
-    # Statistics are cut to milliseconds, so the greatest may lie up to one above what they say.
-    stats = json.dumps({"numRecords": 1, "maxValues": {"u": "2024-01-31T10:20:30.456Z"}})
-    won = winner(NOT_BLIND, add("f", partitionValues={"t": text}, stats=stats))
-    moment = datetime(2024, 1, 31, 10, 20, 30, 456789, tzinfo=UTC)
-    after = datetime(2024, 1, 31, 10, 20, 30, 457000, tzinfo=UTC)
-    t, u = pl.col("t"), pl.col("u")
-    for where, rule in (
-        (t == moment, "read_files_appended"),
-        (t > moment, None),
-        (u == moment, "read_files_appended"),
-        (u > after, None),
-    ):
-        mine = intent(remove("o"), where=[where], read_metadata=read)
-        assert rule_of(mine, won) == rule
-
-
-def test_a_predicate_that_is_not_understood_matches_every_file() -> None:
-    hidden = x.map_batches(lambda values: values > 1_000, return_dtype=pl.Boolean)
-    won = winner(NOT_BLIND, add("f", **at("a"), **bounds(1, 2)))
-    for where in (hidden, hidden & (p == "b"), x * x > 1_000):
-        assert rule_of(intent(remove("o"), where=[where]), won) == "read_files_appended"
-    assert rule_of(intent(remove("o"), where=[(x * x > 1_000) & (p == "b")]), won) is None
-
-
-def test_a_predicate_over_columns_that_are_not_there_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="does not have: nowhere"):
-        find_conflict(
-            intent(add("g"), where=[pl.col("nowhere") == 1]), winner(add("f")), format="delta"
-        )
-
-
-def test_matching_may_be_left_to_the_caller_whose_unknown_matches() -> None:
-    mine = intent(remove("o"), where=[p == "b"])
-    won = winner(NOT_BLIND, add("f", **at("b")), add("g", **at("b")))
-
-    def answers(*given: bool | None) -> str | None:
-        error = find_conflict(
-            mine, won, format="delta", matches=lambda _files, _where: pl.Series(given)
-        )
-        return None if error is None else str(error.found)
-
-    assert answers(False, False) is None
-    assert answers(False, True) == "g"
-    assert answers(None, True) == "f"
-
-
-def test_the_matching_files_are_those_that_a_listing_by_predicate_keeps() -> None:
-    files = decoded([add("f", **at("a"), **bounds(1, 2)), add("g", **at("b")), add("h")]).files
-    mask = may_match(files, (p == "a", x > 5), metadata_of(METADATA), "delta")
-    assert mask.to_list() == [True, True, True]
-    assert may_match(files, (x > 5,), metadata_of(METADATA), "delta").to_list() == [
-        False,
-        True,
-        True,
-    ]
-    assert may_match(files, (), metadata_of(METADATA), "delta").to_list() == [False] * 3
-
-
-# Transactions and domains.
-
-
-def test_an_application_that_was_read_or_is_written_conflicts() -> None:
-    won = winner(info("STREAMING UPDATE"), txn("app", 5))
-    for mine in (intent(add("f"), app_ids=["app"]), intent(txn("app", 6), add("f"))):
-        error = find_conflict(mine, won, format="delta")
-        assert isinstance(error, ConcurrentTransactionError)
-        assert (error.rule, error.found) == ("app_id_written", "app")
-    assert rule_of(intent(txn("App"), app_ids=["other"]), won) is None
-
-
-def test_a_domain_written_by_both_conflicts_unless_row_tracking_assigns_it_anew() -> None:
-    error = find_conflict(
-        intent(domain("mine")), winner(domain("mine"), domain("d")), format="delta"
-    )
-    assert isinstance(error, ConcurrentDomainError)
-    assert (error.rule, error.found) == ("domain_written_by_both", "mine")
-    tracking = domain("delta.rowTracking")
-    assert rule_of(intent(tracking), winner(tracking)) is None
-    assert rule_of(intent(domain("mine")), winner(domain("Mine"))) is None
-    assert rule_of(intent(domain("delta.clustering")), winner(domain("delta.clustering"))) == (
-        "domain_written_by_both"
-    )
-
-
-def test_skips_of_the_same_file_do_not_conflict() -> None:
-    skip = {
-        "mergeskip": {
-            "path": "f",
-            "skipTimestamp": 1,
-            "reason": "broken",
-            "operation": "merge",
-            "skipCount": 1,
-        }
-    }
-    mine = intent(skip, format_="indextables")
-    assert rule_of(mine, winner(skip, format_="indextables"), "indextables") is None
-
-
-# Metadata.
-
-
-def test_changed_metadata_conflicts_with_a_transaction_that_read_nothing() -> None:
-    mine = intent(add("f"))
-    wider = metadata(*COLUMNS, field("new"), partitioned=("p", "q"))
-    error = find_conflict(mine, winner(info("ADD COLUMNS"), wider), format="delta")
-    assert isinstance(error, MetadataChangedError)
-    assert (error.rule, error.found) == ("metadata_changed", "schemaString")
-    for new, found in (
-        (changed(METADATA, name="n"), "name"),
-        (changed(METADATA, id="other", description="d"), "description, id"),
-        (metadata(*COLUMNS, partitioned=("q", "p")), "partitionColumns"),
-        (with_properties(METADATA, delta__appendOnly="true"), "configuration.delta.appendOnly"),
-    ):
-        error = find_conflict(mine, winner(new), format="delta")
-        assert error is not None
-        assert error.found == found
-
-
-def test_metadata_written_by_both_conflicts_even_if_nothing_in_it_changed() -> None:
-    mine = intent(changed(METADATA, name="n"))
-    error = find_conflict(mine, winner(METADATA), format="delta")
-    assert isinstance(error, MetadataChangedError)
-    assert error.rule == "metadata_changed_by_both"
-
-
-def test_metadata_written_again_unchanged_does_not_conflict() -> None:
-    assert rule_of(intent(add("f")), winner(METADATA)) is None
-    spaced = changed(
-        METADATA,
-        schemaString=json.dumps(json.loads(METADATA["metaData"]["schemaString"]), indent=1),
-    )
-    assert rule_of(intent(add("f")), winner(spaced)) is None
-
-
-def test_an_identity_columns_high_water_mark_may_rise_under_way() -> None:
-    def marked(mark: int, start: int = 1) -> Action:
-        keys = {"delta.identity.start": start, "delta.identity.highWaterMark": mark}
-        return metadata(*COLUMNS, field("i", "long", **keys), partitioned=("p", "q"))
-
-    mine = intent(remove("f"), read_metadata=marked(1))
-    assert rule_of(mine, winner(marked(9))) is None
-    assert rule_of(mine, winner(marked(9, start=2))) == "metadata_changed"
-
-
-ENABLED = [
-    ("deletionVectors", {"delta__enableDeletionVectors": "true"}),
-    ("v2Checkpoint", {"delta__checkpointPolicy": "v2"}),
-    (
-        "inCommitTimestamp",
-        {
-            "delta__enableInCommitTimestamps": "true",
-            "delta__inCommitTimestampEnablementVersion": "7",
-            "delta__inCommitTimestampEnablementTimestamp": "9",
-        },
-    ),
-    (
-        "rowTracking",
-        {
-            "delta__enableRowTracking": "true",
-            "delta__rowTracking__materializedRowIdColumnName": "r",
-            "delta__rowTracking__materializedRowCommitVersionColumnName": "v",
-        },
-    ),
-]
-
-
-@pytest.mark.parametrize(("feature", "properties"), ENABLED)
-def test_a_feature_may_be_enabled_under_way_where_the_protocol_supports_it(
-    feature: str, properties: dict[str, str]
-) -> None:
-    enabled = with_properties(METADATA, **properties)
-    supporting = listing("appendOnly", "invariants", feature)
-    assert rule_of(intent(add("f"), read_protocol=supporting), winner(enabled)) is None
-    assert rule_of(intent(add("f")), winner(supporting, enabled)) is None
-    assert rule_of(intent(add("f")), winner(enabled)) == "metadata_changed"
-    disabled = intent(add("f"), read_protocol=supporting, read_metadata=enabled)
-    assert rule_of(disabled, winner(METADATA)) == "metadata_changed"
-
-
-@pytest.mark.parametrize(("feature", "properties"), ENABLED[2:])
-def test_what_came_with_a_feature_does_not_change_once_it_is_there(
-    feature: str, properties: dict[str, str]
-) -> None:
-    enabled = with_properties(METADATA, **properties)
-    supporting = listing("appendOnly", "invariants", feature)
-    for name in list(properties)[1:]:
-        mine = intent(add("f"), read_protocol=supporting, read_metadata=enabled)
-        won = winner(with_properties(enabled, **{name: "8"}))
-        assert rule_of(mine, won) == "metadata_changed"
-
-
-def test_column_names_of_row_tracking_do_not_come_without_it() -> None:
-    name = with_properties(METADATA, delta__rowTracking__materializedRowIdColumnName="r")
-    mine = intent(add("f"), read_protocol=listing("rowTracking", "domainMetadata"))
-    assert rule_of(mine, winner(name)) == "metadata_changed"
-
-
-def test_the_registry_of_document_mappings_may_grow_under_way() -> None:
-    mine = intent(add("f", **at("a")), format_="indextables")
-    registered = with_properties(METADATA, docMappingSchema__abc="{}")
-    grown = winner(registered, format_="indextables")
-    assert rule_of(mine, grown, "indextables") is None
-    changed_ = with_properties(METADATA, docMappingSchema__abc='{"a":1}')
-    later = intent(add("f", **at("a")), read_metadata=registered, format_="indextables")
-    assert rule_of(later, winner(changed_, format_="indextables"), "indextables") == (
-        "metadata_changed"
-    )
-
-
-@pytest.mark.parametrize(
-    "new",
-    [
-        metadata(*COLUMNS, partitioned=("q", "p")),
-        metadata(*COLUMNS),
-        with_properties(METADATA, delta__constraints__positive="x > 0"),
-        with_properties(METADATA, delta__enableRowTracking="true"),
-    ],
-)
-def test_metadata_that_speaks_of_every_file_conflicts_with_a_file_added_unseen(
-    new: Action,
-) -> None:
-    error = find_conflict(intent(new), winner(BLIND, add("f")), format="delta")
-    assert isinstance(error, ConcurrentAppendError)
-    assert (error.rule, error.found) == ("all_files_appended", "f")
-    assert rule_of(intent(new), winner(info("DELETE"), remove("f"))) is None
-
-
-def test_other_metadata_does_not_conflict_with_an_append() -> None:
-    wider = metadata(*COLUMNS, field("new"), partitioned=("p", "q"))
-    assert rule_of(intent(wider), winner(BLIND, add("f"))) is None
-
-
-# Protocol.
-
-
-def test_a_protocol_written_by_both_conflicts() -> None:
-    mine = intent(listing("appendOnly", "invariants", "deletionVectors"))
-    error = find_conflict(mine, winner(info("UPGRADE PROTOCOL"), protocol()), format="delta")
-    assert isinstance(error, ProtocolChangedError)
-    assert error.rule == "protocol_changed_by_both"
-
-
-def test_a_dropped_feature_conflicts_even_with_a_blind_append() -> None:
-    mine = intent(add("f"), read_protocol=listing("appendOnly", "deletionVectors"))
-    error = find_conflict(mine, winner(listing("appendOnly")), format="delta")
-    assert isinstance(error, ProtocolChangedError)
-    assert (error.rule, error.found) == ("feature_dropped", "deletionVectors")
-
-
-def test_a_legacy_versions_features_are_dropped_when_lists_leave_them_out() -> None:
-    error = find_conflict(intent(add("f")), winner(listing("invariants")), format="delta")
-    assert error is not None
-    assert (error.rule, error.found) == ("feature_dropped", "appendOnly")
-
-
-@pytest.mark.parametrize(
-    "feature", ["deletionVectors", "v2Checkpoint", "inCommitTimestamp", "rowTracking"]
-)
-def test_a_feature_that_binds_nobody_yet_may_be_added_under_way(feature: str) -> None:
-    mine = intent(add("f"), where=[p == "a"])
-    assert rule_of(mine, winner(listing("appendOnly", "invariants", feature))) is None
-
-
-@pytest.mark.parametrize("feature", ["checkConstraints", "clustering", "ofTheFuture"])
-def test_a_feature_that_may_bind_writers_at_once_conflicts(feature: str) -> None:
-    won = winner(listing("appendOnly", "invariants", feature))
-    error = find_conflict(intent(add("f")), won, format="delta")
-    assert error is not None
-    assert (error.rule, error.found) == ("feature_added", feature)
-
-
-def test_legacy_versions_and_unknown_versions_stand_for_what_they_imply() -> None:
-    mine = intent(add("f"))
-    for new, found in (
-        (protocol(1, 3), "checkConstraints"),
-        (protocol(1, 4), "checkConstraints, generatedColumns"),
-        (protocol(1, 5), "checkConstraints, generatedColumns"),
-        (protocol(3, 8, writerFeatures=["appendOnly", "invariants"]), "minWriterVersion 8"),
-    ):
-        error = find_conflict(mine, winner(new), format="delta")
-        assert error is not None
-        assert (error.rule, error.found) == ("feature_added", found)
-
-
-def test_a_legacy_version_implies_column_mapping_only_where_readers_know_it_too() -> None:
-    mine = intent(add("f"), read_protocol=protocol(1, 5))
-    lists = ["appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"]
-    assert rule_of(mine, winner(listing(*lists))) is None
-    mapped = intent(add("f"), read_protocol=protocol(2, 5))
-    assert rule_of(mapped, winner(listing(*lists))) == "feature_dropped"
-
-
-def test_every_version_of_the_other_dialect_counts() -> None:
-    mine = intent(add("f"), read_protocol=protocol(2, 2), format_="indextables")
-    for new, rule in (
-        (protocol(2, 2), None),
-        (protocol(2, 3), "feature_added"),
-        (protocol(2, 1), "feature_dropped"),
-    ):
-        assert rule_of(mine, winner(new, format_="indextables"), "indextables") == rule
-
-
-def test_a_drop_of_a_feature_conflicts_with_whatever_may_use_it() -> None:
-    mine = intent(listing("appendOnly"), read_protocol=listing("appendOnly", "deletionVectors"))
-    for used in (add("f"), remove("f"), METADATA, domain("d")):
-        error = find_conflict(mine, winner(used), format="delta")
-        assert error is not None
-        assert (error.rule, error.found) == ("feature_drop_overtaken", "deletionVectors")
-    assert rule_of(mine, winner(txn("app"))) is None
-
-
-# The whole.
 
 
 def test_the_most_exact_rule_is_the_one_that_is_told() -> None:
