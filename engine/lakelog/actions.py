@@ -73,7 +73,8 @@ def of_type(frame: pl.DataFrame, *kinds: str) -> pl.DataFrame:
     """The rows of some action types, in order.
 
     Without a query where they stand together, or there are none: most often it is asked of a few
-    rows, of which a query costs as much as of thousands.
+    rows, of which a query costs as much as of thousands. Rows that stand together are not copied:
+    as long as they are kept, so is all of `frame`. Who keeps few rows of a large one copies them.
 
     >>> frame = pl.DataFrame({"actionType": ["protocol", "txn"], "appId": [None, "a"]})
     >>> of_type(frame, "txn").rows(), of_type(frame, "txn", "protocol") is frame
