@@ -259,6 +259,51 @@ def test_at_most_one_runs_at_a_time(tmp_path: Path) -> None:
     assert seen[-1] == 2000
 
 
+def test_after_a_checkpoint_comes_a_rest_and_then_the_newest(tmp_path: Path) -> None:
+    written: list[int] = []
+    first, second = threading.Event(), threading.Event()
+
+    def run(version: int, check: Callable[[], None]) -> None:
+        check()
+        written.append(version)
+        bench.now_s += 0.002
+        (second if len(written) == 2 else first).set()
+
+    bench = Bench(tmp_path, run=run, start=start_daemon)
+    bench.commit(10)
+    assert first.wait(20)
+    began_s = time.monotonic()
+    with bench.scheduler._lock:  # all before the rest is over, however slow the machine
+        for version in (20, 30, 40):
+            bench.commit(version)
+    assert second.wait(20)  # nobody hurries it, and it comes
+    assert time.monotonic() - began_s > 0.01
+    assert written == [10, 40]
+
+
+@pytest.mark.parametrize("end", ["wait", "close"])
+def test_who_waits_for_the_checkpoints_does_not_wait_for_the_rest(tmp_path: Path, end: str) -> None:
+    written: list[int] = []
+
+    def run(version: int, check: Callable[[], None]) -> None:
+        check()
+        written.append(version)
+        bench.now_s += 3600
+
+    bench = Bench(tmp_path, run=run, start=start_daemon)
+    bench.commit(10)
+    assert bench.scheduler.wait(20)
+    assert bench.scheduler._rested_s - bench.now_s == 60  # not nine hours
+    began_s = time.monotonic()
+    bench.commit(20)
+    bench.commit(30)
+    assert bench.scheduler.running
+    assert written == [10]
+    assert getattr(bench.scheduler, end)(20)
+    assert written == [10, 30]
+    assert time.monotonic() - began_s < 20
+
+
 def test_a_failure_is_kept_told_and_forgotten_with_the_next_success(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,8 +4,10 @@ What it promises:
 
 - A commit neither waits nor fails. What goes wrong is logged, warned of (`LakelogWarning`), and
   kept as `Scheduler.last_error`.
-- At most one checkpoint runs for a table handle. Commits that ask while one runs are remembered
-  as one: the newest.
+- At most one checkpoint runs for a table handle, and after it comes a rest of nine times as long as
+  it took, of a minute at most: so a table that is committed to without a pause gives a tenth of its
+  time to checkpoints. Commits that ask meanwhile are remembered as one: the newest. Who waits for
+  the checkpoints does not wait for the rest.
 - A program that ends waits for the checkpoint that runs, for a bounded time, then asks it to stop,
   and then leaves it. That is harmless: a checkpoint has no name before it is proved, so what is
   left behind is a file that no reader looks at and that cleanup removes.
@@ -42,6 +44,7 @@ EXIT_WAIT_S = 30.0
 """Seconds that a program which ends waits for its checkpoints before it asks them to stop."""
 
 _STOP_WAIT_S = 5.0
+_REST, _LONGEST_REST_S = 9.0, 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
 
 
@@ -162,6 +165,7 @@ class Scheduler:
         self._lag: Lag | None = None
         self._pauses = 0
         self._not_before_s = float("-inf")
+        self._rested_s = float("-inf")
         self._begin()
         with _GUARD:
             _ALL.add(self)
@@ -174,6 +178,7 @@ class Scheduler:
         self._stop = threading.Event()
         self._wanted: tuple[int, CheckpointOptions] | None = None
         self._running = False
+        self._waiting = 0
         self._closed = False
         self._recent: deque[tuple[int, int]] = deque(maxlen=1 << 16)
 
@@ -251,6 +256,7 @@ class Scheduler:
     def _work(self) -> None:
         while True:
             with self._lock:
+                self._rest()
                 wanted, self._wanted = self._wanted, None
                 if wanted is None or self._stop.is_set():
                     self._running = False
@@ -264,12 +270,21 @@ class Scheduler:
                     self._idle.notify_all()
                 raise
 
+    def _rest(self) -> None:
+        """Leave the commits alone for a while, unless somebody waits for what is wanted."""
+        left_s = self._rested_s - self._monotonic()
+        if self._wanted is not None and left_s > 0:
+            self._idle.wait_for(lambda: self._waiting > 0 or self._stop.is_set(), left_s)
+
     def _serve(self, version: int, options: CheckpointOptions) -> None:
         try:
             if not self._still_due(version, options):
                 return
             with self._turn:
+                began_s = self._monotonic()
                 self.last_report = self._run(version, self._check)
+                ended_s = self._monotonic()
+                self._rested_s = ended_s + min(_REST * (ended_s - began_s), _LONGEST_REST_S)
         except Stopped:
             telemetry.event("checkpoint.stopped", version=version, table=self._log.table)
             return
@@ -350,7 +365,7 @@ class Scheduler:
             yield
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until nothing runs.
+        """Wait until nothing runs; what is wanted is then written without a rest before it.
 
         Args:
             timeout: Seconds; None for as long as it takes.
@@ -361,7 +376,12 @@ class Scheduler:
         if timeout is not None and timeout < 0:
             raise InvalidInputError("a time-out is not negative", found=timeout, expected=">= 0")
         with self._idle:
-            return self._idle.wait_for(lambda: not self._running, timeout)
+            self._waiting += 1
+            self._idle.notify_all()
+            try:
+                return self._idle.wait_for(lambda: not self._running, timeout)
+            finally:
+                self._waiting -= 1
 
     def close(self, timeout: float | None = None) -> bool:
         """Take no more commits; wait for what runs, then ask it to stop. A second call waits again.
