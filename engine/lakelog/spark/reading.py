@@ -50,7 +50,7 @@ ROWS_PER_BATCH = 65_536
 _ROWS_PER_SHARE = 4 * ROWS_PER_BATCH
 
 
-class Share(InputPartition):  # type: ignore[misc]
+class Share(InputPartition):
     """What one task reads: Arrow bytes of a frame, or a range of versions."""
 
 
@@ -121,7 +121,7 @@ def _log_struct(table: str, snapshot: Snapshot | None) -> contract.Struct:
     return struct_of(frame.collect_schema())
 
 
-class _Reader(DataSourceReader):  # type: ignore[misc]
+class _Reader(DataSourceReader):
     """What all readers share: exact batches, and errors that can be read."""
 
     def __init__(self, schema: StructType) -> None:

@@ -60,7 +60,7 @@ def _restored(archive: str, pickled: bytes) -> DataSource:
 _restored.__module__ = "-"  # so that it is not found in a module, and travels with its code
 
 
-class LakelogDataSource(DataSource):  # type: ignore[misc]
+class LakelogDataSource(DataSource):
     """The data source; see README, Spark, for its options.
 
     A dataframe is the version that was the latest when it was loaded, whenever it is used, unless
@@ -126,16 +126,14 @@ class LakelogDataSource(DataSource):  # type: ignore[misc]
         return batch_writer(self._parsed("write", schema), schema, overwrite)
 
     @readable
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream's reader."""
         from lakelog.spark.stream_source import stream_reader
 
         return stream_reader(self._parsed("stream", schema), schema, self.parallelism)
 
     @readable
-    def streamWriter(  # noqa: N802 - Spark's
-        self, schema: StructType, overwrite: bool
-    ) -> DataSourceStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A stream's writer."""
         from lakelog.spark.stream_sink import stream_writer
 

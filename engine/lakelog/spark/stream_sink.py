@@ -100,7 +100,7 @@ def query_of_task() -> str | None:
     return None if context is None else context.getLocalProperty(QUERY_PROPERTY)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+class StreamWriter(DataSourceStreamArrowWriter):
     """Writes each batch of a query as one commit. Spark makes one for the tasks of a batch, and
     another to commit it.
 
@@ -126,7 +126,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return Message(Landed(self.version, adds, query_of_task()))
 
     @readable
-    def commit(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803 - Spark's
+    def commit(self, messages: list[Message | None], batchId: int) -> None:
         """On the driver, after all tasks of a batch: one transaction with all their files.
 
         Raises:
@@ -192,7 +192,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def abort(
         self,
         messages: list[Message | None],
-        batchId: int,  # noqa: ARG002, N803 - Spark's
+        batchId: int,  # noqa: ARG002 - Spark's
     ) -> None:
         """On the driver, after a task of a batch failed for good, or `commit` did; as
         `lakelog.spark.writing.BatchWriter.abort`.

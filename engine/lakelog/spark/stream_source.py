@@ -39,7 +39,7 @@ FILES_PER_TRIGGER = 1000
 """Most files of a batch where no option says otherwise, as in Delta's source."""
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Gives the rows that commits add to a table, each once. Looks at nothing before it is asked.
 
     Args:
@@ -78,7 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     # --- on the driver -----------------------------------------------------------------------
 
     @readable
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
+    def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins: with what the table holds, or where the
         options say.
 
@@ -101,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             )
         return self._backlog.from_version(int(version)).as_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
+    def getDefaultReadLimit(self) -> ReadLimit:
         """How much a batch holds, by the options; `FILES_PER_TRIGGER` files without them."""
         files, size_bytes = (
             self._options.get(f"max{what}PerTrigger") for what in ("Files", "Bytes")
@@ -111,14 +111,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return ReadMaxFiles(files or FILES_PER_TRIGGER)
 
     @readable
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
+    def prepareForTriggerAvailableNow(self) -> None:
         """From here on, what is committed later is left for another run."""
         self._last = open_table(self._options).version()
 
     @readable
-    def latestOffset(  # noqa: N802 - Spark's
-        self, start: dict[str, Any], limit: ReadLimit
-    ) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the batch ends that begins at `start`; errors as `Backlog.advance`."""
         return self._backlog.advance(Offset.of(start), self._limit(limit), self._last).as_json()
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Message(WriterCommitMessage):  # type: ignore[misc]
+class Message(WriterCommitMessage):
     """What a task tells the driver."""
 
     landed: Landed
@@ -95,7 +95,7 @@ def landed_of(messages: Sequence[Message | None]) -> list[Landed]:
     return [message.landed for message in messages if message is not None]
 
 
-class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+class BatchWriter(DataSourceArrowWriter):
     """Writes one dataframe as one commit. Made on the driver, and pickled to its tasks.
 
     Args:
