@@ -86,7 +86,7 @@ def test_a_commit_that_does_not_fit_is_checkpointed_within_the_limit(tmp_path: P
     for path in (root / "_delta_log").glob("*checkpoint*"):
         path.unlink()
     free = _run(root, "checkpoint", above_floor=0)
-    print(f"{bounded=} {checksum=} {free=}")  # noqa: T201  # shown where it fails
+    print(f"{bounded=} {checksum=} {free=}")
     assert bounded.found == free.found == [FILES - 10, True]
     assert checksum.found == [FILES - 10]
     assert bounded.limit is not None

@@ -180,7 +180,7 @@ def test_partition_values_get_the_protocols_texts() -> None:
         "i": 1,
         "b": True,
         "d": dt.date(2024, 2, 29),
-        "t": dt.datetime(2024, 1, 1, 1, 2, 3, 4),  # noqa: DTZ001 - a time without a zone
+        "t": dt.datetime(2024, 1, 1, 1, 2, 3, 4),
         "u": dt.datetime(2024, 1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=1))),
         "n": None,
     }

@@ -188,7 +188,7 @@ def test_fields_of_structs_are_added_too(tmp_path: Path, mapped: bool) -> None:
     schema = {"id": pl.Int64, "s": pl.Struct({"a": pl.Int64})}
     table = made(tmp_path, schema, (), **(MAPPED if mapped else {}))
     table.append(pl.DataFrame({"id": [1], "s": [{"a": 1}]}))
-    wider = pl.DataFrame({"id": [2], "s": [{"b": "q", "a": 2}], "t": [dt.datetime(2024, 1, 1)]})  # noqa: DTZ001 - a wall-clock time
+    wider = pl.DataFrame({"id": [2], "s": [{"b": "q", "a": 2}], "t": [dt.datetime(2024, 1, 1)]})
     table.append(wider, schema_mode="merge")
     assert "timestampNtz" in (table.snapshot().protocol.writer_features or ())
     assert rows_of(table)["s"].to_list() == [{"a": 1, "b": None}, {"a": 2, "b": "q"}]
@@ -444,8 +444,8 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     pl.Boolean: st.booleans(),
     pl.Date: st.dates(dt.date(1900, 1, 1), dt.date(2200, 1, 1)),
     pl.Datetime("us", "UTC"): st.datetimes(
-        dt.datetime(1900, 1, 1),  # noqa: DTZ001 - hypothesis takes no zone here
-        dt.datetime(2200, 1, 1),  # noqa: DTZ001 - the same
+        dt.datetime(1900, 1, 1),
+        dt.datetime(2200, 1, 1),
         timezones=st.just(dt.UTC),
     ),
     pl.Decimal(12, 3): st.integers(-(10**9), 10**9).map(lambda n: Decimal(n) / 1000),

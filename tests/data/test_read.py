@@ -31,7 +31,7 @@ from tests.data.vector_writer import inline, vector_file
 from tests.handmade import field
 
 NUMBERS = (field("n"),)
-WHEN = dt.datetime(2024, 2, 29, 12, 30, 15, 123456)  # noqa: DTZ001 - a wall-clock time
+WHEN = dt.datetime(2024, 2, 29, 12, 30, 15, 123456)
 
 
 def numbers(*values: int | None) -> pa.Table:

@@ -20,7 +20,7 @@ from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from tests.data.rows import batches, data_file, rows, snapshot_of
 from tests.handmade import field
 
-NAIVE = dt.datetime(2024, 2, 29, 12, 30, 15, 123456)  # noqa: DTZ001 - a wall-clock time
+NAIVE = dt.datetime(2024, 2, 29, 12, 30, 15, 123456)
 INSTANT = NAIVE.replace(tzinfo=dt.UTC)
 OLD = dt.datetime(1950, 1, 1, 0, 0, 0, 999_999, tzinfo=dt.UTC)
 

@@ -19,7 +19,7 @@ from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 
 LONG, STRING, DOUBLE = Primitive("long"), Primitive("string"), Primitive("double")
 INTEGER, FLOAT, TIMESTAMP = Primitive("integer"), Primitive("float"), Primitive("timestamp")
-WHEN = dt.datetime(2024, 1, 31, 10, 20, 30, 456789)  # noqa: DTZ001 - a wall-clock time
+WHEN = dt.datetime(2024, 1, 31, 10, 20, 30, 456789)
 
 
 def fitted(values: Any, type_: DataType, **more: Any) -> list[Any]:

@@ -23,7 +23,7 @@ from lakelog.data.layout import (
 from lakelog.errors import InvalidInputError, InvalidPropertyError
 from lakelog.statistics.values import parse_text
 
-TIME = dt.datetime(2024, 1, 31, 10, 20, 30, 456000)  # noqa: DTZ001 - a wall-clock time
+TIME = dt.datetime(2024, 1, 31, 10, 20, 30, 456000)
 SPELLED: list[tuple[str, Any, str | None]] = [
     ("string", "a b/ü", "a b/ü"),
     ("string", "", None),

@@ -136,7 +136,7 @@ def test_writers_killed_at_any_time_lose_nothing_that_was_acknowledged(
     tmp_path: Path, run: Run, form: str
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    print(f"seed {seed}")
     rng = random.Random(seed)
     location = str(tmp_path / "t")
     prepare(location, RUNS[2][0], form)
@@ -164,7 +164,7 @@ def test_writers_killed_at_any_time_lose_nothing_that_was_acknowledged(
 
 def test_writers_killed_amid_a_race_disturb_no_other(tmp_path: Path, run: Run) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    print(f"seed {seed}")
     rng = random.Random(seed)
     location = str(tmp_path / "t")
     prepare(location, RUNS[2][0], "delta")

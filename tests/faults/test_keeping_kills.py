@@ -118,7 +118,7 @@ def test_keepers_killed_at_any_moment_leave_a_table_that_reads_and_can_be_kept(
     tmp_path: Path, run: Run, name: str
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    print(f"seed {seed}")
     rng = random.Random(seed)
     form, properties, layouts = CASES[name]
     location = tmp_path / "t"
@@ -144,4 +144,4 @@ def test_keepers_killed_at_any_moment_leave_a_table_that_reads_and_can_be_kept(
         check(location, last, promised, damaged=damaged)
         promised = max(promised, finish(location, order))
         check(location, last, promised, damaged=False)
-    print(dict(ends))  # noqa: T201 - shown if the test fails
+    print(dict(ends))

@@ -73,7 +73,7 @@ def check_what_is_left(table: lakelog.Table, last: int, promised: int) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_readers_never_fail_while_a_log_is_kept_on_local_disk(tmp_path: Path, name: str) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    print(f"seed {seed}")
     form, properties, layouts = CASES[name]
     location = str(tmp_path / "t")
     table = lakelog.create(location, {"x": pl.Int64}, (), form, properties)
@@ -82,7 +82,7 @@ def test_readers_never_fail_while_a_log_is_kept_on_local_disk(tmp_path: Path, na
     if form == "delta":
         given.append({"does": "vacuum", "pause_s": 0.3})
     last, *checkpoints, cleaned, one, other = race(location, given)[:6]
-    print(last, checkpoints, cleaned, one, other)  # noqa: T201 - shown if the test fails
+    print(last, checkpoints, cleaned, one, other)
     check_what_is_left(table, last, cleaned[1])
     live = keepers.expected(last, form)["files"]
     assert all((tmp_path / "t" / name).exists() for name in live)

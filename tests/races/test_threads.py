@@ -84,7 +84,7 @@ def test_threads_share_a_table_over_a_flaky_store_and_commit_everything_once(
     tmp_path: Path, kind: str, form: str
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    print(f"seed {seed}")
     where = location(kind, tmp_path)
     plain = lakelog.create(where, SCHEMA, ["p"], form)
     store = Flaky(open_store(where), seed)

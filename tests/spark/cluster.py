@@ -158,7 +158,7 @@ class Dying(LakelogDataSource):
         made.marks = marks
         return made
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         options = dict(self.options)
         marks = options.pop("marks")
         made = MortalStreamWriter(parse_options(options, "sink"), schema, overwrite)

@@ -34,16 +34,16 @@ class Frame:
     def repartition(self, _number: int) -> Frame:
         return self
 
-    def repartitionById(self, _number: int, _column: str) -> Frame:  # noqa: N802 - Spark's
+    def repartitionById(self, _number: int, _column: str) -> Frame:
         return self
 
     def drop(self, column: str) -> Frame:
         return replace(self, rows=self.rows.drop_columns([column]))
 
-    def mapInArrow(self, task: Callable[[Any], Any], _schema: str) -> Frame:  # noqa: N802
+    def mapInArrow(self, task: Callable[[Any], Any], _schema: str) -> Frame:
         return replace(self, task=pickle.loads(pickle.dumps(task)))
 
-    def toArrow(self) -> pa.Table:  # noqa: N802
+    def toArrow(self) -> pa.Table:
         assert self.task is not None
         self.during()
         made = [
@@ -61,7 +61,7 @@ class Side:
     during: Callable[[], None] = lambda: None
     jobs: list[int] = field(default_factory=list)
 
-    def createDataFrame(self, rows: pa.Table) -> Frame:  # noqa: N802 - Spark's
+    def createDataFrame(self, rows: pa.Table) -> Frame:
         self.jobs.append(rows.num_rows)
         return Frame(rows, during=self.during)
 

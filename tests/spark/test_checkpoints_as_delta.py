@@ -334,7 +334,7 @@ def test_texts_hash_as_spark_hashes_them(spark: Any) -> None:
     from pyspark.sql import functions
 
     seed = random.Random().randrange(1 << 32)
-    print("seed", seed)  # noqa: T201
+    print("seed", seed)
     rng = random.Random(seed)
     alphabet = "aZ09 %/=\x00\x7fé\u0080ß雪\uffff😀\U0010ffff"
     texts = ["".join(rng.choices(alphabet, k=n)) for n in range(41) for _ in range(20)]

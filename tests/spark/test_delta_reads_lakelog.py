@@ -71,7 +71,7 @@ def test_files_partition_values_and_rows_are_the_same(delta: Any, tmp_path: Path
 def test_columns_of_every_type_are_read(delta: Any, tmp_path: Path) -> None:
     from pyspark.sql.types import StructType
 
-    moment = dt.datetime(2026, 3, 29, 1, 30, 0, 123456)  # noqa: DTZ001 - of no zone
+    moment = dt.datetime(2026, 3, 29, 1, 30, 0, 123456)
     rows = pl.DataFrame(
         {
             "byte": pl.Series([-128, None], dtype=pl.Int8),

@@ -45,7 +45,7 @@ def run() -> Iterator[Run]:
 
 def seeded() -> random.Random:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    print(f"seed {seed}")
     return random.Random(seed)
 
 
@@ -216,10 +216,10 @@ def test_a_driver_of_spark_killed_at_any_time_writes_every_row_once(
         found = ids(places["target"])
         assert len(set(found)) == len(found), f"round {number}: a row is there twice"
         assert set(found) <= set(range(expected))
-        print(f"round {number}: version {versions[-1]}, {len(found)} rows of {expected}")  # noqa: T201
+        print(f"round {number}: version {versions[-1]}, {len(found)} rows of {expected}")
     query = stream(spark, places, files=1000).trigger(availableNow=True).start(places["target"])
     assert query.awaitTermination(200)
     assert ids(places["target"]) == list(range(expected))
     assert versions[-1] > 0, "some batch was committed before its driver died"
     left = orphans(places["target"])
-    print(f"{len(left)} orphans")  # noqa: T201
+    print(f"{len(left)} orphans")

@@ -60,7 +60,7 @@ def break_file(table: Table, path: str) -> bytes:
 
 def test_rows_are_the_same_and_a_second_run_changes_nothing(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
-    print("seed", seed)  # noqa: T201 - shown if the test fails
+    print("seed", seed)
     chance = random.Random(seed)
     for number in range(4):
         days = ["a", "b/ c=%", "", None][: chance.randint(1, 4)]

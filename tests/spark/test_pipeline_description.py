@@ -132,7 +132,7 @@ def test_a_step_that_it_lacks_cannot_be_run() -> None:
     class Session:
         """Enough of one to come as far."""
 
-        dataSource = Any  # noqa: N815 - Spark's
+        dataSource = Any
 
     pipeline = Pipeline("n", Target(path="t"), vacuum=Vacuum())
     with pytest.raises(InvalidInputError, match="no such step"):

@@ -111,7 +111,7 @@ class Builder:
     def __init__(self) -> None:
         self.asked: dict[str, str] = {}
 
-    def appName(self, name: str) -> Builder:  # noqa: N802 - Spark's
+    def appName(self, name: str) -> Builder:
         self.asked["name"] = name
         return self
 
@@ -123,7 +123,7 @@ class Builder:
         self.asked |= map
         return self
 
-    def getOrCreate(self) -> dict[str, str]:  # noqa: N802 - Spark's
+    def getOrCreate(self) -> dict[str, str]:
         return self.asked
 
 

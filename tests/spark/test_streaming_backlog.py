@@ -233,7 +233,7 @@ def test_the_first_batch_run_again_begins_where_it_did(tmp_path: Path, begin: st
 
 @pytest.mark.parametrize("seed", range(6))
 def test_however_it_is_cut_every_added_file_comes_once(tmp_path: Path, seed: int) -> None:
-    print(f"seed {seed}")  # noqa: T201
+    print(f"seed {seed}")
     rng = random.Random(seed)
     table = new_table(tmp_path)
     expected: list[str] = []

@@ -468,7 +468,7 @@ def test_an_unknown_column_is_refused_with_the_closest_names() -> None:
     [
         (i + 1, "Boolean"),
         (i > "x", "schema"),
-        (t > datetime(2024, 1, 1), "schema"),  # noqa: DTZ001
+        (t > datetime(2024, 1, 1), "schema"),
         (pl.all() > 1, "several columns"),
         (pl.col("^[id]$") > 1, "several columns"),
         ("i > 1", "expression"),

@@ -122,7 +122,7 @@ def test_the_shape_mirrors_the_logical_schema_whatever_the_text() -> None:
         ("timestamp", '"2024-01-01T01:00:00.000+01:00"', datetime(2024, 1, 1, tzinfo=UTC)),
         ("timestamp", '"2024-01-01T00:00:00"', datetime(2024, 1, 1, tzinfo=UTC)),
         ("timestamp", '"whenever"', None),
-        ("timestamp_ntz", '"2024-01-01T00:00:00.000"', datetime(2024, 1, 1)),  # noqa: DTZ001
+        ("timestamp_ntz", '"2024-01-01T00:00:00.000"', datetime(2024, 1, 1)),
         ("timestamp_ntz", '"2024-01-01T00:00:00.000+01:00"', None),
         ("long", "null", None),
     ],
@@ -210,7 +210,7 @@ def test_physical_names_lead_to_logical_ones_at_every_depth() -> None:
 
 def test_rows_keep_their_places_across_chunks_and_damage() -> None:
     seed = random.Random().randrange(1 << 32)
-    print("seed", seed)  # noqa: T201
+    print("seed", seed)
     pick = random.Random(seed)
     height = CHUNK_ROWS + 5000
     rows = pl.int_range(height, eager=True)
@@ -247,7 +247,7 @@ def test_a_checkpoint_struct_is_widened_to_the_current_schema() -> None:
                     "i": 1,
                     "l": 2,
                     "m": Decimal("1.5"),
-                    "t": datetime(2024, 1, 1),  # noqa: DTZ001
+                    "t": datetime(2024, 1, 1),
                     "w": date(2024, 1, 1),
                     "d": 0.5,
                     "s": "x",
@@ -281,7 +281,7 @@ def test_a_checkpoint_struct_is_widened_to_the_current_schema() -> None:
     low = frame["min"][0]
     assert (low["i"], low["l"], low["m"], low["d"]) == (1, 2, Decimal("1.5000"), 0.5)
     assert low["t"] == datetime(2024, 1, 1, tzinfo=UTC)
-    assert low["w"] == datetime(2024, 1, 1)  # noqa: DTZ001
+    assert low["w"] == datetime(2024, 1, 1)
     assert low["day"] == date(2024, 1, 1)
     assert frame["nullCount"][0]["n"] == {"x": 1, "deep": {"y": None}}
     assert frame["numRecords"].to_list() == [3, None]

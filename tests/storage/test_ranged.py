@@ -50,7 +50,7 @@ def test_an_empty_file_needs_no_trip() -> None:
 @pytest.mark.parametrize("size", [WHOLE_BYTES, WHOLE_BYTES + 1, 3 * WHOLE_BYTES + 12345])
 def test_it_reads_as_a_file_does(size: int) -> None:
     seed = random.randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    print(f"seed {seed}")
     chance = random.Random(seed)
     data = chance.randbytes(1 << 16) * (size // (1 << 16) + 1)
     source = Source(data[:size])

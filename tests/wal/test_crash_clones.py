@@ -373,7 +373,7 @@ STALE = foreign_frames()
 @pytest.mark.parametrize("number", range(LINEAGES))
 def test_a_crash_at_any_operation_keeps_what_was_promised_and_nothing_half(number: int) -> None:
     seed = int(os.environ.get("LAKELOG_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"lineage {number}: LAKELOG_SEED={seed}")  # noqa: T201 - shown if the test fails
+    print(f"lineage {number}: LAKELOG_SEED={seed}")
     rng = random.Random(seed)
     lock, last = threading.Lock(), 0
 

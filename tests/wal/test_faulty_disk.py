@@ -52,7 +52,7 @@ ACTIONS: dict[str, Action] = {
 
 def seeded() -> random.Random:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    print(f"seed {seed}")
     return random.Random(seed)
 
 

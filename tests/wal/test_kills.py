@@ -118,7 +118,7 @@ def units_of(found: dict[int, tuple[str, bytes, bytes | None]]) -> dict[str, int
 @pytest.mark.timeout(10 * ROUNDS + 240)
 def test_a_writer_killed_at_any_time_has_written_what_it_was_told(tmp_path: Path, run: Run) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    print(f"seed {seed}")
     rng = random.Random(seed)
     known = Known()
     wrote = opened = 0
@@ -147,6 +147,6 @@ def test_a_writer_killed_at_any_time_has_written_what_it_was_told(tmp_path: Path
         with WriteAheadLog(tmp_path / "log", sync="none") as log:
             assert log.recovery is None or log.recovery.damage is None
             known.check(log)
-    print(f"{ROUNDS} rounds, {opened} opened, {wrote} acknowledged")  # noqa: T201
+    print(f"{ROUNDS} rounds, {opened} opened, {wrote} acknowledged")
     assert opened
     assert wrote

@@ -370,6 +370,6 @@ class DeletesOneByOne:
 async def delete_one(filesystem: Any, bucket: str, key: str) -> None:
     """Delete an object through a driver; one that is not there is no error."""
     try:
-        await filesystem._rm_file(f"{bucket}/{key}")  # noqa: SLF001 - fsspec's async name
+        await filesystem._rm_file(f"{bucket}/{key}")
     except FileNotFoundError:
         return

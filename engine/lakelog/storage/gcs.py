@@ -51,7 +51,7 @@ class Gcs(DeletesOneByOne):
         """Gcsfs without the seam that a single attempt needs."""
         import gcsfs
 
-        if not hasattr(gcsfs.GCSFileSystem._request, "__wrapped__"):  # noqa: SLF001 - see the module
+        if not hasattr(gcsfs.GCSFileSystem._request, "__wrapped__"):
             return f"gcsfs {gcsfs.__version__} is not one that lakelog knows to write with"
         return None
 
@@ -127,7 +127,7 @@ class Gcs(DeletesOneByOne):
         page: dict[str, Any] = {"prefix": prefix, "maxResults": _MANY}
         if token is not None:
             page["pageToken"] = token
-        answer = await filesystem._call("GET", "b/{}/o", bucket, json_out=True, **page)  # noqa: SLF001 - the async name of `call`
+        answer = await filesystem._call("GET", "b/{}/o", bucket, json_out=True, **page)
         files = [_entry(item, prefix) for item in answer.get("items", ())]
         return Page(files, answer.get("nextPageToken") or None)
 
@@ -142,7 +142,7 @@ class Gcs(DeletesOneByOne):
         if start:
             page["startOffset"] = prefix + start  # inclusive
         while True:
-            request = filesystem._call("GET", "b/{}/o", bucket, json_out=True, **page)  # noqa: SLF001 - the async name of `call`
+            request = filesystem._call("GET", "b/{}/o", bucket, json_out=True, **page)
             answer = await asyncio.wait_for(request, deadline_s(0) * 2)
             names.files.extend(_entry(item, prefix) for item in answer.get("items", ()))
             for folder in answer.get("prefixes", ()):
@@ -171,7 +171,7 @@ class _Session:
         self._rest = b""
 
     async def begin(self) -> None:
-        headers, _ = await self._filesystem._call(  # noqa: SLF001 - the async name of `call`
+        headers, _ = await self._filesystem._call(
             "POST",
             _upload_url(self._filesystem, self._bucket),
             headers={"X-Upload-Content-Type": "application/octet-stream"},
@@ -227,12 +227,12 @@ class _Session:
 
 async def _request_once(filesystem: Any, method: str, url: str, *names: str, **rest: Any) -> Any:
     """One request, under gcsfs's repeating: status, headers, request, content."""
-    once = type(filesystem)._request.__wrapped__  # noqa: SLF001 - see the module
+    once = type(filesystem)._request.__wrapped__
     return await once(filesystem, method, url, *names, **rest)
 
 
 def _upload_url(filesystem: Any, bucket: str) -> str:
-    return f"{filesystem._location}/upload/storage/v1/b/{quote(bucket, safe='')}/o"  # noqa: SLF001 - as gcsfs spells it
+    return f"{filesystem._location}/upload/storage/v1/b/{quote(bucket, safe='')}/o"
 
 
 def _entry(item: Mapping[str, Any], prefix: str) -> FileEntry:

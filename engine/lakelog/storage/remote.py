@@ -211,7 +211,7 @@ class FsspecStore:
         return result
 
     async def _cat(self, path: str) -> bytes:
-        request = self._filesystem._cat_file(self._absolute(path), **self._read_options)  # noqa: SLF001 - fsspec's async name
+        request = self._filesystem._cat_file(self._absolute(path), **self._read_options)
         return cast("bytes", await asyncio.wait_for(request, _WHOLE_DEADLINE_S))
 
     async def _cat_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
@@ -219,7 +219,7 @@ class FsspecStore:
 
         async def fetch(start: int, end: int) -> bytes:
             async with permits:
-                request = self._filesystem._cat_file(  # noqa: SLF001 - fsspec's async name
+                request = self._filesystem._cat_file(
                     self._absolute(path), start=start, end=end, **self._read_options
                 )
                 data = cast("bytes", await asyncio.wait_for(request, deadline_s(end - start)))

@@ -74,7 +74,7 @@ class S3:
 
     def read_options(self, filesystem: Any) -> dict[str, Any]:
         """One GET: with more concurrency, s3fs asks for the size first."""
-        known = inspect.signature(type(filesystem)._cat_file).parameters  # noqa: SLF001 - fsspec's async name
+        known = inspect.signature(type(filesystem)._cat_file).parameters
         return {"max_concurrency": 1} if "max_concurrency" in known else {}
 
     async def write(
@@ -131,7 +131,7 @@ class S3:
             await delete_one(filesystem, bucket, keys[0])
             return {}
         wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        answer = await filesystem._call_s3("delete_objects", Bucket=bucket, Delete=wanted)  # noqa: SLF001 - as above
+        answer = await filesystem._call_s3("delete_objects", Bucket=bucket, Delete=wanted)
         return {
             error["Key"]: f"{error.get('Code')}: {error.get('Message')}"
             for error in answer.get("Errors", ())
@@ -143,7 +143,7 @@ class S3:
         page = {"Bucket": bucket, "Prefix": prefix}
         if token is not None:
             page["ContinuationToken"] = token
-        answer = await filesystem._call_s3("list_objects_v2", **page)  # noqa: SLF001 - as above
+        answer = await filesystem._call_s3("list_objects_v2", **page)
         files = [_entry(item, prefix) for item in answer.get("Contents", ())]
         return Page(files, answer.get("NextContinuationToken") or None)
 
@@ -161,7 +161,7 @@ class S3:
             # It is exclusive: the start without its last character is the nearest key before.
             page["StartAfter"] = prefix + start[:-1]
         while True:
-            request = filesystem._call_s3("list_objects_v2", **page)  # noqa: SLF001 - as above
+            request = filesystem._call_s3("list_objects_v2", **page)
             answer = await asyncio.wait_for(request, deadline_s(0))
             names.files.extend(_entry(item, prefix) for item in answer.get("Contents", ()))
             for item in answer.get("CommonPrefixes", ()):
@@ -224,7 +224,7 @@ class _Parts:
             await self._ask("abort_multipart_upload")
 
     async def _ask(self, method: str, **arguments: Any) -> Any:
-        return await self._filesystem._call_s3(method, **self._address, **arguments)  # noqa: SLF001 - as above
+        return await self._filesystem._call_s3(method, **self._address, **arguments)
 
 
 async def _call(filesystem: Any, bucket: str, method: str, **arguments: Any) -> None:
@@ -242,7 +242,7 @@ async def _call(filesystem: Any, bucket: str, method: str, **arguments: Any) -> 
     attempts: list[Verdict] = []
     token = _ATTEMPTS.set(attempts)
     try:
-        await filesystem._call_s3(method, Bucket=bucket, **arguments)  # noqa: SLF001 - the documented way to other calls, as coroutine
+        await filesystem._call_s3(method, Bucket=bucket, **arguments)
     except Exception as error:
         raise _CallFailed(tuple(attempts)) from error
     finally:
