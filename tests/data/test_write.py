@@ -126,6 +126,15 @@ def test_partition_columns_do_not_stand_in_the_files(tmp_path: Path) -> None:
     assert schema.metadata is None
 
 
+def test_bytes_may_be_partition_values(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64, "raw": pl.Binary}, ["raw"])
+    raw = [b"a%/", None, b"abc", b"", b"a%/"]
+    table.append(pl.DataFrame({"id": range(5), "raw": raw}))
+    back = table.snapshot().scan().sort("id").collect()
+    assert back["raw"].to_list() == [b"a%/", None, b"abc", None, b"a%/"]
+    assert table.snapshot().num_files() == 3
+
+
 def test_many_partitions_wait_on_disk_where_few_files_may_be_open(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     rows = frame(20_000, partitions=50)
@@ -151,7 +160,7 @@ def test_a_file_ends_where_it_has_the_length_that_is_aimed_at(tmp_path: Path) ->
             writer.write(part)
         files = writer.finish()
     assert files.height > 3
-    assert files["size"].max() < 60_000  # type: ignore[operator]
+    assert (files["size"] < 60_000).all()
     assert commit(table, files).sort("id").equals(rows)
 
 

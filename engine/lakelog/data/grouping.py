@@ -35,9 +35,10 @@ def group_rows(table: pa.Table, fields: Sequence[contract.Field]) -> Groups:
     columns = []
     for index, key in enumerate(fields):
         values = pl.Series(str(index), table.column(key.name))
-        if values.dtype in {pl.String, pl.Binary}:
-            empty = "" if values.dtype == pl.String else b""
-            values = values.set(values == empty, None)
+        if values.dtype == pl.String:
+            values = values.set(values == "", None)
+        elif values.dtype == pl.Binary:  # Polars takes bytes on the right for so many numbers
+            values = values.set(values.bin.size() == 0, None)
         columns.append(values)
     names = [series.name for series in columns]
     grouped = (
