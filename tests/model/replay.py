@@ -22,7 +22,7 @@ from tests.model.strict_json import RefusedError, parse_lines
 
 LOG = "_delta_log"
 
-_COMMIT = re.compile(r"(\d{20})\.json")
+_COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
 _CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
 _V2 = re.compile(

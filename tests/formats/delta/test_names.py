@@ -23,6 +23,14 @@ def test_commits_are_sorted_by_version() -> None:
     assert (found.commits[0].size_bytes, found.commits[0].modified_ms) == (1, 5)
 
 
+def test_a_number_that_is_no_long_names_no_version() -> None:
+    last, beyond = (1 << 63) - 1, 1 << 63
+    suffixes = ("json", "checkpoint.parquet", f"checkpoint.{UUID}.json")
+    found = listing(*(f"{v:020d}.{suffix}" for v in (last, beyond) for suffix in suffixes))
+    assert [c.version for c in found.commits] == [last]
+    assert [c.version for c in found.checkpoints] == [last, last]
+
+
 def test_checkpoints_of_one_version_rank_v2_above_parts_above_classic() -> None:
     found = listing(
         f"{V}.checkpoint.{UUID}.parquet",

@@ -23,6 +23,7 @@ _CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet", re.ASCII)
 _PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet", re.ASCII)
 _V2 = re.compile(rf"(\d{{20}})\.checkpoint\.({_UUID})\.(json|parquet)", re.ASCII)
 
+_LAST = f"{(1 << 63) - 1:020d}"  # a version is a Long, and 20 digits hold more
 _CLASSIC_RANK = 0
 _V2_RANK = 1 << 40  # above any number of parts
 
@@ -96,6 +97,8 @@ def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
     notes: list[str] = []
     for entry in entries:
         name, size_bytes, modified_ms = entry
+        if name[:20] > _LAST:
+            continue
         path = f"{LOG_FOLDER}/{name}"
         if match := _COMMIT.fullmatch(name):
             commits.append(CommitFile(int(match[1]), path, size_bytes, modified_ms))
