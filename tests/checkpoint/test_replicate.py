@@ -20,12 +20,12 @@ from lakelog import (
 )
 from lakelog.checkpoint.replicate import replicate
 from lakelog.log.context import Log
-from lakelog.storage import LogStore, StoreWrapper, open_store
+from lakelog.storage import StoreWrapper, open_store
 from lakelog.storage.base import Upload
-from lakelog.storage.inject import InjectingStore, Rule
+from lakelog.storage.inject import Fault, InjectingStore, Kind, Rule
 from tests.commit.tables import DIALECTS, new_table, paths
 
-WRITES = ("upload", "move", "delete", "put")
+WRITES: tuple[Kind, ...] = ("upload", "move", "delete", "put")
 LAYOUTS = [
     ("delta", "classic", {}),
     ("delta", "multipart", {}),
@@ -133,13 +133,13 @@ def test_a_copy_that_came_out_wrong_is_not_published(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["fail", "lost"])
-def test_whatever_fails_the_older_replica_is_readable(tmp_path: Path, fault: str) -> None:
+def test_whatever_fails_the_older_replica_is_readable(tmp_path: Path, fault: Fault) -> None:
     table = checkpointed(tmp_path / "table", configuration={"delta.checkpointPolicy": "v2"})
     expected = {version: paths(table, version) for version in (4, 8)}
     for nth in range(1, 80):
         where = tmp_path / f"copy-{nth}"
         table.replicate(where, 4)
-        store: LogStore = InjectingStore(open_store(str(where)), [Rule(fault, WRITES, nth=nth)])  # type: ignore[arg-type]
+        store = InjectingStore(open_store(str(where)), [Rule(fault, WRITES, nth=nth)])
         done = False
         try:
             replicate(table.log, Log(store, DIALECTS["delta"]))
@@ -152,7 +152,7 @@ def test_whatever_fails_the_older_replica_is_readable(tmp_path: Path, fault: str
         assert paths(copy, 4) == expected[4]
         table.replicate(where)
         assert paths(copy) == expected[8]
-        if sum(kind in WRITES for kind, _ in store.operations) < nth:  # type: ignore[attr-defined]
+        if sum(kind in WRITES for kind, _ in store.operations) < nth:
             break
     else:
         pytest.fail("it never succeeded at once")

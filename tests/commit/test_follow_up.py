@@ -11,7 +11,7 @@ import pytest
 import lakelog
 from lakelog import Table
 from lakelog.commit.runtime import Committed, Runtime
-from lakelog.storage.inject import InjectingStore, Rule
+from lakelog.storage.inject import Fault, InjectingStore, Rule
 from tests.commit.tables import location, new_table
 
 FORMATS = ("delta", "indextables")
@@ -84,8 +84,8 @@ def test_an_error_of_what_follows_is_logged_and_the_commit_stands(
 
 
 @pytest.mark.parametrize("fault", ["lost", "lost_taken", "unknown"])
-def test_a_commit_whose_answer_was_lost_is_told_once(tmp_path: Path, fault: str) -> None:
-    rule = Rule(fault, "put_if_absent")  # type: ignore[arg-type]
+def test_a_commit_whose_answer_was_lost_is_told_once(tmp_path: Path, fault: Fault) -> None:
+    rule = Rule(fault, "put_if_absent")
     table, told = watched(new_table(location("local", tmp_path)), rule)
     assert append(table, "f") == 1
     assert [each.version for each in told] == [1]

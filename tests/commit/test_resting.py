@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,8 @@ from lakelog.storage.wrapper import StoreWrapper
 from tests.commit.tables import DIALECTS, append, new_table, paths
 
 
-def add(table: Table, path: str, version: int | None, **kwargs: object) -> lakelog.Transaction:
-    with table.transaction(version=version, **kwargs) as tx:  # type: ignore[arg-type]
+def add(table: Table, path: str, version: int | None, **kwargs: Any) -> lakelog.Transaction:
+    with table.transaction(version=version, **kwargs) as tx:
         tx.add(path=path, size=1)
     return tx
 

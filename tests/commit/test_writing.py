@@ -224,7 +224,7 @@ def test_a_store_that_never_answers_leaves_the_outcome_unknown(tmp_path: Path) -
 
 @each_format
 def test_a_lost_answer_behind_which_another_writer_won_is_no_commit_of_ours(
-    tmp_path: Path, form: str
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = location("local", tmp_path)
     new_table(where, form)
@@ -240,7 +240,7 @@ def test_a_lost_answer_behind_which_another_writer_won_is_no_commit_of_ours(
             append(lakelog.open(where), "theirs")
             raise
 
-    store.put_if_absent = raced  # type: ignore[method-assign]
+    monkeypatch.setattr(store, "put_if_absent", raced)
     assert tx.commit() == 2
     assert paths(lakelog.open(where), 1) == ["theirs"]
     assert paths(lakelog.open(where)) == ["mine", "theirs"]
@@ -248,7 +248,7 @@ def test_a_lost_answer_behind_which_another_writer_won_is_no_commit_of_ours(
 
 @pytest.mark.parametrize("after", [False, True])
 def test_an_interrupt_amid_the_put_says_what_became_of_the_commit(
-    tmp_path: Path, after: bool
+    tmp_path: Path, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = location("local", tmp_path)
     new_table(where)
@@ -260,7 +260,7 @@ def test_an_interrupt_amid_the_put_says_what_became_of_the_commit(
             put(path, data)
         raise KeyboardInterrupt
 
-    store.put_if_absent = interrupted  # type: ignore[method-assign]
+    monkeypatch.setattr(store, "put_if_absent", interrupted)
     tx = table.transaction()
     tx.add(path="a", size=1)
     with pytest.raises(KeyboardInterrupt) as error:
@@ -457,7 +457,9 @@ def test_threads_that_share_a_table_lose_nothing(tmp_path: Path, kind: str) -> N
 # --- bounds ------------------------------------------------------------------------------------
 
 
-def test_attempts_are_bounded_and_each_wait_is_longer_at_most(tmp_path: Path) -> None:
+def test_attempts_are_bounded_and_each_wait_is_longer_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     where = location("local", tmp_path)
     new_table(where)
     waits: list[float] = []
@@ -470,7 +472,7 @@ def test_attempts_are_bounded_and_each_wait_is_longer_at_most(tmp_path: Path) ->
         append(other, f"theirs-{other.version()}")
         return put(path, data)
 
-    store.put_if_absent = beaten  # type: ignore[method-assign]
+    monkeypatch.setattr(store, "put_if_absent", beaten)
     with pytest.raises(TooManyConflictsError) as error, table.transaction(max_attempts=4) as tx:
         tx.add(path="mine", size=1)
     assert error.value.version == 4

@@ -336,7 +336,9 @@ def test_every_row_of_an_overwrite_satisfies_its_predicate(tmp_path: Path) -> No
     for where in (pl.col("x") > 0, pl.col("p") == "a", pl.col("id") == 1):
         with pytest.raises(InvalidInputError, match="does not satisfy the predicate") as error:
             table.overwrite(ROWS, where)
-        assert error.value.found["row"] == 1  # type: ignore[index]
+        found = error.value.found
+        assert isinstance(found, dict)
+        assert found["row"] == 1
     with pytest.raises(InvalidInputError, match="column that the table does not have"):
         table.overwrite(ROWS, pl.col("nope") == 1)
     assert rows_of(table).equals(ROWS)

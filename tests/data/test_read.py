@@ -6,7 +6,7 @@ import datetime as dt
 import decimal
 import pickle
 import random
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -153,7 +153,7 @@ def test_partition_values_are_typed(
     ],
 )
 def test_partition_values_that_cannot_be_told_are_refused(
-    tmp_path: Path, type_: str, values: dict[str, str], error: type[Exception]
+    tmp_path: Path, type_: str, values: dict[str, str], error: type[lakelog.LakelogError]
 ) -> None:
     snapshot = snapshot_of(
         tmp_path,
@@ -163,7 +163,7 @@ def test_partition_values_that_cannot_be_told_are_refused(
     )
     with pytest.raises(error, match="partition value") as caught:
         rows(snapshot)
-    assert (caught.value.path, caught.value.version) == ("a.parquet", 0)  # type: ignore[attr-defined]
+    assert (caught.value.path, caught.value.version) == ("a.parquet", 0)
     assert rows(snapshot, ["n"]) == [{"n": 1}]
 
 
@@ -260,8 +260,9 @@ def test_a_large_file_comes_batch_by_batch_and_may_be_left(tmp_path: Path) -> No
     assert read == [*table["n"].to_pylist(), 1]
     files = snapshot.files().sort("path").collect()
     started = read_files(ReadPlan.of(snapshot), files)
+    assert isinstance(started, Generator)
     assert next(started).num_rows <= 65_536
-    started.close()  # type: ignore[attr-defined]
+    started.close()
 
 
 def test_no_columns_count_the_rows(tmp_path: Path) -> None:

@@ -116,8 +116,9 @@ def test_keys_and_values_beyond_every_limit_of_statistics() -> None:
     contents[b"large"] = b"x" * (plan.GROUP_BYTES + 1)
     file = opened(*written(frame(contents)))
     for key, value in contents.items():
-        assert file.get(key) is not None
-        assert file.get(key)[1] == value  # type: ignore[index]
+        found = file.get(key)
+        assert found is not None
+        assert found[1] == value
     assert file.get(b"k" * 5000) is None
 
 

@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lakelog.keyed.latch import Latch
 from lakelog.keyed.store import KeyedStore
+from lakelog.wal.frames import Op
 from lakelog.wal.log import WriteAheadLog
 
 
@@ -84,8 +86,8 @@ def test_a_flush_waits_for_a_record_between_the_log_and_the_memtable(
     appended, go_on = threading.Event(), threading.Event()
     append = WriteAheadLog.append
 
-    def slow(self: WriteAheadLog, op: str, key: bytes, value: bytes | None = None) -> int:
-        seq_num = append(self, op, key, value)  # type: ignore[arg-type]
+    def slow(self: WriteAheadLog, op: Op, key: bytes, value: bytes | None = None) -> int:
+        seq_num = append(self, op, key, value)
         if key == b"slow":
             appended.set()
             assert go_on.wait(60)
@@ -111,19 +113,21 @@ def test_a_flush_waits_for_a_record_between_the_log_and_the_memtable(
         assert again.get("slow") == b"2"
 
 
-def test_a_put_during_a_flush_lands_above_it(tmp_path: Path) -> None:
+def test_a_put_during_a_flush_lands_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = KeyedStore(tmp_path)
     store.put("a", "old")
     write = store._room.write
 
-    def writing(chunks: object) -> object:
+    def writing(chunks: Any) -> Any:
         store.put("a", "new")
         store.delete("b")
         assert store.get("a") == b"new"
         assert store.scan()["value"].to_list() == [b"new"]
-        return write(chunks)  # type: ignore[arg-type]
+        return write(chunks)
 
-    store._room.write = writing  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(store._room, "write", writing)
     report = store.flush()
     assert report is not None
     assert (report.rows, report.flushed_seq_num) == (1, 1)

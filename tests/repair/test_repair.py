@@ -19,7 +19,7 @@ import lakelog
 from lakelog import LakelogWarning, Table, UnavailableError, UnsoundRepairError
 from lakelog.repair.mend import RepairPlan, RepairReport
 from lakelog.storage import open_store
-from lakelog.storage.inject import InjectingStore, Rule
+from lakelog.storage.inject import Fault, InjectingStore, Kind, Rule
 from tests.commit.tables import new_table, over, paths
 
 LOG = {"delta": "_delta_log", "indextables": "_transaction_log"}
@@ -301,18 +301,18 @@ def test_a_missing_commit_cannot_be_mended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fault", ["fail", "lost"])
 def test_whatever_fails_the_table_is_readable_and_a_second_repair_ends_well(
-    tmp_path: Path, fault: str
+    tmp_path: Path, fault: Fault
 ) -> None:
     original = tmp_path / "original"
     checkpointed(original)
     expected = paths(lakelog.open(str(original)))
     truncate(original)
     pointer(original).write_bytes(b"{")
-    kinds = ("upload", "move", "delete", "put", "put_if_absent")
+    kinds: list[Kind] = ["upload", "move", "delete", "put", "put_if_absent"]
     for nth in range(1, 60):
         where = tmp_path / f"table-{nth}"
         shutil.copytree(original, where)
-        rule = Rule(fault, kinds, nth=nth)  # type: ignore[arg-type]
+        rule = Rule(fault, kinds, nth=nth)
         table, _ = over(str(where), "delta", [rule])
         outcome: RepairReport | None = None
         with contextlib.suppress(UnavailableError):

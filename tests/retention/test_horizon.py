@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 import pytest
@@ -31,10 +33,10 @@ NOW_MS = 21_900 * DAY_MS + 12 * 3_600_000
 MONTH = Retention(log_ms=30 * DAY_MS, checkpoint_ms=2 * DAY_MS)
 
 
-def commits(ages_days: list[float], first: int = 0, **more: object) -> Commits:
+def commits(ages_days: list[float], first: int = 0, **more: Any) -> Commits:
     times = [NOW_MS - int(days * DAY_MS) for days in ages_days]
     versions = np.arange(first, first + len(times), dtype=np.int64)
-    return Commits(versions, np.array(times, dtype=np.int64), **more)  # type: ignore[arg-type]
+    return Commits(versions, np.array(times, dtype=np.int64), **more)
 
 
 def classic(version: int) -> Checkpoint:
@@ -190,11 +192,11 @@ def files(*named: tuple[str, float]) -> pl.DataFrame:
     return inventory(entries, "delta", "_delta_log")
 
 
-def judged(*named: tuple[str, float], **facts: object) -> dict[str, tuple[str, str]]:
+def judged(*named: tuple[str, float], **facts: Any) -> dict[str, tuple[str, str]]:
     """Action and gate by name, for a cut-off checkpoint at 10 and a cut-off commit at 12."""
     horizon = Horizon(NOW_MS - 30 * DAY_MS, commit=12, checkpoint=10)
-    given: dict[str, object] = {"contiguous_to": 20, "checkpoints": (classic(10),), **facts}
-    found = judge(files(*named), horizon, Facts(NOW_MS, MONTH, **given))  # type: ignore[arg-type]
+    given: dict[str, Any] = {"contiguous_to": 20, "checkpoints": (classic(10),), **facts}
+    found = judge(files(*named), horizon, Facts(NOW_MS, MONTH, **given))
     rows = found.select("path", "action", "gate").iter_rows()
     return {path.removeprefix("_delta_log/"): (action, gate) for path, action, gate in rows}
 

@@ -50,7 +50,8 @@ def task(made: BatchWriter | StreamWriter, *batches: pa.RecordBatch) -> Message:
     copy = pickle.loads(cloudpickle.dumps(made))
     message = copy.write(iter(batches))
     assert isinstance(message, Message)
-    return pickle.loads(cloudpickle.dumps(message))  # type: ignore[no-any-return]
+    sent: Message = pickle.loads(cloudpickle.dumps(message))
+    return sent
 
 
 def finish(made: BatchWriter, messages: Sequence[Message | None]) -> LakelogError | None:

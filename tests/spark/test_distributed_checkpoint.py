@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -168,11 +169,8 @@ class LosesRows(spark_parts.PartWriter):
             doubled = type(expected).of_text(told.expected)
             return type(told)(**{**vars(told), "expected": (doubled + doubled).to_text()})
 
-        _Sidecars.written = written  # type: ignore[assignment, method-assign]
-        try:
+        with mock.patch.object(_Sidecars, "written", written):
             yield from super().__call__(batches)
-        finally:
-            _Sidecars.written = prepare  # type: ignore[method-assign]
 
 
 class FailsAtTheEnd(spark_parts.PartWriter):

@@ -122,7 +122,8 @@ def test_it_runs_from_raw_lines_to_a_checkpoint_and_again_changes_nothing(
     assert on_disk(table) >= set(live(table))
 
     # A checkpoint of the stream that was lost is noticed.
-    lost = described(tmp_path, ingest=replace(pipeline.ingest, checkpoint=f"{tmp_path}/other"))  # type: ignore[type-var]
+    assert pipeline.ingest is not None
+    lost = described(tmp_path, ingest=replace(pipeline.ingest, checkpoint=f"{tmp_path}/other"))
     with pytest.raises(Exception, match="another checkpoint") as mismatch:
         lost.run(spark, ["ingest"])
     assert StreamMismatchError.__name__ in str(mismatch.value)
@@ -234,7 +235,8 @@ def test_on_connect_a_stream_is_ingested_once_and_every_step_goes_on(
     assert pipeline.run(connect, ["ingest"])["ingest"].rows == 2
     assert ids(tmp_path) == list(range(8))
     # A checkpoint of the stream that was lost is noticed.
-    lost = described(tmp_path, ingest=replace(pipeline.ingest, checkpoint=f"{tmp_path}/other"))  # type: ignore[type-var]
+    assert pipeline.ingest is not None
+    lost = described(tmp_path, ingest=replace(pipeline.ingest, checkpoint=f"{tmp_path}/other"))
     with pytest.raises(Exception, match="another checkpoint"):
         lost.run(connect, ["ingest"])
     assert ids(tmp_path) == list(range(8))
@@ -242,8 +244,7 @@ def test_on_connect_a_stream_is_ingested_once_and_every_step_goes_on(
 
 def test_on_connect_a_batch_is_written_once(connect: Any, tmp_path: Path) -> None:
     write_events(tmp_path / "raw", "a.json", range(2))
-    source = {"format": "json", "path": f"{tmp_path}/raw", "schema": COLUMNS}
-    ingest = Ingest(mode="batch", batch_id=1, **source)  # type: ignore[arg-type]
+    ingest = Ingest(mode="batch", batch_id=1, format="json", path=f"{tmp_path}/raw", schema=COLUMNS)
     pipeline = described(tmp_path, ingest=ingest, table=Target(path=f"{tmp_path}/t", create=True))
     assert pipeline.run(connect, ["ingest"])["ingest"].rows == 2
     assert pipeline.run(connect, ["ingest"])["ingest"].status == "already done"

@@ -28,7 +28,7 @@ from lakelog import (
 from lakelog.data.read import read_files
 from lakelog.spark.pipeline import compact as module
 from lakelog.spark.pipeline.tags import SKIP
-from lakelog.storage.inject import InjectingStore, Rule
+from lakelog.storage.inject import Fault, InjectingStore, Rule
 from tests.spark.pipeline_side import (
     DAY_MS,
     Clock,
@@ -321,10 +321,10 @@ def test_a_run_killed_between_commits_is_finished_by_the_next(
 
 
 @pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "late"])
-def test_a_commit_that_fails_loses_no_row_and_no_file(tmp_path: Path, fault: str) -> None:
+def test_a_commit_that_fails_loses_no_row_and_no_file(tmp_path: Path, fault: Fault) -> None:
     table = small_files(tmp_path / "t", [some_rows(n) for n in range(3)])
     before = contents(table)
-    rule = Rule(fault, "put_if_absent")  # type: ignore[arg-type]
+    rule = Rule(fault, "put_if_absent")
     store = InjectingStore(table.log.store, [rule])
     faulty = Table(replace(table.log, store=store))
     with suppress(UnavailableError, CommitOutcomeUnknown, ConflictError):

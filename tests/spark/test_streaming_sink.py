@@ -141,10 +141,10 @@ def test_a_driver_that_is_overtaken_while_it_commits_learns_by_whom(
     query.append(faster)
     publish = landing.publish
 
-    def overtaken(*args: object, **kwargs: object) -> object:
+    def overtaken(*args: Any, **kwargs: Any) -> Any:
         monkeypatch.setattr(stream_sink, "publish", publish)
         write(where, 0, 0, **APP)
-        return publish(*args, **kwargs)  # type: ignore[arg-type]
+        return publish(*args, **kwargs)
 
     monkeypatch.setattr(stream_sink, "publish", overtaken)
     if faster == "one":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -22,7 +22,7 @@ from lakelog.data import write as data_write
 from lakelog.log.context import Log
 from lakelog.spark import landing
 from lakelog.storage import open_store
-from lakelog.storage.inject import KINDS, WRITES, InjectingStore, Rule
+from lakelog.storage.inject import KINDS, WRITES, Fault, InjectingStore, Kind, Rule
 from tests.spark.spark_side import (
     finish,
     ids,
@@ -97,11 +97,11 @@ def test_a_job_that_fails_for_good_leaves_the_table_and_its_folder_as_they_were(
 
 @pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "late"])
 def test_a_task_whose_store_fails_at_any_operation_fails_or_writes_its_rows(
-    where: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+    where: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
     for nth in range(1, 20):
-        store = InjectingStore(open_store(where), [Rule(fault, WRITES, nth)])  # type: ignore[arg-type]
+        store = InjectingStore(open_store(where), [Rule(fault, WRITES, nth)])
         made = writer(where)
         with monkeypatch.context() as patch:
             patch.setattr(data_write, "open_store", lambda *_, store=store: store)
@@ -137,9 +137,9 @@ def over(where: Path, rules: list[Rule], monkeypatch: pytest.MonkeyPatch) -> Inj
 @pytest.mark.parametrize("replaces", [False, True])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_commit_that_fails_at_any_operation_is_there_or_not_and_once_if_tried_again(
-    where: Path, fault: str, replaces: bool, monkeypatch: pytest.MonkeyPatch
+    where: Path, fault: Fault, replaces: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds = {"lost_taken": ("put_if_absent",), "fail": KINDS}.get(fault, WRITES)
+    kinds: Sequence[Kind] = {"lost_taken": ("put_if_absent",), "fail": KINDS}.get(fault, WRITES)
     after = [2, 3] if replaces else [0, 1, 2, 3]
     for nth in range(1, 40):
         here = where.with_name(f"{nth}")
@@ -154,7 +154,7 @@ def test_a_commit_that_fails_at_any_operation_is_there_or_not_and_once_if_tried_
             store.arrive()
             return error, store
 
-        error, store = run([Rule(fault, kinds, nth)])  # type: ignore[arg-type]
+        error, store = run([Rule(fault, kinds, nth)])
         found = ids(here)
         assert found in ([0, 1], after), f"{fault} at {nth}"
         assert error is not None or found == after

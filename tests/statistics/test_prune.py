@@ -168,6 +168,11 @@ CLOSED: list[Literal["both", "left", "right", "none"]] = ["both", "left", "right
 COMPARE = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
 
 
+def compared(draw: st.DrawFn, one: Any, other: Any) -> pl.Expr:
+    found: pl.Expr = draw(st.sampled_from(COMPARE))(one, other)
+    return found
+
+
 @st.composite
 def terms(draw: st.DrawFn, columns: str = COLUMNS + "pq") -> pl.Expr:
     column = draw(st.sampled_from(columns))
@@ -180,9 +185,9 @@ def terms(draw: st.DrawFn, columns: str = COLUMNS + "pq") -> pl.Expr:
     ) + ["sum"] * (column == "q")
     match draw(st.sampled_from(kinds)):
         case "compare":
-            compare = draw(st.sampled_from(COMPARE))
-            swapped = draw(st.booleans())
-            return compare(pl.lit(value), term) if swapped else compare(term, value)  # type: ignore[no-any-return]
+            if draw(st.booleans()):
+                return compared(draw, pl.lit(value), term)
+            return compared(draw, term, value)
         case "null":
             return term.is_null() if draw(st.booleans()) else term.is_not_null()
         case "between":
@@ -196,13 +201,13 @@ def terms(draw: st.DrawFn, columns: str = COLUMNS + "pq") -> pl.Expr:
         case "prefix":
             return term.str.starts_with(value)
         case "date":
-            return draw(st.sampled_from(COMPARE))(term.dt.date(), value.date())  # type: ignore[no-any-return]
+            return compared(draw, term.dt.date(), value.date())
         case "flag":
             return term
         case "column":
-            return draw(st.sampled_from(COMPARE))(term, x)  # type: ignore[no-any-return]
+            return compared(draw, term, x)
         case "cast":
-            return draw(st.sampled_from(COMPARE))(term.cast(pl.Float64), float(value))  # type: ignore[no-any-return]
+            return compared(draw, term.cast(pl.Float64), float(value))
         case _:
             return term + 1 > x
 

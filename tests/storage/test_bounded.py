@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -140,9 +140,9 @@ def test_leaving_early_ends_the_threads(folder: Path) -> None:
         return sum(t.name == "lakelog-read" for t in threading.enumerate())
 
     found = limited.read_many(NAMES)
-    assert isinstance(found, Iterator)
+    assert isinstance(found, Generator)
     next(found)
-    found.close()  # type: ignore[attr-defined]
+    found.close()
     until = time.monotonic() + 5
     while threads() and time.monotonic() < until:
         time.sleep(0.01)

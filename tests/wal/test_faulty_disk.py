@@ -305,7 +305,7 @@ def test_an_opening_that_fails_leaves_all_to_the_next_one(
     expected = state(content)
     is_damaged = state is damaged_in_the_middle
     for disk, counting in runs(lambda: CrashDisk(dict(content)), error, share):
-        disk.watch.kinds = CHANGES | {"list", "read"}  # type: ignore[attr-defined]
+        counting.kinds = CHANGES | {"list", "read"}
         try:
             log = opened(disk, strict=False)
         except (OutcomeUnknownError, UnavailableError):

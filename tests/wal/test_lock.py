@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -168,11 +169,11 @@ def test_a_fork_does_not_write(tmp_path: Path) -> None:
         assert log.append("PUT", "k") == 2
 
 
-def _append(log: WriteAheadLog, tell: object) -> None:
+def _append(log: WriteAheadLog, tell: Connection) -> None:
     try:
         log.append("PUT", "from the fork")
         message = "written"
     except InvalidInputError as error:
         message = error.message
     log.close()
-    tell.send(message)  # type: ignore[attr-defined]
+    tell.send(message)

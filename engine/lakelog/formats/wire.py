@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from lakelog import contract
 
@@ -75,7 +76,7 @@ class Wire:
     @cache
     def of(dialect: str) -> Wire:
         """The spelling that the contract gives for ``delta`` or ``indextables``."""
-        tree: dict[str, dict[str, object]] = {}
+        tree: dict[str, Any] = {}
         required: dict[str, list[str]] = {}
         names: set[str] = set()
         for field in contract.load("actions").fields:
@@ -85,18 +86,18 @@ class Wire:
                 names.update((*parents[1:], last))
                 node = tree
                 for parent in parents:
-                    node = node.setdefault(parent, {})  # type: ignore[assignment]
-                node[last] = leaf  # type: ignore[assignment]
+                    node = node.setdefault(parent, {})
+                node[last] = leaf
             for action_type in field.metadata.get("required", ()):
                 required.setdefault(action_type, []).append(field.name)
         wrappers = {name: _freeze(fields) for name, fields in tree.items()}
         return Wire(wrappers, {k: tuple(v) for k, v in required.items()}, frozenset(names))
 
 
-def _freeze(fields: Mapping[str, object]) -> Node:
+def _freeze(fields: Mapping[str, Any]) -> Node:
     return Node(
         {
-            name: child if isinstance(child, Leaf) else _freeze(child)  # type: ignore[arg-type]
+            name: child if isinstance(child, Leaf) else _freeze(child)
             for name, child in fields.items()
         }
     )

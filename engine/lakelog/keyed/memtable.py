@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from typing import cast
 
 import polars as pl
 import pyarrow as pa
@@ -49,7 +50,7 @@ class Memtable:
     def add(self, frame: pl.DataFrame) -> None:
         """Take a table of records (`rows.SCHEMA`), in any order."""
         if frame.height:
-            highest = int(frame["seqNum"].max())  # type: ignore[arg-type]
+            highest = _highest(frame)
             with self._lock:
                 self._count(frame.height, _size_bytes(frame))
                 self._take(frame, highest)
@@ -102,7 +103,7 @@ class Memtable:
         tables, self._tables = self._tables, []
         for table in tables:
             frame = rows.of_log(table)
-            self._take(frame, int(frame["seqNum"].max()))  # type: ignore[arg-type]
+            self._take(frame, _highest(frame))
 
     def _take(self, frame: pl.DataFrame, highest: int) -> None:
         frames = [*self._loose, frame]
@@ -148,6 +149,10 @@ def _size_bytes(frame: pl.DataFrame) -> int:
         pl.col("key", "value").bin.size().cast(pl.Int64).sum()
     ).row(0)
     return sum(size or 0 for size in sizes)
+
+
+def _highest(frame: pl.DataFrame) -> int:
+    return cast("int", frame["seqNum"].max())
 
 
 def _seq_num(record: tuple[int, bytes | None]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import polars as pl
 
@@ -15,6 +16,7 @@ from lakelog.log.context import Log
 from lakelog.log.history import LAST_TIME_MS, as_time, by_size, history, settled
 from lakelog.log.properties import deleted_file_retention_ms
 from lakelog.log.snapshot import Snapshot
+from lakelog.log.state import State
 
 BLAME_SCHEMA = {
     "version": pl.Int64(),
@@ -94,10 +96,13 @@ def _remembered(snapshot: Snapshot, names: Sequence[str]) -> pl.DataFrame:
             rows, ("path", "actionType", *(c for c in wanted if c != "actionType"))
         )
 
+    def live(kind: str, state: State) -> list[pl.DataFrame]:
+        return state.live(kind, wanted, finish)
+
     frames = [
         frame
         for kind in actions.FILE_ACTIONS
-        for frame in snapshot.read_state(lambda state, k=kind: state.live(k, wanted, finish))  # type: ignore[misc]
+        for frame in snapshot.read_state(partial(live, kind))
         if frame.height
     ]
     return actions.concat(frames)

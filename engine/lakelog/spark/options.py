@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from lakelog.errors import InvalidInputError
 from lakelog.table import to_ms
@@ -114,7 +114,7 @@ def _option(
     uses: str,
     tables: tuple[str, ...] = TABLES,
 ) -> Option:
-    return Option(name, parse, expected, frozenset(uses.split()), tables)  # type: ignore[arg-type]
+    return Option(name, parse, expected, cast("frozenset[Use]", frozenset(uses.split())), tables)
 
 
 _TIME = "ISO 8601, or milliseconds since the Unix epoch"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -24,10 +24,11 @@ from lakelog.errors import LakelogError
 from lakelog.spark.catalog import created_with, is_created, recalled, remember
 from lakelog.spark.options import Use, parse_options
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
-def readable(function: _F) -> _F:
+def readable(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """A function of the driver whose lakelog errors reach the user without what is behind them.
 
     Spark prints a failure of a data source with its whole traceback and all its causes; the last
@@ -35,13 +36,13 @@ def readable(function: _F) -> _F:
     """
 
     @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
             return function(*args, **kwargs)
         except LakelogError as error:
             raise error.with_traceback(None) from None
 
-    return wrapped  # type: ignore[return-value]
+    return wrapped
 
 
 def _restored(archive: str, pickled: bytes) -> DataSource:

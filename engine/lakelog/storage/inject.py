@@ -44,7 +44,7 @@ Kind = Literal[
 ]
 Fault = Literal["fail", "unknown", "lost", "lost_taken", "late", "kill_before", "kill_after"]
 
-KINDS: tuple[str, ...] = get_args(Kind)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 FAULTS: tuple[str, ...] = get_args(Fault)
 WRITES: tuple[Kind, ...] = ("put_if_absent", "put", "upload", "move", "delete")
 

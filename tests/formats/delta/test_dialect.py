@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -23,8 +24,8 @@ def made(tmp_path: Path) -> Handmade:
     return log
 
 
-def commits_listed(made: Handmade, **how: object) -> list[int]:
-    listing = DIALECT.list_log(made.context().store, **how)  # type: ignore[arg-type]
+def commits_listed(made: Handmade, **how: Any) -> list[int]:
+    listing = DIALECT.list_log(made.context().store, **how)
     return [c.version for c in listing.commits]
 
 
