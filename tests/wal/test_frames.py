@@ -16,7 +16,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from lakelog.errors import UnsupportedError, WalCorruptionError
-from lakelog.wal import decode, encode, frames, scan
+from lakelog.wal import decode, encode, frames, repeated, scan
 from lakelog.wal.encode import Framing, columns_of, pack_columns, pack_records
 from lakelog.wal.frames import FLAG_BATCH, FrameHeader, Seal, SegmentHeader, frame_pieces
 from lakelog.wal.log import WriteAheadLog
@@ -163,7 +163,7 @@ def build(
 
 groups_of_frames = st.lists(
     st.tuples(
-        st.lists(records, min_size=1, max_size=8), st.sampled_from([1, 3, 20, 90]), st.booleans()
+        st.lists(records, min_size=1, max_size=8), st.sampled_from([1, 3, 20, 140]), st.booleans()
     ),
     min_size=1,
     max_size=6,
@@ -194,6 +194,55 @@ def test_the_fast_decode_is_the_plain_one(
     assert fast(data, after_seq, controls=False) == [
         record for record in later if record.op in {"PUT", "DELETE"}
     ]
+
+
+@st.composite
+def frames_that_look_alike(draw: st.DrawFn) -> list[Any]:
+    """Frames of a few sizes at most, often with one change to one of them."""
+    shape = draw(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=3))
+    numbers = st.integers(0, 255)
+    found = []
+    for first in range(draw(st.sampled_from([2, 14, 40, 150]))):
+        batch = [
+            (1 + (first + n) % 4, bytes([first]) * k, b"v" * v) for n, (k, v) in enumerate(shape)
+        ]
+        found.append((batch, 1, False))
+    at = draw(st.integers(0, len(found) - 1))
+    op, key, value = found[at][0][0]
+    change = draw(st.sampled_from(["none", "longer", "moved", "null", "other", "more"]))
+    batch: list[Any] = found[at][0]
+    if change == "longer":
+        batch[0] = (op, key, value + b"+" * draw(st.integers(1, 9)))
+    elif change == "moved":  # as long as before, most likely
+        batch[0] = (op, key + b"+", value[1:])
+    elif change == "null":
+        batch[0] = (op, key, None)
+    elif change == "other":
+        batch[0] = (op % 4 + 1, bytes([draw(numbers)]) * len(key), value)
+    elif change == "more":
+        batch.append(batch[0])
+    return found
+
+
+@given(frames_that_look_alike(), st.integers(0, 100))
+@hypothesis_settings(max_examples=80, deadline=None)
+def test_frames_that_are_alike_are_decoded_as_the_plain_way_does(
+    groups: list[Any], after_seq: int
+) -> None:
+    data, model = build(groups)
+    assert fast(data) == model
+    later = [record for record in model if record.seq > after_seq]
+    assert fast(data, after_seq, controls=False) == [
+        record for record in later if record.op in {"PUT", "DELETE"}
+    ]
+
+
+def test_much_that_is_alike_lies_in_large_pages_and_is_the_same() -> None:
+    count, value = 1500, bytes(range(250)) * 6
+    singles: list[Any] = [([(1, b"%06d" % n, value)], 1, False) for n in range(count)]
+    data, model = build(singles)
+    assert len(data) > repeated.LARGE_PAGE_BYTES
+    assert fast(data) == model
 
 
 @given(groups_of_frames, st.data())
@@ -250,6 +299,26 @@ def test_a_frame_that_contradicts_itself_is_refused_whatever_its_checksum() -> N
                 continue
             with pytest.raises(WalCorruptionError, match="contradicts"):
                 list(decode.pieces(buffer, found.frames, "p"))
+
+
+def test_one_frame_among_many_that_contradicts_itself_is_refused() -> None:
+    def frame(key_bytes: int) -> bytes:
+        payload = struct.pack("<B7x4i", 1, 0, 8, 0, 8) + bytes(16)
+        header = FrameHeader(len(payload), 1, 1, raw_bytes=len(payload), key_bytes=key_bytes)
+        return joined(frame_pieces(header, [payload], 0, SEAL))
+
+    buffer = pa.py_buffer(HEADER.pack() + frame(8) * 20 + frame(7) + frame(8) * 20)
+    with pytest.raises(WalCorruptionError, match="contradicts"):
+        list(decode.pieces(buffer, scan.scan(buffer, SEAL).frames, "p"))
+
+
+def test_a_mark_among_frames_that_are_alike_is_no_record() -> None:
+    for marks in (1, 2):
+        data, model = build([([(1, b"key", b"value")], 60, False)])
+        size = (len(data) - 64) // 60
+        mark = frames.mark_frame(frames.KIND_TRUNCATION, 31, 0, 0, SEAL) * marks
+        at = 64 + 30 * size
+        assert fast(data[:at] + mark + data[at:]) == model
 
 
 def test_frames_too_short_for_what_they_hold_are_refused() -> None:

@@ -8,7 +8,7 @@ elements between are what lies between them; Arrow's ``take`` then copies the on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -16,15 +16,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakelog.errors import WalCorruptionError
 from lakelog.wal.frames import (
     CODEC_NONE,
-    COMMIT,
     FLAG_NULLS,
     FRAME_HEADER_BYTES,
     KIND_RECORDS,
     OPS,
 )
+from lakelog.wal.payload import (
+    Piece,
+    are_known,
+    check,
+    contradiction,
+    layout_of,
+    numbers_of,
+)
+from lakelog.wal.repeated import MOST_BYTES, repeated
 from lakelog.wal.scan import Frames, word_rows
 
 SCHEMA = pa.schema(
@@ -41,54 +48,7 @@ _SMALL_RECORDS = 128
 _SMALL_BYTES = 8192
 _FEW_FRAMES = 12
 _SINGLE_BYTES = 24  # of one record: its operation and offsets
-_GATHER_BYTES = 1 << 30  # spanned at once, so that 32-bit offsets do
 _GATHER_FRAMES = 1 << 15  # what is made on the way then stays in the cache
-
-_Ops = npt.NDArray[np.uint8]
-_Seqs = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Records that lie together.
-
-    Attributes:
-        seqs: int64.
-        ops: uint8, codes.
-        keys: Arrow ``binary``.
-        values: Arrow ``binary``.
-    """
-
-    seqs: _Seqs
-    ops: _Ops
-    keys: pa.BinaryArray
-    values: pa.BinaryArray
-
-    def __len__(self) -> int:
-        return len(self.ops)
-
-    def slice(self, start: int, length: int) -> Piece:
-        """Some of the records, where they lie."""
-        end = start + length
-        return Piece(
-            self.seqs[start:end],
-            self.ops[start:end],
-            self.keys.slice(start, length),
-            self.values.slice(start, length),
-        )
-
-    def data_only(self) -> Piece:
-        """Without COMMIT and CHECKPOINT."""
-        controls = np.flatnonzero(self.ops >= COMMIT)
-        if not len(controls):
-            return self
-        if controls[0] == len(self) - len(controls):  # all of them at the end
-            return self.slice(0, int(controls[0]))
-        mask = self.ops < COMMIT
-        arrow = pa.array(mask)
-        return Piece(
-            self.seqs[mask], self.ops[mask], self.keys.filter(arrow), self.values.filter(arrow)
-        )
 
 
 def pieces(
@@ -116,7 +76,12 @@ def pieces(
 
 
 def _wanted(frames: Frames, after_seq: int) -> Frames:
-    wanted = np.flatnonzero((frames.kinds == KIND_RECORDS) & (frames.next_seq > after_seq + 1))
+    is_wanted = frames.kinds == KIND_RECORDS
+    if len(frames) and frames.headers[0, 1] <= after_seq:  # the first one's sequence number
+        is_wanted &= frames.next_seq > after_seq + 1
+    if is_wanted.all():
+        return frames
+    wanted = np.flatnonzero(is_wanted)
     if len(wanted) and wanted[-1] - wanted[0] == len(wanted) - 1:
         return frames[wanted[0] : wanted[-1] + 1]  # nothing is copied
     return frames[wanted]
@@ -125,13 +90,14 @@ def _wanted(frames: Frames, after_seq: int) -> Frames:
 def table(parts: list[Piece]) -> pa.Table:
     """Pieces as one table of `SCHEMA`; keys and values stay where they are."""
     if not parts:
-        return SCHEMA.empty_table()
+        return pa.Table.from_batches([], SCHEMA)
     ops = np.concatenate([part.ops for part in parts])
     ops -= np.uint8(1)
+    seqs = [part.seqs for part in parts]
     return pa.Table.from_arrays(
         [
-            pa.array(np.concatenate([part.seqs for part in parts])),
-            pa.DictionaryArray.from_arrays(pa.array(ops.view(np.int8)), pa.array(OPS, pa.string())),
+            numbers_of(pa.int64(), seqs[0] if len(seqs) == 1 else np.concatenate(seqs)),
+            pa.DictionaryArray.from_arrays(numbers_of(pa.int8(), ops), _names()),
             pa.chunked_array([part.keys for part in parts], pa.binary()),
             pa.chunked_array([part.values for part in parts], pa.binary()),
         ],
@@ -139,12 +105,21 @@ def table(parts: list[Piece]) -> pa.Table:
     )
 
 
+@cache
+def _names() -> pa.StringArray:
+    """Of the operations."""
+    offsets = np.cumsum([0, *map(len, OPS)], dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer("".join(OPS).encode())]
+    return pa.Array.from_buffers(pa.string(), len(OPS), buffers, 0)
+
+
 def _raw(data: pa.Buffer, frames: Frames, path: str) -> Iterator[Piece]:
-    small = (
-        (frames.codecs == CODEC_NONE)
-        & (frames.counts < _SMALL_RECORDS)
-        & (frames.payload_bytes < _SMALL_BYTES)
-    )
+    if len(frames) > _FEW_FRAMES and _are_small(frames[:1])[0]:
+        alike = repeated(data, frames, path)
+        if alike is not None:
+            yield alike
+            return
+    small = _are_small(frames)
     changes = np.flatnonzero(small[1:] != small[:-1]) + 1
     limits = [0, *changes.tolist(), len(frames)] if len(frames) else []
     for low, high in pairwise(limits):
@@ -153,6 +128,14 @@ def _raw(data: pa.Buffer, frames: Frames, path: str) -> Iterator[Piece]:
             yield from _gathered(data, run, path)
         else:
             yield from _one_by_one(data, run, path)
+
+
+def _are_small(frames: Frames) -> npt.NDArray[np.bool_]:
+    """Whether each frame costs less to copy with others than to look at by itself."""
+    is_short: npt.NDArray[np.bool_] = frames.counts < _SMALL_RECORDS
+    is_short &= frames.payload_bytes < _SMALL_BYTES
+    is_short &= frames.codecs == CODEC_NONE
+    return is_short
 
 
 def _one_by_one(data: pa.Buffer, frames: Frames, path: str) -> Iterator[Piece]:
@@ -173,13 +156,13 @@ def _one_by_one(data: pa.Buffer, frames: Frames, path: str) -> Iterator[Piece]:
         if codec != CODEC_NONE:
             payload = _unpacked(payload, raw, path, offset)
         has_nulls = bool(flags & FLAG_NULLS)
-        at = _layout(count, key_bytes, has_nulls)
+        at = layout_of(count, key_bytes, has_nulls)
         if payload.size < at[4]:
-            raise _contradiction(path, offset, f"{at[4]} bytes or more", f"{payload.size}")
+            raise contradiction(path, offset, f"{at[4]} bytes or more", f"{payload.size}")
         ops = np.frombuffer(payload, dtype=np.uint8, count=count)
         key_ends = np.frombuffer(payload, dtype="<i4", count=count + 1, offset=at[0])
         value_ends = np.frombuffer(payload, dtype="<i4", count=count + 1, offset=at[1])
-        _check(ops, key_ends, value_ends, key_bytes, payload.size - at[4], (path, offset))
+        check(ops, key_ends, value_ends, key_bytes, payload.size - at[4], (path, offset))
         keys = pa.Array.from_buffers(
             pa.binary(), count, [None, payload.slice(at[0]), payload.slice(at[3], key_bytes)], 0
         )
@@ -193,50 +176,18 @@ def _one_by_one(data: pa.Buffer, frames: Frames, path: str) -> Iterator[Piece]:
         yield Piece(np.arange(first, first + count), ops, keys, values)
 
 
-def _layout(count: Any, key_bytes: Any, has_nulls: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """Where the parts of a payload begin behind the first one: key offsets, value offsets, which
-    values are there, keys, values. Of one frame or of many.
-    """
-    key_offsets = count + 7 & -8
-    offsets_bytes = 4 * (count + 1) + 7 & -8
-    value_offsets = key_offsets + offsets_bytes
-    validity = value_offsets + offsets_bytes
-    keys = validity + (count + 63 >> 6 << 3) * has_nulls
-    return key_offsets, value_offsets, validity, keys, keys + (key_bytes + 7 & -8)
-
-
 def _unpacked(payload: pa.Buffer, raw_bytes: int, path: str, offset: int) -> pa.Buffer:
     try:
         return pa.decompress(payload, raw_bytes, codec="zstd")
     except (OSError, ValueError) as cause:
-        raise _contradiction(path, offset, "a zstd frame", str(cause)) from cause
-
-
-def _check(
-    ops: _Ops, key_ends: Any, value_ends: Any, key_bytes: int, room: int, place: tuple[str, int]
-) -> None:
-    """Refuse what would have Arrow read elsewhere than in the frame."""
-    if (
-        key_ends[0] == value_ends[0] == 0
-        and key_ends[-1] == key_bytes
-        and value_ends[-1] <= room
-        and (key_ends[1:] >= key_ends[:-1]).all()
-        and (value_ends[1:] >= value_ends[:-1]).all()
-        and _known(ops)
-    ):
-        return
-    raise _contradiction(*place, "offsets that rise, and known operations", "others")
-
-
-def _known(ops: _Ops) -> bool:
-    return not len(ops) or bool(ops.min() >= 1 and ops.max() <= len(OPS))
+        raise contradiction(path, offset, "a zstd frame", str(cause)) from cause
 
 
 def _gathered(data: pa.Buffer, frames: Frames, path: str) -> Iterator[Piece]:
     ends = frames.ends
     low = 0
     while low < len(frames):
-        limit = int(frames.offsets[low]) + _GATHER_BYTES
+        limit = int(frames.offsets[low]) + MOST_BYTES
         high = int(np.searchsorted(ends, limit, side="right"))
         high = min(max(low + 1, high), low + _GATHER_FRAMES)
         yield _gather(data, frames[low:high], path)
@@ -249,11 +200,11 @@ def _gather(data: pa.Buffer, frames: Frames, path: str) -> Piece:
     counts = frames.counts
     payload = frames.offsets - base + FRAME_HEADER_BYTES
     has_nulls = (frames.flags & FLAG_NULLS) != 0
-    layout = _layout(counts, frames.key_bytes, has_nulls)
+    layout = layout_of(counts, frames.key_bytes, has_nulls)
     key_offsets, value_offsets, validity, keys, values = (payload + part for part in layout)
     sizes = np.asarray(layout[4])
     if not (sizes <= frames.payload_bytes).all():
-        raise _contradiction(path, base, "parts that have room in their frames", "others")
+        raise contradiction(path, base, "parts that have room in their frames", "others")
     if (counts == 1).all():
         return _gather_single(data, frames, (payload, keys, values), has_nulls, path)
     total = int(counts.sum())
@@ -276,9 +227,9 @@ def _gather(data: pa.Buffer, frames: Frames, path: str) -> Piece:
         and (key_high <= spread(frames.key_bytes)).all()
         and (value_low <= value_high).all()
         and (value_high <= room).all()
-        and _known(ops)
+        and are_known(ops)
     ):
-        raise _contradiction(path, base, "offsets that rise, and known operations", "others")
+        raise contradiction(path, base, "offsets that rise, and known operations", "others")
     is_there = None
     if has_nulls.any():
         bits = array[np.minimum(spread(validity) + (within >> 3), len(array) - 1)]
@@ -319,10 +270,10 @@ def _gather_single(
         and np.array_equal(key_high, frames.key_bytes)
         and value_high.min() >= 0
         and (values + value_high <= payload + frames.payload_bytes).all()
-        and _known(ops)
+        and are_known(ops)
     ):
         at = int(frames.offsets[0])
-        raise _contradiction(path, at, "offsets that rise, and known operations", "others")
+        raise contradiction(path, at, "offsets that rise, and known operations", "others")
     is_there = None
     if has_nulls.any():
         is_there = ~has_nulls
@@ -345,19 +296,8 @@ def _taken(
     limits[1:-1:2] = at + high
     limits[-1] = limits[-2]
     spans = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(limits), data], 0)
-    taken = spans.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+    taken = spans.take(numbers_of(pa.int32(), np.arange(0, 2 * count, 2, dtype=np.int32)))
     if is_there is None or is_there.all():
         return taken
     bits = pa.py_buffer(np.packbits(is_there, bitorder="little"))
     return pa.Array.from_buffers(pa.binary(), count, [bits, *taken.buffers()[1:]])
-
-
-def _contradiction(path: str, offset: int, expected: str, found: str) -> WalCorruptionError:
-    return WalCorruptionError(
-        "a frame of a write-ahead log contradicts itself",
-        path=path,
-        byte_offset=offset,
-        expected=expected,
-        found=found,
-        hint="its checksum is right, so this is a fault of the program that wrote it",
-    )

@@ -45,7 +45,7 @@ def table_of(verdict: Verdict, after_seq: int = 0) -> pa.Table:
         found = of_segments(decode, [part for each in verdict.live for part in parts_of(each)])
     else:
         found = list(map(decode, verdict.live))
-    return pa.concat_tables([SCHEMA.empty_table(), *found])
+    return pa.concat_tables([pa.Table.from_batches([], SCHEMA), *found])
 
 
 def _table_of_one(segment: Segment, after_seq: int, *, controls: bool = False) -> pa.Table:

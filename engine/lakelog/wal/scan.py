@@ -188,9 +188,8 @@ def scan(data: pa.Buffer, seal: Seal, start: int = SEGMENT_HEADER_BYTES) -> Scan
     """
     parts = [NO_FRAMES]
     at = start
-    for offsets in _chain(data, start):
-        part = headers(data, offsets)
-        end = int(part.ends[-1])
+    for offsets, end in _chain(data, start):
+        part = _headers(data, offsets, np.append(offsets[1:], end))
         # One checksum over all says whether one of them is bad, and each one's says which.
         if google_crc32c.extend(seal.start, data.slice(at, end - at)) != seal.start:
             whole = int(np.flatnonzero(_checksums(data, part, seal))[0])
@@ -237,11 +236,14 @@ def headers(data: pa.Buffer, offsets: Numbers) -> Frames:
     words = np.frombuffer(data, dtype="<u8", count=data.size // 8)
     if not len(offsets):
         return NO_FRAMES
-    found = word_rows(words, offsets >> 3, 4)
-    payload = found[:, 0] >> np.uint64(32)
-    ends = offsets + _aligned(payload.astype(np.int64))
-    unsynced = words[(ends >> 3) + (FRAME_BYTES // 8 - 1)].astype(np.uint32)
-    return Frames(offsets, found, unsynced)
+    payload = words[offsets >> 3] >> np.uint64(32)
+    return _headers(data, offsets, offsets + FRAME_BYTES + _aligned(payload.astype(np.int64)))
+
+
+def _headers(data: pa.Buffer, offsets: Numbers, ends: Numbers) -> Frames:
+    words = np.frombuffer(data, dtype="<u8", count=data.size // 8)
+    trailers = words[(ends >> 3) - 1]
+    return Frames(offsets, word_rows(words, offsets >> 3, 4), trailers.astype(np.uint32))
 
 
 def word_rows(words: npt.NDArray[np.uint64], at: Numbers, width: int) -> npt.NDArray[np.uint64]:
@@ -256,15 +258,15 @@ def _aligned(sizes: Numbers) -> Numbers:
     return (sizes + (ALIGNMENT_BYTES - 1)) & -ALIGNMENT_BYTES
 
 
-def _chain(data: pa.Buffer, start: int) -> Iterator[Numbers]:
+def _chain(data: pa.Buffer, start: int) -> Iterator[tuple[Numbers, int]]:
     """Where frames begin, each where the one before it ends, by their headers alone; in parts, some
-    frames each, small enough for the cache.
+    frames each, small enough for the cache, each with where its last frame ends.
     """
     at = start
     while True:
         hops, reached = _hop(data, at)
         if hops:
-            yield np.array(hops, dtype=np.int64)
+            yield np.array(hops, dtype=np.int64), reached
         if len(hops) < _HOPS:
             return
         last, count = hops[-1], _HOPS
@@ -276,7 +278,7 @@ def _chain(data: pa.Buffer, start: int) -> Iterator[Numbers]:
             count = len(found)
             if count:
                 last = int(found[-1])
-                yield found
+                yield found, reached
         at = reached
 
 

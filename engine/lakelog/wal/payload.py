@@ -1,0 +1,126 @@
+"""Payloads of frames of records: where their parts lie, what must hold of them, and what they give.
+
+`lakelog.wal.encode` has what the parts are; `lakelog.wal.decode` reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakelog.errors import WalCorruptionError
+from lakelog.wal.frames import COMMIT, OPS
+
+_Ops = npt.NDArray[np.uint8]
+_Seqs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Records that lie together.
+
+    Attributes:
+        seqs: int64.
+        ops: uint8, codes.
+        keys: Arrow ``binary``.
+        values: Arrow ``binary``.
+    """
+
+    seqs: _Seqs
+    ops: _Ops
+    keys: pa.BinaryArray
+    values: pa.BinaryArray
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    def slice(self, start: int, length: int) -> Piece:
+        """Some of the records, where they lie."""
+        end = start + length
+        return Piece(
+            self.seqs[start:end],
+            self.ops[start:end],
+            self.keys.slice(start, length),
+            self.values.slice(start, length),
+        )
+
+    def data_only(self) -> Piece:
+        """Without COMMIT and CHECKPOINT."""
+        controls = np.flatnonzero(self.ops >= COMMIT)
+        if not len(controls):
+            return self
+        if controls[0] == len(self) - len(controls):  # all of them at the end
+            return self.slice(0, int(controls[0]))
+        mask = self.ops < COMMIT
+        arrow = pa.Array.from_buffers(
+            pa.bool_(), len(mask), [None, pa.py_buffer(np.packbits(mask, bitorder="little"))], 0
+        )
+        return Piece(
+            self.seqs[mask], self.ops[mask], self.keys.filter(arrow), self.values.filter(arrow)
+        )
+
+
+def numbers_of(kind: pa.DataType, numbers: npt.NDArray[Any]) -> pa.Array:
+    """An array of numpy as one of Arrow, whose own way imports pandas where that is installed."""
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)], 0)
+
+
+def layout_of(count: Any, key_bytes: Any, has_nulls: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """Where the parts of a payload begin behind the first one: key offsets, value offsets, which
+    values are there, keys, values. Of one frame or of many.
+    """
+    key_offsets = count + 7 & -8
+    offsets_bytes = 4 * (count + 1) + 7 & -8
+    value_offsets = key_offsets + offsets_bytes
+    validity = value_offsets + offsets_bytes
+    keys = validity + (count + 63 >> 6 << 3) * has_nulls
+    return key_offsets, value_offsets, validity, keys, keys + (key_bytes + 7 & -8)
+
+
+def check(
+    ops: _Ops, key_ends: Any, value_ends: Any, key_bytes: int, room: int, place: tuple[str, int]
+) -> None:
+    """Refuse what would have Arrow read elsewhere than in the frame.
+
+    Args:
+        ops: Operations' codes.
+        key_ends: Key offsets.
+        value_ends: Value offsets.
+        key_bytes: Of all keys, as the header has it.
+        room: Bytes that are left for the values.
+        place: Path and offset, for the error.
+
+    Raises:
+        WalCorruptionError: Offsets fall, or lead elsewhere, or an operation is none.
+    """
+    if (
+        key_ends[0] == value_ends[0] == 0
+        and key_ends[-1] == key_bytes
+        and value_ends[-1] <= room
+        and (key_ends[1:] >= key_ends[:-1]).all()
+        and (value_ends[1:] >= value_ends[:-1]).all()
+        and are_known(ops)
+    ):
+        return
+    raise contradiction(*place, "offsets that rise, and known operations", "others")
+
+
+def are_known(ops: _Ops) -> bool:
+    """Whether all codes are operations'."""
+    return not len(ops) or bool(ops.min() >= 1 and ops.max() <= len(OPS))
+
+
+def contradiction(path: str, offset: int, expected: str, found: str) -> WalCorruptionError:
+    """What to raise where a whole frame's parts do not fit together."""
+    return WalCorruptionError(
+        "a frame of a write-ahead log contradicts itself",
+        path=path,
+        byte_offset=offset,
+        expected=expected,
+        found=found,
+        hint="its checksum is right, so this is a fault of the program that wrote it",
+    )
