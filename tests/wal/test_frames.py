@@ -210,7 +210,7 @@ def frames_that_look_alike(draw: st.DrawFn) -> list[Any]:
     at = draw(st.integers(0, len(found) - 1))
     op, key, value = found[at][0][0]
     change = draw(st.sampled_from(["none", "longer", "moved", "null", "other", "more"]))
-    batch: list[Any] = found[at][0]
+    batch = found[at][0]
     if change == "longer":
         batch[0] = (op, key, value + b"+" * draw(st.integers(1, 9)))
     elif change == "moved":  # as long as before, most likely
