@@ -13,6 +13,7 @@ from lakelog.commit.conflicts import find_conflict, may_match
 from lakelog.errors import (
     InvalidInputError,
 )
+from lakelog.log.metadata import Protocol
 from tests.commit.conflict_cases import (
     COLUMNS,
     METADATA,
@@ -28,7 +29,7 @@ from tests.commit.conflict_cases import (
     winner,
     x,
 )
-from tests.handmade import add, field, metadata, remove
+from tests.handmade import add, field, metadata, protocol, remove
 
 
 @pytest.mark.parametrize("stats", [{}, {"stats": None}, {"stats": "{}"}, {"stats": '{"numRec'}])
@@ -105,7 +106,7 @@ def test_mapped_columns_are_looked_up_by_their_physical_names(mode: str) -> None
         (x == 4, "read_files_appended"),
         (x > 4, None),
     ):
-        mine = intent(remove("o"), where=[where], read_metadata=read)
+        mine = intent(remove("o"), where=[where], read_protocol=protocol(2, 5), read_metadata=read)
         assert rule_of(mine, won) == rule
 
 
@@ -163,11 +164,14 @@ def test_matching_may_be_left_to_the_caller_whose_unknown_matches() -> None:
 
 def test_the_matching_files_are_those_that_a_listing_by_predicate_keeps() -> None:
     files = decoded([add("f", **at("a"), **bounds(1, 2)), add("g", **at("b")), add("h")]).files
-    mask = may_match(files, (p == "a", x > 5), metadata_of(METADATA), "delta")
+    mask = may_match(files, (p == "a", x > 5), Protocol(1, 2), metadata_of(METADATA), "delta")
     assert mask.to_list() == [True, True, True]
-    assert may_match(files, (x > 5,), metadata_of(METADATA), "delta").to_list() == [
+    assert may_match(files, (x > 5,), Protocol(1, 2), metadata_of(METADATA), "delta").to_list() == [
         False,
         True,
         True,
     ]
-    assert may_match(files, (), metadata_of(METADATA), "delta").to_list() == [False] * 3
+    assert (
+        may_match(files, (), Protocol(1, 2), metadata_of(METADATA), "delta").to_list()
+        == [False] * 3
+    )

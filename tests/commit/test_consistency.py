@@ -98,7 +98,7 @@ class TestMetadata:
         ],
     )  # fmt: skip
     def test_names_are_unique_regardless_of_case(self, columns: tuple[dict[str, Any], ...]) -> None:
-        refuse(table(*columns), "one name, case aside")
+        refuse(table(*columns), "two columns")
 
     def test_structs_side_by_side_may_use_the_same_names(self) -> None:
         check(table(column("a", struct(column("x"))), column("b", struct(column("x")))))

@@ -313,3 +313,35 @@ def test_the_columns_of_each_dialect_come_from_the_contract() -> None:
     assert {"minValues", "docMappingJson", "footerStartOffset"} <= set(index)
     assert delta[-2:] == index[-2:] == ("version", "extra")
     assert "dvId" not in index
+
+
+@pytest.mark.parametrize(
+    ("reader", "features", "honoured"),
+    [(1, None, False), (2, None, True), (3, [], False), (3, ["columnMapping"], True)],
+)
+def test_names_in_the_log_are_physical_ones_where_the_protocol_honours_the_mapping(
+    tmp_path: Path, reader: int, features: list[str] | None, honoured: bool
+) -> None:
+    log = Handmade(tmp_path / "t")
+    mapped = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-1"}
+    columns = (
+        field("id", **mapped),
+        field("p", **{**mapped, "delta.columnMapping.physicalName": "col-2"}),
+    )
+    lists = {} if features is None else {"readerFeatures": features, "writerFeatures": features}
+    name, partition = ("col-1", "col-2") if honoured else ("id", "p")
+    other = "id" if honoured else "col-1"
+    bounds = {name: 5, other: 99}
+    text = json.dumps({"numRecords": 1, "minValues": bounds, "maxValues": bounds})
+    log.commit(
+        0,
+        protocol(reader, 7 if features is not None else 5, **lists),
+        metadata(*columns, partitioned=["p"], properties={"delta.columnMapping.mode": "name"}),
+        add("a", stats=text, partitionValues={partition: "7"}),
+    )
+    snapshot = log.table.snapshot()
+    found = snapshot.files(stats=True, flatten=True).collect()
+    assert found["partition.p"].to_list() == [7]
+    assert found["min"].struct.field("id").to_list() == [5]
+    kept = [snapshot.files(pl.col("id") == value).collect().height for value in (5, 99)]
+    assert kept == [1, 0]

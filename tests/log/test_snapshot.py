@@ -19,12 +19,19 @@ from tests.handmade import (
     MINUTE_MS,
     Handmade,
     add,
+    field,
     info,
     metadata,
     protocol,
     remove,
+    schema,
     vector,
 )
+
+
+def struct_of(*names: str) -> dict[str, Any]:
+    """A struct type with fields of these names."""
+    return {"type": "struct", "fields": [field(name) for name in names]}
 
 
 @pytest.fixture
@@ -58,6 +65,32 @@ def test_a_schema_that_is_missing_or_broken_stops_only_who_asks_for_it(
     with pytest.raises(CorruptionError, match="schema"):
         _ = snapshot.schema
     assert snapshot.metadata.id == "id-0"
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        (field("a"), field("a", "string")),
+        (field("s", {"type": "struct", "fields": [field("x"), field("x")]}),),
+        (field("l", {"type": "array", "elementType": struct_of("x", "x")}),),
+        (field("m", {"type": "map", "keyType": "string", "valueType": struct_of("x", "x")}),),
+    ],
+    ids=["top", "struct", "array", "map"],
+)
+def test_a_schema_that_names_two_columns_alike_stops_only_who_asks_for_it(
+    made: Handmade, columns: tuple[dict[str, Any], ...]
+) -> None:
+    made.start(add("a", 5, stats='{"numRecords":1}'), schemaString=schema(*columns))
+    snapshot = made.table.snapshot()
+    assert snapshot.num_files() == snapshot.files().collect().height == 1
+    for ask in (lambda: snapshot.schema, lambda: snapshot.files(stats=True).collect()):
+        with pytest.raises(CorruptionError, match="two columns"):
+            ask()
+
+
+def test_structs_side_by_side_may_name_their_fields_alike(made: Handmade) -> None:
+    made.start(schemaString=schema(field("a", struct_of("x")), field("b", struct_of("x", "X"))))
+    assert made.table.snapshot().schema.names == ("a", "b")
 
 
 def test_the_time_of_a_version_is_its_commits(made: Handmade) -> None:

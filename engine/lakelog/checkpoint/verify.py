@@ -429,7 +429,8 @@ class _Proof:
             if state.metadata.schema_string is not None:
                 raise
         kept = tuple(c for c in columns if c not in _ORIGIN)
-        mapping = state.metadata.column_mapping_mode if format_ == "delta" else "none"
+        honoured = format_ == "delta" and state.protocol.honours_column_mapping
+        mapping = state.metadata.column_mapping_mode if honoured else "none"
         return Comparison(format_, kept, schema, mapping, tombstone=_TOMBSTONE, empty_tags=False)
 
     def _source(self, state: State) -> Source:

@@ -98,7 +98,7 @@ from lakelog.errors import (
     ProtocolChangedError,
 )
 from lakelog.log.files import FilesQuery
-from lakelog.log.metadata import Metadata, last_metadata, last_protocol
+from lakelog.log.metadata import Metadata, Protocol, last_metadata, last_protocol
 
 Matches = Callable[[pl.DataFrame, tuple[pl.Expr, ...]], pl.Series]
 """Which files may hold a row of one of the predicates: one Boolean a file; null means it may."""
@@ -256,7 +256,7 @@ def broken_rules(
     if matches is None:
 
         def matches(files: pl.DataFrame, where: tuple[pl.Expr, ...]) -> pl.Series:
-            return may_match(files, where, intent.metadata, format)
+            return may_match(files, where, intent.protocol, intent.metadata, format)
 
     yield from _protocol(intent, winner, format)
     yield from _metadata(intent, winner, format)
@@ -285,6 +285,7 @@ def rebase(intent: Intent, winner: Winner) -> Intent:
 def may_match(
     files: pl.DataFrame,
     where: tuple[pl.Expr, ...],
+    protocol: Protocol,
     metadata: Metadata,
     format: str,
 ) -> pl.Series:
@@ -293,7 +294,8 @@ def may_match(
     Args:
         files: Narrow ``add`` or ``remove`` rows.
         where: Predicates over table columns.
-        metadata: Metadata of the state that the predicates were declared against.
+        protocol: Protocol of the state that the predicates were declared against.
+        metadata: Its metadata.
         format: ``delta`` or ``indextables``.
 
     Returns:
@@ -304,7 +306,7 @@ def may_match(
     numbered = files.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("version"))
     mask = pl.Series("matches", [False]).new_from_index(0, files.height)
     for predicate in where:
-        query = FilesQuery(format, lambda: metadata, where=predicate)
+        query = FilesQuery(format, lambda: protocol, lambda: metadata, where=predicate)
         kept = query.derive(numbered, ["version"])["version"]
         mask = mask.scatter(kept, True)
     return mask

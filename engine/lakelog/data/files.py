@@ -103,7 +103,8 @@ class ReadPlan:
                 hint="read them with the engine that wrote them",
             )
         _check_widenings(metadata.schema, snapshot)
-        mode = metadata.column_mapping_mode if _honours_mapping(snapshot) else "none"
+        honoured = snapshot.protocol.honours_column_mapping
+        mode = metadata.column_mapping_mode if honoured else "none"
         plan = ReadPlan(
             location=_absolute(snapshot.path),
             storage_options=None if storage_options is None else dict(storage_options),
@@ -172,14 +173,6 @@ def _absolute(location: str) -> str:
     """A local path from the root, for a task may run in another folder."""
     remote = "://" in location or "::" in location or location.startswith("file:")
     return location if remote else os.path.abspath(location)
-
-
-def _honours_mapping(snapshot: Snapshot) -> bool:
-    """Source: Delta protocol, Column Mapping."""
-    protocol = snapshot.protocol
-    if protocol.min_reader_version >= 3:
-        return "columnMapping" in (protocol.reader_features or ())
-    return protocol.min_reader_version == 2
 
 
 def _check_type(type_: contract.DataType, name: str, plan: ReadPlan) -> None:

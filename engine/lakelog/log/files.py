@@ -14,7 +14,7 @@ import polars as pl
 
 from lakelog import actions, contract
 from lakelog.formats.base import STRUCT_STATISTICS
-from lakelog.log.metadata import Metadata
+from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.source import lazy_frame
 from lakelog.statistics.partitions import PREFIX, typed_partitions
 from lakelog.statistics.prune import keep_mask, referenced_columns
@@ -64,6 +64,7 @@ class FilesQuery:
 
     Attributes:
         dialect: Dialect of the log.
+        read_protocol: Gives the state's protocol; called only where it is needed.
         read_metadata: Gives the state's metadata; called only where it is needed.
         where: Predicate over table columns, or None.
         stats: Whether statistics are typed.
@@ -71,6 +72,7 @@ class FilesQuery:
     """
 
     dialect: str
+    read_protocol: Callable[[], Protocol]
     read_metadata: Callable[[], Metadata]
     where: pl.Expr | None = None
     stats: bool = False
@@ -84,7 +86,8 @@ class FilesQuery:
     @property
     def mapping(self) -> str:
         """Column mapping mode that names in the log follow."""
-        return self.metadata.column_mapping_mode
+        mode = self.metadata.column_mapping_mode
+        return mode if mode == "none" or self.read_protocol().honours_column_mapping else "none"
 
     def schema(self) -> pl.Schema:
         """Columns and dtypes of the result."""
@@ -248,6 +251,7 @@ def _column(batch: pl.DataFrame, column: str) -> pl.Series:
 
 def lazy_files(
     dialect: str,
+    protocol: Callable[[], Protocol],
     metadata: Callable[[], Metadata],
     struct_statistics: Callable[[], bool],
     live: Frames,
@@ -260,6 +264,7 @@ def lazy_files(
 
     Args:
         dialect: Dialect of the log.
+        protocol: Gives the state's protocol; called where a column mapping is.
         metadata: Gives the state's metadata; called now if the schema depends on it.
         struct_statistics: Says whether the checkpoint keeps typed statistics; called on collect.
         live: Gives the live files' batches for source columns and a transform; called on collect.
@@ -267,7 +272,7 @@ def lazy_files(
         stats: Type the statistics.
         flatten: Type the partition values.
     """
-    query = FilesQuery(dialect, metadata, where, stats, flatten)
+    query = FilesQuery(dialect, protocol, metadata, where, stats, flatten)
     if where is not None:
         referenced_columns(where, query.metadata.schema)  # refuses a wrong one now, not on collect
     schema = query.schema()

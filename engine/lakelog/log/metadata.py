@@ -13,6 +13,9 @@ from lakelog import contract
 from lakelog.errors import CorruptionError, InvalidInputError
 from lakelog.log.replay import last_of
 
+_MAPPING_READER = 2
+_TABLE_FEATURES_READER = 3
+
 
 @dataclass(frozen=True)
 class Protocol:
@@ -25,6 +28,16 @@ class Protocol:
     min_writer_version: int | None
     reader_features: tuple[str, ...] | None = None
     writer_features: tuple[str, ...] | None = None
+
+    @property
+    def honours_column_mapping(self) -> bool:
+        """Whether readers heed ``delta.columnMapping.mode``.
+
+        Source: Delta protocol, Reader Requirements for Column Mapping.
+        """
+        if self.min_reader_version == _TABLE_FEATURES_READER:
+            return "columnMapping" in (self.reader_features or ())
+        return self.min_reader_version == _MAPPING_READER
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> Protocol:
@@ -74,7 +87,8 @@ class Metadata:
         """The table's schema.
 
         Raises:
-            CorruptionError: The metadata has no schema, or one that is not StructType JSON.
+            CorruptionError: The metadata has no schema, one that is not StructType JSON, or one
+                that names two columns alike.
         """
         if self.schema_string is None:
             raise CorruptionError(
@@ -83,7 +97,7 @@ class Metadata:
                 hint="file paths and sizes can still be read without it",
             )
         try:
-            return contract.parse_schema(self.schema_string)
+            schema = contract.parse_schema(self.schema_string)
         except InvalidInputError as cause:
             raise CorruptionError(
                 "the metadata's schema cannot be parsed",
@@ -91,10 +105,21 @@ class Metadata:
                 found=cause.found,
                 hint="file paths and sizes can still be read without it",
             ) from cause
+        repeated = _repeated(schema)
+        if repeated is not None:
+            raise CorruptionError(
+                "two columns of the metadata's schema have one name",
+                expected="names that are unique",
+                found=repeated,
+                hint="file paths and sizes can still be read without it",
+            )
+        return schema
 
     @property
     def column_mapping_mode(self) -> str:
-        """``none``, ``name`` or ``id``; decides whether names in the log are physical ones."""
+        """``none``, ``name`` or ``id``; decides whether names in the log are physical ones, where
+        `Protocol.honours_column_mapping`.
+        """
         return (self.configuration.get("delta.columnMapping.mode") or "none").lower()
 
 
@@ -117,3 +142,20 @@ def _last(meta: pl.DataFrame, kind: str) -> dict[str, Any] | None:
 
 def _names(values: Any) -> tuple[str, ...] | None:
     return None if values is None else tuple(v for v in values if v is not None)
+
+
+def _repeated(type_: contract.DataType) -> str | None:
+    """A name that two fields of one struct have, at any depth; what is typed has room for one."""
+    match type_:
+        case contract.Struct(fields):
+            names = type_.names
+            if len(set(names)) < len(names):
+                return next(name for name in names if names.count(name) > 1)
+            inner = [field.type for field in fields]
+        case contract.Array(element, _):
+            inner = [element]
+        case contract.Map(key, value, _):
+            inner = [key, value]
+        case _:
+            return None
+    return next((name for child in inner if (name := _repeated(child)) is not None), None)

@@ -191,6 +191,7 @@ class Snapshot:
 
         return lazy_files(
             self.format,
+            lambda: self.protocol,
             lambda: self.metadata,
             lambda: self.read_state(lambda s: s.base is not None and s.base.has_struct_statistics),
             live,

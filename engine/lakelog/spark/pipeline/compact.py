@@ -217,7 +217,8 @@ def _planned(
     if total.left:
         files = files.filter(~pl.col("path").is_in(list(total.left)))
     fields = {f.name: f for f in metadata.schema.fields}
-    mapping = metadata.column_mapping_mode
+    honoured = snapshot.protocol.honours_column_mapping
+    mapping = metadata.column_mapping_mode if honoured else "none"
     keys = tuple(physical_name(fields[name], mapping) for name in metadata.partition_columns)
     small = max(1, target_bytes * 3 // 4)
     if step.small_bytes is not None:
