@@ -61,7 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         found = report.as_json(read, where) | {"writing": writing_report.as_json(written, notes)}
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return 1 if options.strict and any(r.missed for r in (*read, *written)) else 0
+    missed = [*(r.missed for r in read), *(r.missed for r in written)]
+    return 1 if options.strict and any(missed) else 0
 
 
 def _parser() -> argparse.ArgumentParser:

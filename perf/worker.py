@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 from contextlib import ExitStack
+from typing import Any
 
 from perf import cases, tables, workloads
 
@@ -31,7 +32,7 @@ def peak_memory_mb() -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
-def measure(contender: str, workload: str, scale: float) -> dict[str, object]:
+def measure(contender: str, workload: str, scale: float) -> dict[str, Any]:
     """Run one case once.
 
     Returns:

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 import lakelog
+from lakelog.wal.historic.log import HistoricFormat
 from lakelog.wal.historic.read import read_historic
 from perf.answers import Answer
 from perf.wal import ours, peer, plain, records
@@ -49,7 +50,7 @@ def _bytes(path: Path) -> pl.DataFrame:
     return _log(log)
 
 
-def _historic(kind: str, path: Path) -> pl.DataFrame:
+def _historic(kind: HistoricFormat, path: Path) -> pl.DataFrame:
     return pl.DataFrame(read_historic(path, kind).replay())
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 import lakelog
 import lakelog.keyed.store  # before the clock starts, as every import
+from lakelog.wal.historic.log import HistoricFormat
 from lakelog.wal.historic.read import read_historic
 from perf.wal import plain, records, threads
 from perf.writing.base import Case, Figures, Job
@@ -50,7 +51,7 @@ def _replay(log: Path) -> Figures:
     return {"seconds": seconds, "replay_s": seconds - (opened - start)}
 
 
-def _replay_historic(kind: str) -> Callable[[Path], Figures]:
+def _replay_historic(kind: HistoricFormat) -> Callable[[Path], Figures]:
     def run(folder: Path) -> Figures:
         start = time.perf_counter()
         read_historic(folder, kind).replay()

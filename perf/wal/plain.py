@@ -8,11 +8,12 @@ from pathlib import Path
 
 import polars as pl
 
+from lakelog.wal.historic.log import HistoricFormat
 from perf.wal import records
 from perf.writing.base import Case, Figures, Job
 from tests.wal import historic_model as model
 
-FORMATS = ("002", "003-crc", "003")
+FORMATS: tuple[HistoricFormat, ...] = ("002", "003-crc", "003")
 """As `lakelog.wal.historic.read.read_historic` calls them."""
 
 

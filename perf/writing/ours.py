@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import lakelog
@@ -36,13 +37,13 @@ def _settle(table: lakelog.Table) -> None:
 
 
 def _each(table: lakelog.Table, actions: list[dict[str, Any]]) -> Iterator[Callable[[], None]]:
-    return (lambda action=action: _commit(table, action) for action in actions)
+    return (partial(_commit, table, action) for action in actions)
 
 
 def _without_fsync(job: Job) -> tuple[lakelog.Table, list[dict[str, Any]]]:
     """What lakelog would be if it promised no more than the peer does."""
     prepared = _small(job)
-    os.fsync = lambda _: None
+    os.fsync = lambda fd: None  # noqa: ARG005 - as it is called there
     return prepared
 
 

@@ -12,10 +12,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from perf import columns
 from perf.writing import contended, contents
@@ -47,7 +48,7 @@ class _Writer:
     checkpoints: bool
     synced: bool = False
 
-    def commit(self, actions: list[AddAction]) -> None:
+    def commit(self, actions: list[AddAction | RemoveAction]) -> None:
         self.table.create_write_transaction(
             actions,
             "append",
@@ -57,7 +58,7 @@ class _Writer:
             post_commithook_properties=None if self.checkpoints else _NO_HOOKS,
         )
 
-    def commit_and_follow(self, actions: list[AddAction]) -> None:
+    def commit_and_follow(self, actions: list[AddAction | RemoveAction]) -> None:
         self.commit(actions)
         self.table.update_incremental()
         if self.synced:
@@ -65,8 +66,8 @@ class _Writer:
             _fsync(f"{log}/{self.table.version():020d}.json")
             _fsync(log)
 
-    def each(self, actions: list[AddAction]) -> Iterator[Callable[[], None]]:
-        return (lambda action=action: self.commit_and_follow([action]) for action in actions)
+    def each(self, actions: list[AddAction | RemoveAction]) -> Iterator[Callable[[], None]]:
+        return (partial(self.commit_and_follow, [action]) for action in actions)
 
 
 def _fsync(path: str) -> None:
@@ -82,28 +83,28 @@ def append(table: DeltaTable, number: int) -> None:
     _Writer(table, "", checkpoints=False).commit(_single(number, 1))
 
 
-def _single(start: int, count: int) -> list[AddAction]:
+def _single(start: int, count: int) -> list[AddAction | RemoveAction]:
     return [_action(row) for row in contents.single_adds(start, count)]
 
 
 def _small(*, checkpoints: bool, synced: bool) -> Case:
-    def prepare(job: Job) -> tuple[_Writer, list[AddAction]]:
+    def prepare(job: Job) -> tuple[_Writer, list[AddAction | RemoveAction]]:
         writer = _Writer(DeltaTable(job.path), job.path, checkpoints, synced)
         return writer, _single(0, job.size)
 
     return Case(prepare, _one_by_one)
 
 
-def _one_by_one(prepared: tuple[_Writer, list[AddAction]]) -> Figures:
+def _one_by_one(prepared: tuple[_Writer, list[AddAction | RemoveAction]]) -> Figures:
     writer, actions = prepared
     return timed(writer.each(actions))
 
 
-def _bulk(job: Job) -> tuple[_Writer, list[AddAction]]:
+def _bulk(job: Job) -> tuple[_Writer, list[AddAction | RemoveAction]]:
     return _Writer(DeltaTable(job.path), job.path, checkpoints=False), _single(0, job.size)
 
 
-def _one_commit(prepared: tuple[_Writer, list[AddAction]]) -> Figures:
+def _one_commit(prepared: tuple[_Writer, list[AddAction | RemoveAction]]) -> Figures:
     writer, actions = prepared
     start = time.perf_counter()
     writer.commit(actions)
@@ -150,11 +151,11 @@ def _several_without_checkpoints(job: Job) -> contended.Writers:
     return contended.Writers(writer_without_checkpoints, job.path, job.size)
 
 
-def _sized(job: Job) -> tuple[str, list[AddAction]]:
+def _sized(job: Job) -> tuple[str, list[AddAction | RemoveAction]]:
     return job.path, _single(0, job.size)
 
 
-def _open_and_commit(prepared: tuple[str, list[AddAction]]) -> Figures:
+def _open_and_commit(prepared: tuple[str, list[AddAction | RemoveAction]]) -> Figures:
     path, actions = prepared
     start = time.perf_counter()
     writer = _Writer(DeltaTable(path), path, checkpoints=False)

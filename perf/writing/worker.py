@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
 from perf import answers, tables
 from perf.answers import Answer
@@ -37,7 +38,7 @@ def load(contender: str, workload: WriteWorkload) -> Case:
     return cases[workload.name][contender]
 
 
-def measure(contender: str, name: str, scale: float) -> dict[str, object]:
+def measure(contender: str, name: str, scale: float) -> dict[str, Any]:
     """Run one case once, read back what it has written, and check it.
 
     Returns:

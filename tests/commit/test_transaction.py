@@ -513,7 +513,7 @@ def test_what_would_leave_the_table_inconsistent_is_not_written(tmp_path: Path) 
     refused(table, PartitionMismatchError, partitionValues={"day": "x", "no": "y"})
     refused(table, lakelog.InvalidPathError, path="../a", **good)
     refused(table, InvalidTransactionError, size=-1, **good)
-    with pytest.raises(lakelog.DuplicateFileError), table.transaction() as tx:  # noqa: PT012
+    with pytest.raises(lakelog.DuplicateFileError), table.transaction() as tx:  # noqa: PT012 - a block
         tx.add(path="a", size=1, **good)
         tx.add(path="a", size=1, **good)
     with pytest.raises(InvalidMetadataError), table.transaction() as tx:

@@ -227,7 +227,7 @@ def test_killed_again_while_it_opens_after_a_crash() -> None:
     for crash in crashes(lambda number: some(number)[1:] if number % 17 == 0 else ()):
         disk = crash.disk
         again: list[MemoryDisk] = []
-        disk.fault = lambda number, name: again.append(disk.crashed(rng))  # noqa: B023
+        disk.fault = lambda number, name: again.append(disk.crashed(rng))  # noqa: B023 - used before the next turn
         KeyedStore(PATH, disk=disk).close()
         assert len(again) > 5
         for second, left in enumerate(again):

@@ -39,7 +39,7 @@ def test_every_contender_leaves_the_table_as_it_was(name: str) -> None:
         assert {c.figure for c in workload.comparisons} & set(figures)
     for table in set(workload.tables.values()):
         mine = [who for who in measured if workload.tables[who] == table]
-        answers.check((who, measured[who]["answer"]) for who in mine)  # type: ignore[misc]
+        answers.check((who, measured[who]["answer"]) for who in mine)
 
 
 def test_a_checkpoint_that_lost_files_is_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def test_a_contender_leaves_what_was_to_be_written(name: str, contender: str) ->
     assert isinstance(seconds, float)
     assert seconds > 0
     expected = records.answer(records.pairs(workload.scaled(SCALE)))
-    answers.check([("expected", expected), (contender, measured["answer"])])  # type: ignore[list-item]
+    answers.check([("expected", expected), (contender, measured["answer"])])
     assert list(tables.cache_directory().glob("write-*")) == []
 
 

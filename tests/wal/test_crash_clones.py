@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from lakelog.errors import LakelogError, NotFoundError
+from lakelog.wal.frames import Op
 from lakelog.wal.historic.upgrade import upgrade
 from lakelog.wal.log import WriteAheadLog
 from tests.wal.crash_disk import CHANGES, Counting, Crash, CrashDisk, Operation, crash
@@ -28,6 +29,7 @@ LINEAGES = 12 * int(os.environ.get("LAKELOG_ROUNDS", "2"))
 GENERATIONS = 5
 BATCH_APPENDS = 4
 
+_DATA: list[Op] = ["PUT", "PUT", "DELETE"]
 Found = list[tuple[int, str, bytes, bytes | None]]
 
 
@@ -42,7 +44,7 @@ class Unit:
     """
 
     thread: int
-    records: list[tuple[str, bytes, bytes | None]]
+    records: Sequence[tuple[str, bytes, bytes | None]]
     is_batch: bool
 
 
@@ -217,7 +219,7 @@ class Workload:
         is_batch = rng.random() < 0.4
         records = [
             (
-                rng.choice(["PUT", "PUT", "DELETE"]),
+                rng.choice(_DATA),
                 b"%d.%d" % (number, index),
                 rng.choice([None, b"", rng.randbytes(rng.choice([5, 60, 700]))]),
             )
@@ -225,7 +227,7 @@ class Workload:
         ]
         self.life.units[number] = Unit(thread, records, is_batch)
         if not is_batch:
-            seq = log.append(*records[0])  # type: ignore[arg-type]
+            seq = log.append(*records[0])
         elif rng.random() < 0.5:
             seq = log.append_batch(records)
         else:

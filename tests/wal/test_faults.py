@@ -113,13 +113,15 @@ def test_an_operation_that_fails_leaves_what_was_promised(
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_a_full_disk_leaves_the_log_usable_once_there_is_room(tmp_path: Path, error: int) -> None:
+def test_a_full_disk_leaves_the_log_usable_once_there_is_room(
+    tmp_path: Path, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = FailingDisk(error=error)
     acknowledged = []
     with WriteAheadLog(tmp_path, **settings(disk=disk, segment_bytes=700)) as log:
         for n in range(60):
             # Of every four writes and creations the disk has room for two.
-            disk.step = _full_now_and_then(disk, n % 4 > 1)  # type: ignore[method-assign,assignment]
+            monkeypatch.setattr(disk, "step", _full_now_and_then(disk, n % 4 > 1))
             with contextlib.suppress(UnavailableError):
                 log.append("PUT", f"key {n}", "v" * 50)
                 acknowledged.append(f"key {n}".encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +28,9 @@ def read(data: bytes, *, is_checked: bool, strict: bool = True) -> HistoricLog:
     return log
 
 
-def rows(log: HistoricLog) -> list[dict[str, object]]:
+def rows(log: HistoricLog) -> list[dict[str, Any]]:
     chosen = log.records.drop_columns(["isCommitted"])
-    found: list[dict[str, object]] = chosen.set_column(
+    found: list[dict[str, Any]] = chosen.set_column(
         1, "op", chosen["op"].cast(pa.string())
     ).to_pylist()
     return found
@@ -41,7 +42,7 @@ def only(log: HistoricLog) -> Finding:
 
 
 def pairs(log: HistoricLog) -> list[tuple[bytes, bytes]]:
-    return [(row["key"], row["value"] or b"") for row in rows(log)]  # type: ignore[misc]
+    return [(row["key"], row["value"] or b"") for row in rows(log)]
 
 
 KEYS = st.text(min_size=1, max_size=12).map(lambda text: text.encode())

@@ -166,7 +166,7 @@ class Comparison:
         sample = frame.filter(frame[STRUCT_STATISTICS].is_not_null())
         own = replace(self, kept=sample.schema[STRUCT_STATISTICS])
         both = [
-            pl.DataFrame([sample["actionType"], *own._typed(form)])  # noqa: SLF001
+            pl.DataFrame([sample["actionType"], *own._typed(form)])  # noqa: SLF001 - the same
             for form in (sample.drop("stats"), sample.drop(STRUCT_STATISTICS))
         ]
         counted = [_TYPED_PREFIX + column for column in TYPED]

@@ -69,7 +69,7 @@ def active_session() -> Any | None:
             "PySpark is not installed", hint="pip install 'lakelog[spark]'"
         ) from cause
     active = SparkSession.getActiveSession()
-    if active is None and SparkSession._instantiatedSession is not None:  # noqa: SLF001
+    if active is None and SparkSession._instantiatedSession is not None:  # noqa: SLF001 - public nowhere
         # A session of another thread: the builder gives the one that the process has.
         active = SparkSession.builder.getOrCreate()
     return active

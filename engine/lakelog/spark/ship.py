@@ -50,7 +50,7 @@ def ship(spark: Any) -> None:
     else:
         context = spark.sparkContext
         # Sessions share a context, which takes a file once.
-        if os.path.basename(archive) not in context._python_includes:  # noqa: SLF001
+        if os.path.basename(archive) not in context._python_includes:  # noqa: SLF001 - no other list
             context.addPyFile(archive)
     _shipped.add(spark)
 

@@ -35,7 +35,7 @@ def _texts(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return (_text(value),)
     if not isinstance(value, Sequence):
-        raise ValueError(value)  # noqa: TRY004 - a value that cannot be read, as all others
+        raise ValueError(value)
     return tuple(_text(each) for each in value)
 
 
@@ -50,14 +50,14 @@ def _options(value: Any) -> Mapping[str, str]:
     spelled = {}
     for key, each in _mapping(value).items():
         if not isinstance(each, str | bool | int | float):
-            raise ValueError(value)  # noqa: TRY004
+            raise ValueError(value)
         spelled[key] = str(each).lower() if isinstance(each, bool) else str(each)
     return MappingProxyType(spelled)
 
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(value)  # noqa: TRY004
+        raise ValueError(value)
     return value
 
 
@@ -75,7 +75,7 @@ def _positive(value: Any) -> int:
 
 def _counts(value: Any) -> tuple[int, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise ValueError(value)  # noqa: TRY004
+        raise ValueError(value)
     return tuple(_count(each) for each in value)
 
 
