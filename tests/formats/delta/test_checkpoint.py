@@ -334,6 +334,41 @@ def test_a_value_may_stand_in_another_width(
     assert files_of(made, ["size"]).select("path", "size").rows() == [("a b", 7)]
 
 
+def in_layout(type_: pa.DataType, text: pa.DataType) -> pa.DataType:
+    """A type with every text of it in another layout; map keys stay, as Arrow has no other."""
+    if pa.types.is_struct(type_):
+        return pa.struct([f.with_type(in_layout(f.type, text)) for f in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(type_.key_type, in_layout(type_.item_type, text))
+    if pa.types.is_list(type_):
+        return pa.list_(in_layout(type_.value_type, text))
+    return text if pa.types.is_string(type_) else type_
+
+
+@pytest.mark.parametrize(
+    "text", [pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=["view", "dictionary"]
+)
+def test_text_may_stand_in_the_layout_of_its_writer(made: Handmade, text: pa.DataType) -> None:
+    bounds = {"id": 1, "name": "n"}
+    parsed = {"numRecords": 1, "minValues": bounds, "maxValues": bounds, "nullCount": None}
+    rows = (*META, add("a%20b", 1, tags={"t": None}, stats_parsed=parsed), *FILES[1:])
+    path = made.checkpoint(5, *rows)
+    columns = (STRUCT_STATISTICS, *actions.schema())
+    plain = files_of(made, columns), reader(made).read_meta(), reader(made).struct_statistics()
+    table = pq.read_table(path)
+    types = [in_layout(column.type, text) for column in table.columns]
+    arrays = [
+        pa.array(column.to_pylist(), type_)
+        for column, type_ in zip(table.columns, types, strict=True)
+    ]
+    pq.write_table(pa.table(arrays, table.column_names), path)
+    assert str(text) in str(pq.read_schema(path))
+    found = files_of(made, columns), reader(made).read_meta(), reader(made).struct_statistics()
+    assert found[0].equals(plain[0], null_equal=True)
+    assert found[1].equals(plain[1], null_equal=True)
+    assert found[2] == plain[2]
+
+
 def test_an_action_that_is_no_struct_is_refused(made: Handmade) -> None:
     pq.write_table(pa.table({"protocol": [1]}), made.log / f"{5:020d}.checkpoint.parquet")
     with pytest.raises(InvalidActionError):

@@ -45,6 +45,7 @@ from lakelog.formats.delta.parquet import (
     shares_of,
 )
 from lakelog.formats.delta.paths import decode_path, decode_paths, with_dv_id
+from lakelog.formats.delta.plain_types import plain_type
 from lakelog.formats.ndjson import Blob, decode_lines
 from lakelog.formats.wire import Wire
 from lakelog.storage import LogStore
@@ -175,7 +176,7 @@ class DeltaCheckpointReader:
             with self._parquet(path) as file:
                 type_ = child_type(file.schema_arrow, "add", STRUCT_STATISTICS)
             if type_ is not None and pa.types.is_struct(type_):
-                return type_
+                return plain_type(type_)
         return None
 
     def iter_files(

@@ -19,6 +19,7 @@ from lakelog.errors import InvalidActionError
 from lakelog.formats.base import STRUCT_STATISTICS
 from lakelog.formats.delta.footers import require_sound_chunks
 from lakelog.formats.delta.paths import decode_paths, with_dv_id
+from lakelog.formats.delta.plain_types import plain_schema
 from lakelog.formats.wire import Leaf, Node, Wire
 
 _BATCH_ROWS = 1 << 16
@@ -337,18 +338,20 @@ def checked_batches(
     group: int | None = None,
     batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of `leaves`, of one row group or of all, checked to hold every row that the footer
-    promises.
+    """Batches of `leaves` in plain types, of one row group or of all, checked to hold every row
+    that the footer promises.
 
     Arrow's reader ends a damaged column early without a word, and its rows would be missing.
     """
     promised = file.metadata if group is None else file.metadata.row_group(group)
     groups = None if group is None else [group]
     rows = 0
+    plain: pa.Schema | None = None
     for batch in file.iter_batches(batch_rows, row_groups=groups, columns=leaves):
         batch.validate()
         rows += len(batch)
-        yield batch
+        plain = plain or plain_schema(batch.schema)
+        yield batch if plain.equals(batch.schema) else batch.cast(plain)
     if rows != promised.num_rows:
         raise pa.ArrowInvalid(f"{rows} rows of {promised.num_rows} can be read")
 
