@@ -156,6 +156,13 @@ def test_transactions_expire_where_the_table_says_so(made: Handmade) -> None:
     assert expired == {"old": True, "new": False, "timeless": True}
 
 
+def test_a_malformed_retention_of_transactions_does_not_stop_their_reading(made: Handmade) -> None:
+    made.start({"txn": {"appId": "a", "version": 3}})
+    made.commit(1, metadata(properties={"delta.setTransactionRetentionDuration": "a while"}))
+    frame = made.table.snapshot().transactions().collect()
+    assert frame.select("appId", "txnVersion", "expired").rows() == [("a", 3, False)]
+
+
 def test_domains_are_the_last_of_each_that_was_not_removed(made: Handmade) -> None:
     def domain(name: str, text: str, removed: bool = False) -> dict[str, object]:
         return {"domainMetadata": {"domain": name, "configuration": text, "removed": removed}}

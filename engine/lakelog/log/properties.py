@@ -115,6 +115,17 @@ def transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | N
     return None if value is None else parse_interval_ms(value)
 
 
+def stated_transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | None:
+    """As `transaction_retention_ms`, for reading, which a malformed value does not stop: None.
+
+    >>> stated_transaction_retention_ms({"delta.setTransactionRetentionDuration": "a while"})
+    """
+    try:
+        return transaction_retention_ms(configuration)
+    except InvalidInputError:
+        return None
+
+
 def read_limits(configuration: Mapping[str, str | None]) -> ReadLimits:
     """What a table says of how its log is to be read; nothing where it says nothing.
 

@@ -253,10 +253,10 @@ class Snapshot:
 
         Columns: ``appId``, ``txnVersion``, ``lastUpdated``, ``version``, and ``expired``: whether
         ``delta.setTransactionRetentionDuration`` says that it no longer counts (it is older, or
-        has no time).
+        has no time); malformed, that property says nothing.
         """
         rows = actions.conform(self._kind("txn"), _TRANSACTIONS)
-        retention = properties.transaction_retention_ms(self.metadata.configuration)
+        retention = properties.stated_transaction_retention_ms(self.metadata.configuration)
         minimum = None if retention is None else self._state.log.clock() - retention
         return rows.lazy().with_columns(is_expired(minimum).alias("expired"))
 
