@@ -169,6 +169,30 @@ def test_tables_of_sql_are_read_at_their_latest_version(plain: Any, tmp_path: Pa
         plain.catalog.dropTempView("lake_view")
 
 
+def test_rows_of_one_table_of_sql_are_never_written_to_the_one_they_were_read_from(
+    plain: Any, tmp_path: Path
+) -> None:
+    made = {}
+    try:
+        for name in ("lake_from", "lake_to"):
+            made[name] = lakelog.create(tmp_path / name, {"id": pl.Int64}, upkeep=False)
+            plain.sql(f"CREATE TABLE {name} USING lakelog LOCATION '{tmp_path / name}'")
+        made["lake_from"].append(pl.DataFrame({"id": [1]}))
+        for insert in ("INTO", "OVERWRITE"):
+            with pytest.raises(Exception, match="insertInto and toTable cannot write"):
+                plain.sql(f"INSERT {insert} lake_to SELECT * FROM lake_from")
+        assert [table.version() for table in made.values()] == [1, 0]
+        where = tmp_path / "lake_to"
+        plain.sql(f"CREATE TEMPORARY VIEW lake_view USING lakelog OPTIONS (path '{where}')")
+        plain.sql("INSERT INTO lake_view SELECT * FROM lake_from")
+        assert plain.table("lake_to").collect() == [(1,)]
+        assert [table.version() for table in made.values()] == [1, 1]
+    finally:
+        for name in ("lake_from", "lake_to"):
+            plain.sql(f"DROP TABLE IF EXISTS {name}")
+        plain.catalog.dropTempView("lake_view")
+
+
 def test_errors_reach_the_user_with_path_version_and_hint(
     spark: Any, table: str, tmp_path: Path
 ) -> None:

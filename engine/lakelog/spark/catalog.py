@@ -1,8 +1,11 @@
 """Tables that SQL has created: ``CREATE TABLE … USING lakelog``.
 
 Spark asks the source for a schema when such a table is created, keeps that, and later hands
-nothing but the schema to readers and writers: neither the location nor any option. So both travel
-in the schema, as metadata of its columns. Dataframes that were loaded by path carry nothing.
+nothing but the schema to readers: neither the location nor any option. So both travel in the
+schema, as metadata of its columns. Dataframes that were loaded by path carry nothing.
+
+Writers get the schema of the query, whose columns may carry the location of the table that it
+reads: so nobody writes to such a table by its name.
 """
 
 from __future__ import annotations

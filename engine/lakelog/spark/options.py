@@ -29,6 +29,11 @@ _TRUE_OR_FALSE = {"true": True, "false": False}
 _PASSED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
 """Options of a stream, in lower case, that Spark hands on; they are not the source's."""
 
+_WHERE_READ = "say where the table is; a table created by SQL must be created without columns"
+_WHERE_WRITTEN = (
+    "say where the table is, by .save(path) or .start(path); for a table of the catalog Spark does "
+    "not tell, so that INSERT, insertInto and toTable cannot write"
+)
 _S3_OF_HADOOP = re.compile(r"^s3n://")
 _BYTES = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -205,7 +210,7 @@ def parse_options(given: Mapping[str, str], use: Use | None = None) -> SourceOpt
         raise InvalidInputError(
             "option path is missing",
             expected='.option("path", …), or .load(path)',
-            hint="say where the table is; a table created by SQL must be created without columns",
+            hint=_WHERE_WRITTEN if use in {"write", "sink"} else _WHERE_READ,
         )
     options = SourceOptions(_located(path), values, storage)
     _check_together(options, use)

@@ -141,4 +141,6 @@ class LakelogDataSource(DataSource):
         return stream_writer(self._parsed("sink", schema), schema, overwrite)
 
     def _parsed(self, use: Use, schema: StructType) -> Any:
-        return parse_options(recalled(schema, dict(self.options)), use)
+        given = dict(self.options)
+        # The schema of a write is the query's, which may carry the place of a table that it reads.
+        return parse_options(recalled(schema, given) if use in {"read", "stream"} else given, use)
