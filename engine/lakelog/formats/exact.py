@@ -157,29 +157,22 @@ def parse_object(line: Line) -> dict[str, Any]:
     return parsed
 
 
-def parse_objects(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Parse many short lines at once; what `parse_object` gives for each, and its errors."""
-    if all(_is_shallow(line.text) for line in lines):
-        joined = b"[" + _BETWEEN.join(line.text for line in lines) + b"]"
-        try:
-            parsed: list[Any] = orjson.loads(joined)
-        except orjson.JSONDecodeError:
-            parsed = []
-        # The mark stands between lines only, and is found between the values at the top: so each
-        # line is one value, and one that begins in a line ends there.
-        marks, objects = parsed[1::2], parsed[::2]
-        if (
-            joined.count(_BETWEEN) == len(marks) == len(lines) - 1
-            and all(mark == _MARK for mark in marks)
-            and all(isinstance(value, dict) for value in objects)
-            and orjson.dumps(parsed) == joined
-        ):
-            return objects
-    return [parse_object(line) for line in lines]
-
-
-_MARK = "lakelog: here one line ends and the next begins"
-_BETWEEN = f',"{_MARK}",'.encode()
+def parse_objects(texts: Sequence[bytes]) -> list[dict[str, Any]] | None:
+    """Parse many short lines, if it is plain that each is what `parse_object` would give; else
+    None.
+    """
+    # A level takes two bytes at least.
+    if any(len(text) > 2 * MAX_DEPTH and not _is_shallow(text) for text in texts):
+        return None
+    try:
+        parsed = list(map(orjson.loads, texts))
+    except orjson.JSONDecodeError:
+        return None
+    # If all come out together as they went in, so does each: of two JSON objects, one cannot be
+    # the beginning of the other.
+    if orjson.dumps(parsed) != b"[" + b",".join(texts) + b"]":
+        return None
+    return parsed if all(type(value) is dict for value in parsed) else None
 
 
 def _is_shallow(text: bytes) -> bool:

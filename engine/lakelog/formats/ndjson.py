@@ -181,13 +181,12 @@ def _decode_meta(prepared: Prepared, wire: Wire) -> Actions:
         for row, line in zip(rows, prepared.lines(rows), strict=True)
     ]
     decoded = decode_exact(selected, wire, files=False)
-    return Actions(
-        meta=decoded.meta, commit_infos=_sorted((*prepared.commit_infos, *decoded.commit_infos))
-    )
+    infos = _sorted((*prepared.commit_infos, *decoded.commit_infos))
+    return Actions(meta=decoded.meta, commit_infos=tuple(infos))
 
 
-def _sorted(infos: Iterable[CommitInfo]) -> tuple[CommitInfo, ...]:
-    return tuple(sorted(infos, key=lambda i: (i.version or 0, i.position)))
+def _sorted(infos: Iterable[CommitInfo]) -> list[CommitInfo]:
+    return sorted(infos, key=lambda i: (i.version or 0, i.position))
 
 
 def _decode_all(prepared: Prepared, wire: Wire, keys: Keys) -> Actions:
@@ -204,12 +203,13 @@ def _decode_all(prepared: Prepared, wire: Wire, keys: Keys) -> Actions:
     entries = null_entries(table, wire, prepared)
     order = prepared.order()
     groups: dict[str, list[pl.DataFrame]] = {"files": [], "meta": [], "other": []}
-    commit_infos: list[CommitInfo] = list(prepared.commit_infos)
+    commit_infos = prepared.commit_infos
     for wrapper in present:
         column = table[wrapper].combine_chunks()
         rows = None if column.null_count == 0 else np.flatnonzero(validity(column))
         if wrapper == "commitInfo":
-            commit_infos.extend(_inner_commit_infos(prepared, rows, order))
+            inner = _inner_commit_infos(prepared, rows, order)
+            commit_infos = _sorted([*commit_infos, *inner])
             continue
         node = wire.wrappers.get(wrapper)
         if node is None:
@@ -217,9 +217,13 @@ def _decode_all(prepared: Prepared, wire: Wire, keys: Keys) -> Actions:
         else:
             frame = _flatten(column, wrapper, node, prepared, entries, rows)
         action_type = ALIASES.get(wrapper, wrapper)
-        frame = frame.with_columns(pl.lit(action_type).alias("actionType"))
+        # Side by side, which no query has to be run for.
+        kinds = pl.Series("actionType", [action_type]).new_from_index(0, frame.height)
+        beside = [kinds]
         if order is not None:
-            frame = frame.hstack(order if rows is None else order[pl.Series(as_int64(rows))])
+            mine = order if rows is None else order[pl.Series(as_int64(rows))]
+            beside += mine.get_columns()
+        frame = frame.hstack(beside)
         for required in wire.required.get(action_type, ()):
             if required not in frame.columns or frame[required].null_count():
                 raise NotProvenError
@@ -231,7 +235,7 @@ def _decode_all(prepared: Prepared, wire: Wire, keys: Keys) -> Actions:
         _ordered(groups["files"]),
         _ordered(groups["meta"]),
         _ordered(groups["other"]),
-        _sorted(commit_infos),
+        tuple(commit_infos),
     )
 
 
