@@ -76,7 +76,7 @@ def honours_mapping(protocol: dict[str, Any]) -> bool:
     """Whether readers heed a column mapping."""
     if protocol["minReaderVersion"] < 3:
         return protocol["minReaderVersion"] == 2
-    return "columnMapping" in protocol["readerFeatures"]
+    return "columnMapping" in protocol["writerFeatures"]
 
 
 @st.composite

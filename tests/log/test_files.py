@@ -316,11 +316,18 @@ def test_the_columns_of_each_dialect_come_from_the_contract() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reader", "features", "honoured"),
-    [(1, None, False), (2, None, True), (3, [], False), (3, ["columnMapping"], True)],
+    ("read", "honoured"),
+    [
+        (protocol(1, 2), False),
+        (protocol(2, 5), True),
+        (protocol(3, 7, readerFeatures=[], writerFeatures=[]), False),
+        (protocol(3, 7, readerFeatures=["columnMapping"], writerFeatures=["columnMapping"]), True),
+        (protocol(3, 7, readerFeatures=[], writerFeatures=["columnMapping"]), True),
+    ],
+    ids=["legacy without", "legacy", "lists without", "lists", "writers' list only"],
 )
 def test_names_in_the_log_are_physical_ones_where_the_protocol_honours_the_mapping(
-    tmp_path: Path, reader: int, features: list[str] | None, honoured: bool
+    tmp_path: Path, read: dict[str, Any], honoured: bool
 ) -> None:
     log = Handmade(tmp_path / "t")
     mapped = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-1"}
@@ -328,14 +335,13 @@ def test_names_in_the_log_are_physical_ones_where_the_protocol_honours_the_mappi
         field("id", **mapped),
         field("p", **{**mapped, "delta.columnMapping.physicalName": "col-2"}),
     )
-    lists = {} if features is None else {"readerFeatures": features, "writerFeatures": features}
     name, partition = ("col-1", "col-2") if honoured else ("id", "p")
     other = "id" if honoured else "col-1"
     bounds = {name: 5, other: 99}
     text = json.dumps({"numRecords": 1, "minValues": bounds, "maxValues": bounds})
     log.commit(
         0,
-        protocol(reader, 7 if features is not None else 5, **lists),
+        read,
         metadata(*columns, partitioned=["p"], properties={"delta.columnMapping.mode": "name"}),
         add("a", stats=text, partitionValues={partition: "7"}),
     )

@@ -14,7 +14,6 @@ from lakelog.errors import CorruptionError, InvalidInputError
 from lakelog.log.replay import last_of
 
 _MAPPING_READER = 2
-_TABLE_FEATURES_READER = 3
 
 
 @dataclass(frozen=True)
@@ -33,11 +32,13 @@ class Protocol:
     def honours_column_mapping(self) -> bool:
         """Whether readers heed ``delta.columnMapping.mode``.
 
+        Under feature lists either one decides: raising a table from versions 2/7 to 3/7, Delta Lake
+        3.1 left the feature among the writers' only, and its writers went on to map.
+
         Source: Delta protocol, Reader Requirements for Column Mapping.
         """
-        if self.min_reader_version == _TABLE_FEATURES_READER:
-            return "columnMapping" in (self.reader_features or ())
-        return self.min_reader_version == _MAPPING_READER
+        listed = (*(self.reader_features or ()), *(self.writer_features or ()))
+        return self.min_reader_version == _MAPPING_READER or "columnMapping" in listed
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> Protocol:
