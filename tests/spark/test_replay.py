@@ -241,6 +241,28 @@ def test_a_state_that_is_compiled_into_one_loop_is_the_same(spark: Any, tmp_path
     assert re.search(r"\*\(1\) Union", plan), "compiled with what stands above it"
 
 
+def test_planning_a_query_leaves_what_it_does_not_need_of_the_commits_rows_alone(
+    spark: Any, tmp_path: Path
+) -> None:
+    root = tables.make(tables.CLASSIC, tmp_path / "t")
+    setting = "spark.sql.execution.arrow.localRelationThreshold"
+    with configured(spark, {setting: "7MB"}):
+        frame = lakelog.spark.replay(spark, root, strategy=BROADCAST)
+        assert spark.conf.get(setting) == "7MB", "as the user has it"
+    lakelog.spark.replay(spark, root, strategy=BROADCAST)
+    assert spark.conf.get(setting, None) is None, "as it was, unset"
+
+    def planned(*sums: str) -> str:
+        query = frame.where("actionType = 'add'").selectExpr(*sums)
+        return str(query._jdf.queryExecution().optimizedPlan().toString())
+
+    plan = planned("sum(size)", "sum(length(stats))")
+    assert re.findall(r"LocalRelation \[(\w+)#", plan) == ["gone_path"]
+    assert re.search("LogicalRDD .*stats#", plan), "whole, for a task to decode"
+    assert "_spread_batch" not in plan
+    assert "_spread_batch" in planned("sum(numRecords)")
+
+
 def test_an_earlier_version_and_columns_by_name(either: Any, tmp_path: Path) -> None:
     root = tables.make(tables.CLASSIC, tmp_path / "t")
     columns = ("size", "actionType", "path")

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 import polars as pl
@@ -24,11 +26,18 @@ from lakelog.log.export import iter_state
 from lakelog.log.replay import live_domains
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
-from lakelog.spark.exchange import Place, finish, pieces_of, replay_in_partitions, to_table
+from lakelog.spark.exchange import Place, pieces_of, replay_in_partitions, to_table
 from lakelog.spark.footers import Footers, read_footers, spark_path
 from lakelog.spark.functions import functions_of
-from lakelog.spark.ship import ship
-from lakelog.spark.state_rows import has_vectors, held_columns, read_base, with_nulls
+from lakelog.spark.ship import is_connect, ship
+from lakelog.spark.state_rows import (
+    carried_columns,
+    has_vectors,
+    held_columns,
+    read_base,
+    with_nulls,
+    with_statistics,
+)
 from lakelog.spark.strategy import AUTO, BROADCAST, POLARS, Choice, Sizes, choose
 from lakelog.table import Table
 from lakelog.table import open as open_table
@@ -37,6 +46,9 @@ VERIFIED_ROWS = 1_000_000
 """Rows of a checkpoint up to which care is cheap: it is looked through for repeated files without
 being asked, and oddly encoded paths are decoded rather than refused.
 """
+
+_LOCAL_BYTES = "spark.sql.execution.arrow.localRelationThreshold"
+_turn = Lock()
 
 
 @dataclass(frozen=True)
@@ -254,13 +266,38 @@ def _broadcast(
     spark: Any, state: State, footers: Footers, paths: Sequence[str], columns: Sequence[str]
 ) -> Any:
     """The commits' rows from the driver, and those of the checkpoint that they leave."""
-    frames = [*_meta(state, columns), *_live(state, columns)]
+    format_ = state.log.dialect.name
+    carried = carried_columns(columns, format_)
+    frames = [*_meta(state, carried), *_live(state, carried)]
     # Spark plans in time that grows with the columns of every step, so nulls come last.
-    above, below = _held(frames, columns), held_columns(footers, state.log.dialect.name)
-    wanted = [name for name in columns if name in above or name in below]
-    rows = frame_of(spark, [frame.select(wanted) for frame in frames], wanted)
-    rows = rows.union(_below(spark, state, footers, paths, wanted))
-    return with_nulls(rows, wanted, columns)
+    above, below = _held(frames, carried), held_columns(footers, format_)
+    held = [name for name in carried if name in above or name in below]
+    with _rows_stay_with_tasks(spark):
+        rows = frame_of(spark, [frame.select(held) for frame in frames], held)
+    rows = rows.union(_below(spark, state, footers, paths, held))
+    return with_nulls(*with_statistics(rows, held, columns, format_), columns)
+
+
+@contextmanager
+def _rows_stay_with_tasks(spark: Any) -> Iterator[None]:
+    """Have rows that are handed to Spark decoded by tasks, as it does with many.
+
+    Few it decodes at once, and works out on the driver, one by one and every time that it plans,
+    what a query's filters and columns make of them.
+    """
+    if is_connect(spark):
+        yield
+        return
+    with _turn:  # else one thread could take for the user's what another has set
+        before = spark.conf.get(_LOCAL_BYTES, None)
+        spark.conf.set(_LOCAL_BYTES, "0")
+        try:
+            yield
+        finally:
+            if before is None:
+                spark.conf.unset(_LOCAL_BYTES)
+            else:
+                spark.conf.set(_LOCAL_BYTES, before)
 
 
 def _below(
@@ -281,17 +318,16 @@ def _below(
         odd_paths=footers.rows <= VERIFIED_ROWS,
     )
     keys = state.layers.keys().unique()
-    vectors = format_ == "delta" and has_vectors(footers)
-    if not vectors:
+    same = "path = gone_path"
+    if format_ == "delta" and has_vectors(footers):
+        same += " AND dvId <=> gone_dvId"
+    else:
         # No row below has a vector: the path alone tells, which is sooner compared.
-        keys = keys.filter(pl.col("dvId").is_null())
+        keys = keys.filter(pl.col("dvId").is_null()).select("path")
     if keys.height:
-        names = {name: f"gone_{name}" for name in actions.KEY}
-        gone = sql.broadcast(frame_of(spark, [keys], actions.KEY).withColumnsRenamed(names))
-        same = sql.col("path") == sql.col(names["path"])
-        if vectors:
-            same &= sql.col("dvId").eqNullSafe(sql.col(names["dvId"]))
-        base = base.join(gone, same, "left_anti")
+        rows = to_table(keys).rename_columns([f"gone_{name}" for name in keys.columns])
+        gone = sql.broadcast(spark.createDataFrame(rows))
+        base = base.join(gone, sql.expr(same), "left_anti")
     return base.select(*columns)
 
 
@@ -302,4 +338,5 @@ def _live(state: State, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         rows = state.layers.live(kind)
         if rows.height:
             resolved = dialect.resolve_references(rows, state.meta)
-            yield actions.conform(finish(resolved, dialect.name), columns)
+            unchanged = resolved.with_columns(pl.lit(value=False).alias("dataChange"))
+            yield actions.conform(unchanged, columns)

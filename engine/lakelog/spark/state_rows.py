@@ -71,7 +71,7 @@ def read_base(
         paths: Its Parquet files, as Spark takes them.
         footers: What their footers say; without an obstacle.
         columns: Flattened columns wanted, in order; ``actionType``, ``path`` and ``dvId`` among
-            them.
+            them, and of Delta's none that statistics are spread into.
         format: ``delta`` or ``indextables``.
         registry: Document mappings of an IndexTables table, by hash.
         odd_paths: Whether paths that no writer should have encoded so are taken as lakelog takes
@@ -84,6 +84,27 @@ def read_base(
     if format == "delta":
         return _delta(spark, paths, footers, columns, odd_paths=odd_paths)
     return _flattened(spark, paths, columns, registry)
+
+
+def carried_columns(columns: Sequence[str], format: str) -> tuple[str, ...]:
+    """The columns from which `with_statistics` makes `columns`, in order."""
+    if format != "delta" or not set(columns) & {*DERIVED}:
+        return tuple(columns)
+    return tuple(dict.fromkeys((*(name for name in columns if name not in DERIVED), "stats")))
+
+
+def with_statistics(
+    rows: Any, held: Sequence[str], columns: Sequence[str], format: str
+) -> tuple[Any, tuple[str, ...]]:
+    """Rows of the columns `held` with those of `columns` that statistics are spread into, and what
+    they then hold; a query that names none of these does not pay for them.
+    """
+    spread = tuple(name for name in DERIVED if name in columns) if format == "delta" else ()
+    if not spread or "stats" not in held:
+        return rows, tuple(held)
+    rows = rows.withColumn(_SPREAD, _spread(functions_of(rows).col("stats")))
+    rows = rows.selectExpr(*(f"`{name}`" for name in held), *(f"{_SPREAD}.{n}" for n in spread))
+    return rows, (*held, *spread)
 
 
 def held_columns(footers: Footers, format: str) -> frozenset[str]:
@@ -192,17 +213,10 @@ def _delta(
     schema = StructType.fromJson(contract.to_json(_read_schema(footers)))
     files = spark.read.schema(schema).options(**_STRICT).parquet(*paths)
     made = _Columns(footers)
-    spread = [name for name in DERIVED if name in columns]
-    kept = dict.fromkeys(name for name in columns if name not in spread)
-    kept |= {"stats": None} if spread else {}
-    rows = _select(files.filter(made.is_file_action()), {n: made.column(n, sql) for n in kept})
-    # In steps of their own, for else what is used several times is worked out as often.
+    rows = _select(files.filter(made.is_file_action()), {n: made.column(n, sql) for n in columns})
+    # In a step of its own, for else what is used several times is worked out as often.
     decoded = decoded_path("path") if odd_paths else decoded_sound_path("path")
-    rows = rows.selectExpr(*(f"{decoded} AS path" if n == "path" else f"`{n}`" for n in kept))
-    if not spread:
-        return rows
-    rows = rows.withColumn(_SPREAD, _spread(sql.col("stats")))
-    return rows.selectExpr(*(f"{_SPREAD}.{n}" if n in DERIVED else f"`{n}`" for n in columns))
+    return rows.selectExpr(*(f"{decoded} AS path" if n == "path" else f"`{n}`" for n in columns))
 
 
 def _select(frame: Any, columns: Mapping[str, Any]) -> Any:
@@ -274,7 +288,7 @@ class _Columns:
         if found & {*_DV}:
             found.add("dvId")
         if self._footers.statistics is not None or "stats" in found:
-            found |= {"stats", *DERIVED}
+            found.add("stats")
         if self._footers.unknown:
             found.add("extra")
         return frozenset(found)
