@@ -208,7 +208,7 @@ class State:
 
     # --- protocol and metadata ---------------------------------------------------------------
 
-    @property
+    @cached_property
     def is_cheap(self) -> bool:
         """Whether protocol and metadata cost little to read. Where many megabytes of commits stand
         above the checkpoint, they are read with whatever is asked for first.
