@@ -549,7 +549,7 @@ def to_ms(timestamp: Timestamp) -> int:
             raise InvalidInputError(
                 "the timestamp cannot be parsed",
                 found=timestamp,
-                expected="ISO 8601, or milliseconds since the Unix epoch",
+                expected="ISO 8601, or milliseconds since 1970, of five digits or more",
             ) from cause
     if isinstance(timestamp, dt.datetime):
         aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=dt.UTC)

@@ -62,12 +62,16 @@ def test_a_version_that_cannot_be_rebuilt_is_refused_with_the_range(
         ("files", "TABLE", "--storage-option", "anon"),
         ("files",),
         ("actions", "TABLE", "--start", "9", "--end", "3"),
+        ("actions", "TABLE", "--start", "-1"),
+        ("undo", "TABLE", "yesterday"),
         ("diff", "TABLE", "a", "b"),
         ("replay", "TABLE"),
         ("replay", "TABLE", "--out", "x", "--max-part-bytes", "0"),
         ("replay", "TABLE", "--out", "x", "--max-part-bytes", "many"),
         ("blame", "TABLE"),
         ("demo", "--commits", "3"),
+        ("wal", "replay", ""),
+        ("wal", "truncate", "", "3", "--apply"),
         ("no-such-command",),
     ],
     ids=" ".join,
@@ -189,3 +193,26 @@ def test_a_closed_pipe_is_quiet(table: str, repository: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(repository / "engine")},
     )
     assert (outcome.stdout, outcome.stderr) == ("[", "")
+
+
+def test_a_demonstration_in_a_file_or_a_full_folder_is_refused(
+    lakelog: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("somebody's")
+    outcome = lakelog("demo", "--dir", file)
+    assert (outcome.code, "cannot be written: Not a directory" in outcome.errors) == (1, True)
+    assert file.read_text() == "somebody's"
+
+
+def test_a_type_that_no_format_has_is_told(lakelog: Any, table: str) -> None:
+    outcome = lakelog("actions", table, "--type", "metadata", "--output", "json")
+    assert (outcome.code, outcome.text.strip()) == (0, "[]")
+    assert "no actions of type metadata, only of add, cdc," in outcome.errors
+
+
+def test_a_file_is_no_folder_to_write_a_state_to(lakelog: Any, table: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    outcome = lakelog("replay", table, "--out", file)
+    assert (outcome.code, "directory is a file" in outcome.errors) == (2, True)

@@ -186,7 +186,7 @@ def test_a_directory_that_is_not_empty_is_refused_and_left_alone(
     with pytest.raises(InvalidInputError, match="not empty"):
         snapshot_of(made).write_parquet(out)
     assert [p.name for p in out.iterdir()] == ["precious"]
-    with pytest.raises(InvalidInputError, match="not empty"):
+    with pytest.raises(InvalidInputError, match="is a file"):
         snapshot_of(made).write_parquet(out / "precious")
 
 

@@ -209,7 +209,7 @@ def choose_layout(
         raise InvalidInputError(
             "there is no such checkpoint layout",
             path=table.path,
-            expected=", ".join((AUTO, *known)),
+            expected=", ".join((AUTO, *known) if table.format != "delta" else (AUTO, *known, "v2")),
             found=layout,
         )
     return found

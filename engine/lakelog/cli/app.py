@@ -187,8 +187,12 @@ def history(
     )
 )
 @options.target
-@click.option("--start", type=int, default=0, show_default=True, help="First version.")
-@click.option("--end", type=int, help="Last version, included; the latest by default.")
+@click.option(
+    "--start", type=click.IntRange(min=0), default=0, show_default=True, help="First version."
+)
+@click.option(
+    "--end", type=click.IntRange(min=0), help="Last version, included; the latest by default."
+)
 @click.option(
     "--type",
     "kinds",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from lakelog.cli.options import Output, Target
 from lakelog.cli.output import View, check, collect, emit, write, write_text
 from lakelog.cli.view import count, time_text
 from lakelog.cli.watch import Meter, Watch, open_metered, progress
+from lakelog.errors import LakelogWarning
+from lakelog.formats.wire import Wire
 from lakelog.log.display import size_text
 from lakelog.statistics.where import parse_where
 
@@ -265,6 +268,7 @@ def actions(
     check(output)
     table, meter = open_metered(target)
     rows = table.actions(start, end)
+    _doubt_types(kinds)
     if kinds:
         rows = rows.filter(pl.col("actionType").is_in(list(kinds)))
 
@@ -276,6 +280,14 @@ def actions(
     with progress("reading commits", meter):
         found = collect(rows, output, shown)
     write(found, output, shown)
+
+
+def _doubt_types(kinds: Sequence[str]) -> None:
+    """Tell of types that no format has: an action may have one, but rather it is mistyped."""
+    known = {kind for form in ("delta", "indextables") for kind in Wire.of(form).wrappers}
+    for kind in sorted({*kinds} - known):
+        note = f"lakelog knows no actions of type {kind}, only of {', '.join(sorted(known))}"
+        warnings.warn(note, LakelogWarning, stacklevel=2)
 
 
 def diff(target: Target, a: int, b: int | None, output: Output) -> None:

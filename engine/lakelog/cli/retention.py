@@ -62,7 +62,7 @@ def cleanup(
     limit: int | None,
     columns: str,
 ) -> int:
-    """Find log files that no promised version needs, and delete them.
+    """Find, and delete, log files that no promised version needs.
 
     Each is told with the checkpoint that covers it, which is proved before anything goes. No
     version that the retention promises is ever lost.
@@ -124,7 +124,7 @@ def vacuum(
     limit: int | None,
     columns: str,
 ) -> int:
-    """Find data files that no retained version needs, and delete them."""
+    """Find, and delete, data files that no retained version needs."""
     from lakelog.cli import retention_work
 
     return retention_work.vacuum(

@@ -19,7 +19,14 @@ _HISTORIC = click.Choice(("002", "003", "003-crc"))
 
 
 def _directory(command: _F) -> _F:
-    return click.argument("directory", metavar="DIRECTORY")(command)
+    return click.argument("directory", metavar="DIRECTORY", callback=_named)(command)
+
+
+def _named(_context: click.Context, _parameter: click.Parameter, directory: str) -> str:
+    """Refuse no name: to a program it would be the folder that it runs in."""
+    if not directory:
+        raise click.BadParameter("it is empty; name the log's folder")
+    return directory
 
 
 def _format(command: _F) -> _F:
@@ -192,7 +199,7 @@ def truncate(
     limit: int | None,
     columns: str,
 ) -> None:
-    """Make the records up to SEQ void, and remove the files that hold no others.
+    """Make records up to SEQ void, and remove files without others.
 
     For records that are stored elsewhere by now. Sequence numbers go on where they are.
     """

@@ -20,7 +20,7 @@ from lakelog.demo import calendar as cal
 from lakelog.demo.calendar import Calendar, commit_ms
 from lakelog.demo.checkpoint import build_checkpoint
 from lakelog.demo.files import append_files, file_lives
-from lakelog.errors import InvalidInputError
+from lakelog.errors import InvalidInputError, UnavailableError
 
 TABLE_ID = "0d0c9f7e-5d0b-4f0a-9c43-6a1f4c1f6a11"
 STREAM_ID = "8c2f1f0e-orders-stream"
@@ -77,6 +77,7 @@ def make_table(directory: str | os.PathLike[str], commits: int = 300, seed: int 
 
     Raises:
         InvalidInputError: There are too few commits, or the folder is not empty.
+        UnavailableError: The disk failed, or there can be no folder of this name.
 
     >>> import lakelog
     >>> lakelog.open(make_table("orders", commits=60)).version()
@@ -90,14 +91,14 @@ def make_table(directory: str | os.PathLike[str], commits: int = 300, seed: int 
             hint="give a new folder",
         )
     log = build_log(commits, seed)
-    folder = root / "_delta_log"
-    folder.mkdir(parents=True)
-    for version, data in enumerate(log.commits):
-        _write_commit(folder, version, data)
-    name = f"{log.checkpoint_version:020d}.checkpoint.parquet"
-    written = log.times_ms[log.checkpoint_version] + 5_000
-    _write(folder / name, log.checkpoint, written)
-    _write(folder / "_last_checkpoint", log.last_checkpoint, written)
+    try:
+        _write_log(root / "_delta_log", log)
+    except OSError as cause:
+        raise UnavailableError(
+            f"the table cannot be written: {cause.strerror or cause}",
+            path=str(root),
+            hint="give another folder, or make room",
+        ) from cause
     return str(root)
 
 
@@ -111,6 +112,16 @@ def append_commit(directory: str | os.PathLike[str], version: int, seed: int = 7
     data = next_commit(version, seed)
     _write_commit(Path(directory) / "_delta_log", version, data)
     return data.count(b'{"add":')
+
+
+def _write_log(folder: Path, log: DemoLog) -> None:
+    folder.mkdir(parents=True)
+    for version, data in enumerate(log.commits):
+        _write_commit(folder, version, data)
+    name = f"{log.checkpoint_version:020d}.checkpoint.parquet"
+    written = log.times_ms[log.checkpoint_version] + 5_000
+    _write(folder / name, log.checkpoint, written)
+    _write(folder / "_last_checkpoint", log.last_checkpoint, written)
 
 
 def _write_commit(folder: Path, version: int, data: bytes) -> None:

@@ -167,12 +167,15 @@ def write_state(
     target = str(directory)
     filesystem, root = fsspec.core.url_to_fs(target)
     try:
-        if filesystem.exists(root) and (filesystem.isfile(root) or filesystem.ls(root)):
-            raise InvalidInputError(
-                "the output directory is not empty",
-                path=target,
-                hint="give a new directory, so that no part of another state is mixed in",
-            )
+        if filesystem.exists(root):
+            is_file = filesystem.isfile(root)
+            if is_file or filesystem.ls(root):
+                what = "a file" if is_file else "not empty"
+                raise InvalidInputError(
+                    f"the output directory is {what}",
+                    path=target,
+                    hint="give a new directory, so that no part of another state is mixed in",
+                )
         filesystem.makedirs(root, exist_ok=True)
     except OSError as cause:
         if isinstance(cause, UnavailableError):

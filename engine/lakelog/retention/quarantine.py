@@ -305,7 +305,11 @@ def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
 def _record(log: Log, quarantine: str) -> dict[str, list[dict[str, object]]]:
     path = f"{Quarantine(log, quarantine).folder}/{RECORD}"
     if not _ID.fullmatch(quarantine):
-        raise InvalidInputError("this is no id of a quarantine", found=quarantine)
+        raise InvalidInputError(
+            "this is no id of a quarantine",
+            expected="an id that `t.quarantines()` or `lakelog undo` without one lists",
+            found=quarantine,
+        )
     try:
         record = orjson.loads(log.store.read(path))
         files = [dict(file) for file in record["files"]]
@@ -313,7 +317,7 @@ def _record(log: Log, quarantine: str) -> dict[str, list[dict[str, object]]]:
         raise InvalidInputError(
             "there is no such quarantine",
             path=path,
-            expected=", ".join(quarantines(log)["id"]) or "one that t.quarantines() lists",
+            expected=", ".join(quarantines(log)["id"]) or "there is none",
             found=quarantine,
         ) from cause
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as cause:
