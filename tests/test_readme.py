@@ -171,6 +171,20 @@ def test_links_of_the_readme_point_at_files() -> None:
             assert (REPOSITORY / target).exists(), target
 
 
+def test_every_page_of_the_contract_is_in_the_readme() -> None:
+    for page in (REPOSITORY / "schemas").iterdir():
+        assert f"](schemas/{page.name})" in README
+
+
+def test_the_readme_lists_the_rooms_as_imports_see_them() -> None:
+    config = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["tool"]
+    layers = config["importlinter"]["contracts"][0]["layers"]
+    floor = {room: -n for n, layer in enumerate(layers) for room in layer.split(" | ")}
+    told = re.findall("`([a-z]+)`", README.partition("ground floor first: ")[2].partition(";")[0])
+    assert set(told) == set(floor)
+    assert told == sorted(told, key=floor.__getitem__)
+
+
 def test_every_extra_for_users_is_in_the_readme() -> None:
     for extra in extras() - {"dev"}:
         assert f"lakelog[{extra}]" in README
