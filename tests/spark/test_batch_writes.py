@@ -221,6 +221,7 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(tmp_path: Path) ->
     good = StructType().add("id", LongType()).add("day", StringType())
     assert "no column 'more'" in str(refusal(StructType(list(good)).add("more", LongType())))
     assert "another type" in str(refusal(StructType().add("id", StringType())))
+    assert "no columns" in str(refusal(StructType()))
     assert "go together" in str(refusal(good, txnAppId="job"))
     assert "is to append" in str(refusal(good, replaceWhere="id = 1"))
     assert "codec" in str(refusal(good, compression="none such"))

@@ -26,6 +26,7 @@ from lakelog import (
     UnsupportedFeatureError,
 )
 from lakelog.data.read import read_files
+from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.spark.pipeline import compact as module
 from lakelog.spark.pipeline.tags import SKIP
 from lakelog.storage.inject import Fault, InjectingStore, Rule
@@ -115,6 +116,21 @@ def test_an_append_only_table_with_changes_kept_is_compacted(tmp_path: Path) -> 
     )
     assert run_compact(table).removed == 2
     assert not table.actions().filter(actionType="cdc").collect().height
+
+
+def test_a_table_whose_rows_have_rules_is_compacted_for_they_satisfy_them(tmp_path: Path) -> None:
+    rule = {"delta.constraints.positive": "id > 0"}
+    table = small_files(tmp_path / "t", [], configuration=rule)
+    for number in (1, 2):
+        plan = WritePlan.of(table.snapshot(), data_change=False)
+        with DataFileWriter(plan) as writer, table.transaction() as tx:
+            writer.write(some_rows(number))
+            tx.add(writer.finish().drop("dataChange"), dataChange=False)
+    before = contents(table)
+    with pytest.raises(UnsupportedFeatureError, match="CHECK constraint"):
+        table.append(some_rows(3))
+    assert run_compact(table).files == 1
+    assert_frame_equal(contents(table), before)
 
 
 def test_a_table_that_tracks_its_rows_is_refused(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class Conform:
                     path=name,
                     expected=", ".join(self._struct.names),
                     found=name,
-                    hint='drop it, or give schema_mode="merge" to add it to the table',
+                    hint='drop it, or add it to the table by Table.append(…, schema_mode="merge")',
                 )
             if column.name in found:
                 raise InvalidInputError(

@@ -71,6 +71,7 @@ class WritePlan:
         target_file_bytes: int | None = None,
         compression: str | None = None,
         token: str | None = None,
+        data_change: bool = True,
     ) -> WritePlan:
         """The plan for writing rows behind a version.
 
@@ -81,6 +82,8 @@ class WritePlan:
             compression: None is what the table says (``delta.parquet.compression.codec``), else
                 snappy.
             token: None is a random UUID.
+            data_change: Whether rows are new; else they are the table's own, which are only put
+                into other files, and satisfy its rules already.
 
         Raises:
             UnsupportedFeatureError: The table's rows are not in Parquet files (IndexTables), or it
@@ -98,6 +101,7 @@ class WritePlan:
             target_file_bytes=target_file_bytes,
             compression=compression,
             token=token,
+            data_change=data_change,
         )
 
     @staticmethod
@@ -112,9 +116,10 @@ class WritePlan:
         target_file_bytes: int | None = None,
         compression: str | None = None,
         token: str | None = None,
+        data_change: bool = True,
     ) -> WritePlan:
         """As `of`, under metadata that are not the table's yet."""
-        require_rows_writable(location, metadata, protocol, format)
+        require_rows_writable(location, metadata, protocol, format, data_change=data_change)
         kept = metadata.configuration
         codec = compression or kept.get(layout.CODEC_PROPERTY) or layout.DEFAULT_CODEC
         layout.codec_of(codec)
@@ -231,9 +236,10 @@ def is_never_written(type_: contract.DataType) -> bool:
 
 
 def require_rows_writable(
-    location: str, metadata: Metadata, protocol: Protocol, format: str
+    location: str, metadata: Metadata, protocol: Protocol, format: str, *, data_change: bool = True
 ) -> None:
-    """Refuse a table to which lakelog cannot write rows, before any is written.
+    """Refuse a table to which lakelog cannot write rows, before any is written; `data_change` as
+    in `WritePlan.of`.
 
     Raises:
         UnsupportedFeatureError: ``found`` names the format or the feature.
@@ -251,7 +257,12 @@ def require_rows_writable(
     gates.check_writable(protocol, metadata, location, format)
     # What the table would say to a file of rows, it says now.
     row = pl.DataFrame(
-        {"actionType": ["add"], "path": ["-"], "dataChange": [True], "stats": ['{"numRecords":1}']}
+        {
+            "actionType": ["add"],
+            "path": ["-"],
+            "dataChange": [data_change],
+            "stats": ['{"numRecords":1}'],
+        }
     )
     gates.check_actions(protocol, metadata, row, pl.DataFrame(), location, format)
     for column in metadata.schema.fields:

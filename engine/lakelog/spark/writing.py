@@ -79,6 +79,12 @@ def write_plan(
             found="delta.enableChangeDataFeed",
             hint="use lakelog.Table.overwrite, which records what it deletes",
         )
+    if not schema.names:
+        raise InvalidInputError(
+            "the dataframe has no columns, so none of its rows would be written",
+            path=snapshot.path,
+            expected=", ".join(plan.schema.names),
+        )
     # What columns alone can tell is told before the first task runs.
     Conform(plan.schema.fields).table(arrow_schema(schema).empty_table())
     return plan

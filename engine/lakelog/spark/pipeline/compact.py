@@ -149,7 +149,9 @@ def compact(
     while True:
         snapshot = table.snapshot()
         _require_compactable(snapshot)
-        target = WritePlan.of(snapshot, storage_options, target_file_bytes=wanted)
+        target = WritePlan.of(
+            snapshot, storage_options, target_file_bytes=wanted, data_change=False
+        )
         bins = _planned(snapshot, step, target.target_file_bytes, table.log.clock(), total)
         if not bins.height:
             break
