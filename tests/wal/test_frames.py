@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lakelog.errors import UnsupportedError, WalCorruptionError
 from lakelog.wal import decode, encode, frames, repeated, scan
-from lakelog.wal.encode import Framing, columns_of, pack_columns, pack_records
+from lakelog.wal.encode import Framing, columns_of, pack_columns, pack_large_records, pack_records
 from lakelog.wal.frames import FLAG_BATCH, FrameHeader, Seal, SegmentHeader, frame_pieces
 from lakelog.wal.log import WriteAheadLog
 from tests.wal import plain
@@ -116,6 +116,7 @@ def test_records_packed_one_by_one_or_by_column_are_the_same_bytes(
     ((pieces, count),) = pack_columns(columns_of(ops, keys, values), 9, 24, framing)
     assert count == len(batch)
     assert joined(pieces) == one
+    assert joined(pack_large_records(ops, keys, values, 9, 24, framing, is_batch=True)) == one
 
 
 @given(batches, st.integers(10, 200), st.integers(0, 3))
@@ -201,7 +202,7 @@ def frames_that_look_alike(draw: st.DrawFn) -> list[Any]:
     """Frames of a few sizes at most, often with one change to one of them."""
     shape = draw(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=3))
     numbers = st.integers(0, 255)
-    found = []
+    found: list[Any] = []
     for first in range(draw(st.sampled_from([2, 14, 40, 150]))):
         batch = [
             (1 + (first + n) % 4, bytes([first]) * k, b"v" * v) for n, (k, v) in enumerate(shape)
@@ -210,17 +211,17 @@ def frames_that_look_alike(draw: st.DrawFn) -> list[Any]:
     at = draw(st.integers(0, len(found) - 1))
     op, key, value = found[at][0][0]
     change = draw(st.sampled_from(["none", "longer", "moved", "null", "other", "more"]))
-    batch = found[at][0]
+    changed = found[at][0]
     if change == "longer":
-        batch[0] = (op, key, value + b"+" * draw(st.integers(1, 9)))
+        changed[0] = (op, key, value + b"+" * draw(st.integers(1, 9)))
     elif change == "moved":  # as long as before, most likely
-        batch[0] = (op, key + b"+", value[1:])
+        changed[0] = (op, key + b"+", value[1:])
     elif change == "null":
-        batch[0] = (op, key, None)
+        changed[0] = (op, key, None)
     elif change == "other":
-        batch[0] = (op % 4 + 1, bytes([draw(numbers)]) * len(key), value)
+        changed[0] = (op % 4 + 1, bytes([draw(numbers)]) * len(key), value)
     elif change == "more":
-        batch.append(batch[0])
+        changed.append(changed[0])
     return found
 
 

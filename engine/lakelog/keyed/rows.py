@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import Final
 
 import polars as pl
@@ -62,15 +63,15 @@ def newest(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
     given = [frame for frame in frames if frame.height]
     if not given:
         return empty()
-    rows = pl.concat(given, rechunk=False)
+    rows = reduce(pl.DataFrame.vstack, given)
     if not rows["seqNum"].is_sorted():
         rows = rows.sort("seqNum")
-    return last_wins(rows, ["key"]).sort("key")
+    return rows if rows.height == 1 else last_wins(rows, ["key"]).sort("key")
 
 
 def live(rows: pl.DataFrame) -> pl.DataFrame:
     """Rows that are no tombstones, in their order."""
-    return rows.filter(pl.col("value").is_not_null())
+    return rows.filter(pl.col("value").is_not_null()) if rows["value"].null_count() else rows
 
 
 def between(rows: pl.DataFrame, start: bytes | None, end: bytes | None) -> pl.DataFrame:

@@ -17,15 +17,16 @@ import io
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import google_crc32c
 import orjson
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakelog.errors import CorruptionError
@@ -123,16 +124,17 @@ def write(sink: BinaryIO, chunks: Iterable[pl.DataFrame]) -> FileFacts | None:
         _SCHEMA,
         compression="zstd",
         use_dictionary=["op"],
+        write_statistics=[name for name in _SCHEMA.names if name != "value"],
         sorting_columns=[pq.SortingColumn(2)],
     )
     counted.cut()  # the magic at the start
     try:
         for chunk in chain([first], chunks):
             seen.look_at(chunk)
-            for group in _groups(chunk):
-                writer.write_table(_encoded(group), row_group_size=group.height)
+            for start, stop in pairwise(_starts(chunk)):
+                writer.write_table(_encoded(chunk, start, stop), row_group_size=stop - start)
                 length, crc32c = counted.cut()
-                index["firstKeys"].append(group["key"][0].hex())
+                index["firstKeys"].append(chunk["key"][start].hex())
                 index["lengths"].append(length)
                 index["crc32c"].append(crc32c)
         writer.add_key_value_metadata({INDEX_KEY: orjson.dumps(index).decode()})
@@ -160,9 +162,8 @@ class _Seen:
         self._max_key = keys[-1]
         self._rows += chunk.height
         self._tombstones += chunk["value"].null_count()
-        lowest, highest = chunk.select(low=pl.col("seqNum").min(), high=pl.col("seqNum").max()).row(
-            0
-        )
+        seq_nums = chunk["seqNum"]
+        lowest, highest = cast("tuple[int, int]", (seq_nums.min(), seq_nums.max()))
         self._seq_nums = [min([lowest, *self._seq_nums]), max([highest, *self._seq_nums])]
 
     def facts(self, counted: _Counted) -> FileFacts:
@@ -179,18 +180,20 @@ class _Seen:
         )
 
 
-def _groups(chunk: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    sizes = chunk.select(
-        size=pl.col("key").bin.size().cast(pl.Int64)
-        + pl.col("value").bin.size().cast(pl.Int64).fill_null(0)
-    )
-    starts = plan.groups(sizes["size"].to_numpy())
-    return (chunk[start:stop] for start, stop in pairwise(starts))
+def _starts(chunk: pl.DataFrame) -> list[int]:
+    """Where row groups begin, and the end."""
+    if chunk.height == 1:
+        return [0, 1]
+    sizes = [chunk[name].bin.size().cast(pl.Int64).fill_null(0) for name in ("key", "value")]
+    return plan.groups((sizes[0] + sizes[1]).to_numpy())
 
 
-def _encoded(group: pl.DataFrame) -> pa.Table:
-    op = pl.when(pl.col("value").is_null()).then(pl.lit(rows.DELETE)).otherwise(pl.lit(rows.PUT))
-    return group.select("seqNum", op.alias("op"), "key", "value").to_arrow().cast(_SCHEMA)
+def _encoded(chunk: pl.DataFrame, start: int, stop: int) -> pa.Table:
+    """Some rows as they are written."""
+    # Column by column: of a frame with one row, Polars copies all at each step.
+    seq_nums, keys, values = (chunk[name][start:stop].to_arrow() for name in rows.SCHEMA)
+    ops = pc.if_else(values.is_null(), rows.DELETE, rows.PUT)
+    return pa.table([seq_nums, ops, keys, values], _SCHEMA.names).cast(_SCHEMA)
 
 
 class GroupCache:
@@ -320,7 +323,7 @@ class SortedFile:
         """The row groups from `first` to before `stop`, their bytes checked."""
         for group in range(first, stop):
             start, end = self._spans[group]
-            found = google_crc32c.value(bytes(self._data.slice(start, end - start)))
+            found = google_crc32c.extend(0, self._data.slice(start, end - start))
             if found != self._crc32cs[group]:
                 expected = f"{self._crc32cs[group]:08x}"
                 raise self._corrupt("has a damaged row group", f"{found:08x}", expected, start)

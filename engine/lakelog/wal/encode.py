@@ -114,34 +114,8 @@ def pack_records(
         is_batch: The records are one whole batch.
     """
     # Every append comes through here, and every call saved shows.
-    count = len(ops)
-    flags = FLAG_BATCH if is_batch else 0
-    validity = b""
-    if None in values:
-        flags |= FLAG_NULLS
-        bits = sum(1 << n for n, value in enumerate(values) if value is not None)
-        validity = bits.to_bytes(-(-count // 64) * 8, "little")
-    present: Sequence[bytes] = [value or b"" for value in values]
-    if count == 1:
-        key, value = keys[0], present[0]
-        key_bytes, value_bytes = len(key), len(value)
-        front = _front(1).pack(ops, 0, key_bytes, 0, value_bytes)
-    else:
-        key_ends = list(accumulate(map(len, keys), initial=0))
-        value_ends = list(accumulate(map(len, present), initial=0))
-        front = _front(count).pack(ops, *key_ends, *value_ends)
-        key, value = b"".join(keys), b"".join(present)
-        key_bytes, value_bytes = key_ends[-1], value_ends[-1]
-    payload = b"".join(
-        (
-            front,
-            validity,
-            key,
-            _PADDING[key_bytes & 7],
-            value,
-            _PADDING[value_bytes & 7],
-        )
-    )
+    parts, (count, flags, key_bytes) = _columns_of_few(ops, keys, values, is_batch=is_batch)
+    payload = b"".join(parts)
     size = raw = len(payload)
     codec = CODEC_NONE
     end = b""
@@ -162,6 +136,48 @@ def pack_records(
     seal = framing.seal
     crc: int = google_crc32c.extend(seal.start, frame) ^ seal.mark
     return frame + crc.to_bytes(4, "little")
+
+
+def pack_large_records(
+    ops: bytes,
+    keys: Sequence[bytes],
+    values: Sequence[bytes | None],
+    first_seq: int,
+    unsynced_bytes: int,
+    framing: Framing,
+    *,
+    is_batch: bool = False,
+) -> list[Bytes]:
+    """As `pack_records`, in pieces: keys and values are not copied, but to be compressed."""
+    parts, (count, flags, key_bytes) = _columns_of_few(ops, keys, values, is_batch=is_batch)
+    header = (first_seq, count, flags, key_bytes)
+    return _frame(parts, sum(map(len, parts)), header, unsynced_bytes, framing)
+
+
+def _columns_of_few(
+    ops: bytes, keys: Sequence[bytes], values: Sequence[bytes | None], *, is_batch: bool
+) -> tuple[list[Bytes], tuple[int, int, int]]:
+    """A payload in pieces; and how many records it has, the frame's flags, and the bytes of all
+    keys.
+    """
+    count = len(ops)
+    flags = FLAG_BATCH if is_batch else 0
+    validity = b""
+    if None in values:
+        flags |= FLAG_NULLS
+        bits = sum(1 << n for n, value in enumerate(values) if value is not None)
+        validity = bits.to_bytes(-(-count // 64) * 8, "little")
+    present: Sequence[bytes] = [value or b"" for value in values]
+    if count == 1:
+        key_bytes, value_bytes = len(keys[0]), len(present[0])
+        front = _front(1).pack(ops, 0, key_bytes, 0, value_bytes)
+    else:
+        key_ends = list(accumulate(map(len, keys), initial=0))
+        value_ends = list(accumulate(map(len, present), initial=0))
+        front = _front(count).pack(ops, *key_ends, *value_ends)
+        key_bytes, value_bytes = key_ends[-1], value_ends[-1]
+    pads = _PADDING[key_bytes & 7], _PADDING[value_bytes & 7]
+    return [front, validity, *keys, pads[0], *present, pads[1]], (count, flags, key_bytes)
 
 
 @cache

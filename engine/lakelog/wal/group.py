@@ -15,6 +15,7 @@ from lakelog.wal.encode import (
     check_columns,
     columns_of,
     pack_columns,
+    pack_large_records,
     pack_records,
 )
 from lakelog.wal.frames import COMMIT
@@ -22,6 +23,7 @@ from lakelog.wal.turns import Turn
 from lakelog.wal.writer import LOOK, Writer
 
 _COMMIT = bytes((COMMIT,))
+_LARGE_BYTES = 1 << 20  # to copy so much takes longer than to write it in pieces
 
 
 class Entry(Turn):
@@ -214,7 +216,8 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
     framing = writer.framing
     if len(entries) == 1 and entries[0].columns is None:
         entry = entries[0]
-        frame = pack_records(
+        pieces = _frame(
+            entry.size_bytes,
             entry.ops,
             entry.keys,
             entry.values,
@@ -223,12 +226,12 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
             framing,
             is_batch=entry.is_batch,
         )
-        return [frame], [writer.next_seq + len(entry.ops) - 1]
+        return pieces, [writer.next_seq + len(entry.ops) - 1]
     next_seq = writer.next_seq
-    if not any(entry.is_batch for entry in entries) and (
-        sum(entry.size_bytes for entry in entries) <= framing.frame_bytes
-    ):
-        frame = pack_records(
+    size = sum([entry.size_bytes for entry in entries])
+    if size <= framing.frame_bytes and not any(entry.is_batch for entry in entries):
+        pieces = _frame(
+            size,
             b"".join([entry.ops for entry in entries]),
             [entry.keys[0] for entry in entries],
             [entry.values[0] for entry in entries],
@@ -236,7 +239,7 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
             writer.unsynced_bytes,
             framing,
         )
-        return [frame], list(range(next_seq, next_seq + len(entries)))
+        return pieces, list(range(next_seq, next_seq + len(entries)))
     packer = _Packer(writer)
     seqs = []
     for entry in entries:
@@ -253,6 +256,13 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
         seqs.append(packer.next_seq - 1)
     packer.flush()
     return packer.pieces, seqs
+
+
+def _frame(size_bytes: int, *records: Any, is_batch: bool = False) -> list[Bytes]:
+    """The frame of records that are given one by one, in pieces."""
+    if size_bytes < _LARGE_BYTES:
+        return [pack_records(*records, is_batch=is_batch)]
+    return pack_large_records(*records, is_batch=is_batch)
 
 
 class _Packer:
@@ -280,7 +290,8 @@ class _Packer:
         """End the frame, if there is anything in it."""
         if not self._ops:
             return
-        frame = pack_records(
+        pieces = _frame(
+            self.held_bytes,
             bytes(self._ops),
             self._keys,
             self._values,
@@ -289,7 +300,7 @@ class _Packer:
             self._framing,
             is_batch=is_batch,
         )
-        self._emit([frame])
+        self._emit(pieces)
         self._ops, self._keys, self._values = bytearray(), [], []
         self.held_bytes = 0
 
