@@ -432,6 +432,37 @@ def test_an_exact_single_precision_value_is_found_by_its_double_literal() -> Non
     assert keep(g == 0.2, [{}], [text]) == [False]
 
 
+@pytest.mark.parametrize("value", [0.1, 0.3, 0.7, -0.1, 1e-40, 3.4e38, 0.5])
+@pytest.mark.parametrize("nested", [False, True], ids=["column", "struct field"])
+def test_a_value_that_was_a_float_is_found_after_its_column_became_a_double(
+    value: float, nested: bool
+) -> None:
+    changes = {"delta.typeChanges": [{"fromType": "float", "toType": "double"}]}
+    inner = contract.Field("v", contract.Primitive("double"), True, changes)
+    outer = contract.Field("s", contract.Struct((inner,)))
+    schema = contract.Struct((outer if nested else inner,))
+    column = pl.col("s").struct.field("v") if nested else pl.col("v")
+    row = pl.Series([value], dtype=pl.Float32).cast(pl.Float64).item()
+    # Spark spells a float as briefly as it can, and a double is read from that.
+    stats = {"numRecords": 1}
+    for name in ("minValues", "maxValues"):
+        stats[name] = {"s": {"v": value}} if nested else {"v": value}
+    typed = stats_from_json(pl.Series([json.dumps(stats)]), schema)
+    none = typed_partitions(pl.Series([{}], dtype=MAP), schema, ())
+
+    def kept(where: pl.Expr) -> bool:
+        return bool(
+            keep_mask(
+                where, schema=schema, partition_columns=(), partitions=none, stats=typed
+            ).item()
+        )
+
+    assert kept(column == row)
+    assert kept(column <= row)
+    assert kept(column >= row)
+    assert not kept(column < (row / 2 if row > 0 else row * 2))
+
+
 @pytest.mark.parametrize(
     "where",
     [

@@ -116,6 +116,24 @@ def from_statistics(
     return Values(low, high, may_null, may_value, dtype.is_float(), cut, dtype)
 
 
+def around_floats(low: pl.Series, high: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Bounds of doubles that hold for single-precision values with these texts, too.
+
+    Statistics spell a float with as few digits as tell it from other floats: 0.1 stands for
+    0.10000000149011612, which is above a double's 0.1.
+
+    >>> low, high = around_floats(pl.Series([0.1]), pl.Series([0.7]))
+    >>> low.item(), high.item(), around_floats(high, low)[0].item()
+    (0.1, 0.7, 0.699999988079071)
+    """
+
+    def single(bound: pl.Series) -> pl.Series:
+        return bound.cast(pl.Float32).cast(pl.Float64)
+
+    near_low, near_high = single(low), single(high)
+    return low.zip_with(low <= near_low, near_low), high.zip_with(high >= near_high, near_high)
+
+
 def same_kind(a: pl.DataType | None, b: pl.DataType | None) -> bool:
     """Whether values of both types compare without a cast that could change their order.
 

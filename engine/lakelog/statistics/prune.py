@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -22,6 +22,7 @@ from lakelog.statistics.intervals import ANYTHING, FALSE, TRUE, Truth, Values
 from lakelog.statistics.partitions import PREFIX, TypedPartitions
 from lakelog.statistics.typed import has_bounds
 
+TYPE_CHANGES = "delta.typeChanges"
 _IN_LIST_LIMIT = 64
 _ORDERED = {"Lt": (False, True), "LtEq": (False, False), "Gt": (True, True), "GtEq": (True, False)}
 # What Polars raises at an expression that it cannot type, evaluate or write down.
@@ -334,11 +335,12 @@ class _Walker:
     def _bounds(self, path: tuple[str, ...]) -> Values | None:
         """The interval that statistics give for a column or a struct's field."""
         type_: contract.DataType = self.schema
+        metadata: Mapping[str, Any] = {}
         for name in path:
             field = type_.field(name) if isinstance(type_, contract.Struct) else None
             if field is None or field.name != name:
                 return None
-            type_ = field.type
+            type_, metadata = field.type, field.metadata
         if self.stats is None or path[0] in self.partition_columns:
             return Values(None, None, TRUE, TRUE, dtype=contract.to_polars(type_), may_nan=True)
         counts, records = self._dig("nullCount", path), self.stats["numRecords"]
@@ -350,6 +352,8 @@ class _Walker:
         low = high = None
         if has_bounds(type_):
             low, high = self._dig("min", path), self._dig("max", path)
+            if low is not None and high is not None and _was_float(metadata):
+                low, high = intervals.around_floats(low, high)
         return intervals.from_statistics(
             None if low is None else self._add(low),
             None if high is None else self._add(high),
@@ -371,6 +375,14 @@ class _Walker:
         name = f"\0{len(self.columns)}"
         self.columns[name] = series.alias(name)
         return pl.col(name)
+
+
+def _was_float(metadata: Mapping[str, Any]) -> bool:
+    """Whether a double column was widened from float; see Delta protocol, Type Change Metadata."""
+    changes = metadata.get(TYPE_CHANGES)
+    return isinstance(changes, list) and any(
+        isinstance(change, dict) and change.get("fromType") == "float" for change in changes
+    )
 
 
 def _path(node: Any) -> tuple[str, ...] | None:
