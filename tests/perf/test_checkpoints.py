@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -18,14 +15,6 @@ from perf.writing.base import Job
 from perf.writing.workloads import Limit
 
 SCALE = 0.001
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAKELOG_BENCH_DIR", str(tmp_path_factory.mktemp("bench")))
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        yield
 
 
 @pytest.mark.parametrize("name", [w.name for w in CHECKPOINT_WORKLOADS])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from perf import answers, tables
@@ -13,13 +11,6 @@ from perf.writing import worker
 
 SCALE = 0.001
 CASES = [(w.name, contender) for w in WAL_WORKLOADS for contender in w.contenders]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAKELOG_BENCH_DIR", str(tmp_path_factory.mktemp("bench")))
-        yield
 
 
 @pytest.mark.parametrize(("name", "contender"), CASES)

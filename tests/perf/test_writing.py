@@ -24,13 +24,6 @@ ROOT = Path(__file__).parents[2]
 CASES = [(w.name, contender) for w in WRITE_WORKLOADS for contender in w.contenders]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _small_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAKELOG_BENCH_DIR", str(tmp_path_factory.mktemp("bench")))
-        yield
-
-
 @pytest.mark.parametrize(("name", "contender"), CASES)
 def test_a_contender_writes_what_it_was_to_write(
     name: str, contender: str, monkeypatch: pytest.MonkeyPatch

@@ -6,9 +6,7 @@ and writers live in modules of their own, and are imported when they are wanted.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import Any, ClassVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -20,29 +18,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 import lakelog
-from lakelog.errors import LakelogError
 from lakelog.spark.catalog import created_with, is_created, recalled, remember
 from lakelog.spark.options import Use, parse_options
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def readable(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """A function of the driver whose lakelog errors reach the user without what is behind them.
-
-    Spark prints a failure of a data source with its whole traceback and all its causes; the last
-    line, lakelog's message with path, version and hint, would drown.
-    """
-
-    @functools.wraps(function)
-    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            return function(*args, **kwargs)
-        except LakelogError as error:
-            raise error.with_traceback(None) from None
-
-    return wrapped
+from lakelog.spark.told import readable
 
 
 def _restored(archive: str, pickled: bytes) -> DataSource:

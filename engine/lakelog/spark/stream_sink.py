@@ -35,7 +35,7 @@ from lakelog.errors import InvalidInputError, LakelogWarning, StreamMismatchErro
 from lakelog.log.snapshot import Snapshot
 from lakelog.spark.landing import Landed, discard, kept_table, land, publish, unpacked
 from lakelog.spark.options import SourceOptions
-from lakelog.spark.source import readable
+from lakelog.spark.told import readable
 from lakelog.spark.writing import Message, landed_of, task_number, write_plan
 from lakelog.statistics.typed import num_records
 from lakelog.table import Table

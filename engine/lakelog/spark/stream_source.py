@@ -27,7 +27,7 @@ from lakelog.spark.backlog import Backlog, Limit
 from lakelog.spark.offsets import Offset
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.reading import Share, open_table, share_files, unpack
-from lakelog.spark.source import readable
+from lakelog.spark.told import readable
 from lakelog.spark.types import arrow_schema, check_asked, fit, spark_schema
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.log.snapshot import Snapshot
 from lakelog.spark.landing import Landed, discard, kept_table, land, publish, unpacked
 from lakelog.spark.options import SourceOptions
-from lakelog.spark.source import readable
+from lakelog.spark.told import readable
 from lakelog.spark.types import arrow_schema
 from lakelog.statistics.where import parse_where
 

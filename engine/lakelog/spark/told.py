@@ -1,0 +1,29 @@
+"""What Spark's users are told when lakelog fails in a data source."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from lakelog.errors import LakelogError
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def readable(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A function of the driver whose lakelog errors reach the user without what is behind them.
+
+    Spark prints a failure of a data source with its whole traceback and all its causes; the last
+    line, lakelog's message with path, version and hint, would drown.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except LakelogError as error:
+            raise error.with_traceback(None) from None
+
+    return wrapped
