@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -13,16 +12,13 @@ import pyarrow as pa
 from lakelog.formats.unproven import NotProvenError
 from lakelog.formats.wire import Wire
 
-if TYPE_CHECKING:
-    from lakelog.formats.chunks import Prepared
-
 _PLAIN_KEY = re.compile(r"[ !#-.0-\[\]-~]+")  # ASCII that JSON writers never escape
 
 
-def null_entries(table: pa.Table, wire: Wire, prepared: Prepared) -> frozenset[str]:
+def null_entries(table: pa.Table, wire: Wire, text: bytes) -> frozenset[str]:
     """Keys of maps whose nulls are entries with a null value, rather than absent keys.
 
-    A struct has lost the difference, so the text decides: the key followed by null stands there as
+    A struct has lost the difference, so the text that was parsed decides: the key followed by null stands there as
     often as nulls were read (all are entries), or never (all are absent). Anything between, or a
     key that may be spelled in another way, is not proven.
     """
@@ -47,12 +43,12 @@ def null_entries(table: pa.Table, wire: Wire, prepared: Prepared) -> frozenset[s
     entries: set[str] = set()
     names = names_of(table.schema) if nulls else []
     for name, count in nulls.items():
-        if name in wire.names or not _PLAIN_KEY.fullmatch(name) or b"\\u" in prepared.text:
+        if name in wire.names or not _PLAIN_KEY.fullmatch(name) or b"\\u" in text:
             raise NotProvenError
         if names.count(name) != keys.count(name):
             raise NotProvenError  # a field that nobody knows is called the same
         pattern = b'"' + re.escape(name.encode()) + rb'"\s*:\s*null'
-        spelled = sum(1 for _ in re.finditer(pattern, prepared.text))
+        spelled = sum(1 for _ in re.finditer(pattern, text))
         if spelled == count:
             entries.add(name)
         elif spelled:

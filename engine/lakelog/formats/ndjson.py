@@ -200,7 +200,7 @@ def _decode_all(prepared: Prepared, wire: Wire, keys: Keys) -> Actions:
         raise NotProvenError
     present = [n for n in table.column_names if table[n].null_count < table.num_rows]
     _require_one_action(table, present)
-    entries = null_entries(table, wire, prepared)
+    entries = null_entries(table, wire, prepared.text)
     order = prepared.order()
     groups: dict[str, list[pl.DataFrame]] = {"files": [], "meta": [], "other": []}
     commit_infos = prepared.commit_infos
