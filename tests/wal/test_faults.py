@@ -22,22 +22,8 @@ from lakelog.errors import (
 )
 from lakelog.wal.disk import LocalFile
 from lakelog.wal.log import WriteAheadLog
+from tests.wal.deeds import BATCH, LONG, WRITES
 from tests.wal.failing import FailingDisk, FailingFile, settings
-
-BATCH = [("PUT", f"batch {n}", "b" * 30) for n in range(10)]
-LONG = [("PUT", f"long {n}", "l" * 200) for n in range(60)]
-
-Action = Callable[[WriteAheadLog], Any]
-
-ACTIONS: dict[str, Action] = {
-    "append": lambda log: log.append("PUT", "new", "value"),
-    "batch": lambda log: log.append_batch(BATCH),
-    "batch in several frames": lambda log: log.append_batch(LONG),
-    "checkpoint": lambda log: log.checkpoint(),
-    "truncation by a mark": lambda log: log.truncate(log.current_seq_num() - 1),
-    "truncation of all": lambda log: log.truncate(log.current_seq_num()),
-    "rotation": lambda log: [log.append("PUT", f"fill {n}", "f" * 400) for n in range(3)],
-}
 
 
 def keys(log: WriteAheadLog) -> list[bytes]:
@@ -55,7 +41,7 @@ def is_whole(found: list[bytes]) -> bool:
 @pytest.mark.parametrize("sync", ["sync", "batch", "none"])
 @pytest.mark.parametrize("taken", [0, 13, 5000])
 @pytest.mark.parametrize("times", [1, 2, 99])
-@pytest.mark.parametrize("name", list(ACTIONS))
+@pytest.mark.parametrize("name", list(WRITES))
 def test_an_operation_that_fails_leaves_what_was_promised(
     tmp_path: Path, name: str, times: int, taken: int, sync: Any
 ) -> None:
@@ -73,7 +59,7 @@ def test_an_operation_that_fails_leaves_what_was_promised(
         disk.arm(fail_at, times=times, taken=taken)
         told: LakelogError | None = None
         try:
-            ACTIONS[name](log)
+            WRITES[name](log)
         except LakelogError as error:
             told = error
         ended = not disk.failed
@@ -186,7 +172,7 @@ def test_each_mode_syncs_when_it_says(tmp_path: Path, sync: Any) -> None:
     disk = FailingDisk()
     log = WriteAheadLog(tmp_path, **settings(disk=disk, sync=sync, batch_appends=10))
 
-    def syncs(action: Action) -> int:
+    def syncs(action: Callable[[WriteAheadLog], Any]) -> int:
         disk.arm(0)
         action(log)
         return disk.done.count("sync")

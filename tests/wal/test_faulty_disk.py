@@ -25,6 +25,7 @@ from lakelog.errors import (
 )
 from lakelog.wal.log import WriteAheadLog
 from tests.wal.crash_disk import CHANGES, Counting, CrashDisk, Operation, fail
+from tests.wal.deeds import ACTIONS, BATCH, LONG
 
 DIRECTORY = "somewhere/log"
 CLONES = 4
@@ -32,22 +33,6 @@ ERRORS = [
     pytest.param(errno.EIO, 0.0, id="EIO"),
     pytest.param(errno.ENOSPC, 0.6, id="ENOSPC after a part"),
 ]
-BATCH = [("PUT", f"batch {n}", "b" * 30) for n in range(10)]
-LONG = [("PUT", f"long {n}", "l" * 200) for n in range(30)]
-
-Action = Callable[[WriteAheadLog], Any]
-
-ACTIONS: dict[str, Action] = {
-    "append": lambda log: log.append("PUT", "new", "value"),
-    "batch": lambda log: log.append_batch(BATCH),
-    "batch in several frames": lambda log: log.append_batch(LONG),
-    "rotation": lambda log: [log.append("PUT", f"fill {n}", "f" * 400) for n in range(4)],
-    "checkpoint": lambda log: log.checkpoint(),
-    "sync": lambda log: log.sync(),
-    "truncation by a mark": lambda log: log.truncate(log.current_seq_num() - 1),
-    "truncation of all": lambda log: log.truncate(log.current_seq_num()),
-    "close": lambda log: log.close(),
-}
 
 
 def seeded() -> random.Random:

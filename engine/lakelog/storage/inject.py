@@ -27,7 +27,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Literal, NoReturn, Self, cast, get_args
+from typing import BinaryIO, Literal, NoReturn, cast, get_args
 
 from lakelog.errors import (
     InvalidInputError,
@@ -37,6 +37,7 @@ from lakelog.errors import (
 )
 from lakelog.storage.base import IN_FLIGHT, FileEntry, LogStore, Upload
 from lakelog.storage.ranged import Range, RangedFile
+from lakelog.storage.upload import ClosedOrAbandoned
 from lakelog.storage.wrapper import StoreWrapper
 
 Kind = Literal[
@@ -326,7 +327,7 @@ class _Operation:
             raise UnavailableError("the answer was lost (injected)", path=self._path)
 
 
-class _Upload:
+class _Upload(ClosedOrAbandoned):
     """An upload whose closing is a write."""
 
     def __init__(self, below: Upload, path: str, write: Callable[..., object]) -> None:
@@ -355,15 +356,6 @@ class _Upload:
     @property
     def closed(self) -> bool:
         return self._closed or self._below.closed
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if error[0] is None:
-            self.close()
-        else:
-            self.abandon()
 
 
 def _lost(kind: Kind, path: str) -> OutcomeUnknownError | UnavailableError:

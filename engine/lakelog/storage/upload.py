@@ -1,13 +1,37 @@
-"""`BufferedUpload`: what every store's `Upload` has in common; a store only sends pieces."""
+"""What uploads have in common; `BufferedUpload`, of which a store only sends the pieces."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Self
 
 from lakelog.errors import InvalidInputError, UnavailableError
 
 
-class BufferedUpload:
+class ClosedOrAbandoned(ABC):
+    """What `Upload` says of a ``with`` statement: where it ends the file appears, unless an error
+    ended it.
+    """
+
+    @abstractmethod
+    def close(self) -> None:
+        """As `Upload.close`."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """As `Upload.abandon`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            self.close()
+        else:
+            self.abandon()
+
+
+class BufferedUpload(ClosedOrAbandoned):
     """An `Upload` that hands on pieces of one size, and the rest, never empty but for an empty
     file, when it is closed. For one thread at a time.
 
@@ -79,15 +103,6 @@ class BufferedUpload:
     def closed(self) -> bool:
         """Whether it was closed or abandoned, also by a write that failed."""
         return self._closed
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if error[0] is None:
-            self.close()
-        else:
-            self.abandon()
 
     def _send(self, piece: bytes) -> None:
         """Append a piece to what will be the file."""
