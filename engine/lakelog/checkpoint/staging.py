@@ -52,6 +52,7 @@ from lakelog.telemetry import Progress
 
 _SAMPLE_ROWS = 2_048
 _CHECKED_BYTES = 16 << 20  # of a batch: while it is read back, nothing else is held
+_FEW_ROWS = 4_096  # are done before another thread has begun
 _PARQUET_MAGIC = b"PAR1"
 
 
@@ -98,7 +99,7 @@ class Staging:
         written = 0
         with self._writing():
             self.writer.write_meta(meta)
-        for frame, found in ahead(self._hashed()):
+        for frame, found in ahead(self._hashed(), is_large=_is_large):
             with self._writing():
                 self.writer.write_files(frame)
             expected += found
@@ -195,7 +196,7 @@ class Staging:
                     staged, reader, lambda frame: self._require_unchanging(frame, staged)
                 )
             else:
-                for frame, each in ahead(self._read_files(reader)):
+                for frame, each in ahead(self._read_files(reader), is_large=_is_large):
                     found += each
                     self.tell("verify", found.total, expected.total)
                     self._require_unchanging(frame, staged)
@@ -312,6 +313,10 @@ class Staging:
             found=found,
             hint="nothing was published, and the checkpoint before it is as it was; report this",
         )
+
+
+def _is_large(item: tuple[pl.DataFrame, Digest]) -> bool:
+    return item[0].height > _FEW_ROWS
 
 
 def sample_statistics(file: pq.ParquetFile) -> Iterator[pl.DataFrame]:

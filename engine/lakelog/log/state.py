@@ -36,7 +36,9 @@ from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.replay import Layers, exclude, last_of, reconcile_files, reconcile_meta
 from lakelog.log.segment import LogSegment
 from lakelog.log.tally import may_repeat, sum_sizes
+from lakelog.storage.bounded import on_local_disk
 
+_FEW_TAIL_BYTES = 1 << 20
 _SMALL_TAIL_BYTES = 16 << 20
 _WORKERS = min(4, os.cpu_count() or 1)
 
@@ -243,6 +245,9 @@ class State:
         """
         if self.base is None or not self.new_commits or "pair" in vars(self.base):
             return
+        tail_bytes = sum(c.size_bytes for c in self.new_commits)
+        if tail_bytes <= _FEW_TAIL_BYTES and on_local_disk(self.log.store):
+            return  # which has no round trips
         with ThreadPoolExecutor(1, thread_name_prefix="lakelog-tail") as pool:
             # What fails there is met again where it is asked for, in the usual order.
             pool.submit(lambda: self.meta_parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from polars.testing import assert_frame_equal
 
 from lakelog import actions
 from lakelog.errors import CorruptionError, InvalidActionError, MalformedLogError
@@ -211,11 +213,38 @@ def test_a_checkpoint_of_many_batches_is_read_whole(
     assert reader(made).read_meta().height == 3
 
 
+def test_a_file_of_few_rows_is_read_without_threads_as_a_large_one_is_with_them(
+    made: Handmade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", 7)
+    made.checkpoint(5, *(add(f"f{n}", n, stats="{}") for n in range(100)), *META)
+    columns = ["size", "stats", "partitionValues"]
+
+    def read() -> list[pl.DataFrame]:
+        return [reader(made).read_meta(), *reader(made).iter_files(columns)]
+
+    class NoThreads:
+        def __init__(self, *_: object) -> None:
+            raise AssertionError("a thread was begun")
+
+    with monkeypatch.context() as alone:
+        alone.setattr(threading, "Thread", NoThreads)
+        few = read()
+    monkeypatch.setattr(checkpoint, "_FEW_ROWS", 0)
+    monkeypatch.setattr(parquet, "_FEW_PROMISED", 0)
+    monkeypatch.setattr(parquet, "_MANY_ROWS", 7)
+    many = read()
+    assert len(few) == len(many) > 2
+    for one, other in zip(few, many, strict=True):
+        assert_frame_equal(one, other, check_column_order=False)
+
+
 def test_a_file_is_not_closed_while_a_thread_reads_it(
     made: Handmade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "_BATCH_ROWS", 7)
     monkeypatch.setattr(parquet, "_MANY_ROWS", 7)
+    monkeypatch.setattr(checkpoint, "_FEW_ROWS", 7)
     made.checkpoint(5, *(add(f"f{n}", n) for n in range(100)), *META)
     parse, read_parts = DeltaCheckpointReader._parsed, parquet.read_parts
     sources: dict[int, Any] = {}

@@ -8,12 +8,12 @@ Source: Delta protocol, Checkpoints; Checkpoint Schema; Sidecar Files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from io import FileIO
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import orjson
 import polars as pl
@@ -51,8 +51,11 @@ from lakelog.formats.wire import Wire
 from lakelog.storage import LogStore
 from lakelog.storage.ranged import RangedFile
 
+_T = TypeVar("_T")
+
 _WIRE = Wire.of("delta")
 _MANIFEST_ONLY = ("sidecar", "checkpointMetadata")
+_FEW_ROWS = 4_096  # of a file, are read before another thread has begun
 _BUFFER_BYTES = 1 << 18  # of each column, where no column is read whole
 _KEPT_BYTES = 64 << 20  # of files on a remote store, for as long as the reader lives
 
@@ -94,15 +97,15 @@ class DeltaCheckpointReader:
     def _manifest_rows(self) -> pl.DataFrame:
         """The sidecar and checkpointMetadata actions of a Parquet manifest."""
         path = self.checkpoint.paths[0]
-        with self._parquet(path) as file:
+        with self._opened(path) as (source, file):
             if child_type(file.schema_arrow, "checkpointMetadata", "version") is None:
                 versions = []
             else:
                 leaf = checked_batches(file, ["checkpointMetadata.version"])
                 found = [batch.column(0) for batch in leaf]
                 versions = [v["version"] for rows in found for v in rows.drop_null().to_pylist()]
-        self._check_versions(versions)
-        return self._read_parquet_meta(path, _MANIFEST_ONLY)
+            self._check_versions(versions)
+            return self._meta_of(path, source, file, _MANIFEST_ONLY)
 
     def _check_versions(self, versions: Sequence[object]) -> None:
         """A V2 manifest says once which version it is of: one that does not is cut short, doubled,
@@ -208,12 +211,13 @@ class DeltaCheckpointReader:
             files = [file, *twins]
             rows = batch_rows(file, [leaf for share in shares for leaf in share], self._batch_bytes)
             readers = [read_parts(*pair, path, rows) for pair in zip(files, shares, strict=False)]
-            ahead = [pool.submit(next, reader, None) for reader in readers]
+            submit = pool.submit if file.metadata.num_rows > _FEW_ROWS else _at_once
+            ahead = [submit(next, reader, None) for reader in readers]
             try:
                 while parts := [part for f in ahead if (part := f.result()) is not None]:
                     if len(parts) < len(readers):
                         raise pa.ArrowInvalid("the columns disagree on how many rows there are")
-                    ahead = [pool.submit(next, reader, None) for reader in readers]
+                    ahead = [submit(next, reader, None) for reader in readers]
                     for kind in kinds:
                         frame = assemble([p[kind] for p in parts if kind in p], kind, columns, path)
                         if frame.height:
@@ -222,25 +226,28 @@ class DeltaCheckpointReader:
                 wait(ahead)  # a file that is being read must not be closed
 
     def _read_parquet_meta(self, path: str, kinds: Sequence[str]) -> pl.DataFrame:
-        with self._opened(path) as (source, first):
-            known = [kind for kind in kinds if kind in _WIRE.wrappers]
-            held = find_rows(first, known)
-            present = [(k, _WIRE.wrappers[k], held[k]) for k in known if k in held]
-            shares = {kind: leaf_shares(first, kind, groups) for kind, _, groups in present}
-            tasks = [
-                (kind, leaves, groups) for kind, _, groups in present for leaves in shares[kind]
-            ]
+        with self._opened(path) as (source, file):
+            return self._meta_of(path, source, file, kinds)
 
-            def read(task: tuple[str, list[str], dict[int, int]]) -> pa.StructArray:
-                kind, leaves, groups = task
-                with self._twin(path, source, first) as file:
-                    return rows_of(file, kind, leaves, groups)
+    def _meta_of(
+        self, path: str, source: BinaryIO, first: pq.ParquetFile, kinds: Sequence[str]
+    ) -> pl.DataFrame:
+        known = [kind for kind in kinds if kind in _WIRE.wrappers]
+        held = find_rows(first, known)
+        present = [(k, _WIRE.wrappers[k], held[k]) for k in known if k in held]
+        shares = {kind: leaf_shares(first, kind, groups) for kind, _, groups in present}
+        tasks = [(kind, leaves, groups) for kind, _, groups in present for leaves in shares[kind]]
 
-            if len(tasks) <= len(present):
-                found = [read(task) for task in tasks]
-            else:
-                with ThreadPoolExecutor(META_READERS, thread_name_prefix="lakelog-parquet") as pool:
-                    found = list(pool.map(read, tasks))
+        def read(task: tuple[str, list[str], dict[int, int]]) -> pa.StructArray:
+            kind, leaves, groups = task
+            with self._twin(path, source, first) as file:
+                return rows_of(file, kind, leaves, groups)
+
+        if len(tasks) <= len(present):
+            found = [rows_of(first, *task) for task in tasks]
+        else:
+            with ThreadPoolExecutor(META_READERS, thread_name_prefix="lakelog-parquet") as pool:
+                found = list(pool.map(read, tasks))
         rows: dict[str, list[pa.StructArray]] = {}
         for (kind, _, _), array in zip(tasks, found, strict=True):
             rows.setdefault(kind, []).append(array)
@@ -331,6 +338,16 @@ class DeltaCheckpointReader:
             # As nanoseconds, what Spark writes of a time after 2262 would come out another one.
             coerce_int96_timestamp_unit="us",
         )
+
+
+def _at_once(function: Callable[..., _T], *given: Any) -> Future[_T]:
+    """As an executor's ``submit``, by whoever calls."""
+    future: Future[_T] = Future()
+    try:
+        future.set_result(function(*given))
+    except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+        future.set_exception(error)
+    return future
 
 
 def _read_by_arrow(source: BinaryIO) -> BinaryIO:

@@ -24,6 +24,7 @@ from lakelog.formats.wire import Leaf, Node, Wire
 
 _BATCH_ROWS = 1 << 16
 _LEAST_BATCH_ROWS = 1 << 10
+_FEW_PROMISED = 4_096  # rows that are decoded before another thread has begun
 _ONE_EACH = ("protocol", "metaData")
 _FEW_ROWS = 1 << 12  # protocol and metaData mostly stand first, and reading stops there
 _MANY_ROWS = 1 << 17
@@ -245,6 +246,7 @@ def find_rows(file: pq.ParquetFile, kinds: Iterable[str]) -> dict[str, dict[int,
     for index, column in enumerate(columns):
         leaves.setdefault(column.path.split(".", 1)[0], []).append(index)
     present = [kind for kind in kinds if kind in leaves]
+    alone = [kind for kind in present if kind in _ONE_EACH]
     probes = {kind: min(leaves[kind], key=lambda i: _effort(columns[i])) for kind in present}
 
     def look(asked: Sequence[str], group: int) -> None:
@@ -256,17 +258,17 @@ def find_rows(file: pq.ParquetFile, kinds: Iterable[str]) -> dict[str, dict[int,
                     counts[group] = counts.get(group, 0) + rows
 
     found: dict[str, dict[int, int]] = {}
-    looked_up = [index for kind in _ONE_EACH for index in leaves.get(kind, ())]
+    looked_up = [index for kind in alone for index in leaves[kind]]
     require_sound_chunks(file.metadata, range(file.num_row_groups), looked_up)
     for group in range(file.num_row_groups):
         chunks = file.metadata.row_group(group)
         empty = [
             kind
-            for kind in _ONE_EACH
-            if all(_holds_nulls_only(chunks.column(index)) for index in leaves.get(kind, ()))
+            for kind in alone
+            if all(_holds_nulls_only(chunks.column(index)) for index in leaves[kind])
         ]
         look([kind for kind in present if kind not in empty], group)
-    missing = [kind for kind in present if kind in _ONE_EACH and kind not in found]
+    missing = [kind for kind in alone if kind not in found]
     for group in range(file.num_row_groups if missing else 0):
         look(missing, group)
     return found
@@ -347,7 +349,10 @@ def checked_batches(
     groups = None if group is None else [group]
     rows = 0
     plain: pa.Schema | None = None
-    for batch in file.iter_batches(batch_rows, row_groups=groups, columns=leaves):
+    threads = promised.num_rows > _FEW_PROMISED
+    for batch in file.iter_batches(
+        batch_rows, row_groups=groups, columns=leaves, use_threads=threads
+    ):
         batch.validate()
         rows += len(batch)
         plain = plain or plain_schema(batch.schema)
