@@ -205,15 +205,19 @@ def replay_state(
 
 def frame_of(spark: Any, frames: Sequence[pl.DataFrame], columns: Sequence[str]) -> Any:
     """Frames of flattened columns as one DataFrame; memory: them, three times over."""
-    from pyspark.sql.types import StructType
-
     whole = pl.concat([actions.empty(columns), *frames])
     held = _held([whole], columns) or list(columns[:1])
+    return with_nulls(_rows_of(spark, whole.select(held)), held, columns)
+
+
+def _rows_of(spark: Any, frame: pl.DataFrame) -> Any:
+    """A frame of flattened columns as a DataFrame of these."""
+    from pyspark.sql.types import StructType
+
     known = {f.name: f for f in contract.load("actions").fields}
-    fields = tuple(contract.Field(name, known[name].type) for name in held)
+    fields = tuple(contract.Field(name, known[name].type) for name in frame.columns)
     schema = StructType.fromJson(contract.to_json(contract.Struct(fields)))
-    rows = spark.createDataFrame(to_table(whole.select(held)), schema=schema)
-    return with_nulls(rows, held, columns)
+    return spark.createDataFrame(to_table(frame), schema=schema)
 
 
 def _held(frames: Sequence[pl.DataFrame], columns: Sequence[str]) -> list[str]:
@@ -273,9 +277,9 @@ def _broadcast(
     above, below = _held(frames, carried), held_columns(footers, format_)
     held = [name for name in carried if name in above or name in below]
     with _rows_stay_with_tasks(spark):
-        rows = frame_of(spark, [frame.select(held) for frame in frames], held)
+        rows = _rows_of(spark, pl.concat([actions.empty(carried), *frames]).select(held))
     rows = rows.union(_below(spark, state, footers, paths, held))
-    return with_nulls(*with_statistics(rows, held, columns, format_), columns)
+    return with_statistics(rows, held, columns, format_)
 
 
 @contextmanager
@@ -307,7 +311,8 @@ def _below(
     sql = functions_of(spark)
     format_ = state.log.dialect.name
     registry = registry_of_meta(state.meta) if format_ == "indextables" else {}
-    wanted = tuple(dict.fromkeys((*columns, "actionType", *actions.KEY)))
+    vectors = format_ == "delta" and has_vectors(footers)
+    wanted = tuple(dict.fromkeys((*columns, "path", *(("dvId",) if vectors else ()))))
     base = read_base(
         spark,
         paths,
@@ -319,7 +324,7 @@ def _below(
     )
     keys = state.layers.keys().unique()
     same = "path = gone_path"
-    if format_ == "delta" and has_vectors(footers):
+    if vectors:
         same += " AND dvId <=> gone_dvId"
     else:
         # No row below has a vector: the path alone tells, which is sooner compared.
@@ -328,7 +333,7 @@ def _below(
         rows = to_table(keys).rename_columns([f"gone_{name}" for name in keys.columns])
         gone = sql.broadcast(spark.createDataFrame(rows))
         base = base.join(gone, sql.expr(same), "left_anti")
-    return base.select(*columns)
+    return base if wanted == tuple(columns) else base.select(*columns)
 
 
 def _live(state: State, columns: Sequence[str]) -> Iterator[pl.DataFrame]:

@@ -70,8 +70,8 @@ def read_base(
         spark: The session, classic or Connect.
         paths: Its Parquet files, as Spark takes them.
         footers: What their footers say; without an obstacle.
-        columns: Flattened columns wanted, in order; ``actionType``, ``path`` and ``dvId`` among
-            them, and of Delta's none that statistics are spread into.
+        columns: Flattened columns wanted, in order; ``path`` among them, and of Delta's none that
+            statistics are spread into.
         format: ``delta`` or ``indextables``.
         registry: Document mappings of an IndexTables table, by hash.
         odd_paths: Whether paths that no writer should have encoded so are taken as lakelog takes
@@ -93,18 +93,15 @@ def carried_columns(columns: Sequence[str], format: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*(name for name in columns if name not in DERIVED), "stats")))
 
 
-def with_statistics(
-    rows: Any, held: Sequence[str], columns: Sequence[str], format: str
-) -> tuple[Any, tuple[str, ...]]:
-    """Rows of the columns `held` with those of `columns` that statistics are spread into, and what
-    they then hold; a query that names none of these does not pay for them.
+def with_statistics(rows: Any, held: Sequence[str], columns: Sequence[str], format: str) -> Any:
+    """Rows of the flattened columns `held` with all of `columns`, in their order: what statistics
+    are spread into is made of ``stats``, which a query that names none of it does not pay for.
     """
-    spread = tuple(name for name in DERIVED if name in columns) if format == "delta" else ()
-    if not spread or "stats" not in held:
-        return rows, tuple(held)
+    if format != "delta" or "stats" not in held or not set(columns) & {*DERIVED}:
+        return with_nulls(rows, held, columns)
     rows = rows.withColumn(_SPREAD, _spread(functions_of(rows).col("stats")))
-    rows = rows.selectExpr(*(f"`{name}`" for name in held), *(f"{_SPREAD}.{n}" for n in spread))
-    return rows, (*held, *spread)
+    made = {name: f"{_SPREAD}.{name}" for name in DERIVED} | {name: f"`{name}`" for name in held}
+    return _select(rows, {name: made.get(name) or _null_of(name) for name in columns})
 
 
 def held_columns(footers: Footers, format: str) -> frozenset[str]:
