@@ -161,6 +161,28 @@ def test_a_stream_reads_on_under_a_schema_that_only_grew_before_it_was_started(
     assert read_all(restarted, start, EVERYTHING)[0] == [["a", "b"]]
 
 
+def test_rows_of_a_schema_that_did_more_than_grow_are_not_read_under_the_latest(
+    tmp_path: Path,
+) -> None:
+    table = new_table(tmp_path)
+    for name in "ab":
+        add(table, name)
+    started = Backlog(table)
+    inside = started.beginning().past(1)
+    with table.transaction() as tx:
+        tx.remove(tx.read())
+        tx.set_metadata(schema={"other": pl.Int64, "day": pl.String})
+    add(table, "c")
+    # The commit that changed the schema is read by none of them, or not yet.
+    for start in (started.from_version(2), started.from_version(2).past(1), inside):
+        with pytest.raises(StreamMismatchError, match="it has a column id") as caught:
+            Backlog(table, skip_change_commits=True).advance(start, EVERYTHING)
+        assert caught.value.version == 2
+        assert "from a version that has that schema" in str(caught.value.hint)
+    anew = Backlog(table)
+    assert read_all(anew, anew.from_version(4), EVERYTHING)[0] == [["c"]]
+
+
 def test_commits_that_were_cleaned_up_are_named_or_passed_over(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     for name in "abcd":

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -33,7 +34,7 @@ from lakelog.errors import (
 from lakelog.formats.base import Actions, CommitFile
 from lakelog.formats.commits import group_commits
 from lakelog.log.context import version_at
-from lakelog.log.metadata import last_metadata, last_protocol
+from lakelog.log.metadata import Metadata, last_metadata, last_protocol
 from lakelog.log.segment import validate_contiguous
 from lakelog.log.snapshot import Snapshot
 from lakelog.spark.offsets import Offset
@@ -41,7 +42,7 @@ from lakelog.table import Table
 
 _CHUNK_BYTES = 16 << 20
 _ORDER = ("modificationTime", "path", "dvId")
-_NEW_CHECKPOINT = "or begin a new stream, with a new checkpoint, from where this one ends"
+_NEW = "or begin a new stream, with a new checkpoint, from where this one ends"
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class Backlog:
         self._skips = skip_change_commits
         self._fails = fail_on_data_loss
         self._initial: tuple[int, pl.DataFrame] | None = None
+        self._checked_from: int | None = None
         self._window: tuple[frozenset[int], Actions] = frozenset(), Actions()
 
     @cached_property
@@ -215,6 +217,7 @@ class Backlog:
             start = start.next_version()
         else:
             self._initial = None
+            self._check_beginning(start.version)
         if last is None or start.version <= last:
             yield from self._commits(start, last)
 
@@ -224,6 +227,7 @@ class Backlog:
         if self._initial is None or self._initial[0] != version:
             try:
                 snapshot = self._table.snapshot(version)
+                self._check_schema(version, snapshot.metadata)
                 rows = snapshot.files().select(*FILE_COLUMNS, "modificationTime", "dvId")
                 files = rows.sort(_ORDER).select(FILE_COLUMNS).collect()
             except VersionNotFoundError as error:
@@ -318,7 +322,7 @@ class Backlog:
             expected="commits that only add rows",
             found=f"{removed.height} files removed, such as {removed['path'][0]}",
             hint="pass over such commits, with what they add, by option skipChangeCommits=true; "
-            + _NEW_CHECKPOINT,
+            + _NEW,
         )
 
     def _check_metadata(self, version: int, meta: pl.DataFrame) -> None:
@@ -331,8 +335,21 @@ class Backlog:
                 },
                 self._table.path,
             )
-        if metadata is None:
+        if metadata is not None:
+            self._check_schema(version, metadata)
+
+    def _check_beginning(self, version: int) -> None:
+        """The schema that is in force where the reading of commits begins: those that come later
+        are seen when they come.
+        """
+        if version >= (self.snapshot.version if self._checked_from is None else self._checked_from):
             return
+        # A version that cannot be rebuilt any more has no schema that could be told.
+        with suppress(VersionNotFoundError):
+            self._check_schema(version, self._table.snapshot(version).metadata)
+        self._checked_from = version
+
+    def _check_schema(self, version: int, metadata: Metadata) -> None:
         ours = self.snapshot.metadata
         if metadata.id != ours.id:
             what: str | None = "the table became another one"
@@ -340,14 +357,21 @@ class Backlog:
             what = "the partition columns changed"
         else:
             what = misfit(metadata.schema, ours.schema)
-        if what is not None:
-            raise StreamMismatchError(
-                f"version {version} has a schema that the stream was not started with: {what}",
-                path=self._table.path,
-                version=version,
-                hint="start the stream again: it goes on here with the table's latest schema; "
-                + _NEW_CHECKPOINT,
+        if what is None:
+            return
+        if version > self.snapshot.version:
+            hint = f"start the stream again: it goes on here with the table's latest schema; {_NEW}"
+        else:
+            hint = (
+                "its rows would not be the same under the table's latest schema: begin a new "
+                "stream, with a new checkpoint, from a version that has that schema"
             )
+        raise StreamMismatchError(
+            f"version {version} has a schema that the stream was not started with: {what}",
+            path=self._table.path,
+            version=version,
+            hint=hint,
+        )
 
 
 def _of(frame: pl.DataFrame, version: int) -> pl.DataFrame:
