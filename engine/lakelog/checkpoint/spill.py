@@ -5,10 +5,9 @@ A `Spill` is one nameless file, so that nothing of it is left even where the pro
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import IO, Self
+from typing import Self
 
 import numpy as np
 import polars as pl
@@ -16,64 +15,12 @@ import pyarrow as pa
 
 from lakelog import actions
 from lakelog.errors import CheckpointWriteError
+from lakelog.storage.scratch import Place, ScratchFile
 
 _RADIX_BITS = 6
 _PARTITION_SEED = 0x9A27
 _HASH_SEED = 0x0F17
 _MOST_PARTITIONS = 1 << 12
-
-
-class _Nameless:
-    """A file without a name, written at its end and read anywhere; `TMPDIR` says where."""
-
-    def __init__(self) -> None:
-        self._file: IO[bytes] | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes written so far."""
-        return 0 if self._file is None else self._file.seek(0, 2)
-
-    def append(self, data: memoryview, what: str) -> int:
-        """Write at the end; gives the place.
-
-        Args:
-            data: Bytes.
-            what: What they are, for the error.
-
-        Raises:
-            CheckpointWriteError: There is no room.
-        """
-        try:
-            if self._file is None:
-                # Unbuffered: what is written is whole batches.
-                self._file = tempfile.TemporaryFile(buffering=0, prefix="lakelog-")  # noqa: SIM115 - closed by `close`
-            start = self._file.seek(0, 2)
-            while data:
-                data = data[self._file.write(data) :]
-        except OSError as cause:
-            raise CheckpointWriteError(
-                f"{what} that memory has no room for cannot be written to disk: {cause}",
-                path=tempfile.gettempdir(),
-                hint="make room there, set TMPDIR to a larger place, or raise the memory limit",
-            ) from cause
-        return start
-
-    def read(self, at: int, size: int) -> bytes:
-        """The bytes at a place."""
-        assert self._file is not None
-        self._file.seek(at)
-        pieces = []
-        while size > 0 and (piece := self._file.read(size)):
-            pieces.append(piece)
-            size -= len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def close(self) -> None:
-        """Give the room back."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
 
 def partition_of(paths: pl.Series, partitions: int) -> pl.Series:
@@ -95,8 +42,8 @@ class Spill:
     def __init__(self, partitions: int, flush_bytes: int) -> None:
         self.partitions = min(partitions, _MOST_PARTITIONS)
         self._flush_bytes = flush_bytes
-        self._file = _Nameless()
-        self._places: dict[int, list[tuple[int, int]]] = {}
+        self._file = ScratchFile(CheckpointWriteError)
+        self._places: dict[int, list[Place]] = {}
         self._waiting: list[pl.DataFrame] = []
         self._waiting_bytes = 0
 
@@ -137,8 +84,7 @@ class Spill:
         with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
             writer.write_table(rows)
         data = memoryview(sink.getvalue())
-        start = self._file.append(data, "rows")
-        self._places.setdefault(partition, []).append((start, len(data)))
+        self._places.setdefault(partition, []).append(self._file.append(data, "rows"))
 
     def frames(self, partition: int) -> Iterator[pl.DataFrame]:
         """The frames of a partition, in the order in which they were appended."""
@@ -146,8 +92,8 @@ class Spill:
             yield from self._waiting
             return
         self.flush()
-        for at, size in self._places.get(partition, ()):
-            with pa.ipc.open_stream(pa.py_buffer(self._file.read(at, size))) as reader:
+        for place in self._places.get(partition, ()):
+            with pa.ipc.open_stream(pa.py_buffer(self._file.read(place))) as reader:
                 frame = pl.from_arrow(reader.read_all())
             assert isinstance(frame, pl.DataFrame)
             yield frame
@@ -233,8 +179,8 @@ class Repeats:
         self._held_bytes = held_bytes
         self._held: list[pl.Series] = []
         self._count = 0
-        self._file = _Nameless()
-        self._places: dict[int, list[tuple[int, int]]] = {}
+        self._file = ScratchFile(CheckpointWriteError)
+        self._places: dict[int, list[Place]] = {}
 
     def add(self, hashes: pl.Series) -> None:
         """Take note of some hashes.
@@ -253,10 +199,10 @@ class Repeats:
         # Sorted, so that those with the same first bits stand together.
         edges = np.arange(1, 1 << _RADIX_BITS, dtype=np.uint64) << np.uint64(64 - _RADIX_BITS)
         cuts = [0, *np.searchsorted(held, edges).tolist(), len(held)]
-        start = self._file.append(memoryview(held.tobytes()), "hashes")
+        start = self._file.append(held.tobytes(), "hashes").at
         for bucket, (first, last) in enumerate(pairwise(cuts)):
             if last > first:
-                place = (start + first * 8, (last - first) * 8)
+                place = Place(start + first * 8, (last - first) * 8)
                 self._places.setdefault(bucket, []).append(place)
 
     def repeated(self) -> pl.Series:
@@ -268,8 +214,8 @@ class Repeats:
         found = [_doubles(self._bucket(places)) for _, places in sorted(self._places.items())]
         return pl.concat(found)
 
-    def _bucket(self, places: Sequence[tuple[int, int]]) -> np.ndarray:
-        return np.concatenate([np.frombuffer(self._file.read(*p), np.uint64) for p in places])
+    def _bucket(self, places: Sequence[Place]) -> np.ndarray:
+        return np.concatenate([np.frombuffer(self._file.read(p), np.uint64) for p in places])
 
     def close(self) -> None:
         """Forget everything."""

@@ -31,12 +31,13 @@ from lakelog.data.conform import Conform, Rows
 from lakelog.data.grouping import group_rows
 from lakelog.data.parquet import ParquetFile
 from lakelog.data.physical import renamed, wide_field
-from lakelog.data.spill import Place, RowSpill
+from lakelog.data.spill import RowSpill
 from lakelog.data.write_plan import WritePlan
 from lakelog.errors import InvalidInputError, LakelogError
 from lakelog.statistics.values import physical_name
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import on_local_disk
+from lakelog.storage.scratch import Place
 
 __all__ = ["DataFileWriter", "WritePlan", "discard"]
 

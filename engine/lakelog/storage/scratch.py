@@ -1,0 +1,97 @@
+"""`ScratchFile`: what memory has no room for, on local disk, gone however the process ends."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import IO, NamedTuple
+
+from lakelog.errors import UnavailableError
+
+
+class Place(NamedTuple):
+    """Where some bytes stand.
+
+    Attributes:
+        at: Byte offset.
+        size_bytes: Length.
+    """
+
+    at: int
+    size_bytes: int
+
+
+class ScratchFile:
+    """A file without a name, written at its end and read anywhere; ``TMPDIR`` says where.
+
+    It is made with the first bytes. For one thread when writing, for several when reading.
+
+    Args:
+        error: What is raised where there is no room.
+        instead: What one may do for want of room, for the error.
+
+    Attributes:
+        size_bytes: Bytes written so far.
+
+    Example:
+        >>> file = ScratchFile()
+        >>> place = file.append(b"some bytes", "rows")
+        >>> file.read(place), file.size_bytes
+        (b'some bytes', 10)
+        >>> file.close()
+    """
+
+    def __init__(
+        self,
+        error: type[UnavailableError] = UnavailableError,
+        instead: str = "raise the memory limit",
+    ) -> None:
+        self._error = error
+        self._instead = instead
+        self._file: IO[bytes] | None = None
+        self.size_bytes = 0
+
+    def append(self, data: bytes | memoryview, what: str) -> Place:
+        """Write at the end; gives the place.
+
+        Args:
+            data: Bytes.
+            what: What they are, for the error.
+
+        Raises:
+            UnavailableError: There is no room; of the kind that was asked for.
+        """
+        place = Place(self.size_bytes, len(data))
+        rest = memoryview(data)
+        try:
+            if self._file is None:
+                # Unbuffered: what is written is whole batches.
+                self._file = tempfile.TemporaryFile(buffering=0, prefix="lakelog-")  # noqa: SIM115 - closed by `close`
+            self._file.seek(place.at)  # and not behind what an append that failed has left
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as cause:
+            raise self._error(
+                f"{what} that memory has no room for cannot be written to disk: {cause}",
+                path=tempfile.gettempdir(),
+                hint=f"make room there, set TMPDIR to a larger place, or {self._instead}",
+            ) from cause
+        self.size_bytes += place.size_bytes
+        return place
+
+    def read(self, place: Place) -> bytes:
+        """The bytes at a place."""
+        assert self._file is not None, "a place is one of what was written"
+        pieces, (at, left) = [], place
+        # At its own offset: several threads read at once.
+        while left and (piece := os.pread(self._file.fileno(), left, at)):
+            pieces.append(piece)
+            at, left = at + len(piece), left - len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def close(self) -> None:
+        """Give the room back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self.size_bytes = 0
