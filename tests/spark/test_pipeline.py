@@ -136,7 +136,7 @@ def test_a_line_that_is_not_of_the_schema_is_named_and_read_once_mended(
     pipeline = described(tmp_path, compact=None, checkpoint=None, cleanup=None, vacuum=None)
     raw = tmp_path / "raw"
     write_events(raw, "good one.json", range(2))
-    bad = ['{"id": 3, "wh', '{"id": "x"}', '{"id": 1}{"id": 2}', "[1]", '{"id": 1.5}']
+    bad = ['{"id": 3, "wh', '{"id": "x"}', '{"id": 1}{"id": 2}', "[1]", '{"id": 1.5}', "{'id': 1}"]
     (raw / "bad one.json").write_text('{"id": 7}\n' + bad[0] + "\n")
     for line in bad:
         (raw / "bad one.json").write_text('{"id": 7}\n' + line + "\n")

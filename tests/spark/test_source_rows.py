@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from pyspark.sql.types import StructType
 
 import lakelog
 from lakelog.spark.reading import share_files, unpack
@@ -87,6 +88,7 @@ def test_a_schema_of_the_users_chooses_columns_and_is_held_against_the_table(
     chosen = spark.read.format("lakelog").schema("day date, id long").load(table)
     assert chosen.filter("id = 1").collect() == [(DAYS[1], 1)]
     for schema, message in (
+        (StructType(), "the schema has no column"),
         ("id int", "column 'id' is of another type"),
         ("id long not null", "column 'id' is of another type"),
         ("idd long", "no column 'idd'"),

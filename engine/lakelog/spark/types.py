@@ -81,9 +81,11 @@ def check_asked(asked: StructType, own: StructType) -> None:
     It may leave columns out, order them as it likes, and say that any may be null.
 
     Raises:
-        InvalidInputError: It has a column that the source lacks, or of another type, or says that
-            it is never null where it may be.
+        InvalidInputError: It has no column, one that the source lacks, or one of another type, or
+            says that it is never null where it may be.
     """
+    if not asked.names:  # rows without columns are no rows to Arrow, and would not be counted
+        raise InvalidInputError("the schema has no column", expected=", ".join(own.names))
     columns = {field.name: field for field in own}
     for field in asked:
         there = columns.get(field.name)

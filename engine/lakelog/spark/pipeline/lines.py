@@ -64,7 +64,12 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
     sql = functions_of(lines)
     folders = [name for name in lines.columns if name != "value"]
     line = sql.col("value")
-    strict = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    strict = {
+        **options,
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": CORRUPT,
+        "allowSingleQuotes": "false",  # Spark takes them unless told not to
+    }
     beside = StructType([*schema.fields, StructField(CORRUPT, StringType())])
     row = sql.from_json(line, beside, strict)
     whole = sql.json_array_length(sql.concat(sql.lit("["), line, sql.lit("]"))) == 1
