@@ -12,12 +12,10 @@ either an entry or an absent key, a required field that is missing.
 
 from __future__ import annotations
 
-import gc
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 
 import numpy as np
 import orjson
@@ -31,6 +29,7 @@ from lakelog.formats.arrow_maps import as_int64, map_array, null_entries, validi
 from lakelog.formats.base import Actions, CommitInfo
 from lakelog.formats.chunks import Prepared, chunked, prepare
 from lakelog.formats.exact import MAX_DEPTH, Blob, decode_exact
+from lakelog.formats.garbage import uncollected
 from lakelog.formats.unproven import NotProvenError
 from lakelog.formats.wire import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire
 
@@ -58,7 +57,7 @@ def decode_lines(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Ac
 
     Memory: the frames, and about ten chunks of 8 MB.
     """
-    with _garbage_uncollected():
+    with uncollected():
         return merge(_decode_chunks(chunked(blobs), wire, {}, files=files))
 
 
@@ -77,7 +76,7 @@ def decode_pieces(
     keys: Keys = {}  # learnt once: a piece whose keys are not known is parsed twice
 
     def decode(blobs: Sequence[Blob]) -> Actions:
-        with _garbage_uncollected():
+        with uncollected():
             return merge(_decode_chunks(chunked(blobs), wire, keys, files=files))
 
     with ThreadPoolExecutor(1, thread_name_prefix="lakelog-pieces") as pool:
@@ -89,21 +88,6 @@ def decode_pieces(
             ahead = following
         if ahead is not None:
             yield ahead.result()
-
-
-@contextmanager
-def _garbage_uncollected() -> Iterator[None]:
-    """Thousands of small objects come to stay, and none is part of a cycle: Python's collector,
-    which starts whenever so many have come, would look at every object in vain.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _decode_chunks(

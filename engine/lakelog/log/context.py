@@ -12,6 +12,7 @@ import polars as pl
 from lakelog.errors import LakelogError, VersionNotFoundError
 from lakelog.formats.base import CommitFile, Dialect, LogListing
 from lakelog.formats.commit_info import in_commit_timestamp
+from lakelog.formats.garbage import uncollected
 from lakelog.log.segment import latest_version, rebuildable
 from lakelog.storage import LogStore
 
@@ -42,15 +43,18 @@ class Log:
 
     def list_latest(self) -> LogListing:
         """A listing that is enough for the latest version; may begin at a checkpoint."""
-        return self.dialect.list_log(self.store)
+        with uncollected():
+            return self.dialect.list_log(self.store)
 
     def list_all(self) -> LogListing:
         """Everything that the log folder holds."""
-        return self.dialect.list_log(self.store, hint=False)
+        with uncollected():
+            return self.dialect.list_log(self.store, hint=False)
 
     def list_since(self, version: int) -> LogListing:
         """Commits and checkpoints at `version` and above."""
-        return self.dialect.list_log(self.store, hint=False, start=version)
+        with uncollected():
+            return self.dialect.list_log(self.store, hint=False, start=version)
 
     def pointed_version(self) -> int | None:
         """The version that the pointer names, whether or not a checkpoint stands there; None where
