@@ -263,6 +263,16 @@ def test_planning_a_query_leaves_what_it_does_not_need_of_the_commits_rows_alone
     assert "_spread_batch" in planned("sum(numRecords)")
 
 
+def test_columns_that_no_row_fills_are_null_in_every_row(spark: Any, tmp_path: Path) -> None:
+    root = tables.make(tables.CLASSIC, tmp_path / "t")
+    columns = ("docMappingJson", "companionFastFieldMode")
+    expected = local_state(lakelog.open(root).snapshot(), columns)
+    assert expected.height
+    for strategy in STRATEGIES:
+        frame = lakelog.spark.replay(spark, root, strategy=strategy, columns=columns)
+        assert out_of_spark(frame).equals(expected), strategy
+
+
 def test_an_earlier_version_and_columns_by_name(either: Any, tmp_path: Path) -> None:
     root = tables.make(tables.CLASSIC, tmp_path / "t")
     columns = ("size", "actionType", "path")

@@ -129,8 +129,9 @@ def replay_in_partitions(
     Memory: of a task that decodes, a few batches or a piece of commits; of one that reconciles, all
     rows of its partition.
     """
-    # Two thirds of the columns are the other format's, and would travel as nulls.
-    held = [name for name in columns if name in _held(place.format)]
+    # Two thirds of the columns are the other format's, and would travel as nulls; but batches
+    # without any column would have no rows.
+    held = [name for name in columns if name in _held(place.format)] or ["actionType"]
     sources = _sources(held, place.format)
     carried = [*_ORDER, *sources]
     decoder = Decoder(place, tuple(pieces), tuple(sources))

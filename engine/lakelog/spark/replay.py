@@ -273,9 +273,10 @@ def _broadcast(
     format_ = state.log.dialect.name
     carried = carried_columns(columns, format_)
     frames = [*_meta(state, carried), *_live(state, carried)]
-    # Spark plans in time that grows with the columns of every step, so nulls come last.
+    # Spark plans in time that grows with the columns of every step, so nulls come last; but frames
+    # without any column would have no rows.
     above, below = _held(frames, carried), held_columns(footers, format_)
-    held = [name for name in carried if name in above or name in below]
+    held = [name for name in carried if name in above or name in below] or list(carried[:1])
     with _rows_stay_with_tasks(spark):
         rows = _rows_of(spark, pl.concat([actions.empty(carried), *frames]).select(held))
     rows = rows.union(_below(spark, state, footers, paths, held))
