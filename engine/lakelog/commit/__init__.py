@@ -1,7 +1,7 @@
 """Transactions: what is to be written, whether it may be, and how it becomes the next version.
 
-What callers meet: ``transaction`` and ``create``; ``staging`` (with ``maps``, ``rows``,
-``schemas``) takes their actions, ``changes`` their metadata and protocol.
+What callers meet: ``transaction`` and ``create``; ``draft`` keeps what a transaction is told:
+``staging`` (with ``maps``, ``rows``, ``schemas``) takes actions, ``changes`` metadata and protocol.
 
 Whether it may be written, pure: ``checking`` asks ``gates`` (table features), ``consistency`` (with
 ``file_rules``, ``schema_evolution``, ``properties``) and ``upgrade`` (with ``features``).
@@ -10,5 +10,5 @@ How it is written: ``intent`` is what a transaction stands for, ``conflicts`` (w
 ``winning_state``) whether it survives a commit that came first, ``finalise`` (with
 ``row_tracking``, ``skips``, ``operations``) what depends on where it lands. ``head`` knows the end
 of the log, ``writing`` is the loop that makes it the next version, ``quick`` its short way past
-small commits of others.
+small commits of others, ``few`` the short way of a few plain file actions.
 """

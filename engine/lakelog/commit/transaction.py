@@ -11,28 +11,22 @@ from typing import Any, Self
 import polars as pl
 
 from lakelog import actions
-from lakelog.commit import changes, checking, operations, skips
-from lakelog.commit.changes import only_one
+from lakelog.commit import checking, operations
+from lakelog.commit.draft import Draft
 from lakelog.commit.few import Few
 from lakelog.commit.finalise import Description, after
 from lakelog.commit.head import Heads
 from lakelog.commit.intent import ISOLATION_LEVELS, Intent, Reads
-from lakelog.commit.rows import fill_row, metadata_row, protocol_row, with_file_defaults
 from lakelog.commit.runtime import Committed, Runtime
 from lakelog.commit.schemas import SchemaLike
-from lakelog.commit.staging import rows_frame, stage_one, stage_table
-from lakelog.commit.upgrade import features_needed, upgrade
 from lakelog.commit.writing import Plan, Retry, Writing
 from lakelog.errors import (
     InvalidInputError,
-    InvalidTransactionError,
-    UnsupportedFeatureError,
     UnsupportedStoreError,
 )
 from lakelog.log.context import Log
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.metadata import Metadata
 from lakelog.log.properties import transaction_retention_ms
-from lakelog.log.replay import live_domains
 from lakelog.log.snapshot import Snapshot
 from lakelog.version import __version__
 
@@ -93,12 +87,7 @@ class Transaction:
         self._txn_id = runtime.new_id()
         self._over = False
         self._version: int | None = None
-        self._files: list[pl.DataFrame] = []
-        self._single: list[dict[str, Any]] = []
-        self._meta: list[dict[str, Any]] = []
-        self._skips: list[pl.DataFrame] = []
-        self._new_protocol: Protocol | None = None
-        self._new_metadata: Metadata | None = None
+        self._draft = Draft(log, self._protocol, self._metadata)
         self._where: list[pl.Expr] = []
         self._whole_table = False
         self._app: tuple[str, int] | None = None
@@ -205,7 +194,8 @@ class Transaction:
 
         Source: Delta protocol, Add File and Remove File.
         """
-        self._stage("add", table, fields)
+        self._require_open()
+        self._draft.put_files("add", table, fields)
 
     def remove(self, table: Any = None, /, **fields: Any) -> None:
         """Remove one file, or a table of files.
@@ -222,33 +212,16 @@ class Transaction:
 
         Source: Delta protocol, Add File and Remove File.
         """
-        self._stage("remove", table, fields)
+        self._require_open()
+        self._draft.put_files("remove", table, fields)
 
     def cdc(self, table: Any = None, /, **fields: Any) -> None:
         """Add one change data file, or a table of them: ``path``, ``partitionValues``, ``size``.
 
         Source: Delta protocol, Add CDC File.
         """
-        self._stage("cdc", table, fields)
-
-    def _stage(self, kind: str, table: Any, fields: Mapping[str, Any]) -> None:
         self._require_open()
-        if table is None:
-            row = stage_one(self._format, kind, fields)
-            if "path" not in row:
-                raise InvalidInputError(f"{kind} needs a path", expected="path")
-            fill_row(row, self._log.clock())
-            self._single.append(row)
-            return
-        frame = stage_table(self._format, kind, table, fields)
-        self._flush()
-        if frame.height:
-            self._files.append(with_file_defaults(frame, self._log.clock()))
-
-    def _flush(self) -> None:
-        if self._single:
-            self._files.append(rows_frame(self._single))
-            self._single = []
+        self._draft.put_files("cdc", table, fields)
 
     def set_metadata(
         self,
@@ -283,9 +256,7 @@ class Transaction:
         Source: Delta protocol, Change Metadata.
         """
         self._require_open()
-        self._new_metadata = changes.change_metadata(
-            self._new_metadata or self._metadata,
-            self._format,
+        self._draft.put_metadata(
             table,
             fields,
             schema=schema,
@@ -313,9 +284,7 @@ class Transaction:
         Source: Delta protocol, Protocol Evolution.
         """
         self._require_open()
-        self._new_protocol = changes.change_protocol(
-            self._new_protocol or self._protocol, self._format, table, fields, features
-        )
+        self._draft.put_protocol(table, fields, features)
 
     def set_txn(self, table: Any = None, /, **fields: Any) -> None:
         """Record an application's version, or a table of them.
@@ -328,9 +297,8 @@ class Transaction:
 
         Source: Delta protocol, Transaction Identifiers.
         """
-        for row in self._rows("txn", table, fields, ("appId", "txnVersion")):
-            row.setdefault("lastUpdated", self._log.clock())
-            self._meta.append(row)
+        self._require_open()
+        self._draft.put_txns(table, fields)
 
     def set_domain(self, table: Any = None, /, **fields: Any) -> None:
         """Set a metadata domain, or a table of them.
@@ -342,9 +310,8 @@ class Transaction:
 
         Source: Delta protocol, Domain Metadata.
         """
-        for row in self._rows("domainMetadata", table, fields, ("domain", "domainConfiguration")):
-            row.setdefault("domainRemoved", False)
-            self._meta.append(row)
+        self._require_open()
+        self._draft.put_domains(table, fields)
 
     def remove_domain(self, domain: str) -> None:
         """Remove a metadata domain.
@@ -353,35 +320,7 @@ class Transaction:
             InvalidTransactionError: There is no such domain.
         """
         self._require_open()
-        row = stage_one(self._format, "domainMetadata", {"domain": domain})
-        live = actions.conform(live_domains(self._head.meta), ("domain", "domainConfiguration"))
-        found = live.filter(pl.col("domain") == domain)
-        if not found.height:
-            raise InvalidTransactionError(
-                "there is no such domain",
-                path=self._log.table,
-                found=domain,
-                expected=", ".join(live["domain"].sort().to_list()) or "none is set",
-            )
-        # The removal keeps the last configuration, as the protocol asks.
-        before = found["domainConfiguration"][-1]
-        self._meta.append(row | {"domainConfiguration": before or "", "domainRemoved": True})
-
-    def _rows(
-        self, kind: str, table: Any, fields: Mapping[str, Any], required: Sequence[str]
-    ) -> list[dict[str, Any]]:
-        self._require_open()
-        if table is None:
-            rows = [stage_one(self._format, kind, fields)]
-        else:
-            only_one(table, fields)
-            named = stage_table(self._format, kind, table).rows(named=True)
-            rows = [{k: v for k, v in row.items() if v is not None} for row in named]
-        for row in rows:
-            for column in required:
-                if column not in row:
-                    raise InvalidInputError(f"{kind} lacks a field", expected=column)
-        return rows
+        self._draft.drop_domain(domain, self._head.meta)
 
     def skip(
         self, table: Any = None, /, *, cooldown: dt.timedelta | None = None, **fields: Any
@@ -403,26 +342,7 @@ class Transaction:
         Source: specification 001, 3.6.
         """
         self._require_open()
-        if self._format != "indextables":
-            raise UnsupportedFeatureError(
-                f"the {self._format} format has no record of skipped files",
-                path=self._log.table,
-                expected="a table of the indextables format",
-                found="mergeskip",
-            )
-        if table is None:
-            rows = rows_frame([stage_one(self._format, "mergeskip", fields)])
-        else:
-            only_one(table, fields)
-            rows = stage_table(self._format, "mergeskip", table)
-        if not rows.height:
-            return
-        for column in ("path", "skipReason"):
-            if column not in rows.columns or rows[column].null_count():
-                raise InvalidInputError("a skip lacks a field", expected=column)
-        configuration = (self._new_metadata or self._metadata).configuration
-        wait = skips.cooldown_ms(configuration) if cooldown is None else cooldown
-        self._skips.append(skips.with_times(rows, self._log.clock(), wait))
+        self._draft.put_skips(table, fields, cooldown)
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -473,7 +393,7 @@ class Transaction:
             operation = few.operation(self._metadata)
             description = self._described(operation, few.metrics, few.adds_only, reads)
             return Plan(self._log, intent, description, self._check, retry=self._retry)
-        files, meta = self._gathered()
+        files, meta = self._draft.gathered(self._runtime)
         if not files.height and not meta.height:
             return None
         intent = Intent(reads, files, meta, self._isolation, self._protocol, self._metadata)
@@ -503,11 +423,8 @@ class Transaction:
 
     def _few(self) -> Few | None:
         """The actions by the short way, if they and the table are for it."""
-        if not self._single or self._files or self._meta or self._skips:
-            return None
-        if self._new_protocol is not None or self._new_metadata is not None:
-            return None
-        return self._plain.take(self._single) if self._plain is not None else None
+        rows = self._draft.single_files()
+        return self._plain.take(rows) if self._plain is not None and rows is not None else None
 
     def _described(
         self,
@@ -527,33 +444,6 @@ class Transaction:
             self._isolation,
             self._user_metadata,
         )
-
-    def _gathered(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """File actions, and the others, as rows to be written."""
-        self._flush()
-        files = actions.concat(self._files)
-        rows: list[dict[str, Any]] = []
-        protocol, metadata = self._changed_pair()
-        if protocol is not None:
-            rows.append({"actionType": "protocol", **protocol_row(protocol)})
-        if metadata is not None:
-            rows.append({"actionType": "metaData", **metadata_row(metadata)})
-        rows += self._meta
-        frames = [rows_frame(rows)] if rows else []
-        return files, actions.concat([*frames, *self._skips])
-
-    def _changed_pair(self) -> tuple[Protocol | None, Metadata | None]:
-        """Protocol and metadata where they change; the protocol knows what the metadata needs."""
-        protocol, metadata = self._new_protocol, self._new_metadata
-        if metadata is not None and metadata != self._metadata:
-            needed = features_needed(metadata, self._format)
-            protocol = upgrade(protocol or self._protocol, needed, self._format)
-            metadata = changes.settled_metadata(metadata, self._metadata, self._runtime)
-        if protocol == self._protocol:
-            protocol = None
-        if metadata == self._metadata:
-            metadata = None
-        return protocol, metadata
 
     def _check(self, intent: Intent) -> None:
         """Every rule that the actions have to pass, on the state that they are put behind."""
