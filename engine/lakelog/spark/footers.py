@@ -23,11 +23,9 @@ from lakelog.actions import FILE_ACTIONS
 from lakelog.errors import (
     InternalError,
     InvalidActionError,
-    LakelogError,
-    MalformedLogError,
-    NotFoundError,
 )
 from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, Checkpoint
+from lakelog.formats.delta.checkpoint import unreadable_is_malformed
 from lakelog.formats.delta.checkpoint_schema import PARTITIONS_PARSED, spark_schema
 from lakelog.formats.delta.footers import require_sound_chunks
 from lakelog.formats.delta.parquet import child_type, find_rows
@@ -173,33 +171,16 @@ def _open_all(
     beside = frozenset(sidecars)
 
     def read(path: str) -> _File:
-        try:
-            with store.open(path, sizes.get(path)) as source:
-                file = pq.ParquetFile(source)
-                footer = file.metadata
-                require_sound_chunks(
-                    footer, range(footer.num_row_groups), range(footer.num_columns)
-                )
-                if path in beside:
-                    _refuse_other_actions(file, path)
-                return _File(path, source.seek(0, os.SEEK_END), file.schema_arrow, footer)
-        except NotFoundError as cause:
-            raise MalformedLogError(
-                "a file of the checkpoint is gone",
-                path=path,
-                version=checkpoint.version,
-                hint="restore the file, or remove the checkpoint's files if its commits are there",
-            ) from cause
-        except LakelogError:
-            raise
-        except (pa.ArrowException, OSError, ValueError, MemoryError) as cause:
-            raise MalformedLogError(
-                f"the checkpoint cannot be read: {str(cause).splitlines()[0][:200]}",
-                path=path,
-                version=checkpoint.version,
-                expected="whole Parquet",
-                hint="restore the file, or remove the checkpoint's files if its commits are there",
-            ) from cause
+        with (
+            unreadable_is_malformed(path, checkpoint.version),
+            store.open(path, sizes.get(path)) as source,
+        ):
+            file = pq.ParquetFile(source)
+            footer = file.metadata
+            require_sound_chunks(footer, range(footer.num_row_groups), range(footer.num_columns))
+            if path in beside:
+                _refuse_other_actions(file, path)
+            return _File(path, source.seek(0, os.SEEK_END), file.schema_arrow, footer)
 
     with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelog-footers") as pool:
         return list(pool.map(read, paths))

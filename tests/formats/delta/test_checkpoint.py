@@ -17,10 +17,10 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from lakelog import actions
-from lakelog.errors import CorruptionError, InvalidActionError, MalformedLogError
+from lakelog.errors import CorruptionError, InvalidActionError, MalformedLogError, NotFoundError
 from lakelog.formats.base import STRUCT_STATISTICS, Checkpoint
 from lakelog.formats.delta import checkpoint, parquet
-from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
+from lakelog.formats.delta.checkpoint import DeltaCheckpointReader, unreadable_is_malformed
 from lakelog.storage import open_store
 from tests.handmade import Handmade, add, metadata, protocol, remove, vector
 
@@ -432,3 +432,20 @@ def test_a_checkpoint_reader_reads_nothing_when_it_is_made(made: Handmade) -> No
     found = DeltaCheckpointReader(open_store(made.root), gone)
     with pytest.raises(MalformedLogError, match="is gone"):
         found.read_meta()
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (NotFoundError("gone"), "a file of the checkpoint is gone"),
+        (OSError("first\nsecond"), "the checkpoint cannot be read: first"),
+        (MemoryError(), "the checkpoint cannot be read: MemoryError"),
+    ],
+)
+def test_whatever_reading_raises_says_which_file_of_which_version(
+    cause: Exception, said: str
+) -> None:
+    with pytest.raises(MalformedLogError) as caught, unreadable_is_malformed("part", 7):
+        raise cause
+    assert (caught.value.message, caught.value.path, caught.value.version) == (said, "part", 7)
+    assert caught.value.__cause__ is cause

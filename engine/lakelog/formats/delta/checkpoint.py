@@ -277,25 +277,9 @@ class DeltaCheckpointReader:
     ) -> Iterator[tuple[BinaryIO, pq.ParquetFile]]:
         source: BinaryIO | None = None
         try:
-            source, file = self._open(path, footer)
-            yield source, file
-        except NotFoundError as cause:
-            raise MalformedLogError(
-                "a file of the checkpoint is gone",
-                path=path,
-                version=self.checkpoint.version,
-                hint="restore the file, or remove the checkpoint's files if its commits are there",
-            ) from cause
-        except LakelogError:
-            raise
-        except (pa.ArrowException, OSError, ValueError, MemoryError) as cause:
-            raise MalformedLogError(
-                f"the checkpoint cannot be read: {str(cause).splitlines()[0][:200]}",
-                path=path,
-                version=self.checkpoint.version,
-                expected="whole Parquet",
-                hint="restore the file, or remove the checkpoint's files if its commits are there",
-            ) from cause
+            with unreadable_is_malformed(path, self.checkpoint.version):
+                source, file = self._open(path, footer)
+                yield source, file
         finally:
             if source is not None:
                 source.close()
@@ -338,6 +322,37 @@ class DeltaCheckpointReader:
             # As nanoseconds, what Spark writes of a time after 2262 would come out another one.
             coerce_int96_timestamp_unit="us",
         )
+
+
+@contextmanager
+def unreadable_is_malformed(path: str, version: int) -> Iterator[None]:
+    """What reading a checkpoint's file raises, as an error of the log.
+
+    Args:
+        path: The file.
+        version: Of the checkpoint.
+
+    Raises:
+        MalformedLogError: It is gone, or no whole Parquet.
+    """
+    hint = "restore the file, or remove the checkpoint's files if its commits are there"
+    try:
+        yield
+    except NotFoundError as cause:
+        raise MalformedLogError(
+            "a file of the checkpoint is gone", path=path, version=version, hint=hint
+        ) from cause
+    except LakelogError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as cause:
+        said = next(iter(str(cause).splitlines()), type(cause).__name__)
+        raise MalformedLogError(
+            f"the checkpoint cannot be read: {said[:200]}",
+            path=path,
+            version=version,
+            expected="whole Parquet",
+            hint=hint,
+        ) from cause
 
 
 def _at_once(function: Callable[..., _T], *given: Any) -> Future[_T]:
