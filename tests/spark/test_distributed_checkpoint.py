@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -214,6 +215,26 @@ def names_seen(root: Path) -> dict[str, bytes]:
     return {
         p.name: p.read_bytes() for p in log_of(root).iterdir() if p.is_file() and p.name[0] != "."
     }
+
+
+@pytest.mark.parametrize(
+    ("layout", "format", "feature"),
+    [
+        ("multipart", "delta", {}),
+        ("v2-json", "delta", {"delta.checkpointPolicy": "v2"}),
+        ("flattened", "indextables", {}),
+    ],
+)
+def test_a_table_without_files_has_a_checkpoint_too(
+    layout: str, format: Any, feature: dict[str, str], spark: Any, tmp_path: Path
+) -> None:
+    table = lakelog.create(
+        tmp_path / "t", {"id": pl.Int64}, format=format, configuration=feature, upkeep=False
+    )
+    report = lakelog.spark.checkpoint(spark, table, layout=layout)
+    assert (report.verified, report.num_adds) == (True, 0)
+    assert table.verify(0).is_proved
+    assert staged(tmp_path / "t") == []
 
 
 def test_a_checkpoint_of_one_file_is_for_one_machine(spark: Any, tmp_path: Path) -> None:

@@ -287,6 +287,8 @@ class _Job:
             raise self._failed(plan, cause) from cause
         written = read_written(table)
         if plan.layout in {"multipart", "flattened"}:
+            if not written:  # of rows that are none Spark makes no partitions, and so no tasks
+                written = [w for n in range(plan.parts) for w in writer.write(n, ())]
             numbers = [w.partition for w in written]
             if numbers != list(range(plan.parts)):
                 raise InternalError(

@@ -124,7 +124,11 @@ class PartWriter:
 
         context = TaskContext.get()
         number = context.partitionId() if context is not None else 0
-        kinds = _by_kind(batches, self.place.format)
+        answers = [asdict(each) for each in self.write(number, batches)]
+        yield pa.RecordBatch.from_pylist(answers, schema=_ARROW)
+
+    def write(self, number: int, batches: Iterable[pa.RecordBatch]) -> list[Written]:
+        """The files of a partition by its number, from 0."""
         match self.plan.layout:
             case "multipart":
                 work: _Part = _DeltaPart(self, number)
@@ -133,15 +137,13 @@ class PartWriter:
             case _:
                 work = _Sidecars(self, number)
         try:
-            for rows in kinds:
+            for rows in _by_kind(batches, self.place.format):
                 work.take(rows)
-            written = work.finish()
+            return work.finish()
         except BaseException:
             with suppress(Exception):  # the error before it is the one that counts
                 work.abandon()
             raise
-        answers = [asdict(each) for each in written]
-        yield pa.RecordBatch.from_pylist(answers, schema=_ARROW)
 
 
 def read_written(table: pa.Table) -> list[Written]:
