@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-LONGEST_FILE_LINES = 650  # lower it when the longest file shrinks; never raise it
+LONGEST_FILE_LINES = 600  # lower it when the longest file shrinks; never raise it
 
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK|NotImplementedError\(\))")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|Users|work|tmp)/\w")
@@ -31,6 +32,17 @@ def test_a_module_is_short_finished_and_says_what_it_owns(path: Path) -> None:
     assert text.count("\n") <= LONGEST_FILE_LINES
     assert UNFINISHED.search(text) is None
     assert text.startswith('"""')
+
+
+ROOMS = sorted(path.parent for path in (REPOSITORY / "engine/lakelog").glob("*/**/__init__.py"))
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=relative)
+def test_a_room_says_what_each_of_its_modules_is_for(room: Path) -> None:
+    told = ast.get_docstring(ast.parse((room / "__init__.py").read_text("utf-8"))) or ""
+    modules = {path.stem for path in room.glob("*.py")} - {"__init__"}
+    modules |= {path.parent.name for path in room.glob("*/__init__.py")}
+    assert {name for name in modules if f"`{name}`" not in told} == set()
 
 
 def test_nothing_names_a_path_of_one_machine() -> None:

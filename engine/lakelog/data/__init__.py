@@ -1,9 +1,16 @@
 """Rows: reading and writing the data files that a table's log names.
 
-``files`` says how the rows of a version look, ``read`` gives them: ``sources`` opens data files,
-``columns`` (with ``casts`` and ``calendar``) makes their columns the table's, ``vectors`` decodes
-deletion vectors, ``groups`` leaves out row groups. ``scan`` makes a lazy frame of it, ``pack``
-shares files out among tasks. ``write_plan`` says how the files of a write look,
-``write`` writes them, ``append`` puts rows into a table in one commit. Everything here runs on one
-machine and knows nothing of Spark, whose executors use it.
+Everything here runs on one machine and knows nothing of Spark, whose executors use it.
+
+| module | owns |
+|---|---|
+| `files`, `sources` | how the rows of a version look; data files, opened |
+| `read`, `columns`, `casts`, `calendar` | rows; their columns, made the table's |
+| `vectors`, `groups` | deletion vectors decoded; row groups left out |
+| `scan`, `pack` | a lazy frame of it; files shared out among tasks |
+| `write_plan`, `layout`, `physical` | how the files of a write look; where rows go |
+| `incoming`, `conform`, `merge` | what callers hand over, and the table's schema |
+| `grouping`, `spill` | rows by partition; those that wait for their file |
+| `write`, `parquet`, `stats` | files, and their statistics |
+| `append`, `replace` | rows into a table in one commit; what an overwrite takes away |
 """

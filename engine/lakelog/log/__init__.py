@@ -1,1 +1,15 @@
-"""Log segment, replay, snapshot and history."""
+"""Log segment, replay, snapshot and history.
+
+| module | owns |
+|---|---|
+| `context` | `Log`: store, dialect, listings and commit times of one table |
+| `segment`, `opening` | which files make a version; from them to a state |
+| `base` | the checkpoint below it, and what damage to it becomes |
+| `replay`, `state` | action tables in, state out; read as far as it is asked for |
+| `snapshot`, `files`, `source` | `Snapshot`; its files; queries that reach the reader |
+| `cache`, `projections`, `tally` | what a handle remembers; columns asked for twice; counts |
+| `metadata`, `properties` | `Protocol` and `Metadata`; properties that reading needs |
+| `history`, `diff`, `blame` | the commits; what changed between two; one file's life |
+| `checksum`, `histograms` | a version checksum beside what replay finds |
+| `export`, `display` | the state as Parquet; how tables and snapshots show themselves |
+"""

@@ -1,4 +1,19 @@
-"""Stores: where log bytes live. Knows nothing of what the bytes mean."""
+"""Stores: where log bytes live. Knows nothing of what the bytes mean.
+
+| module | owns |
+|---|---|
+| `base` | the contract: `LogStore`, `Upload`, and what each call may raise |
+| `resolve` | from a location to a store |
+| `local`, `durable` | local disk; files that appear whole, once, and survive a crash |
+| `memory` | fsspec's ``memory://`` |
+| `remote` | any fsspec store, read |
+| `cloud`, `conditional` | object stores; what an answer of theirs tells |
+| `s3`, `azure`, `gcs` | the three clouds |
+| `upload`, `parts`, `sink` | writing in pieces: what uploads share, in parts, for pyarrow |
+| `ranged`, `bounded` | reading in ranges; so many reads at a time, and not for ever |
+| `wrapper`, `inject` | a store around another one; one that is slow, fails, lies or dies |
+| `scratch` | what memory has no room for |
+"""
 
 from lakelog.storage.base import FileEntry, LogStore
 from lakelog.storage.resolve import open_store

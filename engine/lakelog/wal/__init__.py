@@ -10,6 +10,7 @@
 | `scan`, `chain`, `crc` | frames found and proved |
 | `segments`, `frames` | names and bytes on the disk |
 | `encode`, `decode` | records in, Arrow out |
+| `payload`, `repeated` | a frame's payload; frames that differ in their records alone |
 | `records`, `reading` | records as callers give and get them |
 | `threads`, `handle`, `disk` | side by side; opened and closed; what a filesystem is asked for |
 | `inspect` | a report of any log |

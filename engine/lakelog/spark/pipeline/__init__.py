@@ -5,6 +5,15 @@ that cannot be read is left alone for a while, and the job goes on; see `tags`.
 
 >>> Pipeline("clicks", Target(path="clicks"), vacuum=Vacuum()).steps
 ('vacuum',)
+
+| module | owns |
+|---|---|
+| `description`, `steps`, `report` | `Pipeline`; what each step is told; what each did |
+| `run` | the steps in order |
+| `ingest`, `lines` | rows from anything that Spark reads; NDJSON, strictly |
+| `compact`, `bins`, `rewrite` | small files into large ones: step, plan, work |
+| `upkeep`, `listing` | ``checkpoint``, ``cleanup``, ``vacuum``; a folder listed by executors |
+| `tags` | what the log remembers of files that were skipped |
 """
 
 from __future__ import annotations
