@@ -13,7 +13,11 @@ import pytest
 
 import lakelog
 from lakelog import actions
-from lakelog.errors import CheckpointCorruptionError, InvalidInputError
+from lakelog.errors import (
+    CheckpointCorruptionError,
+    InvalidInputError,
+    UnsupportedFeatureError,
+)
 from lakelog.formats.base import STRUCT_STATISTICS
 from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
 from lakelog.log import files as module
@@ -351,3 +355,19 @@ def test_names_in_the_log_are_physical_ones_where_the_protocol_honours_the_mappi
     assert found["min"].struct.field("id").to_list() == [5]
     kept = [snapshot.files(pl.col("id") == value).collect().height for value in (5, 99)]
     assert kept == [1, 0]
+
+
+def test_a_column_mapping_that_nobody_knows_is_refused_where_names_matter(tmp_path: Path) -> None:
+    log = Handmade(tmp_path / "t")
+    mode = {"delta.columnMapping.mode": "letter"}
+    log.commit(0, protocol(2, 5), metadata(*COLUMNS, properties=mode), add("a", 5))
+    snapshot = log.table.snapshot()
+    assert snapshot.files().collect()["path"].to_list() == ["a"]
+    for ask in (
+        lambda: snapshot.files(stats=True).collect(),
+        lambda: snapshot.files(where=pl.col("id") == 1).collect(),
+        lambda: snapshot.scan().collect(),
+    ):
+        with pytest.raises(UnsupportedFeatureError, match="maps its columns") as refused:
+            ask()
+        assert refused.value.found == "letter"

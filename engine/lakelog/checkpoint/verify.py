@@ -54,6 +54,7 @@ from lakelog.formats.digest import Digest
 from lakelog.log.context import Log
 from lakelog.log.display import table_html, table_text
 from lakelog.log.files import file_columns, tombstone_columns
+from lakelog.log.metadata import honoured_mapping
 from lakelog.log.opening import MOST_LOOKS, fall_back, log_paths, table_ids
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import State
@@ -429,8 +430,9 @@ class _Proof:
             if state.metadata.schema_string is not None:
                 raise
         kept = tuple(c for c in columns if c not in _ORIGIN)
-        honoured = format_ == "delta" and state.protocol.honours_column_mapping
-        mapping = state.metadata.column_mapping_mode if honoured else "none"
+        mapping = "none"
+        if format_ == "delta":
+            mapping = honoured_mapping(state.protocol, state.metadata)
         return Comparison(format_, kept, schema, mapping, tombstone=_TOMBSTONE, empty_tags=False)
 
     def _source(self, state: State) -> Source:

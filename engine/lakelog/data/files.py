@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakelog import contract
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
+from lakelog.log.metadata import honoured_mapping
 from lakelog.log.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ class ReadPlan:
         Raises:
             InvalidInputError: The table has no such column, or one is asked for twice.
             UnsupportedFeatureError: The rows are not in Parquet files (IndexTables), a column is of
-                a type that lakelog does not read, or was widened in a way that it does not know.
+                a type that lakelog does not read, or was widened or is mapped in a way that it does
+                not know.
             CorruptionError: The log is damaged.
         """
         metadata = snapshot.metadata
@@ -103,8 +105,7 @@ class ReadPlan:
                 hint="read them with the engine that wrote them",
             )
         _check_widenings(metadata.schema, snapshot)
-        honoured = snapshot.protocol.honours_column_mapping
-        mode = metadata.column_mapping_mode if honoured else "none"
+        mode = honoured_mapping(snapshot.protocol, metadata)
         plan = ReadPlan(
             location=_absolute(snapshot.path),
             storage_options=None if storage_options is None else dict(storage_options),

@@ -14,7 +14,7 @@ import polars as pl
 
 from lakelog import actions, contract
 from lakelog.formats.base import STRUCT_STATISTICS
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.metadata import Metadata, Protocol, honoured_mapping
 from lakelog.log.source import lazy_frame
 from lakelog.statistics.partitions import PREFIX, typed_partitions
 from lakelog.statistics.prune import keep_mask, referenced_columns
@@ -86,8 +86,9 @@ class FilesQuery:
     @property
     def mapping(self) -> str:
         """Column mapping mode that names in the log follow."""
-        mode = self.metadata.column_mapping_mode
-        return mode if mode == "none" or self.read_protocol().honours_column_mapping else "none"
+        if self.metadata.column_mapping_mode == "none":
+            return "none"
+        return honoured_mapping(self.read_protocol(), self.metadata)
 
     def schema(self) -> pl.Schema:
         """Columns and dtypes of the result."""

@@ -10,10 +10,11 @@ from typing import Any
 import polars as pl
 
 from lakelog import contract
-from lakelog.errors import CorruptionError, InvalidInputError
+from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatureError
 from lakelog.log.replay import last_of
 
 _MAPPING_READER = 2
+_MAPPING_MODES = ("name", "id")
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,26 @@ class Metadata:
         `Protocol.honours_column_mapping`.
         """
         return (self.configuration.get("delta.columnMapping.mode") or "none").lower()
+
+
+def honoured_mapping(protocol: Protocol, metadata: Metadata) -> str:
+    """Column mapping mode as far as readers heed it: ``none``, ``name`` or ``id``.
+
+    Raises:
+        UnsupportedFeatureError: The table maps its columns in a way that lakelog does not know.
+    """
+    mode = metadata.column_mapping_mode
+    if mode == "none" or not protocol.honours_column_mapping:
+        return "none"
+    if mode not in _MAPPING_MODES:
+        raise UnsupportedFeatureError(
+            "the table maps its columns in a way that lakelog does not know",
+            path="delta.columnMapping.mode",
+            expected="none, name or id",
+            found=mode,
+            hint="file paths and sizes can still be read without it",
+        )
+    return mode
 
 
 def last_protocol(meta: pl.DataFrame) -> Protocol | None:

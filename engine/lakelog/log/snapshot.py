@@ -176,6 +176,8 @@ class Snapshot:
             InvalidInputError: `where` names a column that the table lacks, or looks beyond a row.
             CorruptionError: On collect, or for `where`, `stats` and `flatten` at once, if the log
                 is damaged.
+            UnsupportedFeatureError: As that, for `where`, `stats` and `flatten`: the table maps its
+                columns in a way that lakelog does not know.
 
         Memory: the columns asked for, of every live file that `where` keeps.
         """

@@ -32,6 +32,7 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
+from lakelog.log.metadata import honoured_mapping
 from lakelog.log.properties import to_duration_ms
 from lakelog.log.snapshot import Snapshot
 from lakelog.spark.landing import discard
@@ -219,8 +220,7 @@ def _planned(
     if total.left:
         files = files.filter(~pl.col("path").is_in(list(total.left)))
     fields = {f.name: f for f in metadata.schema.fields}
-    honoured = snapshot.protocol.honours_column_mapping
-    mapping = metadata.column_mapping_mode if honoured else "none"
+    mapping = honoured_mapping(snapshot.protocol, metadata)
     keys = tuple(physical_name(fields[name], mapping) for name in metadata.partition_columns)
     small = max(1, target_bytes * 3 // 4)
     if step.small_bytes is not None:
