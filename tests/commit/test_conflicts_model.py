@@ -75,7 +75,7 @@ def columns(*, mapped: bool, high_water_mark: int | None = None) -> list[dict[st
 def honours_mapping(protocol: dict[str, Any]) -> bool:
     """Whether readers heed a column mapping."""
     if protocol["minReaderVersion"] < 3:
-        return protocol["minReaderVersion"] == 2
+        return bool(protocol["minReaderVersion"] == 2)
     return "columnMapping" in protocol["writerFeatures"]
 
 

@@ -444,7 +444,7 @@ def test_a_value_that_was_a_float_is_found_after_its_column_became_a_double(
     column = pl.col("s").struct.field("v") if nested else pl.col("v")
     row = pl.Series([value], dtype=pl.Float32).cast(pl.Float64).item()
     # Spark spells a float as briefly as it can, and a double is read from that.
-    stats = {"numRecords": 1}
+    stats: dict[str, Any] = {"numRecords": 1}
     for name in ("minValues", "maxValues"):
         stats[name] = {"s": {"v": value}} if nested else {"v": value}
     typed = stats_from_json(pl.Series([json.dumps(stats)]), schema)
