@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -363,11 +363,12 @@ def test_a_column_mapping_that_nobody_knows_is_refused_where_names_matter(tmp_pa
     log.commit(0, protocol(2, 5), metadata(*COLUMNS, properties=mode), add("a", 5))
     snapshot = log.table.snapshot()
     assert snapshot.files().collect()["path"].to_list() == ["a"]
-    for ask in (
+    asks: list[Callable[[], object]] = [
         lambda: snapshot.files(stats=True).collect(),
         lambda: snapshot.files(where=pl.col("id") == 1).collect(),
         lambda: snapshot.scan().collect(),
-    ):
+    ]
+    for ask in asks:
         with pytest.raises(UnsupportedFeatureError, match="maps its columns") as refused:
             ask()
         assert refused.value.found == "letter"
