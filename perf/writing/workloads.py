@@ -2,12 +2,57 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
+
+
+class Comparison(ABC):
+    """What some contenders' figures amount to, and what is promised of it.
+
+    Attributes:
+        name: What is compared, in words.
+        figure: The figure.
+        promised: The most that it may be, or the least; None where nothing is promised.
+        is_at_least: Whether it is the least.
+    """
+
+    __slots__ = ()
+
+    name: str
+    figure: str
+    promised: float | None
+    is_at_least: ClassVar[bool] = False
+
+    @abstractmethod
+    def reached(self, figures: Mapping[str, Mapping[str, float]]) -> float:
+        """What it amounts to, given the figures of each contender."""
+
+    @property
+    def _unit(self) -> str:
+        return "x"
+
+    def kept(self, reached: float) -> bool | None:
+        """Whether the promise is kept; None where none was made."""
+        if self.promised is None:
+            return None
+        return reached >= self.promised if self.is_at_least else reached <= self.promised
+
+    @property
+    def target(self) -> str:
+        """The promise as text."""
+        if self.promised is None:
+            return ""
+        return f"{'>=' if self.is_at_least else '<='} {self.promised:g}{self._unit}"
+
+    def told(self, reached: float) -> str:
+        """What it amounts to, as text."""
+        return f"{reached:,.2f}{self._unit}"
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
+class Ratio(Comparison):
     """How much less of something lakelog needs than others do.
 
     Attributes:
@@ -24,27 +69,16 @@ class Ratio:
     theirs: tuple[str, ...]
     promised: float | None = None
 
+    is_at_least: ClassVar[bool] = True
+
     def reached(self, figures: Mapping[str, Mapping[str, float]]) -> float:
         """The ratio, given the figures of each contender."""
         ours = max(figures[name][self.figure] for name in self.ours)
         return min(figures[name][self.figure] for name in self.theirs) / ours
 
-    def kept(self, reached: float) -> bool | None:
-        """Whether the promise is kept; None where none was made."""
-        return None if self.promised is None else reached >= self.promised
-
-    @property
-    def target(self) -> str:
-        """The promise as text."""
-        return "" if self.promised is None else f">= {self.promised:g}x"
-
-    def told(self, reached: float) -> str:
-        """The ratio as text."""
-        return f"{reached:.2f}x"
-
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Comparison):
     """How far the largest of some figures lies above the least.
 
     Attributes:
@@ -64,22 +98,9 @@ class Spread:
         values = [figures[name][self.figure] for name in self.among]
         return max(values) / min(values)
 
-    def kept(self, reached: float) -> bool | None:
-        """Whether the promise is kept; None where none was made."""
-        return None if self.promised is None else reached <= self.promised
-
-    @property
-    def target(self) -> str:
-        """The promise as text."""
-        return "" if self.promised is None else f"<= {self.promised:g}x"
-
-    def told(self, reached: float) -> str:
-        """The ratio as text."""
-        return f"{reached:.2f}x"
-
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Comparison):
     """How much of something lakelog needs at most.
 
     Attributes:
@@ -100,22 +121,13 @@ class Limit:
         """The most, given the figures of each contender."""
         return max(figures[name][self.figure] for name in self.among)
 
-    def kept(self, reached: float) -> bool | None:
-        """Whether the promise is kept; None where none was made."""
-        return None if self.promised is None else reached <= self.promised
-
     @property
-    def target(self) -> str:
-        """The promise as text."""
-        return "" if self.promised is None else f"<= {self.promised:g} {self.unit}"
-
-    def told(self, reached: float) -> str:
-        """The figure as text."""
-        return f"{reached:,.2f} {self.unit}"
+    def _unit(self) -> str:
+        return f" {self.unit}"
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class Times(Comparison):
     """How many times as long as another one lakelog takes.
 
     Attributes:
@@ -135,22 +147,6 @@ class Times:
     def reached(self, figures: Mapping[str, Mapping[str, float]]) -> float:
         """The ratio, given the figures of each contender."""
         return figures[self.ours][self.figure] / figures[self.theirs][self.figure]
-
-    def kept(self, reached: float) -> bool | None:
-        """Whether the promise is kept; None where none was made."""
-        return None if self.promised is None else reached <= self.promised
-
-    @property
-    def target(self) -> str:
-        """The promise as text."""
-        return "" if self.promised is None else f"<= {self.promised:g}x"
-
-    def told(self, reached: float) -> str:
-        """The ratio as text."""
-        return f"{reached:.2f}x"
-
-
-Comparison = Ratio | Spread | Limit | Times
 
 
 @dataclass(frozen=True, slots=True)
