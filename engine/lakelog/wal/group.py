@@ -136,11 +136,14 @@ class Committer:
     def serve(self, entries: Sequence[Entry]) -> None:
         """Do what all entries want; each is told what came of it."""
         try:
-            if not any(entry.action for entry in entries):
-                self._commit(entries)
+            for entry in entries:  # each append comes through here, and a generator costs more
+                if entry.action is not None:
+                    break
             else:
-                for run in _runs(entries):
-                    self._serve_run(run)
+                self._commit(entries)
+                return
+            for run in _runs(entries):
+                self._serve_run(run)
         except BaseException:
             # Whatever was under way, nobody knows how far it came.
             if any(entry.changes for entry in entries):
@@ -228,18 +231,20 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
         )
         return pieces, [writer.next_seq + len(entry.ops) - 1]
     next_seq = writer.next_seq
-    size = sum([entry.size_bytes for entry in entries])
-    if size <= framing.frame_bytes and not any(entry.is_batch for entry in entries):
-        pieces = _frame(
-            size,
-            b"".join([entry.ops for entry in entries]),
-            [entry.keys[0] for entry in entries],
-            [entry.values[0] for entry in entries],
-            next_seq,
-            writer.unsynced_bytes,
-            framing,
-        )
-        return pieces, list(range(next_seq, next_seq + len(entries)))
+    size = 0
+    ops, keys, values = b"", [], []
+    for entry in entries:
+        if entry.is_batch:
+            break
+        size += entry.size_bytes
+        ops += entry.ops
+        keys.append(entry.keys[0])
+        values.append(entry.values[0])
+    else:
+        if size <= framing.frame_bytes:
+            unsynced_bytes = writer.unsynced_bytes
+            pieces = _frame(size, ops, keys, values, next_seq, unsynced_bytes, framing)
+            return pieces, list(range(next_seq, next_seq + len(entries)))
     packer = _Packer(writer)
     seqs = []
     for entry in entries:

@@ -188,24 +188,17 @@ class Writer:
         self.check()
         if self.durable_end == self.end:
             return
-        with self._or_poison("an fsync failed"):
-            self.file.sync()
-        self.durable_end = self.end
-
-    @contextlib.contextmanager
-    def _or_poison(self, what: str) -> Iterator[None]:
         try:
-            yield
-        except LakelogError:
-            raise
+            self.file.sync()
         except OSError as cause:
-            self.poison = f"{what} ({cause})"
+            self.poison = f"an fsync failed ({cause})"
             raise OutcomeUnknownError(
-                f"the write-ahead log may not be durable: {what}", path=self.path, hint=LOOK
+                "the write-ahead log may not be durable: an fsync failed", path=self.path, hint=LOOK
             ) from cause
         except BaseException as cause:
-            self.poison = f"{what} ({type(cause).__name__})"
+            self.poison = f"an fsync failed ({type(cause).__name__})"
             raise
+        self.durable_end = self.end
 
     def rotate(self) -> None:
         """Begin a new segment; the one before is durable then, whatever was promised of it.
