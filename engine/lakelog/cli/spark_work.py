@@ -20,6 +20,7 @@ def run(file: str, steps: tuple[str, ...], output: Output) -> int:
     """``lakelog spark run``; gives the exit code."""
     check(output)
     pipeline = Pipeline.from_toml(file)
+    pipeline.chosen(steps)
     found = active_session()
     spark = found or pipeline.session(_QUIET)
     try:

@@ -92,6 +92,19 @@ class Pipeline:
         """Names of its steps, in the order in which they run."""
         return tuple(step for step in STEPS if getattr(self, step) is not None)
 
+    def chosen(self, only: Sequence[str] | None) -> tuple[str, ...]:
+        """The steps of that name; None is all of them.
+
+        Raises:
+            InvalidInputError: There is no such step.
+        """
+        for step in only or ():
+            if step not in self.steps:
+                raise InvalidInputError(
+                    "the pipeline has no such step", expected=", ".join(self.steps), found=step
+                )
+        return self.steps if only is None else tuple(only)
+
     @staticmethod
     def from_toml(source: str | os.PathLike[str]) -> Pipeline:
         """A pipeline as a TOML file describes it: a key ``name`` and a section for the table and
@@ -154,11 +167,12 @@ class Pipeline:
         """
         from lakelog.spark.session import active_session
 
+        steps = self.chosen(only)  # before a session is started for nothing
         if spark is None:
             spark = active_session() or self.session()
         from lakelog.spark.pipeline.run import run  # not before PySpark is known to be there
 
-        return run(self, spark, self.steps if only is None else tuple(only), progress, clock)
+        return run(self, spark, steps, progress, clock)
 
     def session(self, config: Mapping[str, str] | None = None) -> Any:
         """The session that is there, or a new one with the pipeline's settings.
