@@ -34,7 +34,7 @@ class Closing(ABC):
         self.close()
 
 
-@dataclass
+@dataclass(slots=True)
 class Access:
     """Who may use what is open: nobody once it is closed, and no process but one that opened it.
 
@@ -66,22 +66,18 @@ class Access:
             InvalidInputError: It is closed, or another process's; or it is only read, and
                 `to_write`.
         """
+        if self.is_closed or self.is_elsewhere or (to_write and self.is_read_only):
+            raise self._refusal()  # made apart: every append comes by here
+
+    def _refusal(self) -> InvalidInputError:
         if self.is_closed:
-            raise InvalidInputError(
-                f"the {self.what} is closed", path=self.path, hint="open it again"
-            )
-        if self.is_elsewhere:
-            raise InvalidInputError(
-                f"the {self.what} belongs to another process",
-                path=self.path,
-                hint="a fork does not take it along; open it here, with read_only=True beside it",
-            )
-        if to_write and self.is_read_only:
-            raise InvalidInputError(
-                f"the {self.what} was opened for reading only",
-                path=self.path,
-                hint="open it without read_only",
-            )
+            what, hint = "is closed", "open it again"
+        elif self.is_elsewhere:
+            what = "belongs to another process"
+            hint = "a fork does not take it along; open it here, with read_only=True beside it"
+        else:
+            what, hint = "was opened for reading only", "open it without read_only"
+        return InvalidInputError(f"the {self.what} {what}", path=self.path, hint=hint)
 
 
 @contextlib.contextmanager
