@@ -22,6 +22,10 @@ CASES = {
     "quantity BETWEEN 30 AND 35": pl.col("quantity").is_between(30, 35),
     "placed_at < '2026-01-01T02:00:00'": pl.col("placed_at")
     < dt.datetime(2026, 1, 1, 2, tzinfo=dt.UTC),
+    "placed_at < TIMESTAMP '2026-01-01 02:00:00'": pl.col("placed_at")
+    < dt.datetime(2026, 1, 1, 2, tzinfo=dt.UTC),
+    "region = 'TIMESTAMP ''x'''": pl.col("region") == "TIMESTAMP 'x'",
+    "day >= TIMESTAMP '2026-01-02 00:00:00'": pl.col("day") >= DAY,
     "coupon IS NULL": pl.col("coupon").is_null(),
     "region = 'FILTER'": pl.col("region") == "FILTER",
     "true": pl.lit(True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import polars as pl
@@ -12,13 +13,17 @@ from lakelog.errors import InvalidInputError
 from lakelog.statistics.prune import referenced_columns
 
 _HINT = "write a SQL condition over the table's columns, such as \"day >= '2026-01-05'\""
+_TIMESTAMP = re.compile(
+    r"""('(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`)|\bTIMESTAMP\s*(?=')""", re.IGNORECASE
+)
+"""What is quoted, or the word before a literal."""
 
 
 def parse_where(text: str, schema: contract.Struct) -> pl.Expr:
     """The condition `text` as an expression that `Snapshot.files` takes.
 
     Literals get the type of the column that they stand beside, as in any SQL: ``'2026-01-05'`` is
-    a date next to a date column.
+    a date next to a date column. ``TIMESTAMP '…'`` stands beside times with and without a zone.
 
     Args:
         text: A SQL condition in Polars' dialect.
@@ -27,17 +32,22 @@ def parse_where(text: str, schema: contract.Struct) -> pl.Expr:
     Raises:
         InvalidInputError: It is not SQL, names a column that the table lacks, or gives no Boolean.
     """
-    try:
-        raw = pl.sql_expr(text)
-        unknown = not set(raw.meta.root_names()) <= set(schema.names)
-    except pl.exceptions.PolarsError as cause:
-        raise _refusal(text, cause) from cause
-    if unknown:
+    refused: pl.exceptions.PolarsError | None = None
+    # To Polars such a literal has no zone, and a time that has one cannot be compared with it.
+    for sql in dict.fromkeys((text, _TIMESTAMP.sub(lambda found: found[1] or "", text))):
+        try:
+            return _parsed(sql, schema)
+        except pl.exceptions.PolarsError as cause:
+            refused = refused or cause
+    assert refused is not None, "every spelling was refused"
+    raise _refusal(text, refused) from refused
+
+
+def _parsed(sql: str, schema: contract.Struct) -> pl.Expr:
+    raw = pl.sql_expr(sql)
+    if not set(raw.meta.root_names()) <= set(schema.names):
         referenced_columns(raw, schema)  # refuses, and names the closest columns
-    try:
-        typed = _typed(text, schema)
-    except pl.exceptions.PolarsError as cause:
-        raise _refusal(text, cause) from cause
+    typed = _typed(sql, schema)
     # What Polars would not push down to the rows (an aggregate, a window) is refused by name.
     return raw if typed is None else typed
 
@@ -63,7 +73,10 @@ def _typed(text: str, schema: contract.Struct) -> pl.Expr | None:
     if any(line.lstrip().startswith("FILTER") for line in query.explain().splitlines()):
         return None
     query.collect()
-    return pushed[0] if pushed else None
+    if not pushed or pushed[0] is None:
+        return None
+    pl.DataFrame(schema=columns).filter(pushed[0])  # some types are not compared before here
+    return pushed[0]
 
 
 def _refusal(text: str, cause: Exception) -> InvalidInputError:
