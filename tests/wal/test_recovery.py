@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakelog.errors import OutcomeUnknownError, UnavailableError, WalCorruptionError
+from lakelog.wal import opening, survey
+from lakelog.wal.disk import LocalFile
 from lakelog.wal.encode import Framing, pack_records
 from lakelog.wal.frames import FLAG_BATCH, FrameHeader, Seal, SegmentHeader, frame_pieces
 from lakelog.wal.log import WriteAheadLog
+from lakelog.wal.segments import Segment
 from tests.wal import plain
 from tests.wal.failing import FailingDisk, settings
 
@@ -350,3 +354,40 @@ def test_opening_that_fails_at_any_operation_can_be_done_again(
         assert list(directory.glob("*.tmp")) == []
         if not disk.failed:
             return
+
+
+def test_a_large_last_segment_is_synced_while_it_is_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = fill(tmp_path, sync="none")
+    monkeypatch.setattr(opening, "_MANY_BYTES", 100)
+    synced = threading.Event()
+    with_frames = survey.with_frames
+
+    def looked_through(segment: Segment, log_id: bytes) -> Segment:
+        assert synced.wait(10), "what is looked through is not synced meanwhile"
+        return with_frames(segment, log_id)
+
+    def sync(file: LocalFile) -> None:
+        synced.set()
+
+    monkeypatch.setattr(survey, "with_frames", looked_through)
+    monkeypatch.setattr(LocalFile, "sync", sync)
+    with WriteAheadLog(tmp_path) as log:
+        assert keys(log) == found
+
+
+def test_a_sync_that_fails_beside_looking_through_is_told_and_made_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = fill(tmp_path, sync="none")
+    monkeypatch.setattr(opening, "_MANY_BYTES", 100)
+    disk = FailingDisk(2)
+    with pytest.raises(UnavailableError, match="sync fails"):
+        WriteAheadLog(tmp_path, disk=disk)
+    assert disk.done == ["open", "sync"]
+    disk.arm(0)
+    with WriteAheadLog(tmp_path, disk=disk) as log:
+        assert keys(log) == found
+        assert "rewrite" in disk.done  # for the sync that failed may have given it up
+        assert disk.done.count("open") == 1  # and nothing is synced before that

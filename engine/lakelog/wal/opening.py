@@ -6,7 +6,8 @@ Every step may be the last one before a crash, and opening again then ends in th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -141,7 +142,7 @@ def open_for_writing(
         WalCorruptionError: It is damaged, and ``strict``. Nothing was changed.
         OSError: The disk failed.
     """
-    verdict = survey(disk, directory, alone=True)
+    verdict = _surveyed(disk, directory, was_left_well=was_left_well)
     if verdict.damage is not None and strict:
         raise verdict.damage
     names = set(disk.list(directory))
@@ -208,6 +209,33 @@ def open_for_writing(
         with _closed_on_error(file), contextlib.suppress(UnavailableError):
             writer.prove()
     return Opened(writer, replace(verdict, void=()), report)
+
+
+def _surveyed(disk: Disk, directory: str, *, was_left_well: bool) -> Verdict:
+    """A log as `survey` finds it. Meanwhile the last segment is synced where it is large: that is
+    work for the disk, and the other for us.
+
+    Nothing is lost by it where the log is damaged. What was not left well is written again first.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="lakelog-wal") as pool:
+        syncing: list[Future[None]] = []
+
+        def begin(segments: Sequence[Segment]) -> None:
+            if was_left_well and segments and segments[-1].data.size >= _MANY_BYTES:
+                syncing.append(pool.submit(_sync, disk, segments[-1].path))
+
+        verdict = survey(disk, directory, alone=True, before=begin)
+        for each in syncing:
+            each.result()
+    return verdict
+
+
+def _sync(disk: Disk, path: str) -> None:
+    file = disk.open_append(path)
+    try:
+        file.sync()
+    finally:
+        file.close()
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +19,14 @@ _ATTEMPTS = 200
 _ATTEMPTS_OF_SAME = 5  # while segments neither came nor went
 
 
-def survey(disk: Disk, directory: str, after_seq: int = 0, *, alone: bool = False) -> Verdict:
+def survey(
+    disk: Disk,
+    directory: str,
+    after_seq: int = 0,
+    *,
+    alone: bool = False,
+    before: Callable[[Sequence[Segment]], None] = lambda _: None,
+) -> Verdict:
     """Read a log and judge it.
 
     Args:
@@ -27,31 +35,37 @@ def survey(disk: Disk, directory: str, after_seq: int = 0, *, alone: bool = Fals
         after_seq: Segments without a record of a greater sequence number are not looked at.
         alone: The caller has the log's lock. Otherwise what looks like damage is looked at again,
             for a segment may have come or gone between two looks.
+        before: As in `read_segments`, of a caller who is alone.
 
     Raises:
         FileNotFoundError: There is no such directory.
         OSError: A file cannot be read.
         UnsupportedError: A later version of lakelog wrote the log, or an earlier program.
     """
-    before: set[str] = set()
+    known: set[str] = set()
     same = 0
     for _ in range(0 if alone else _ATTEMPTS):
         names = set(disk.list(directory))
-        same = same + 1 if names == before else 0
+        same = same + 1 if names == known else 0
         if same == _ATTEMPTS_OF_SAME:
             break
-        before = names
+        known = names
         try:
             verdict = judge(read_segments(disk, directory, after_seq), after_seq)
         except FileNotFoundError:
             continue
         if verdict.damage is None:
             return verdict
-    return judge(read_segments(disk, directory, after_seq, alone=alone), after_seq)
+    return judge(read_segments(disk, directory, after_seq, alone=alone, before=before), after_seq)
 
 
 def read_segments(
-    disk: Disk, directory: str, after_seq: int = 0, *, alone: bool = False
+    disk: Disk,
+    directory: str,
+    after_seq: int = 0,
+    *,
+    alone: bool = False,
+    before: Callable[[Sequence[Segment]], None] = lambda _: None,
 ) -> list[Segment]:
     """A log's segments in order, as they are.
 
@@ -60,6 +74,7 @@ def read_segments(
         directory: The log's.
         after_seq: As in `survey`.
         alone: As in `survey`.
+        before: Is given the segments before their frames are looked for.
 
     Raises:
         FileNotFoundError: There is no such directory, or a segment went while it was read.
@@ -90,6 +105,7 @@ def read_segments(
     if first and all(each.header is None for each in segments):
         # Whether the last segment was ever begun, the one before it says.
         segments.insert(0, read(*found[first - 1]))
+    before(segments)
     log_id = id_of(segments) or _unproved_id(segments)
     if log_id is None:
         return segments
