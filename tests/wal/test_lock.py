@@ -20,6 +20,7 @@ from lakelog.errors import (
     OutcomeUnknownError,
     WalCorruptionError,
 )
+from lakelog.wal import disk as wal_disk
 from lakelog.wal.disk import LocalDisk, LocalFile
 from lakelog.wal.log import WriteAheadLog
 
@@ -177,3 +178,16 @@ def _append(log: WriteAheadLog, tell: Connection) -> None:
         message = error.message
     log.close()
     tell.send(message)
+
+
+def test_what_was_let_go_of_asks_for_nothing_when_python_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = LocalDisk().lock(str(tmp_path / "lock"), "somebody")
+    file = LocalDisk().open_append(str(tmp_path / "file"), create=True)
+    held.release()
+    file.close()
+    for name in ("contextlib", "os"):  # modules are emptied then
+        monkeypatch.setattr(wal_disk, name, None)
+    held.__del__()
+    file.__del__()

@@ -257,8 +257,9 @@ class LocalFile:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        with contextlib.suppress(OSError):
-            self.close()
+        if self._descriptor >= 0:  # when Python ends, little else may be left to ask
+            with contextlib.suppress(OSError):
+                self.close()
 
 
 class LocalLock:
@@ -290,8 +291,9 @@ class LocalLock:
                 os.close(descriptor)
 
     def __del__(self) -> None:
-        with contextlib.suppress(OSError):
-            self.release()
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                self.release()
 
 
 _held: weakref.WeakSet[LocalLock] = weakref.WeakSet()
