@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import lakelog.spark
@@ -209,3 +211,15 @@ def test_the_package_is_shipped_once_for_all_sessions_of_a_context(spark: Any) -
     for session in (spark, spark, spark.newSession()):
         ship(session)
     assert spark.sparkContext._python_includes.count(name) == 1
+
+
+def test_a_thread_of_its_own_can_write(spark: Any, tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, upkeep=False)
+
+    def write() -> None:
+        lakelog.spark.register(spark)
+        spark.range(2).write.format("lakelog").mode("append").save(table.path)
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(write).result()
+    assert table.snapshot().scan().collect().height == 2

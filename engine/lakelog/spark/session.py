@@ -82,12 +82,18 @@ def register(spark: Any) -> None:
     itself; registering it also tells it how many tasks the session runs at a time, by which it
     divides small tables.
 
+    A thread in which no session is active gets this one: there Spark finds no data source of
+    Python's to write to.
+
     Args:
         spark: A session, classic or Connect.
     """
     from lakelog.spark.source import LakelogDataSource
 
     ship(spark)
+    if not is_connect(spark) and type(spark).getActiveSession() is None:
+        sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # noqa: SLF001
+        sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
     spark.dataSource.register(LakelogDataSource.for_session(parallelism(spark)))
 
 
