@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lakelog.commit.features import (
     DELTA,
@@ -21,7 +23,7 @@ from lakelog.commit.features import (
 from lakelog.errors import CorruptionError
 from lakelog.formats.delta.features import HONOURED, ROW_ONLY
 from lakelog.formats.indextables.protocol import READER_FEATURES
-from lakelog.log.metadata import Protocol
+from lakelog.log.metadata import Protocol, honoured_mapping
 from tests.commit.making import column, table
 
 
@@ -97,6 +99,23 @@ def test_a_mapping_mode_that_the_protocol_does_not_honour_is_none() -> None:
     metadata = table(properties={"delta.columnMapping.mode": "name"})
     assert mapping_mode(Protocol(1, 2), metadata) == "none"
     assert mapping_mode(Protocol(2, 5), metadata) == "name"
+
+
+@given(
+    st.sampled_from([1, 2, 3]),
+    st.sampled_from([2, 4, 5, 6, 7]),
+    st.sampled_from([None, (), ("columnMapping",)]),
+    st.sampled_from([None, (), ("columnMapping",), ("appendOnly",)]),
+)
+def test_writers_map_columns_where_readers_do(
+    reader: int,
+    writer: int,
+    readers: tuple[str, ...] | None,
+    writers: tuple[str, ...] | None,
+) -> None:
+    metadata = table(properties={"delta.columnMapping.mode": "name"})
+    protocol = Protocol(reader, writer, readers, writers)
+    assert mapping_mode(protocol, metadata) == honoured_mapping(protocol, metadata)
 
 
 def test_a_key_in_a_nested_column_is_found_and_one_in_a_name_is_not() -> None:

@@ -425,8 +425,8 @@ def is_active(name: str, protocol: Protocol, metadata: Metadata) -> bool:
 
 
 def mapping_mode(protocol: Protocol, metadata: Metadata) -> str:
-    """Column mapping mode as far as the protocol honours it: ``none``, ``name`` or ``id``."""
-    return metadata.column_mapping_mode if supports(protocol, "columnMapping") else "none"
+    """Column mapping mode as far as readers heed it: a writer writes what they look for."""
+    return metadata.column_mapping_mode if protocol.honours_column_mapping else "none"
 
 
 def with_required(names: Iterable[str], format: str) -> frozenset[str]:
