@@ -230,6 +230,24 @@ def test_a_feature_that_rules_over_files_closes_the_short_way(name: str) -> None
     assert (plain is None) is (name in ruling | {"checkConstraints"})
 
 
+@pytest.mark.parametrize("spare", [{}, {"tags": {"a": "b"}}])
+def test_metrics_are_sums_that_64_bits_may_be_too_few_for(
+    tmp_path: Path, spare: dict[str, Any]
+) -> None:
+    table, most = new_table(location("local", tmp_path)), (1 << 63) - 1
+    with table.transaction() as tx:
+        for path in "abc":
+            tx.add(path=path, size=most, stats={"numRecords": most}, **spare)
+    with table.transaction() as tx:
+        for path in "abc":
+            tx.remove(path=path, size=most, partitionValues={}, **spare)
+    total = str(3 * most)
+    assert [info.get("operationMetrics") for info in infos(table)][1:] == [
+        {"numFiles": "3", "numOutputBytes": total, "numOutputRows": total},
+        {"numRemovedFiles": "3", "numRemovedBytes": total},
+    ]
+
+
 def test_an_indextables_table_has_no_short_way() -> None:
     assert PlainTable.of(PLAIN, metadata(), "indextables") is None
 

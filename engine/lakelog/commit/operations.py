@@ -123,7 +123,15 @@ def metrics(files: pl.DataFrame) -> dict[str, int]:
 
 
 def _sum(sizes: pl.Series | None, chosen: pl.Series) -> int:
-    return 0 if sizes is None else int(sizes.filter(chosen).sum())
+    return 0 if sizes is None else _total(sizes.filter(chosen))
+
+
+def _total(numbers: pl.Series) -> int:
+    """Their sum, which 64 bits may be too few for."""
+    most = numbers.max()
+    if isinstance(most, int) and most * len(numbers) >= 1 << 63:
+        return sum(numbers.drop_nulls().to_list())
+    return int(numbers.sum())
 
 
 def _rows(files: pl.DataFrame, is_add: pl.Series) -> int | None:
@@ -133,7 +141,7 @@ def _rows(files: pl.DataFrame, is_add: pl.Series) -> int | None:
         counts = num_records(files["stats"].filter(is_add))
     else:
         return None
-    return None if counts.null_count() else int(counts.sum())
+    return None if counts.null_count() else _total(counts)
 
 
 def app_versions(meta: pl.DataFrame, app_id: str) -> Sequence[dict[str, Any]]:

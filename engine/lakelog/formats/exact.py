@@ -348,6 +348,8 @@ def _value(value: Any, leaf: Leaf, where: _Where) -> Any:
 
 def text_of(value: Any) -> str | None:
     """The text of a map's value: null and texts as they are, all else as JSON text."""
+    if type(value) is int:
+        return str(value)  # of any length
     return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
 
 
