@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -391,3 +392,19 @@ def test_a_sync_that_fails_beside_looking_through_is_told_and_made_good(
         assert keys(log) == found
         assert "rewrite" in disk.done  # for the sync that failed may have given it up
         assert disk.done.count("open") == 1  # and nothing is synced before that
+
+
+def test_a_large_last_segment_is_synced_even_where_no_thread_can_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = fill(tmp_path, sync="none")
+    monkeypatch.setattr(opening, "_MANY_BYTES", 100)
+
+    def refused(*_: Any) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refused)
+    disk = FailingDisk(0)
+    with WriteAheadLog(tmp_path, disk=disk) as log:
+        assert keys(log) == found
+    assert "sync" in disk.done

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,3 +38,13 @@ def test_segments_side_by_side_come_in_their_order(
         reader.replay()
     assert caught.value.path == str(path)
     assert not [each for each in threading.enumerate() if each.name.startswith("lakelog-wal")]
+
+
+def test_where_no_thread_can_be_had_it_is_done_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: Any) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refused)
+    assert threads.in_threads(abs, [-1, 2, -3]) == [1, 2, 3]

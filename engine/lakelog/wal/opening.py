@@ -222,7 +222,8 @@ def _surveyed(disk: Disk, directory: str, *, was_left_well: bool) -> Verdict:
 
         def begin(segments: Sequence[Segment]) -> None:
             if was_left_well and segments and segments[-1].data.size >= _MANY_BYTES:
-                syncing.append(pool.submit(_sync, disk, segments[-1].path))
+                with contextlib.suppress(RuntimeError):  # no thread: Python ends, or has too many
+                    syncing.append(pool.submit(_sync, disk, segments[-1].path))
 
         verdict = survey(disk, directory, alone=True, before=begin)
         for each in syncing:

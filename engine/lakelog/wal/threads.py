@@ -5,7 +5,7 @@ to the others.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -35,7 +35,11 @@ def in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     if threads < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(threads, thread_name_prefix="lakelog-wal") as pool:
-        return list(pool.map(work, items))
+        try:
+            results: Iterator[R] = pool.map(work, items)
+        except RuntimeError:  # no thread is to be had: Python ends, or has too many
+            results = map(work, items)
+        return list(results)
 
 
 def of_segments(work: Callable[[Segment], R], segments: Sequence[Segment]) -> list[R]:
