@@ -174,10 +174,17 @@ def test_a_process_that_only_appends_loads_no_more_than_it_takes(
         "with lakelog.WriteAheadLog('log') as log:\n"
         "    log.append('PUT', 'a', '1')\n"
         "    log.append_batch([('PUT', 'b', '2')])\n"
-        "names = ('pandas', 'polars', 'pyarrow.compute', 'lakelog.wal.historic')\n"
-        "print(*(name for name in names if name in sys.modules))"
+        "    log.append_batch([('PUT', 'b', None if n % 2 else '2') for n in range(100)])\n"
+        "    names = ('pandas', 'polars', 'pyarrow.compute', 'lakelog.wal.historic')\n"
+        "    print(*(name for name in names if name in sys.modules))\n"
+        "    from lakelog.wal.encode import column_of\n"
+        "    op, key = column_of([b'PUT', b'DELETE']).cast('string'), column_of([b'c', b'd'])\n"
+        "    import pyarrow as pa\n"
+        "    log.append_table(pa.table([op, key, key], ['op', 'key', 'value']))\n"
+        "    log.replay()\n"
+        "    print('tables:', *(name for name in ('pandas', 'polars') if name in sys.modules))"
     )
-    assert run_python(code, repository / "engine", tmp_path).split() == []
+    assert run_python(code, repository / "engine", tmp_path).split() == ["tables:"]
 
 
 def test_help_leaves_the_heavy_packages_alone(repository: Path, tmp_path: Path) -> None:

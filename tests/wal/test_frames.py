@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,15 @@ def test_records_packed_one_by_one_or_by_column_are_the_same_bytes(
     assert count == len(batch)
     assert joined(pieces) == one
     assert joined(pack_large_records(ops, keys, values, 9, 24, framing, is_batch=True)) == one
+
+
+@given(st.lists(st.none() | st.binary() | st.integers(250, 300).map(bytes)))
+def test_a_column_is_the_one_that_arrow_makes(items: list[bytes | None]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(sys.modules, "pandas", raising=False)
+        column = encode.column_of(items)
+    column.validate(full=True)
+    assert column.equals(pa.array(items, pa.large_binary()))
 
 
 @given(batches, st.integers(10, 200), st.integers(0, 3))

@@ -17,12 +17,13 @@ columns (`pack_columns`). Both give the same bytes for the same records.
 from __future__ import annotations
 
 import struct
+import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Literal, cast
 
 import google_crc32c
 import numpy as np
@@ -51,6 +52,8 @@ Compression = Literal["none", "zstd"]
 
 FEW_RECORDS = 48
 """Up to so many are packed one by one; above, an Arrow column costs less."""
+
+_MANY_RECORDS = 1 << 14  # to make an Arrow column of so many is better left to Arrow
 
 RECORD_BYTES = 9
 """What a record takes beside its key and value, rounding aside."""
@@ -215,7 +218,7 @@ def pack_columns(
     value_offsets, value_data = _parts(columns.values)
     valid = None
     if columns.values.null_count:
-        valid = columns.values.is_valid().to_numpy(zero_copy_only=False)
+        valid = _which_are_there(columns.values)
     limits = _split(key_offsets, value_offsets, framing.frame_bytes)
     for low, high in pairwise(limits):
         is_last = high == len(columns)
@@ -255,13 +258,30 @@ def pack_columns(
         yield pieces, count
 
 
-def columns_of(ops: bytes, keys: Iterable[bytes], values: Iterable[bytes | None]) -> Columns:
+def columns_of(ops: bytes, keys: Sequence[bytes], values: Sequence[bytes | None]) -> Columns:
     """Many records as columns."""
-    return Columns(
-        np.frombuffer(ops, dtype=np.uint8),
-        pa.array(keys, type=pa.large_binary()),
-        pa.array(values, type=pa.large_binary()),
-    )
+    return Columns(np.frombuffer(ops, dtype=np.uint8), column_of(keys), column_of(values))
+
+
+def column_of(items: Sequence[bytes | None]) -> pa.LargeBinaryArray:
+    """Keys or values as a column. Arrow's own way imports pandas where that is installed, which
+    takes as long as a million of them.
+    """
+    if len(items) > _MANY_RECORDS or "pandas" in sys.modules:
+        return pa.array(items, type=pa.large_binary())
+    bits, present = None, cast("Sequence[bytes]", items)
+    if None in items:
+        is_there = np.fromiter((item is not None for item in items), np.bool_, len(items))
+        bits = pa.py_buffer(np.packbits(is_there, bitorder="little"))
+        present = [item or b"" for item in items]
+    try:
+        sizes = np.frombuffer(bytes(map(len, present)), dtype=np.uint8)  # the quickest by far
+    except ValueError:  # of 256 bytes and more
+        sizes = np.fromiter(map(len, present), np.int64, len(items))
+    ends = np.zeros(len(items) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=ends[1:])
+    buffers = [bits, pa.py_buffer(ends), pa.py_buffer(b"".join(present))]
+    return pa.Array.from_buffers(pa.large_binary(), len(items), buffers)
 
 
 def check_columns(columns: Columns) -> None:
@@ -325,6 +345,14 @@ def _parts(column: pa.LargeBinaryArray) -> tuple[npt.NDArray[np.int64], pa.Buffe
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
     return ends, pa.py_buffer(b"") if data is None else data
+
+
+def _which_are_there(column: pa.LargeBinaryArray) -> npt.NDArray[np.bool_]:
+    """Whether each element of a column with nulls is no null."""
+    low = column.offset
+    bits = np.frombuffer(column.buffers()[0], dtype=np.uint8)[low >> 3 :]
+    every = np.unpackbits(bits, count=(low & 7) + len(column), bitorder="little")
+    return every[low & 7 :].view(np.bool_)
 
 
 def _cut(data: pa.Buffer, start: np.int64, end: np.int64) -> Bytes:

@@ -56,9 +56,7 @@ class Piece:
         if controls[0] == len(self) - len(controls):  # all of them at the end
             return self.slice(0, int(controls[0]))
         mask = self.ops < COMMIT
-        arrow = pa.Array.from_buffers(
-            pa.bool_(), len(mask), [None, pa.py_buffer(np.packbits(mask, bitorder="little"))], 0
-        )
+        arrow = mask_of(mask)
         return Piece(
             self.seqs[mask], self.ops[mask], self.keys.filter(arrow), self.values.filter(arrow)
         )
@@ -67,6 +65,12 @@ class Piece:
 def numbers_of(kind: pa.DataType, numbers: npt.NDArray[Any]) -> pa.Array:
     """An array of numpy as one of Arrow, whose own way imports pandas where that is installed."""
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)], 0)
+
+
+def mask_of(which: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+    """The same of a mask, whose bits Arrow packs."""
+    packed = pa.py_buffer(np.packbits(which, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(which), [None, packed], 0)
 
 
 def layout_of(count: Any, key_bytes: Any, has_nulls: Any) -> tuple[Any, Any, Any, Any, Any]:

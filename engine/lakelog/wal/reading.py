@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lakelog.wal.decode import SCHEMA, pieces, table
 from lakelog.wal.judge import Verdict
+from lakelog.wal.payload import mask_of
 from lakelog.wal.records import WalRecord
 from lakelog.wal.segments import Segment
 from lakelog.wal.threads import are_small, of_segments, parts_of
@@ -75,11 +76,11 @@ def state_of(records: pa.Table) -> pa.Table:
 
     keys = pl.DataFrame({"key": pl.from_arrow(records["key"])}).with_row_index("row")
     last = last_wins(keys, ["key"])["row"].to_numpy()
-    codes = np.concatenate(
-        [np.empty(0, np.int8), *(chunk.indices.to_numpy() for chunk in records["op"].chunks)]
-    )
+    indices = (chunk.indices for chunk in records["op"].chunks)
+    parts = (np.frombuffer(i.buffers()[1], np.int8)[i.offset :][: len(i)] for i in indices)
+    codes = np.concatenate([np.empty(0, np.int8), *parts])
     kept = np.zeros(len(codes), dtype=bool)
     kept[last] = True
     kept &= codes == _PUT_INDEX
-    rows = records if kept.all() else records.filter(pa.array(kept))
+    rows = records if kept.all() else records.filter(mask_of(kept))
     return rows.select(STATE_SCHEMA.names).cast(STATE_SCHEMA)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakelog.errors import InvalidInputError
-from lakelog.wal.encode import Columns
+from lakelog.wal.encode import Columns, column_of
 from lakelog.wal.frames import DELETE, OPS, PUT, Op
 
 _CODES: dict[str, bytes] = {name: bytes((code,)) for code, name in enumerate(OPS, 1)}
@@ -158,13 +158,14 @@ def _codes(column: pa.Array) -> Any:
     for name, code in _DATA.items():
         if _is_all(column, name.encode()):
             return np.full(len(column), code, dtype=np.uint8)
-    found = pc.index_in(column, pa.array(list(_DATA), column.type))
+    found = pc.index_in(column, column_of([name.encode() for name in _DATA]).cast(column.type))
     if found.null_count:
         strange = column.filter(found.is_null())[0].as_py()
         raise InvalidInputError(
             "a batch holds another operation", expected="PUT or DELETE", found=repr(strange)
         )
-    return found.to_numpy().astype(np.uint8) + np.uint8(1)
+    indexes = np.frombuffer(found.buffers()[1], dtype=np.int32)[found.offset :][: len(found)]
+    return indexes.astype(np.uint8) + np.uint8(1)
 
 
 def _is_all(column: pa.Array, text: bytes) -> bool:
