@@ -505,7 +505,7 @@ def detect_dialect(store: LogStore) -> Dialect:
             "there is no log folder here",
             path=store.root,
             expected=" or ".join(d.log_folder for d in DIALECTS),
-            hint="give the table's own folder",
+            hint="give the table's own folder; lakelog.create makes a table",
         )
     if len(found) > 1:
         raise InvalidInputError(

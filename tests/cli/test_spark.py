@@ -97,6 +97,55 @@ def test_without_pyspark_it_says_what_to_install(
     assert (outcome.code, "lakelog[spark]" in outcome.errors) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "code", "says"),
+    [
+        (
+            "AnalysisException",
+            "[UNRESOLVED_COLUMN] There is no `idd`. SQLSTATE: 42703; line 1\n'Project ['idd]",
+            2,
+            "Spark cannot do what the pipeline says: [UNRESOLVED_COLUMN] There is no `idd`.",
+        ),
+        (
+            "Py4JJavaError",
+            "An error occurred.\n: java.X: no jsonn. SQLSTATE: 42K02\n\tat a.b",
+            2,
+            "Spark cannot do what the pipeline says: java.X: no jsonn.",
+        ),
+        (
+            "PythonException",
+            "It failed:\nTraceback (most recent call last):\n  File\nNotFoundError: gone [p]\n",
+            1,
+            "Spark failed: NotFoundError: gone [p]",
+        ),
+        ("Py4JNetworkError", "", 1, "Spark failed: Py4JNetworkError"),
+    ],
+)
+def test_what_spark_refuses_is_told_in_a_sentence(
+    name: str,
+    text: str,
+    code: int,
+    says: str,
+    lakelog: Call,
+    session: Session,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kind = type(name, (Exception,), {"__module__": "pyspark.errors"})
+
+    def run(*_: Any) -> None:
+        error: Exception = kind(text)
+        error.add_note("lakelog: steps before compact: ingest: done")
+        raise error
+
+    monkeypatch.setattr(Pipeline, "run", run)
+    outcome = lakelog("spark", "run", file)
+    assert (outcome.code, session.stopped) == (code, True)
+    assert f"lakelog: {says}" in outcome.errors
+    assert "steps before compact: ingest: done" in outcome.errors
+    assert "unexpected" not in outcome.errors
+
+
 def test_the_help_of_run_explains_every_option(lakelog: Call) -> None:
     outcome = lakelog("spark", "run", "--help")
     assert outcome.code == 0

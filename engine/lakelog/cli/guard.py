@@ -118,6 +118,8 @@ def _show(error: LakelogError) -> None:
     for name, value in fields.items():
         label = click.style(name.replace("_", " ").ljust(width), dim=True)
         click.echo(f"  {label}  {plain(str(value))}", err=True)
+    for note in getattr(error, "__notes__", ()):
+        click.echo(plain(note), err=True)
     if error.hint:
         _hint(error.hint)
 

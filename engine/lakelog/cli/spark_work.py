@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 
 from lakelog.cli.options import Output
 from lakelog.cli.output import View, check, emit
 from lakelog.cli.reports import FINDINGS, GOOD
 from lakelog.cli.watch import Meter, progress
+from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 from lakelog.spark.pipeline import Pipeline
 from lakelog.spark.session import active_session
 
@@ -26,11 +29,45 @@ def run(file: str, steps: tuple[str, ...], output: Output) -> int:
     try:
         with progress(pipeline.name, Meter()) as watch:
             report = pipeline.run(spark, steps or None, watch.tell)
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+            raise
+        raise of_spark(error, file) from error
     finally:
         if found is None:
             spark.stop()
     emit(report.to_polars().lazy(), output, View("step", (*_COLUMNS, "notes"), (), _notes, _hidden))
     return GOOD if report.is_complete else FINDINGS
+
+
+def of_spark(error: Exception, file: str) -> LakelogError:
+    """An error of Spark's own as one of lakelog's.
+
+    What the file asks for and Spark has not (a column, a path, a format) is a wrong call: SQLSTATE
+    42. The rest is Spark's trouble. Only the line that says what is wrong is told; Java's stack is
+    for ``--debug``.
+    """
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    # Py4J's first line names its own call; Python's traceback ends with what went wrong.
+    lines = [line for line in lines if line.startswith(": ")] or lines
+    if any("Traceback (most recent" in line for line in lines):
+        lines = [line for line in lines if re.match(r"[\w.]+: ", line)][-1:] or lines
+    reason = (lines or [type(error).__name__])[0].removeprefix(": ")
+    state = re.search(r"SQLSTATE: (\w+)", str(error))
+    told: LakelogError
+    if state and state[1].startswith("42"):
+        told = InvalidInputError(
+            f"Spark cannot do what the pipeline says: {reason}",
+            path=file,
+            hint="mend the file; --debug shows all that Spark says",
+        )
+    else:
+        told = UnavailableError(
+            f"Spark failed: {reason}", path=file, hint="--debug shows all that Spark says"
+        )
+    for note in getattr(error, "__notes__", ()):
+        told.add_note(note)
+    return told
 
 
 def _notes(rows: pl.DataFrame) -> list[str]:

@@ -97,7 +97,8 @@ def _there(pipeline: Pipeline, clock: Callable[[], int] | None) -> Table | None:
     """The table, or None where the pipeline is to create it."""
     try:
         return _opened(pipeline, clock)
-    except TableNotFoundError:
+    except TableNotFoundError as error:
         if pipeline.table.create:
             return None
+        error.hint = "create = true in [table] makes it of the ingested columns"
         raise
