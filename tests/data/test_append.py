@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import lakelog
 from lakelog import ConflictError, Table
 from lakelog.contract import Field, Primitive, Struct
+from lakelog.data.append import WriteReport
 from lakelog.errors import (
     InvalidInputError,
     InvalidTransactionError,
@@ -119,8 +120,18 @@ def test_rows_of_every_kind_are_taken(tmp_path: Path) -> None:
         table.append([1, 2])
 
 
+def test_a_write_says_in_print_what_it_did(tmp_path: Path) -> None:
+    report = made(tmp_path).append(ROWS)
+    size = f"{report.num_bytes / 1024:.1f} KiB"
+    assert str(report) == f"Write\n  version  1\n  rows     4\n  files    3, {size}"
+    assert f"<td style='text-align:left'>3, {size}</td>" in report._repr_html_()
+    assert "was written before" in str(WriteReport(None, duplicate=True))
+    assert "deleted rows   7" in str(WriteReport(2, num_deleted_rows=7, num_removed_files=1))
+
+
 def test_no_rows_commit_nothing(tmp_path: Path) -> None:
     table = made(tmp_path)
+    assert "nothing was written" in str(table.append(ROWS.clear()))
     assert table.append(ROWS.clear()).version is None
     assert table.version() == 0
 

@@ -38,6 +38,7 @@ from lakelog.errors import (
     LakelogError,
 )
 from lakelog.log.context import Log
+from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.metadata import Metadata
 from lakelog.log.snapshot import Snapshot
 from lakelog.storage import LogStore
@@ -99,6 +100,26 @@ class WriteReport:
     num_copied_rows: int = 0
     num_deleted_rows: int = 0
     duplicate: bool = False
+
+    def _facts(self) -> list[tuple[str, str]]:
+        version = "none: nothing was written" if self.version is None else str(self.version)
+        facts = [
+            ("version", "none: it was written before" if self.duplicate else version),
+            ("rows", f"{self.num_rows:,}"),
+            ("files", f"{self.num_files:,}, {size_text(self.num_bytes)}"),
+        ]
+        others = {
+            "removed files": self.num_removed_files,
+            "copied rows": self.num_copied_rows,
+            "deleted rows": self.num_deleted_rows,
+        }
+        return facts + [(label, f"{number:,}") for label, number in others.items() if number]
+
+    def __str__(self) -> str:
+        return table_text("Write", self._facts())
+
+    def _repr_html_(self) -> str:
+        return table_html("Write", self._facts())
 
 
 def append(
