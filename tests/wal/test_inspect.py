@@ -182,7 +182,7 @@ def test_an_interrupted_upgrade_is_told(tmp_path: Path) -> None:
 def test_nothing_to_look_at_is_told(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         inspect(tmp_path / "nowhere")
-    with pytest.raises(NotFoundError, match="no write-ahead log"):
+    with pytest.raises(NotFoundError, match=r"no write-ahead log.*keyed store is called wal"):
         inspect(tmp_path)
     with pytest.raises(InvalidInputError, match="no historic log"):
         inspect(made(tmp_path), "002")

@@ -142,7 +142,8 @@ def inspect(
     if format is not None:
         raise InvalidInputError("there is no historic log", path=path, expected=format)
     if not any(named_seq(name) is not None for name in names):
-        raise NotFoundError("there is no write-ahead log", path=path)
+        hint = "give the folder that has the log's files; that of a keyed store is called wal"
+        raise NotFoundError("there is no write-ahead log", path=path, hint=hint)
     with disk_errors("the log cannot be read", path):
         verdict = survey(disk, path)
     segments = _segments(verdict, modified)
