@@ -35,6 +35,12 @@ def mapping_of(metadata: Metadata) -> dict[str, tuple[Any, Any]]:
     }
 
 
+def test_columns_that_a_mode_had_not_named_keep_the_names_that_they_have_in_the_files() -> None:
+    before = table(column("a"), properties=BY_NAME)  # under a protocol that does not heed it
+    made = assigned(table(column("a"), column("b"), properties=BY_NAME), before)
+    assert mapping_of(made) == {"a": (1, "a"), "b": (2, "col-new0")}
+
+
 def test_a_table_without_mapping_keeps_its_schema_as_it_is() -> None:
     plain = table()
     assert assigned(plain) is plain

@@ -74,9 +74,11 @@ def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str
 
 
 def _mapping_of(field: contract.Field, was_mapped: bool) -> Mapping[str, Any]:
-    if not was_mapped:
-        return {PHYSICAL_NAME: field.name}
-    return {k: v for k, v in field.metadata.items() if k in {COLUMN_ID, PHYSICAL_NAME}}
+    # A mode that the protocol did not heed has given no names: the files have the columns' own.
+    found: dict[str, Any] = {PHYSICAL_NAME: field.name}
+    if was_mapped:
+        found |= {k: v for k, v in field.metadata.items() if k in found or k == COLUMN_ID}
+    return found
 
 
 def _each_field(
