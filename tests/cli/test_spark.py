@@ -10,6 +10,7 @@ import pytest
 
 from lakelog import MissingDependencyError
 from lakelog.spark.pipeline import Pipeline, PipelineReport, StepReport
+from lakelog.spark.session import errors_unlogged
 from tests.cli.conftest import Call
 
 TOML = 'name = "n"\n[table]\npath = "t"\n[compact]\n[vacuum]\n'
@@ -56,12 +57,15 @@ def answering(monkeypatch: pytest.MonkeyPatch, *steps: StepReport) -> list[Any]:
 def test_a_run_is_told_as_a_table_and_as_json(
     lakelog: Call, session: Session, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = StepReport("compact", "done", rows=9, files=1, removed=3, version=4, notes=("well",))
+    done = StepReport(
+        "compact", "done", rows=9, files=1, bytes=2048, removed=3, version=4, notes=("well",)
+    )
     asked = answering(monkeypatch, done)
     outcome = lakelog("spark", "run", file)
     assert outcome.code == 0
     assert "compact: well" in outcome.text
     assert "1 step" in outcome.text
+    assert "2.0 KiB" in outcome.text
     assert session.stopped
     outcome = lakelog("spark", "run", file, "--only", "compact", "--output", "json")
     (row,) = json.loads(outcome.text)
@@ -144,6 +148,32 @@ def test_what_spark_refuses_is_told_in_a_sentence(
     assert f"lakelog: {says}" in outcome.errors
     assert "steps before compact: ingest: done" in outcome.errors
     assert "unexpected" not in outcome.errors
+
+
+def test_a_session_that_does_not_start_is_told_in_a_sentence(
+    lakelog: Call, session: Session, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: Any) -> None:
+        kind = type("Py4JJavaError", (Exception,), {"__module__": "py4j.protocol"})
+        failed: Exception = kind("An error occurred.\n: org.X: Could not parse Master URL: 'loco'")
+        raise failed
+
+    monkeypatch.setattr(Pipeline, "session", start)
+    outcome = lakelog("spark", "run", file)
+    assert (outcome.code, session.stopped) == (1, False)
+    assert "Spark failed: org.X: Could not parse Master URL: 'loco'" in outcome.errors
+
+
+def test_an_error_of_spark_is_not_logged_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyspark")
+    from pyspark.logger import PySparkLogger
+
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    with errors_unlogged():
+        assert logger.disabled
+        logger.error("hidden")
+    assert not logger.disabled
+    assert "hidden" not in capsys.readouterr().err
 
 
 def test_the_help_of_run_explains_every_option(lakelog: Call) -> None:

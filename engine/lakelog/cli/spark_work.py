@@ -12,7 +12,7 @@ from lakelog.cli.reports import FINDINGS, GOOD
 from lakelog.cli.watch import Meter, progress
 from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 from lakelog.spark.pipeline import Pipeline
-from lakelog.spark.session import active_session
+from lakelog.spark.session import active_session, errors_unlogged
 
 # What fails is told in a sentence; Spark would tell it too, at length. The file may say otherwise.
 _QUIET = {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false"}
@@ -25,16 +25,17 @@ def run(file: str, steps: tuple[str, ...], output: Output) -> int:
     pipeline = Pipeline.from_toml(file)
     pipeline.chosen(steps)
     found = active_session()
-    spark = found or pipeline.session(_QUIET)
+    spark = found
     try:
-        with progress(pipeline.name, Meter()) as watch:
+        spark = spark or pipeline.session(_QUIET)
+        with errors_unlogged(), progress(pipeline.name, Meter()) as watch:
             report = pipeline.run(spark, steps or None, watch.tell)
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark.", "py4j.")):
             raise
         raise of_spark(error, file) from error
     finally:
-        if found is None:
+        if found is None and spark is not None:
             spark.stop()
     emit(report.to_polars().lazy(), output, View("step", (*_COLUMNS, "notes"), (), _notes, _hidden))
     return GOOD if report.is_complete else FINDINGS

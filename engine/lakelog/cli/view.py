@@ -181,7 +181,7 @@ def render(things: Iterable[Any], *, to_file: bool = False) -> str:
 
 def _unit(name: str) -> str | None:
     """``bytes`` or ``ms``, as the contract, or the end of its name, tells for the column."""
-    if name.endswith(("_bytes", "_ms")):
+    if name == "bytes" or name.endswith(("_bytes", "_ms")):
         return name.rpartition("_")[2]
     known = contract.load("actions").field(name)
     if known is None or known.name != name:

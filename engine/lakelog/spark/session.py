@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from lakelog.errors import MissingDependencyError
@@ -73,6 +74,23 @@ def active_session() -> Any | None:
         # A session of another thread: the builder gives the one that the process has.
         active = SparkSession.builder.getOrCreate()
     return active
+
+
+@contextmanager
+def errors_unlogged() -> Iterator[None]:
+    """Meanwhile PySpark does not also log the errors that it raises, each with Java's stack."""
+    from pyspark.logger import PySparkLogger
+
+    names = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+    loggers = [PySparkLogger.getLogger(name) for name in names]
+    before = [logger.disabled for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.disabled = True
+        yield
+    finally:
+        for logger, was in zip(loggers, before, strict=True):
+            logger.disabled = was
 
 
 def register(spark: Any) -> None:
