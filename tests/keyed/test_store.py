@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lakelog
-from lakelog.errors import InvalidInputError, LogLockedError
+from lakelog.errors import InvalidInputError, LogLockedError, NotFoundError
 from lakelog.keyed import plan, rows
 from lakelog.keyed.store import KeyedStore
 
@@ -32,6 +32,13 @@ def test_it_is_exported_and_usable_as_a_context_manager(tmp_path: Path) -> None:
         store.get("k")
     with pytest.raises(InvalidInputError, match="closed"):
         store.flush()
+
+
+def test_a_store_says_where_it_is_and_where_none_is(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path / "kept") as store:
+        assert repr(store) == f"KeyedStore({str(tmp_path / 'kept')!r})"
+    with pytest.raises(NotFoundError, match=r"^there is no keyed store"):
+        KeyedStore(tmp_path / "none", read_only=True)
 
 
 def test_a_relative_directory_stays_where_it_is(

@@ -46,7 +46,7 @@ def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bo
             hint=_RESTORE,
         )
     if read_only:
-        raise NotFoundError("There is no keyed store.", path=directory)
+        raise NotFoundError("there is no keyed store", path=directory)
 
 
 def look(room: FileRoom, log: WriteAheadLog, known: Iterable[SortedFile] = ()) -> View:

@@ -243,6 +243,9 @@ class KeyedStore(Closing):
         self._access.check()
         return self._view.scan(low, high).select("key", "value", "seqNum")
 
+    def __repr__(self) -> str:
+        return f"KeyedStore({self._directory!r})"
+
     def refresh(self) -> None:
         """Of a store that is only read: look again, at all that was written meanwhile. One that
         writes knows it.
