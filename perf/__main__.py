@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from perf import report
@@ -29,29 +30,42 @@ _EVERY = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmarks.
+    """Run the benchmarks. One that fails does not keep the others from being run and shown, nor
+    does an interrupt those that were run before it.
 
     Returns:
         0 when all ran and agreed; 1 when a promise was missed and ``--strict`` was given; 2 when
-        a contender failed or gave another answer than the rest.
+        a contender failed or gave another answer than the rest; 130 when interrupted.
     """
     options = _parser().parse_args(arguments)
     read: list[Result] = []
     written: list[WriteResult] = []
-    for workload in _EVERY:
-        if options.only and workload.name not in options.only:
-            continue
-        try:
-            if isinstance(workload, WriteWorkload):
-                written.append(measure_writing(workload, options.scale, options.runs, _tell))
-            else:
-                read.append(measure(workload, options.scale, options.runs, _tell))
-        except (WrongAnswerError, FailedRunError) as error:
-            _tell("")
-            print(f"{workload.name}: {type(error).__name__}: {error}", file=sys.stderr)
-            return 2
-    notes = writing_report.durability_notes(written) if written else []
+    failed = 0
+    try:
+        for workload in _EVERY:
+            if options.only and workload.name not in options.only:
+                continue
+            try:
+                if isinstance(workload, WriteWorkload):
+                    written.append(measure_writing(workload, options.scale, options.runs, _tell))
+                else:
+                    read.append(measure(workload, options.scale, options.runs, _tell))
+            except (WrongAnswerError, FailedRunError) as error:
+                _tell("")
+                print(f"{workload.name}: {type(error).__name__}: {error}", file=sys.stderr)
+                failed = 2
+    except KeyboardInterrupt:
+        failed = 130
     _tell("")
+    _report(options, read, written)
+    missed = [*(r.missed for r in read), *(r.missed for r in written)]
+    return failed or (1 if options.strict and any(missed) else 0)
+
+
+def _report(
+    options: argparse.Namespace, read: Sequence[Result], written: Sequence[WriteResult]
+) -> None:
+    notes = writing_report.durability_notes(written) if written else []
     where = report.environment(options.scale, options.runs)
     if read:
         report.show(read, where)
@@ -61,8 +75,6 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         found = report.as_json(read, where) | {"writing": writing_report.as_json(written, notes)}
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    missed = [*(r.missed for r in read), *(r.missed for r in written)]
-    return 1 if options.strict and any(missed) else 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from perf import answers, generate, report, tables, worker
-from perf.measure import Result, Runs
+from perf import __main__, answers, generate, report, tables, worker
+from perf.measure import FailedRunError, Result, Runs
 from perf.workloads import WORKLOADS, Workload
 
 SCALE = 0.001
@@ -122,6 +122,29 @@ def test_the_report_shows_a_contender_less_workload(capsys: pytest.CaptureFixtur
     )
     report.show([alone], report.environment(1.0, 1))
     assert "alone" in capsys.readouterr().out
+
+
+def test_what_fails_or_is_interrupted_hides_nothing_that_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(workload: Workload, *_: object) -> Result:
+        match workload.name:
+            case "stats_typed_1m":
+                raise FailedRunError("deltalake died")
+            case "update_by_one_commit_1m":
+                raise KeyboardInterrupt
+        return Result(workload, {"files": 10, "log_bytes": 5}, {"lakelog": _runs(0.5, 10)})
+
+    monkeypatch.setattr(__main__, "measure", measured)
+    names = [workload.name for workload in WORKLOADS[:3]]
+    assert names[1] == "stats_typed_1m"
+    assert __main__.main([f"--only={name}" for name in names]) == 2
+    shown = capsys.readouterr()
+    assert names[0] in shown.out
+    assert names[2] in shown.out
+    assert shown.err == "stats_typed_1m: FailedRunError: deltalake died\n"
+    assert __main__.main([]) == 130
+    assert names[2] in capsys.readouterr().out
 
 
 def _run(seconds: float, peak_mb: float) -> dict[str, Any]:
