@@ -31,6 +31,9 @@ _CANDIDATES: tuple[Traversable, ...] = (
     Path(__file__).resolve().parent.parent.parent / "schemas",
 )
 
+TYPE_CHANGES = "delta.typeChanges"
+"""Metadata of a field that records how its type was widened."""
+
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 _PRIMITIVES = frozenset(
     "string long integer short byte float double boolean binary date timestamp timestamp_ntz "

@@ -15,7 +15,6 @@ from lakelog.commit.features import (
     Stance,
     has_field_key,
     is_active,
-    mapping_mode,
     supported,
     supports,
     with_required,
@@ -23,7 +22,7 @@ from lakelog.commit.features import (
 from lakelog.errors import CorruptionError
 from lakelog.formats.delta.features import HONOURED, ROW_ONLY
 from lakelog.formats.indextables.protocol import READER_FEATURES
-from lakelog.log.metadata import Protocol, honoured_mapping
+from lakelog.log.metadata import Protocol, honoured_mapping, mapping_mode
 from tests.commit.making import column, table
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lakelog.commit.schema_evolution import TYPE_CHANGES, check_evolution, is_widening
+from lakelog.commit.schema_evolution import check_evolution, is_widening
 from lakelog.commit.upgrade import upgrade
-from lakelog.contract import DataType, Decimal, Primitive
+from lakelog.contract import TYPE_CHANGES, DataType, Decimal, Primitive
 from lakelog.errors import SchemaEvolutionError
 from lakelog.log.metadata import Metadata, Protocol
 from tests.commit.making import V12, column, mapped, struct, table

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 
 from lakelog import contract
 from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.commit.features import features_of, mapping_mode, supported, supports
+from lakelog.commit.features import features_of, supported, supports
 from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
@@ -43,7 +43,7 @@ from lakelog.errors import (
 )
 from lakelog.formats.base import CheckpointPlan
 from lakelog.formats.indextables.protocol import STATE_PROTOCOL, knows_flattened
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.metadata import Metadata, Protocol, mapping_mode
 
 AUTO = "auto"
 LAYOUTS = {

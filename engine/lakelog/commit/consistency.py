@@ -21,7 +21,6 @@ from lakelog.commit.features import (
     constraints,
     features_of,
     is_on,
-    mapping_mode,
     supported,
     supports,
 )
@@ -35,7 +34,7 @@ from lakelog.errors import (
     InvalidProtocolError,
     UnsupportedFeatureError,
 )
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.metadata import Metadata, Protocol, mapping_mode
 from lakelog.statistics.values import physical_name
 
 __all__ = ["check_files", "check_metadata"]

@@ -424,11 +424,6 @@ def is_active(name: str, protocol: Protocol, metadata: Metadata) -> bool:
     return supports(protocol, name) and (switch is None or switch(metadata))
 
 
-def mapping_mode(protocol: Protocol, metadata: Metadata) -> str:
-    """Column mapping mode as far as readers heed it: a writer writes what they look for."""
-    return metadata.column_mapping_mode if protocol.honours_column_mapping else "none"
-
-
 def with_required(names: Iterable[str], format: str) -> frozenset[str]:
     """`names` and all that they rest on, at any remove; unknown names are kept as they are."""
     known = features_of(format)

@@ -23,12 +23,12 @@ import polars as pl
 
 from lakelog import contract
 from lakelog.commit import file_rules, gates, operations, row_tracking
-from lakelog.commit.features import is_active, mapping_mode, supports
+from lakelog.commit.features import is_active, supports
 from lakelog.commit.staging import rows_frame
 from lakelog.errors import LakelogError
 from lakelog.formats.delta.paths import encode_path
 from lakelog.formats.wire import Leaf, Wire
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.metadata import Metadata, Protocol, mapping_mode
 
 MOST_ROWS = 64
 """Actions of a transaction that may go the short way."""

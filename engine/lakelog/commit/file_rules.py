@@ -17,7 +17,6 @@ import orjson
 import polars as pl
 
 from lakelog import contract
-from lakelog.commit.features import mapping_mode
 from lakelog.errors import (
     DuplicateFileError,
     InvalidPathError,
@@ -25,7 +24,7 @@ from lakelog.errors import (
     PartitionMismatchError,
 )
 from lakelog.formats.delta.paths import SCHEME, with_dv_id
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.metadata import Metadata, Protocol, mapping_mode
 from lakelog.statistics.partitions import PREFIX, typed_partitions
 from lakelog.statistics.values import physical_name
 

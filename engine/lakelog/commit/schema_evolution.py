@@ -16,14 +16,11 @@ from typing import Any
 
 from lakelog import contract
 from lakelog.commit.columns import COLUMN_ID, PHYSICAL_NAME
-from lakelog.commit.features import is_on, mapping_mode, supports
-from lakelog.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
+from lakelog.commit.features import is_on, supports
+from lakelog.contract import TYPE_CHANGES, Array, DataType, Decimal, Field, Map, Primitive, Struct
 from lakelog.errors import CorruptionError, SchemaEvolutionError
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.metadata import Metadata, Protocol, mapping_mode
 from lakelog.statistics.values import physical_name
-
-TYPE_CHANGES = "delta.typeChanges"
-"""Field metadata that records how a column's type was widened."""
 
 _WHOLE_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 """Whole types, narrow to wide, with the decimal digits that Parquet's form of them needs."""

@@ -39,7 +39,6 @@ a file would give rows that were deleted.
 """
 
 MAPPING_MODE = "delta.columnMapping.mode"
-_TYPE_CHANGES = "delta.typeChanges"
 _WHOLE = ("byte", "short", "integer", "long")
 
 
@@ -200,7 +199,7 @@ def _check_type(type_: contract.DataType, name: str, plan: ReadPlan) -> None:
 
 def _check_widenings(schema: contract.Struct, snapshot: Snapshot) -> None:
     for path, field_ in _nested_fields(schema):
-        for change in field_.metadata.get(_TYPE_CHANGES) or ():
+        for change in field_.metadata.get(contract.TYPE_CHANGES) or ():
             before, after = str(change.get("fromType")), str(change.get("toType"))
             if not is_widening(before, after):
                 raise UnsupportedFeatureError(

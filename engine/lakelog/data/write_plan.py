@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from lakelog import contract
 from lakelog.commit import gates
-from lakelog.commit.features import mapping_mode, supports
+from lakelog.commit.features import supports
 from lakelog.data import layout, stats
 from lakelog.data.files import MAPPING_MODE
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.metadata import Metadata, Protocol, mapping_mode
 from lakelog.log.snapshot import Snapshot
 
 CLUSTERING = "delta.clustering"

@@ -14,7 +14,7 @@ from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatur
 from lakelog.log.replay import last_of
 
 _MAPPING_READER = 2
-_MAPPING_MODES = ("name", "id")
+_MAPPING_MODES = ("none", "name", "id")
 
 
 @dataclass(frozen=True)
@@ -125,15 +125,18 @@ class Metadata:
         return (self.configuration.get("delta.columnMapping.mode") or "none").lower()
 
 
+def mapping_mode(protocol: Protocol, metadata: Metadata) -> str:
+    """Column mapping mode as far as readers heed it, for writers, who write what they look for."""
+    return metadata.column_mapping_mode if protocol.honours_column_mapping else "none"
+
+
 def honoured_mapping(protocol: Protocol, metadata: Metadata) -> str:
-    """Column mapping mode as far as readers heed it: ``none``, ``name`` or ``id``.
+    """`mapping_mode` for readers: ``none``, ``name`` or ``id``.
 
     Raises:
         UnsupportedFeatureError: The table maps its columns in a way that lakelog does not know.
     """
-    mode = metadata.column_mapping_mode
-    if mode == "none" or not protocol.honours_column_mapping:
-        return "none"
+    mode = mapping_mode(protocol, metadata)
     if mode not in _MAPPING_MODES:
         raise UnsupportedFeatureError(
             "the table maps its columns in a way that lakelog does not know",

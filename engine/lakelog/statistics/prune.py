@@ -22,7 +22,6 @@ from lakelog.statistics.intervals import ANYTHING, FALSE, TRUE, Truth, Values
 from lakelog.statistics.partitions import PREFIX, TypedPartitions
 from lakelog.statistics.typed import has_bounds
 
-TYPE_CHANGES = "delta.typeChanges"
 _IN_LIST_LIMIT = 64
 _ORDERED = {"Lt": (False, True), "LtEq": (False, False), "Gt": (True, True), "GtEq": (True, False)}
 # What Polars raises at an expression that it cannot type, evaluate or write down.
@@ -379,7 +378,7 @@ class _Walker:
 
 def _was_float(metadata: Mapping[str, Any]) -> bool:
     """Whether a double column was widened from float; see Delta protocol, Type Change Metadata."""
-    changes = metadata.get(TYPE_CHANGES)
+    changes = metadata.get(contract.TYPE_CHANGES)
     return isinstance(changes, list) and any(
         isinstance(change, dict) and change.get("fromType") == "float" for change in changes
     )
