@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from lakelog.errors import UnsupportedError, WalCorruptionError
 from lakelog.wal import decode, encode, frames, repeated, scan
-from lakelog.wal.encode import Framing, columns_of, pack_columns, pack_large_records, pack_records
+from lakelog.wal.encode import Framing, columns_of, pack_columns, pack_records
 from lakelog.wal.frames import FLAG_BATCH, FrameHeader, Seal, SegmentHeader, frame_pieces
 from lakelog.wal.log import WriteAheadLog
 from tests.wal import plain
@@ -71,12 +71,12 @@ def test_a_later_version_is_refused_as_such() -> None:
 
 
 def test_a_record_of_forty_bytes_costs_little_more() -> None:
-    frame = pack_records(b"\1", [b"k" * 16], [b"v" * 24], 1, 0, FRAMING)
+    (frame,) = pack_records(b"\1", [b"k" * 16], [b"v" * 24], 1, 0, FRAMING)
     assert len(frame) == 104
 
 
 def test_a_frame_of_one_record_is_what_it_was() -> None:
-    frame = pack_records(b"\1", [b"key"], [b"value"], 7, 16, FRAMING, is_batch=True)
+    frame = joined(pack_records(b"\1", [b"key"], [b"value"], 7, 16, FRAMING, is_batch=True))
     assert frame.hex() == (
         "4b51a3f728000000070000000000000001000000010002002800000003000000"
         "010000000000000000000000030000000000000005000000"
@@ -97,7 +97,7 @@ def test_any_run_of_whole_frames_leaves_the_checksum_where_it_began(
 
 
 def test_a_frame_of_another_log_does_not_pass() -> None:
-    frame = pack_records(b"\1", [b"key"], [b"value"], 1, 0, FRAMING)
+    frame = joined(pack_records(b"\1", [b"key"], [b"value"], 1, 0, FRAMING))
     data = pa.py_buffer(HEADER.pack() + frame)
     assert len(scan.scan(data, SEAL).frames) == 1
     found = scan.scan(data, Seal.of(b"another log's id"))
@@ -113,11 +113,15 @@ def test_records_packed_one_by_one_or_by_column_are_the_same_bytes(
     framing = Framing(SEAL, "zstd" if compressed else "none", 1 << 20)
     ops = bytes(op for op, _, _ in batch)
     keys, values = [key for _, key, _ in batch], [value for _, _, value in batch]
-    one = pack_records(ops, keys, values, 9, 24, framing, is_batch=True)
+    one = joined(pack_records(ops, keys, values, 9, 24, framing, is_batch=True))
     ((pieces, count),) = pack_columns(columns_of(ops, keys, values), 9, 24, framing)
     assert count == len(batch)
     assert joined(pieces) == one
-    assert joined(pack_large_records(ops, keys, values, 9, 24, framing, is_batch=True)) == one
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode, "LARGE_BYTES", 0)
+        large = pack_records(ops, keys, values, 9, 24, framing, is_batch=True)
+    assert len(large) > 1
+    assert joined(large) == one
 
 
 @given(st.lists(st.none() | st.binary() | st.integers(250, 300).map(bytes)))
@@ -165,7 +169,7 @@ def build(
         framing = Framing(SEAL, "zstd" if compressed else "none", 1 << 20)
         ops, keys, values = zip(*batch, strict=True)
         for _ in range(times):
-            data += pack_records(bytes(ops), keys, values, seq, 0, framing)
+            data += joined(pack_records(bytes(ops), keys, values, seq, 0, framing))
             for op, key, value in batch:
                 model.append(plain.Record(seq, plain.OPS[op], key, value))
                 seq += 1

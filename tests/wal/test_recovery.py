@@ -286,7 +286,7 @@ def test_a_truncation_that_was_interrupted_is_finished(tmp_path: Path) -> None:
 
 def test_numbers_that_were_given_up_are_no_gap(tmp_path: Path) -> None:
     header = SegmentHeader(LOG_ID, 1, 1, 0, 0).pack()
-    one = pack_records(b"\1", [b"a"], [b"1"], 1, 0, FRAMING)
+    (one,) = pack_records(b"\1", [b"a"], [b"1"], 1, 0, FRAMING)
     jump = FrameHeader(40, 5, 1, 1, 0, 4, 40, 1)
     payload = one[32:-8]
     jumped = b"".join(bytes(piece) for piece in frame_pieces(jump, [payload], 0, FRAMING.seal))

@@ -55,6 +55,9 @@ FEW_RECORDS = 48
 
 _MANY_RECORDS = 1 << 14  # to make an Arrow column of so many is better left to Arrow
 
+LARGE_BYTES = 1 << 20
+"""To copy so much takes longer than to write it in pieces."""
+
 RECORD_BYTES = 9
 """What a record takes beside its key and value, rounding aside."""
 
@@ -104,8 +107,9 @@ def pack_records(
     framing: Framing,
     *,
     is_batch: bool = False,
-) -> bytes:
-    """One frame of few records.
+) -> list[Bytes]:
+    """One frame of few records, in pieces where it is large: then keys and values are not copied,
+    but to be compressed.
 
     Args:
         ops: A code for each record.
@@ -117,7 +121,12 @@ def pack_records(
         is_batch: The records are one whole batch.
     """
     # Every append comes through here, and every call saved shows.
-    parts, (count, flags, key_bytes) = _columns_of_few(ops, keys, values, is_batch=is_batch)
+    parts, (count, flags, key_bytes), is_large = _columns_of_few(
+        ops, keys, values, is_batch=is_batch
+    )
+    if is_large:
+        header = (first_seq, count, flags, key_bytes)
+        return _frame(parts, sum(map(len, parts)), header, unsynced_bytes, framing)
     payload = b"".join(parts)
     size = raw = len(payload)
     codec = CODEC_NONE
@@ -138,30 +147,14 @@ def pack_records(
     )
     seal = framing.seal
     crc: int = google_crc32c.extend(seal.start, frame) ^ seal.mark
-    return frame + crc.to_bytes(4, "little")
-
-
-def pack_large_records(
-    ops: bytes,
-    keys: Sequence[bytes],
-    values: Sequence[bytes | None],
-    first_seq: int,
-    unsynced_bytes: int,
-    framing: Framing,
-    *,
-    is_batch: bool = False,
-) -> list[Bytes]:
-    """As `pack_records`, in pieces: keys and values are not copied, but to be compressed."""
-    parts, (count, flags, key_bytes) = _columns_of_few(ops, keys, values, is_batch=is_batch)
-    header = (first_seq, count, flags, key_bytes)
-    return _frame(parts, sum(map(len, parts)), header, unsynced_bytes, framing)
+    return [frame + crc.to_bytes(4, "little")]
 
 
 def _columns_of_few(
     ops: bytes, keys: Sequence[bytes], values: Sequence[bytes | None], *, is_batch: bool
-) -> tuple[list[Bytes], tuple[int, int, int]]:
-    """A payload in pieces; and how many records it has, the frame's flags, and the bytes of all
-    keys.
+) -> tuple[list[Bytes], tuple[int, int, int], bool]:
+    """A payload in pieces; how many records it has, the frame's flags, and the bytes of all keys;
+    and whether it is large.
     """
     count = len(ops)
     flags = FLAG_BATCH if is_batch else 0
@@ -180,7 +173,8 @@ def _columns_of_few(
         front = _front(count).pack(ops, *key_ends, *value_ends)
         key_bytes, value_bytes = key_ends[-1], value_ends[-1]
     pads = _PADDING[key_bytes & 7], _PADDING[value_bytes & 7]
-    return [front, validity, *keys, pads[0], *present, pads[1]], (count, flags, key_bytes)
+    parts: list[Bytes] = [front, validity, *keys, pads[0], *present, pads[1]]
+    return parts, (count, flags, key_bytes), key_bytes + value_bytes >= LARGE_BYTES
 
 
 @cache

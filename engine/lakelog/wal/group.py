@@ -15,7 +15,6 @@ from lakelog.wal.encode import (
     check_columns,
     columns_of,
     pack_columns,
-    pack_large_records,
     pack_records,
 )
 from lakelog.wal.frames import COMMIT
@@ -23,7 +22,6 @@ from lakelog.wal.turns import Turn
 from lakelog.wal.writer import LOOK, Writer
 
 _COMMIT = bytes((COMMIT,))
-_LARGE_BYTES = 1 << 20  # to copy so much takes longer than to write it in pieces
 
 
 class Entry(Turn):
@@ -219,8 +217,7 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
     framing = writer.framing
     if len(entries) == 1 and entries[0].columns is None:
         entry = entries[0]
-        pieces = _frame(
-            entry.size_bytes,
+        pieces = pack_records(
             entry.ops,
             entry.keys,
             entry.values,
@@ -243,7 +240,7 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
     else:
         if size <= framing.frame_bytes:
             unsynced_bytes = writer.unsynced_bytes
-            pieces = _frame(size, ops, keys, values, next_seq, unsynced_bytes, framing)
+            pieces = pack_records(ops, keys, values, next_seq, unsynced_bytes, framing)
             return pieces, list(range(next_seq, next_seq + len(entries)))
     packer = _Packer(writer)
     seqs = []
@@ -261,13 +258,6 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
         seqs.append(packer.next_seq - 1)
     packer.flush()
     return packer.pieces, seqs
-
-
-def _frame(size_bytes: int, *records: Any, is_batch: bool = False) -> list[Bytes]:
-    """The frame of records that are given one by one, in pieces."""
-    if size_bytes < _LARGE_BYTES:
-        return [pack_records(*records, is_batch=is_batch)]
-    return pack_large_records(*records, is_batch=is_batch)
 
 
 class _Packer:
@@ -295,8 +285,7 @@ class _Packer:
         """End the frame, if there is anything in it."""
         if not self._ops:
             return
-        pieces = _frame(
-            self.held_bytes,
+        pieces = pack_records(
             bytes(self._ops),
             self._keys,
             self._values,
