@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog import CommitOutcomeUnknown, ConflictError, Table, UnavailableError
+from lakelog import CommitOutcomeUnknown, ConflictError, Snapshot, Table, UnavailableError
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.inject import Fault, InjectingStore
@@ -51,31 +51,28 @@ def location(kind: str, folder: Path) -> str:
 
 
 def commit_until_it_is_there(table: Table, path: str, app: tuple[str, int] | None) -> int | None:
-    """Try again until it is known to be committed; None where an earlier attempt was, after all."""
+    """Try again until it is known to be committed; None where an earlier attempt was, after all.
+
+    An attempt whose answer was lost may arrive at any time. Without an application, each attempt
+    looks in the very state that it is checked against: what arrives after that is a conflict.
+    """
     while True:
         try:
-            with table.transaction(*(app or ())) as tx:
-                tx.add(path=path, size=1, partitionValues={"p": "a"})
-        except UnavailableError:
-            continue
-        except CommitOutcomeUnknown:
-            if app is None and is_there(table, path):
+            tx = table.transaction(*(app or ()))
+            if app is None and is_in(tx.snapshot, path):
                 return None
+            tx.add(path=path, size=1, partitionValues={"p": "a"})
+            return tx.commit()
+        except (UnavailableError, CommitOutcomeUnknown):
             continue
         except ConflictError as conflict:
-            # It was late: without an application, the path itself tells that it is there.
             if conflict.rule != "file_added_by_both" or app is not None:
                 raise
             return None
-        return tx.version
 
 
-def is_there(table: Table, path: str) -> bool:
-    while True:
-        try:
-            return path in set(table.snapshot().files().select("path").collect()["path"])
-        except UnavailableError:
-            continue
+def is_in(snapshot: Snapshot, path: str) -> bool:
+    return path in snapshot.files().select("path").collect()["path"]
 
 
 @pytest.mark.parametrize("form", ["delta", "indextables"])
