@@ -34,6 +34,12 @@ _CANDIDATES: tuple[Traversable, ...] = (
 TYPE_CHANGES = "delta.typeChanges"
 """Metadata of a field that records how its type was widened."""
 
+COLUMN_ID = "delta.columnMapping.id"
+"""Metadata of a field that numbers it, whatever it is called."""
+
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+"""Metadata of a field under which files and the log know it."""
+
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 _PRIMITIVES = frozenset(
     "string long integer short byte float double boolean binary date timestamp timestamp_ntz "
@@ -294,6 +300,21 @@ def _arrow_field(name: str, type_: DataType, *, nullable: bool) -> pa.Field:
     arrow = to_arrow(type_)
     # Opaque types become Arrow's null type, and Arrow allows no field of that type to be required.
     return pa.field(name, arrow, nullable or pa.types.is_null(arrow))
+
+
+def physical_name(field: Field, mapping: str) -> str:
+    """The name under which files and the log know a column.
+
+    Args:
+        field: Field of the table's schema, at any depth.
+        mapping: ``delta.columnMapping.mode`` as far as the protocol honours it: ``none``,
+            ``name`` or ``id``.
+
+    Source: Delta protocol, Writer Requirements for Column Mapping.
+    """
+    if mapping == "none":
+        return field.name
+    return str(field.metadata.get(PHYSICAL_NAME, field.name))
 
 
 def is_known(type_: DataType) -> bool:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import lakelog
 from lakelog import contract
 from lakelog.commit.column_mapping import MAX_COLUMN_ID, assign
-from lakelog.commit.columns import COLUMN_ID, PHYSICAL_NAME, fields_of
+from lakelog.commit.columns import fields_of
 from lakelog.errors import LakelogError
 from lakelog.log.metadata import Metadata
 from tests.commit.making import column, mapped, struct, table
@@ -30,7 +30,10 @@ def assigned(metadata: Metadata, before: Metadata | None = None) -> Metadata:
 
 def mapping_of(metadata: Metadata) -> dict[str, tuple[Any, Any]]:
     return {
-        at.text: (at.field.metadata.get(COLUMN_ID), at.field.metadata.get(PHYSICAL_NAME))
+        at.text: (
+            at.field.metadata.get(contract.COLUMN_ID),
+            at.field.metadata.get(contract.PHYSICAL_NAME),
+        )
         for at in fields_of(metadata.schema)
     }
 

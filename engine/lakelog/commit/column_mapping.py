@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from lakelog import contract
-from lakelog.commit.columns import COLUMN_ID, PHYSICAL_NAME, fields_of
+from lakelog.commit.columns import fields_of
 from lakelog.log.metadata import Metadata
 
 MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
@@ -50,7 +50,7 @@ def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str
         int(found)
         for struct in (schema, old)
         for at in fields_of(struct)
-        if type(found := at.field.metadata.get(COLUMN_ID)) is int
+        if type(found := at.field.metadata.get(contract.COLUMN_ID)) is int
     }
     kept = (m.configuration.get(MAX_COLUMN_ID) for m in (metadata, before) if m is not None)
     greatest = max([0, *taken, *(int(text) for text in kept if text and text.isdecimal())])
@@ -58,11 +58,11 @@ def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str
     def mapped(field: contract.Field, path: tuple[str, ...]) -> contract.Field:
         nonlocal greatest
         found = {**known.get(path, {}), **field.metadata}
-        if COLUMN_ID not in found:
+        if contract.COLUMN_ID not in found:
             greatest += 1
-            found[COLUMN_ID] = greatest
-        if PHYSICAL_NAME not in found:
-            found[PHYSICAL_NAME] = f"col-{new_id()}"
+            found[contract.COLUMN_ID] = greatest
+        if contract.PHYSICAL_NAME not in found:
+            found[contract.PHYSICAL_NAME] = f"col-{new_id()}"
         return replace(field, metadata=found)
 
     settled = _each_field(schema, (), mapped)
@@ -75,9 +75,9 @@ def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str
 
 def _mapping_of(field: contract.Field, was_mapped: bool) -> Mapping[str, Any]:
     # A mode that the protocol did not heed has given no names: the files have the columns' own.
-    found: dict[str, Any] = {PHYSICAL_NAME: field.name}
+    found: dict[str, Any] = {contract.PHYSICAL_NAME: field.name}
     if was_mapped:
-        found |= {k: v for k, v in field.metadata.items() if k in found or k == COLUMN_ID}
+        found |= {k: v for k, v in field.metadata.items() if k in found or k == contract.COLUMN_ID}
     return found
 
 

@@ -10,9 +10,6 @@ from typing import NamedTuple
 
 from lakelog import contract
 
-PHYSICAL_NAME = "delta.columnMapping.physicalName"
-COLUMN_ID = "delta.columnMapping.id"
-
 
 class Located(NamedTuple):
     """One struct field, and where it stands.

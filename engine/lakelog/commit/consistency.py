@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from lakelog import contract
-from lakelog.commit.columns import COLUMN_ID, PHYSICAL_NAME, fields_of, is_nested, leaf_types
+from lakelog.commit.columns import fields_of, is_nested, leaf_types
 from lakelog.commit.features import (
     change_data_feed_on,
     constraints,
@@ -35,7 +35,6 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.log.metadata import Metadata, Protocol, mapping_mode
-from lakelog.statistics.values import physical_name
 
 __all__ = ["check_files", "check_metadata"]
 
@@ -310,20 +309,20 @@ def _features_before(old: Metadata) -> frozenset[str]:
 def _check_mapping(new: Metadata, old: Metadata | None, schema: contract.Struct) -> None:
     ids: dict[int, str] = {}
     for at in fields_of(schema):
-        number = at.field.metadata.get(COLUMN_ID)
-        name = at.field.metadata.get(PHYSICAL_NAME)
+        number = at.field.metadata.get(contract.COLUMN_ID)
+        name = at.field.metadata.get(contract.PHYSICAL_NAME)
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MAX_ID:
             raise InvalidMetadataError(
                 "a column of a mapped table has no id",
                 path=at.text,
-                expected=COLUMN_ID,
+                expected=contract.COLUMN_ID,
                 found=number,
             )
         if not isinstance(name, str) or not name:
             raise InvalidMetadataError(
                 "a column of a mapped table has no physical name",
                 path=at.text,
-                expected=PHYSICAL_NAME,
+                expected=contract.PHYSICAL_NAME,
                 found=name,
             )
         if number in ids:
@@ -335,7 +334,7 @@ def _check_mapping(new: Metadata, old: Metadata | None, schema: contract.Struct)
             )
         ids[number] = at.text
     for path, struct in _structs(schema):
-        names = Counter(physical_name(f, "name") for f in struct.fields)
+        names = Counter(contract.physical_name(f, "name") for f in struct.fields)
         for name, count in names.items():
             if count > 1:
                 raise InvalidMetadataError(
@@ -363,7 +362,7 @@ def _before(old: Metadata | None, key: str) -> int:
 
 def _check_row_tracking(new: Metadata, old: Metadata | None, schema: contract.Struct) -> None:
     was_on = old is not None and is_on(old.configuration, "delta.enableRowTracking")
-    physical = {physical_name(at.field, "name").lower() for at in fields_of(schema)}
+    physical = {contract.physical_name(at.field, "name").lower() for at in fields_of(schema)}
     logical = {at.field.name.lower() for at in fields_of(schema)}
     names = [new.configuration.get(key) for key in MATERIALIZED]
     for key, name in zip(MATERIALIZED, names, strict=True):

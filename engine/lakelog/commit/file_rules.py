@@ -26,7 +26,6 @@ from lakelog.errors import (
 from lakelog.formats.delta.paths import SCHEME, with_dv_id
 from lakelog.log.metadata import Metadata, Protocol, mapping_mode
 from lakelog.statistics.partitions import PREFIX, typed_partitions
-from lakelog.statistics.values import physical_name
 
 LOG_FOLDERS = ("_delta_log", "_transaction_log")
 """Folders of logs, of either format: no file of data stands in one."""
@@ -385,7 +384,7 @@ def _check_partitions(
     schema = metadata.schema if columns else contract.Struct(())
     fields = [schema.field(column) for column in columns]
     keys = [
-        column if field is None else physical_name(field, mapping)
+        column if field is None else contract.physical_name(field, mapping)
         for column, field in zip(columns, fields, strict=True)
     ]
     looked = files.select(

@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakelog import contract
-from lakelog.commit.columns import COLUMN_ID, PHYSICAL_NAME
 from lakelog.commit.features import is_on, supports
 from lakelog.contract import TYPE_CHANGES, Array, DataType, Decimal, Field, Map, Primitive, Struct
 from lakelog.errors import CorruptionError, SchemaEvolutionError
 from lakelog.log.metadata import Metadata, Protocol, mapping_mode
-from lakelog.statistics.values import physical_name
 
 _WHOLE_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 """Whole types, narrow to wide, with the decimal digits that Parquet's form of them needs."""
@@ -150,16 +148,16 @@ class _Rules:
             )
 
     def _key(self, field: Field) -> object:
-        return field.metadata.get(COLUMN_ID, field.name) if self.mapped else field.name
+        return field.metadata.get(contract.COLUMN_ID, field.name) if self.mapped else field.name
 
     def _check_new(self, field: Field, path: tuple[str, ...]) -> None:
         if self.mapped:
-            number = field.metadata.get(COLUMN_ID)
+            number = field.metadata.get(contract.COLUMN_ID)
             if isinstance(number, int) and number <= self.greatest_id:
                 _refuse(
                     "a new column takes an id that the table has given before",
                     path,
-                    f"{COLUMN_ID} above {self.greatest_id}",
+                    f"{contract.COLUMN_ID} above {self.greatest_id}",
                     number,
                 )
         if self.replaced:
@@ -179,15 +177,15 @@ class _Rules:
 
     def _check_field(self, old: Field, new: Field, path: tuple[str, ...]) -> None:
         if self.mapped:
-            names = physical_name(old, "name"), physical_name(new, "name")
+            names = contract.physical_name(old, "name"), contract.physical_name(new, "name")
             if names[0] != names[1]:
                 _refuse("a column keeps its physical name for ever", path, names[0], names[1])
-        if self.newly_mapped and new.metadata.get(PHYSICAL_NAME, old.name) != old.name:
+        if self.newly_mapped and new.metadata.get(contract.PHYSICAL_NAME, old.name) != old.name:
             _refuse(
                 "files hold the column under its old name, which becomes its physical one",
                 path,
                 old.name,
-                new.metadata.get(PHYSICAL_NAME),
+                new.metadata.get(contract.PHYSICAL_NAME),
             )
         if self.replaced:
             # Ids of columns inside outlive the files, the types do not.
@@ -307,7 +305,7 @@ def _check_partitioning(old: Metadata, new: Metadata, rules: _Rules) -> None:
     def names(metadata: Metadata) -> list[str]:
         fields = [metadata.schema.field(c) for c in metadata.partition_columns]
         return [
-            c if f is None else physical_name(f, "name" if rules.mapped else "none")
+            c if f is None else contract.physical_name(f, "name" if rules.mapped else "none")
             for c, f in zip(metadata.partition_columns, fields, strict=True)
         ]
 

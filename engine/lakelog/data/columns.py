@@ -21,10 +21,8 @@ from lakelog import contract
 from lakelog.data.calendar import Calendar
 from lakelog.data.casts import Convert, leaf_cast, mismatch
 from lakelog.errors import CorruptionError
-from lakelog.statistics.values import physical_name
 
 _FIELD_ID = b"PARQUET:field_id"
-_COLUMN_ID = "delta.columnMapping.id"
 _HINT = "the file was not written for this table, or its writer broke the protocol"
 
 
@@ -187,10 +185,10 @@ def _match(
     children: Sequence[_Child], field: contract.Field, rules: _Rules, name: str
 ) -> _Child | None:
     if rules.mapping == "id":
-        wanted = str(field.metadata.get(_COLUMN_ID)).encode()
+        wanted = str(field.metadata.get(contract.COLUMN_ID)).encode()
         found = [c for c in children if (c.field.metadata or {}).get(_FIELD_ID) == wanted]
     else:
-        key = physical_name(field, rules.mapping)
+        key = contract.physical_name(field, rules.mapping)
         found = [c for c in children if c.field.name == key]
         if not found:  # names of a table differ in more than case
             found = [c for c in children if c.field.name.lower() == key.lower()]

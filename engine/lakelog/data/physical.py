@@ -12,8 +12,6 @@ from __future__ import annotations
 import pyarrow as pa
 
 from lakelog import contract
-from lakelog.commit.columns import COLUMN_ID
-from lakelog.statistics.values import physical_name
 
 _FIELD_ID = b"PARQUET:field_id"
 
@@ -43,9 +41,9 @@ def wide_field(field: contract.Field, mapping: str | None = None) -> pa.Field:
     arrow = wide_type(field.type, mapping)
     if mapping is None:
         return pa.field(field.name, arrow)
-    number = field.metadata.get(COLUMN_ID) if mapping != "none" else None
+    number = field.metadata.get(contract.COLUMN_ID) if mapping != "none" else None
     metadata = None if number is None else {_FIELD_ID: str(number)}
-    return pa.field(physical_name(field, mapping), arrow, metadata=metadata)
+    return pa.field(contract.physical_name(field, mapping), arrow, metadata=metadata)
 
 
 def renamed(array: pa.Array, type_: pa.DataType) -> pa.Array:

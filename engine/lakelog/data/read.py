@@ -32,7 +32,6 @@ from lakelog.data.vectors import Vector, VectorReader
 from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatureError
 from lakelog.statistics.partitions import typed_partitions
 from lakelog.statistics.prune import referenced_columns
-from lakelog.statistics.values import physical_name
 from lakelog.storage import LogStore
 
 if TYPE_CHECKING:
@@ -415,7 +414,7 @@ def _unknown_value(
     plan: ReadPlan, field: contract.Field, files: pl.DataFrame, row: int
 ) -> CorruptionError | UnsupportedFeatureError:
     values = dict(files["partitionValues"][row] or {})
-    text = values.get(physical_name(field, plan.mapping))
+    text = values.get(contract.physical_name(field, plan.mapping))
     path = files["path"][row]
     type_ = str(contract.to_json(field.type))
     if type_ == "binary" and text is not None:

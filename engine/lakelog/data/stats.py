@@ -28,7 +28,6 @@ import pyarrow.parquet as pq
 
 from lakelog import contract
 from lakelog.errors import InvalidPropertyError
-from lakelog.statistics.values import physical_name
 
 NUM_COLUMNS = "delta.dataSkippingNumIndexedCols"
 COLUMNS = "delta.dataSkippingStatsColumns"
@@ -199,7 +198,7 @@ def _leaves(
         nonlocal count
         for place, each in enumerate(fields):
             names = (*logical, each.name)
-            here, at = (*path, physical_name(each, mapping)), (*places, place)
+            here, at = (*path, contract.physical_name(each, mapping)), (*places, place)
             if isinstance(each.type, contract.Struct):
                 yield from walk(each.type.fields, names, here, at)
                 continue

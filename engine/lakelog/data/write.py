@@ -25,6 +25,7 @@ from typing import Any, Self
 import polars as pl
 import pyarrow as pa
 
+from lakelog import contract
 from lakelog.commit.file_rules import CHANGE_DATA_FOLDER
 from lakelog.data import layout
 from lakelog.data.conform import Conform, Rows
@@ -34,7 +35,6 @@ from lakelog.data.physical import renamed, wide_field
 from lakelog.data.spill import RowSpill
 from lakelog.data.write_plan import WritePlan
 from lakelog.errors import InvalidInputError, LakelogError
-from lakelog.statistics.values import physical_name
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import on_local_disk
 from lakelog.storage.scratch import Place
@@ -134,7 +134,7 @@ class DataFileWriter:
         self._codec = layout.codec_of(plan.compression)
         self._conform = Conform(plan.schema.fields)
         self._schema = pa.schema([wide_field(f, plan.mapping) for f in plan.file_fields])
-        self._keys = [physical_name(f, plan.mapping) for f in plan.partition_fields]
+        self._keys = [contract.physical_name(f, plan.mapping) for f in plan.partition_fields]
         # A row group in memory for each file that is written at the time, and as much again.
         self._row_group_bytes = min(_ROW_GROUP_BYTES, max(1, memory_bytes // (2 * self._workers)))
         self._partitions: dict[tuple[tuple[str | None, ...], int], _Partition] = {}

@@ -316,9 +316,9 @@ def _ids(metadata: Metadata) -> dict[str, object]:
     if metadata.schema_string is None or metadata.column_mapping_mode == "none":
         return {}
     return {
-        child.name: child.metadata["delta.columnMapping.id"]
+        child.name: child.metadata[contract.COLUMN_ID]
         for child in metadata.schema.fields
-        if "delta.columnMapping.id" in child.metadata
+        if contract.COLUMN_ID in child.metadata
     }
 
 

@@ -34,7 +34,7 @@ from typing import Any
 
 import polars as pl
 
-from lakelog import actions, telemetry
+from lakelog import actions, contract, telemetry
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.commit.gates import check_writable
 from lakelog.errors import (
@@ -378,11 +378,9 @@ class _Hidden:
     @staticmethod
     def of(metadata: Metadata, dialect: str) -> _Hidden:
         names = set(metadata.partition_columns)
-        if metadata.column_mapping_mode != "none":
-            names |= {
-                str(field.metadata.get("delta.columnMapping.physicalName", field.name))
-                for field in metadata.schema.fields
-            }
+        mapping = metadata.column_mapping_mode
+        if mapping != "none":
+            names |= {contract.physical_name(field, mapping) for field in metadata.schema.fields}
         shown = [f"{re.escape(name)}=" for name in names if name[:1] in "_."]
         patterns = [r"(^|/)[_.]"]
         configured = metadata.configuration.get("delta.universalFormat.enabledFormats") or ""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import polars as pl
 
 from lakelog import contract
-from lakelog.statistics.values import parse_text, physical_name
+from lakelog.statistics.values import parse_text
 
 PREFIX = "partition."
 """Typed partition columns are called ``partition.<logical name>``."""
@@ -78,7 +78,7 @@ def typed_partitions(
     known: list[pl.Series] = []
     for column in partition_columns:
         field = schema.field(column)
-        key = column if field is None else physical_name(field, mapping)
+        key = column if field is None else contract.physical_name(field, mapping)
         texts, present = _lookup(partition_values, key)
         empty = texts.is_null() | (texts == "")  # never null: true or null is true
         if dialect == "indextables":

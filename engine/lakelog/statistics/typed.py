@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lakelog import contract
 from lakelog.statistics.json_texts import decode
-from lakelog.statistics.values import parse_text, physical_name
+from lakelog.statistics.values import parse_text
 
 _BOUNDED = frozenset(
     "string long integer short byte float double boolean date timestamp timestamp_ntz".split()
@@ -201,7 +201,7 @@ def _raw_bounds(schema: contract.Struct, mapping: str) -> pa.DataType | None:
         else:
             type_ = contract.to_arrow(f.type)
         if type_ is not None:
-            fields.append(pa.field(physical_name(f, mapping), type_))
+            fields.append(pa.field(contract.physical_name(f, mapping), type_))
     return pa.struct(fields) if fields else None
 
 
@@ -213,7 +213,7 @@ def _raw_counts(schema: contract.Struct, mapping: str) -> pa.DataType | None:
         else:
             type_ = pa.int64() if _is_counted(f.type) else None
         if type_ is not None:
-            fields.append(pa.field(physical_name(f, mapping), type_))
+            fields.append(pa.field(contract.physical_name(f, mapping), type_))
     return pa.struct(fields) if fields else None
 
 
@@ -252,7 +252,7 @@ def _mirror(
     """A struct with the logical shape of `schema`, from raw fields under physical names."""
     leaves: list[pl.Series] = []
     for f in schema.fields:
-        name = physical_name(f, mapping)
+        name = contract.physical_name(f, mapping)
         leaf: pl.Series | None
         if isinstance(f.type, contract.Struct):
             nested = None if raw is None else _child(raw, name)

@@ -30,21 +30,6 @@ _LOCAL_FORMATS = (
 )
 
 
-def physical_name(field: contract.Field, mapping: str) -> str:
-    """The name under which the log tracks a column.
-
-    Args:
-        field: Field of the table's schema, at any depth.
-        mapping: ``delta.columnMapping.mode`` as far as the protocol honours it: ``none``,
-            ``name`` or ``id``.
-
-    Source: Delta protocol, Writer Requirements for Column Mapping.
-    """
-    if mapping == "none":
-        return field.name
-    return str(field.metadata.get("delta.columnMapping.physicalName", field.name))
-
-
 def parse_text(texts: pl.Series, type_: contract.DataType, *, epoch_us: bool = False) -> pl.Series:
     """Parse texts as values of `type_`.
 

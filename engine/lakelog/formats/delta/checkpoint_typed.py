@@ -25,7 +25,6 @@ from lakelog.formats.delta.checkpoint_schema import PARTITIONS_PARSED, file_colu
 from lakelog.statistics.partitions import typed_partitions
 from lakelog.statistics.text import stats_text_from_struct
 from lakelog.statistics.typed import has_bounds, stats_from_json, stats_from_struct
-from lakelog.statistics.values import physical_name
 
 _NUM_INDEXED = "delta.dataSkippingNumIndexedCols"
 _STATS_COLUMNS = "delta.dataSkippingStatsColumns"
@@ -153,7 +152,7 @@ class TypedCopies:
         )
 
     def _name(self, field: contract.Field) -> str:
-        return physical_name(field, self.plan.mapping)
+        return contract.physical_name(field, self.plan.mapping)
 
 
 def with_texts(files: pl.DataFrame) -> pl.DataFrame:
@@ -260,7 +259,7 @@ def _bounds_type(schema: contract.Struct, mapping: str) -> pa.StructType | None:
         else:
             type_ = None
         if type_ is not None:
-            fields.append(pa.field(physical_name(field, mapping), type_))
+            fields.append(pa.field(contract.physical_name(field, mapping), type_))
     return pa.struct(fields) if fields else None
 
 
@@ -271,7 +270,7 @@ def _counts_type(schema: contract.Struct, mapping: str) -> pa.StructType | None:
         if isinstance(field.type, contract.Struct):
             type_ = _counts_type(field.type, mapping)
         if type_ is not None:
-            fields.append(pa.field(physical_name(field, mapping), type_))
+            fields.append(pa.field(contract.physical_name(field, mapping), type_))
     return pa.struct(fields) if fields else None
 
 
@@ -283,7 +282,7 @@ def _partitions_type(plan: CheckpointPlan) -> pa.StructType | None:
             fields.append(pa.field(name, pa.string()))
         elif _has_type(plan.schema, name):
             type_ = contract.to_arrow(field.type)
-            fields.append(pa.field(physical_name(field, plan.mapping), type_))
+            fields.append(pa.field(contract.physical_name(field, plan.mapping), type_))
     return pa.struct(fields) if fields else None
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
+from lakelog import contract
 from lakelog.commit.features import is_on
 from lakelog.commit.row_tracking import ENABLED
 from lakelog.data.files import FILE_COLUMNS, ReadPlan
@@ -42,7 +43,6 @@ from lakelog.spark.pipeline.rewrite import REWRITTEN_SCHEMA, Rewriter
 from lakelog.spark.pipeline.steps import Compact, to_bytes
 from lakelog.spark.pipeline.tags import COMPACTED, skipped, with_marks
 from lakelog.spark.reading import pack_up, unpack
-from lakelog.statistics.values import physical_name
 from lakelog.statistics.where import parse_where
 from lakelog.table import Table
 
@@ -221,7 +221,9 @@ def _planned(
         files = files.filter(~pl.col("path").is_in(list(total.left)))
     fields = {f.name: f for f in metadata.schema.fields}
     mapping = honoured_mapping(snapshot.protocol, metadata)
-    keys = tuple(physical_name(fields[name], mapping) for name in metadata.partition_columns)
+    keys = tuple(
+        contract.physical_name(fields[name], mapping) for name in metadata.partition_columns
+    )
     small = max(1, target_bytes * 3 // 4)
     if step.small_bytes is not None:
         small = to_bytes(step.small_bytes)
