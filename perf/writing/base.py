@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from perf import tables
+from perf.writing import syncs
 
 Figures = dict[str, float]
 """What is measured of a run, always with ``seconds``: the wall clock of all its commits, each
@@ -55,7 +56,8 @@ class Case:
 def fresh_copy(table: tables.Table | None) -> Iterator[Path]:
     """A folder with a copy of `table`, on the disk of the benchmark's tables; gone afterwards.
 
-    Checkpoints are hard links; whatever a writer may replace is copied.
+    Checkpoints are hard links; whatever a writer may replace is copied. What the copy, and the run
+    before it, left for the disk to do is done: otherwise the first fsync of the run waits for it.
     """
     where = tables.cache_directory()
     where.mkdir(parents=True, exist_ok=True)
@@ -64,6 +66,7 @@ def fresh_copy(table: tables.Table | None) -> Iterator[Path]:
         path.mkdir()
         if table is not None:
             shutil.copytree(table.path, path, dirs_exist_ok=True, copy_function=_copy)
+        syncs.settle(path)
         yield path
 
 
@@ -74,20 +77,32 @@ def _copy(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def timed(commits: Iterable[Callable[[], object]]) -> Figures:
+def timed(
+    commits: Iterable[Callable[[], object]], waited_s: Callable[[], float] | None = None
+) -> Figures:
     """Commit one after another.
 
+    Args:
+        commits: The commits.
+        waited_s: Tells the seconds that were waited for the disk so far (`syncs.disk_waits`).
+
     Returns:
-        seconds; commit_ms and p99_ms, the median and the 99th percentile of one commit.
+        seconds; commit_ms and p99_ms, the median and the 99th percentile of one commit; where
+        waits are told, own_ms, the median of what a commit takes beside them.
     """
-    taken = []
+    taken, own = [], []
     start = before = time.perf_counter()
+    waited = waited_s() if waited_s is not None else 0.0
     for commit in commits:
         commit()
         now = time.perf_counter()
         taken.append(now - before)
+        if waited_s is not None:
+            own.append(taken[-1] - (waited_s() - waited))
+            waited = waited_s()
         before = now
-    return {"seconds": before - start, **spread_of(taken)}
+    figures = {"seconds": before - start, **spread_of(taken)}
+    return figures | ({"own_ms": statistics.median(own) * 1e3} if own else {})
 
 
 def spread_of(taken: list[float]) -> Figures:

@@ -12,6 +12,7 @@ import lakelog
 import lakelog.table
 from perf.writing import contended, contents
 from perf.writing.base import Case, Figures, Job, timed
+from perf.writing.syncs import disk_waits
 
 
 def _commit(table: lakelog.Table, action: dict[str, Any]) -> None:
@@ -84,7 +85,8 @@ def _open_and_commit(prepared: tuple[str, list[dict[str, Any]]]) -> Figures:
     table = lakelog.open(path)
     _commit(table, actions[0])
     first = time.perf_counter() - start
-    further = timed(_each(table, actions[1:]))
+    with disk_waits() as waited_s:
+        further = timed(_each(table, actions[1:]), waited_s)
     _settle(table)
     return {**further, "seconds": first + further["seconds"], "first_ms": first * 1e3}
 

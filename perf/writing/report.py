@@ -12,7 +12,7 @@ from perf.writing.contended import WRITERS
 from perf.writing.measure import WriteResult
 
 _FIGURES = (
-    *("workload", "contender", "seconds", "a second", "ms a commit", "99th", "first ms"),
+    *("workload", "contender", "seconds", "a second", "ms a commit", "99th", "own ms", "first ms"),
     *("decode s", "files s", "get s", "MB written", "peak MB"),
 )
 _PROMISES = ("workload", "compared", "reached", "promise", "kept")
@@ -84,6 +84,7 @@ def _general(where: Mapping[str, Any]) -> Iterable[str]:
     yield "_no_checkpoints: deltalake without the checkpoint that it writes every 100 commits,"
     yield "which spares it reading its own commits again; comparisons take whichever is faster."
     yield "_from_arrow: with the time that making AddAction objects from the table takes."
+    yield "own ms: a commit less the time of its fsyncs: that is the disk's, whatever the table"
     yield f"commits_8_writers: {WRITERS} processes, timed from a common start"
     yield "wal_, keyed_: every log, database and store read back, and compared with what was to be"
     yield "written; plain: record by record, as the specifications' programs; sqlite: WAL mode,"
@@ -102,6 +103,7 @@ def _figure_rows(r: WriteResult) -> Iterable[list[str]]:
             f"{r.size / figures['seconds']:,.0f}",
             _number(figures.get("commit_ms")),
             _number(figures.get("p99_ms")),
+            _number(figures.get("own_ms")),
             _number(figures.get("first_ms")),
             _number(figures.get("decode_s")),
             _number(figures.get("read_s")),

@@ -1,4 +1,6 @@
-"""What each contender makes durable, and on which filesystem: counted, not believed."""
+"""What each contender makes durable, and on which filesystem: counted, not believed; and how long
+the disk takes for it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from perf import tables
 
@@ -48,6 +54,35 @@ def _count(strace: str, contender: str, scale: float) -> int | None:
         lines = trace.read().splitlines()
     # A call that another thread interrupts is on two lines; it counts where it begins.
     return sum(" resumed>" not in line and "(" in line for line in lines)
+
+
+def settle(path: Path) -> None:
+    """Have the disk take what was written to the filesystem of a folder."""
+    for place in (*path.rglob("*"), path):
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def disk_waits() -> Iterator[Callable[[], float]]:
+    """Tells the seconds that this process has spent in ``os.fsync`` since the block began."""
+    fsync, waits = os.fsync, [0.0]
+
+    def timed(fd: Any) -> None:
+        before = time.perf_counter()
+        try:
+            fsync(fd)
+        finally:
+            waits[0] += time.perf_counter() - before
+
+    os.fsync = timed
+    try:
+        yield lambda: waits[0]
+    finally:
+        os.fsync = fsync
 
 
 def filesystem(path: Path) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,28 @@ def test_the_report_shows_figures_promises_and_what_was_fsynced(
         assert "both fsync     2.00x    >= 5x    no" in printed
         assert told in printed
     json.dumps(report.as_json([result], notes))
+
+
+def test_the_time_of_fsyncs_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
+
+    def fsync(fd: int) -> None:
+        del fd
+        now_s[0] += 2
+
+    def commit() -> None:
+        now_s[0] += 3
+        os.fsync(0)
+        os.fsync(0)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with syncs.disk_waits() as waited_s:
+        commit()
+        figures = base.timed([commit] * 3, waited_s)
+    assert os.fsync is fsync
+    assert figures == {"seconds": 21, "commit_ms": 7000, "p99_ms": 7000, "own_ms": 3000}
+    assert base.timed([commit]) == {"seconds": 7, "commit_ms": 7000, "p99_ms": 7000}
 
 
 def test_the_filesystem_is_that_of_the_longest_mount(tmp_path: Path) -> None:
