@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import lakelog
 from lakelog import (
+    CorruptionError,
     InvalidInputError,
     LakelogWarning,
     LogGapError,
@@ -207,6 +209,51 @@ def test_commits_that_were_cleaned_up_are_named_or_passed_over(tmp_path: Path) -
     (tmp_path / f"_delta_log/{4:020}.json").unlink()
     with pytest.raises(VersionNotFoundError, match="commits 1 to the latest"):
         Backlog(table).advance(start, EVERYTHING)
+
+
+def test_a_damaged_checkpoint_below_the_start_does_not_stop_commits_that_serve(
+    tmp_path: Path,
+) -> None:
+    table = new_table(tmp_path)
+    for name in "abc":
+        add(table, name)
+    table.checkpoint()
+    for name in "def":
+        add(table, name)
+    table.checkpoint()
+    for version in range(4):
+        (tmp_path / f"_delta_log/{version:020}.json").unlink()
+    for file in tmp_path.glob(f"_delta_log/{3:020}.checkpoint*"):
+        file.write_bytes(file.read_bytes()[:-9])
+    fresh = lakelog.open(tmp_path)
+    with pytest.raises(CorruptionError):
+        fresh.snapshot(4)
+    assert read_all(Backlog(fresh), Backlog(fresh).from_version(4), EVERYTHING)[0] == [list("def")]
+
+
+@pytest.mark.parametrize("commits", [2, 3, 4, 6])
+def test_a_table_made_anew_below_a_running_stream_is_noticed(tmp_path: Path, commits: int) -> None:
+    where = tmp_path / "t"
+    table = new_table(where)
+    for name in "abc":
+        add(table, name)
+    backlog = Backlog(table)
+    _, slow = backlog.beginning(), backlog.from_version(1)
+    slow = backlog.advance(slow, Limit(files=1))
+    _, quick = read_all(backlog, slow, EVERYTHING)
+    where.rename(tmp_path / "old")
+    other = new_table(where)
+    for number in range(commits):
+        add(other, f"other-{number}")
+    # A file's time has a grain; what was made anew later has a later one.
+    for file in where.glob("_delta_log/*.json"):
+        later = (tmp_path / "old/_delta_log" / f"{0:020}.json").stat().st_mtime + 60
+        os.utime(file, (later, later))
+    for offset in (quick, slow):
+        with pytest.raises(StreamMismatchError, match=r"another table|does not have"):
+            backlog.advance(offset, EVERYTHING)
+        with pytest.raises(StreamMismatchError, match=r"another table|does not have"):
+            backlog.files(offset, offset.next_version())
 
 
 def test_a_commit_that_is_missing_in_between_is_damage(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ Source: Delta protocol, Add File and Remove File (``dataChange``); Delta's strea
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,6 +27,7 @@ import polars as pl
 from lakelog import actions, contract
 from lakelog.data.files import FILE_COLUMNS, is_widening
 from lakelog.errors import (
+    CorruptionError,
     LakelogWarning,
     StreamMismatchError,
     VersionNotFoundError,
@@ -102,6 +103,7 @@ class Backlog:
         self._fails = fail_on_data_loss
         self._initial: tuple[int, pl.DataFrame] | None = None
         self._checked_from: int | None = None
+        self._last_seen: CommitFile | None = None
         self._window: tuple[frozenset[int], Actions] = frozenset(), Actions()
 
     @cached_property
@@ -202,14 +204,7 @@ class Backlog:
         return pl.concat(frames) if frames else actions.empty(FILE_COLUMNS)
 
     def _pieces(self, start: Offset, last: int | None) -> Iterator[Piece]:
-        if start.table_id != (self.snapshot.metadata.id or ""):
-            raise StreamMismatchError(
-                "the stream's checkpoint is of another table that was at this place",
-                path=self._table.path,
-                expected=f"table id {start.table_id}",
-                found=self.snapshot.metadata.id,
-                hint="begin a new stream, with a new checkpoint",
-            )
+        self._require_id(start.table_id, self.snapshot.metadata.id)
         if start.is_initial:
             if last is not None and start.version > last:
                 return
@@ -220,6 +215,16 @@ class Backlog:
             self._check_beginning(start.version)
         if last is None or start.version <= last:
             yield from self._commits(start, last)
+
+    def _require_id(self, of_stream: str, of_table: str | None) -> None:
+        if of_stream != (of_table or ""):
+            raise StreamMismatchError(
+                "the stream's checkpoint is of another table that was at this place",
+                path=self._table.path,
+                expected=f"table id {of_stream}",
+                found=of_table,
+                hint="begin a new stream, with a new checkpoint",
+            )
 
     # --- the version that the stream began with ----------------------------------------------
 
@@ -254,7 +259,9 @@ class Backlog:
 
     def _listed(self, version: int, last: int | None) -> list[CommitFile]:
         """The commits from a version to the last one, none of them missing."""
-        listing = self._log.list_since(version)
+        # From one before: what was read is looked at again, see `_require_same_table`.
+        listing = self._log.list_since(max(version - 1, 0))
+        self._require_same_table(listing.commits)
         found = [c for c in listing.commits if c.version >= version]
         if not found:
             latest = self._table.version()
@@ -276,6 +283,17 @@ class Backlog:
         if found:
             validate_contiguous(versions, after=versions[0] - 1, last=versions[-1])
         return [c for c in found if last is None or c.version <= last]
+
+    def _require_same_table(self, commits: Sequence[CommitFile]) -> None:
+        """That nobody made another table at this place since the log was last listed.
+
+        A commit never changes. Where the last one that was seen is gone, or another file now, the
+        table's identity is asked for again; as long as it is the same file, that costs nothing.
+        """
+        if self._last_seen is not None and self._last_seen not in commits:
+            self._require_id(self.snapshot.metadata.id or "", self._table.snapshot().metadata.id)
+        if commits:
+            self._last_seen = commits[-1]
 
     def _lost(self, version: int, found: list[CommitFile]) -> None:
         upto = f"{found[0].version - 1}" if found else "the latest"
@@ -344,8 +362,9 @@ class Backlog:
         """
         if version >= (self.snapshot.version if self._checked_from is None else self._checked_from):
             return
-        # A version that cannot be rebuilt any more has no schema that could be told.
-        with suppress(VersionNotFoundError):
+        # A version that cannot be rebuilt any more, or not from what is left of its checkpoint, has
+        # no schema that could be told; the commits that are read do not rest on it.
+        with suppress(VersionNotFoundError, CorruptionError):
             self._check_schema(version, self._table.snapshot(version).metadata)
         self._checked_from = version
 
