@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import pickle
+from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
-from lakelog.errors import InvalidInputError
+import lakelog
+from lakelog.errors import InvalidInputError, TableNotFoundError
+from lakelog.spark.landing import kept_table
 from lakelog.spark.options import OPTIONS, TABLES, SourceOptions, parse_options
+from lakelog.spark.reading import open_table
+from lakelog.spark.source import LakelogDataSource
 
 
 def parsed(use: Any = "read", **given: str) -> SourceOptions:
@@ -89,6 +95,28 @@ def test_options_of_the_store_are_passed_by_prefix_and_never_printed() -> None:
 def test_a_wrong_option_is_named(use: Any, given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         parse_options({"path": "/t", **given}, use)
+
+
+def test_a_relative_path_that_leads_nowhere_is_told_as_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lakelog.create("here", {"id": pl.Int64}, upkeep=False)
+    for open_ in (open_table, kept_table):
+        assert open_(parse_options({"path": "here"})).path == str(tmp_path / "here")
+        with pytest.raises(TableNotFoundError, match=r"'a/b' was looked up.*absolute path") as told:
+            open_(parse_options({"path": "a/b"}))
+        assert told.value.path == str(tmp_path / "a/b")
+        for path in (str(tmp_path / "a/b"), f"file://{tmp_path}/a/b"):
+            with pytest.raises(TableNotFoundError) as told:
+                open_(parse_options({"path": path}))
+            assert "looked up" not in str(told.value)
+
+
+def test_a_table_of_sql_without_a_place_is_refused() -> None:
+    source = LakelogDataSource({"provider": "lakelog", "owner": "me"})
+    with pytest.raises(InvalidInputError, match="USING lakelog LOCATION"):
+        source.schema()
 
 
 def test_the_options_are_those_of_the_page(repository: Any) -> None:

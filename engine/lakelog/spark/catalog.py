@@ -21,21 +21,28 @@ from lakelog.spark.options import STORAGE
 KEY = "lakelog.options"
 """Metadata of a column: JSON of the options that its table was created with."""
 
-_CREATED = {"provider", "location"}
+_CREATED = "provider"
 _OPTION = "option."
 
 
 def is_created(options: Mapping[str, str]) -> bool:
     """Whether options are those of a table that is being created in a catalog."""
-    return options.keys() >= _CREATED
+    return _CREATED in options
 
 
 def created_with(options: Mapping[str, str]) -> dict[str, str]:
     """The source's options of a table that is being created; its properties are the catalog's.
 
     Raises:
-        InvalidInputError: Options of the store are among them: a catalog shows and keeps them.
+        InvalidInputError: It has no location; or options of the store are among them: a catalog
+            shows and keeps them.
     """
+    if "location" not in options:
+        raise InvalidInputError(
+            "a catalog's table needs the folder of a table that is there",
+            expected="CREATE TABLE … USING lakelog LOCATION '…'",
+            hint="lakelog.create makes a table",
+        )
     own = {k.removeprefix(_OPTION): v for k, v in options.items() if k.startswith(_OPTION)}
     secret = sorted(key for key in own if key.startswith(STORAGE))
     if secret:

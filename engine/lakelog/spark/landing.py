@@ -47,7 +47,8 @@ def kept_table(options: SourceOptions) -> Table:
     Raises:
         LakelogError: As `lakelog.open`.
     """
-    return _handle(options.path, json.dumps(dict(options.storage_options), sort_keys=True))
+    with options.opening():
+        return _handle(options.path, json.dumps(dict(options.storage_options), sort_keys=True))
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from lakelog.errors import InvalidInputError
+from lakelog.errors import InvalidInputError, TableNotFoundError
 from lakelog.table import to_ms
 
 Use = Literal["read", "write", "stream", "sink"]
@@ -164,11 +165,13 @@ class SourceOptions:
         path: Location of the table, as lakelog spells it.
         values: Value of each other option that was given, by its documented name.
         storage_options: For the fsspec filesystem; never printed.
+        relative: The path as it was given, where that was no absolute one.
     """
 
     path: str
     values: Mapping[str, Any] = field(default_factory=dict)
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    relative: str | None = None
 
     @property
     def table(self) -> str:
@@ -178,6 +181,22 @@ class SourceOptions:
     def get(self, name: str, default: Any = None) -> Any:
         """Value of an option by its documented name, else `default`."""
         return self.values.get(name, default)
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Where the table is opened: if it is not there, the error tells of a relative path where
+        it was looked up, which is not in a folder that the user sees.
+        """
+        try:
+            yield
+        except TableNotFoundError as error:
+            if self.relative is not None:
+                error.hint = (
+                    f"{self.relative!r} was looked up in the working folder of Spark's driver, or "
+                    f"of the server that a Connect session talks to: give an absolute path; or "
+                    f"{error.hint}"
+                )
+            raise
 
 
 def parse_options(given: Mapping[str, str], use: Use | None = None) -> SourceOptions:
@@ -212,16 +231,20 @@ def parse_options(given: Mapping[str, str], use: Use | None = None) -> SourceOpt
             expected='.option("path", …), or .load(path)',
             hint=_WHERE_WRITTEN if use in {"write", "sink"} else _WHERE_READ,
         )
-    options = SourceOptions(_located(path), values, storage)
+    located = _located(path)
+    relative = None if _is_url(path) or os.path.isabs(path) else path
+    options = SourceOptions(located, values, storage, relative)
     _check_together(options, use)
     return options
 
 
 def _located(path: str) -> str:
     """A path as lakelog spells it, and from the root: tasks run in folders of their own."""
-    if "://" in path or "::" in path or path.startswith("file:"):
-        return _S3_OF_HADOOP.sub("s3://", path)
-    return os.path.abspath(path)
+    return _S3_OF_HADOOP.sub("s3://", path) if _is_url(path) else os.path.abspath(path)
+
+
+def _is_url(path: str) -> bool:
+    return "://" in path or "::" in path or path.startswith("file:")
 
 
 def _known(key: str, use: Use | None) -> Option:

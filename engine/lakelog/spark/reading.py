@@ -56,7 +56,8 @@ class Share(InputPartition):
 
 def open_table(options: SourceOptions) -> Table:
     """The table that the options name; nothing of it is kept up by a reader."""
-    return lakelog.open(options.path, dict(options.storage_options), upkeep=False)
+    with options.opening():
+        return lakelog.open(options.path, dict(options.storage_options), upkeep=False)
 
 
 def open_snapshot(options: SourceOptions, pinned: int | None = None) -> Snapshot:
