@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.errors import UnsupportedError
+from lakelog.errors import UnsupportedError, WalCorruptionError
 from lakelog.wal.frames import Seal
 from lakelog.wal.log import WriteAheadLog
 from tests.wal import plain
@@ -23,6 +23,7 @@ from tests.wal.damage import (
     make,
     of_frame,
     segments,
+    seqs,
     settings,
     value_of,
 )
@@ -213,3 +214,31 @@ def test_a_batch_that_breaks_off_before_other_frames_is_found(tmp_path: Path) ->
         goes_on=4,
     ).check(tmp_path)
     assert last == 8
+
+
+@pytest.mark.parametrize(("frame", "kept"), [(None, []), (2, []), (8, [7, 8])])
+def test_what_is_void_does_not_come_back_where_the_mark_is_behind_the_damage(
+    tmp_path: Path, frame: int | None, kept: list[int]
+) -> None:
+    with WriteAheadLog(tmp_path, **settings()) as log:
+        for seq in range(1, 13):
+            assert log.append("PUT", b"key %d" % seq, value_of(seq)) == seq
+            if seq == 10:
+                log.truncate(6)
+    (path,) = segments(tmp_path)
+    flip(path, 48 if frame is None else frames(path)[frame].offset + 40)
+    with pytest.raises(WalCorruptionError) as caught:
+        WriteAheadLog(tmp_path)
+    safe = kept[-1] if kept else 6
+    assert (caught.value.safe_seq, caught.value.safe_records) == (safe, len(kept))
+    with WriteAheadLog(tmp_path, read_only=True, strict=False) as reader:
+        assert seqs(reader) == kept
+        assert reader.truncated_to == 6
+    with WriteAheadLog(tmp_path, strict=False) as log:
+        assert seqs(log) == kept
+        assert (log.truncated_to, log.append("PUT", b"key 13", value_of(13))) == (6, 13)
+        assert seqs(log) == [*kept, 13]
+    with WriteAheadLog(tmp_path) as log:
+        assert log.recovery is None
+        assert seqs(log) == [*kept, 13]
+        assert log.truncated_to == 6

@@ -8,7 +8,7 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from lakelog.errors import UnsupportedError
+from lakelog.errors import UnsupportedError, WalCorruptionError
 from lakelog.wal.frames import SEGMENT_HEADER_BYTES
 from lakelog.wal.log import WriteAheadLog
 from tests.wal.damage import (
@@ -280,3 +280,37 @@ def test_damage_before_a_truncation_is_no_loss(directory: Path) -> None:
         assert log.recovery is None
         assert seqs(log) == list(range(2 * PER_SEGMENT + 1, LAST + 1))
     assert segments(directory) == left
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_sequence_numbers_are_not_used_again_when_the_id_that_proves_them_is_lost(
+    tmp_path: Path, *, read_only: bool
+) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        for n in range(70):
+            log.append("PUT", str(n), "v" * (n % 7))
+        last = log.append_batch([("PUT", "k", "v")] * 5)
+    (path,) = segments(tmp_path)
+    flip(path, HEADER_FIELDS["log id"])
+    with pytest.raises(WalCorruptionError, match="header is wrong") as caught:
+        WriteAheadLog(tmp_path, read_only=read_only)
+    assert caught.value.safe_records == 0
+    with WriteAheadLog(tmp_path, strict=False) as log:
+        assert log.recovery is not None
+        assert log.recovery.dropped_records == last
+        assert log.replay().num_rows == 0
+        assert log.append("PUT", "new") == last + 1
+        assert log.replay(after_seq=last).num_rows == 1
+
+
+def test_numbers_that_no_chain_of_frames_bears_out_are_not_believed(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        for n in range(4):
+            log.append("PUT", str(n))
+    (path,) = segments(tmp_path)
+    flip(path, HEADER_FIELDS["log id"])
+    frame_bytes = (path.stat().st_size - SEGMENT_HEADER_BYTES) // 4
+    third = SEGMENT_HEADER_BYTES + 2 * frame_bytes
+    change(path, third + 8, (1 << 60).to_bytes(8, "little"))
+    with WriteAheadLog(tmp_path, strict=False) as log:
+        assert log.current_seq_num() == 2

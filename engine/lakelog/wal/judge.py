@@ -150,6 +150,9 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
     )
     if damage is None:
         return verdict
+    # What is void stays void, though nothing else behind the damage counts.
+    told = max(_told_behind(each, log_id) for each in lost)
+    verdict = replace(verdict, truncated_to=max(truncated_to, told))
     damage.safe_seq, damage.safe_records = verdict.safe_seq, verdict.records
     damage.hint = damage.hint or (
         "restore the file from a copy; or open the log with strict=False, which goes on from what "
@@ -181,8 +184,20 @@ def _is_unborn(segments: Sequence[Segment]) -> bool:
 def _truncated_to(segment: Segment, log_id: bytes | None) -> int:
     if segment.header is None or segment.header.log_id != log_id:
         return 0
-    marks = segment.frames.offsets[segment.frames.kinds == KIND_TRUNCATION].tolist()
-    return max([segment.header.truncated_to, *(_mark(segment, at) for at in marks)])
+    return max(segment.header.truncated_to, _marked(segment, segment.frames))
+
+
+def _told_behind(segment: Segment, log_id: bytes | None) -> int:
+    """As `_truncated_to`, of the whole frames behind a break."""
+    if segment.header is not None and segment.header.log_id != log_id:
+        return 0
+    return _marked(segment, segment.followers)
+
+
+def _marked(segment: Segment, frames: Frames) -> int:
+    """The highest number that truncation frames carry; 0 where there are none."""
+    marks = frames.offsets[frames.kinds == KIND_TRUNCATION].tolist()
+    return max((_mark(segment, at) for at in marks), default=0)
 
 
 def _mark(segment: Segment, offset: int) -> int:

@@ -231,6 +231,19 @@ def whole_frames(data: pa.Buffer, seal: Seal, start: int) -> Frames:
     return Frames.concat(found) if found else NO_FRAMES
 
 
+def unproved_frames(data: pa.Buffer, start: int) -> Frames:
+    """Frames of a chain, by their headers alone: where nobody knows how their checksums begin.
+
+    Args:
+        data: The segment's bytes.
+        start: Where a frame begins.
+    """
+    parts = [NO_FRAMES]
+    for offsets, end in _chain(data, start):
+        parts.append(_headers(data, offsets, np.append(offsets[1:], end)))
+    return Frames.concat(parts)
+
+
 def headers(data: pa.Buffer, offsets: Numbers) -> Frames:
     """Headers of frames that begin at `offsets` and end within the data."""
     words = np.frombuffer(data, dtype="<u8", count=data.size // 8)

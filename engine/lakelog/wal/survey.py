@@ -6,11 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from lakelog.errors import UnsupportedError, WalCorruptionError
 from lakelog.wal.disk import Disk
-from lakelog.wal.frames import ID_OFFSET, SEGMENT_HEADER_BYTES, Seal, SegmentHeader, aligned
+from lakelog.wal.frames import (
+    ID_OFFSET,
+    KIND_RECORDS,
+    SEGMENT_HEADER_BYTES,
+    Seal,
+    SegmentHeader,
+    aligned,
+)
 from lakelog.wal.judge import Verdict, id_of, judge
-from lakelog.wal.scan import scan, whole_frames
+from lakelog.wal.scan import scan, unproved_frames, whole_frames
 from lakelog.wal.segments import Segment, is_historic, named_seq
 from lakelog.wal.threads import of_segments
 
@@ -108,7 +117,7 @@ def read_segments(
     before(segments)
     log_id = id_of(segments) or _unproved_id(segments)
     if log_id is None:
-        return segments
+        return list(map(_with_unproved_frames, segments))
     return of_segments(partial(with_frames, log_id=log_id), segments)
 
 
@@ -131,6 +140,17 @@ def _unproved_id(segments: list[Segment]) -> bytes | None:
         ):
             return log_id
     return None
+
+
+def _with_unproved_frames(segment: Segment) -> Segment:
+    """A segment with the frames that it seems to hold, where nothing says of which log they are:
+    none of their records counts, but nobody may use their sequence numbers again.
+    """
+    found = unproved_frames(segment.data, SEGMENT_HEADER_BYTES)
+    follow = found.first_seq == np.append(segment.named_seq, found.next_seq)[: len(found)]
+    count = len(found) if follow.all() else int(follow.argmin())
+    found = found[:count]
+    return replace(segment, followers=found[found.kinds == KIND_RECORDS])
 
 
 def with_frames(segment: Segment, log_id: bytes) -> Segment:
