@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
+import pyarrow as pa
 import pytest
 
-from lakelog.errors import InvalidInputError
+from lakelog.errors import InvalidInputError, LogLockedError, UnavailableError
+from lakelog.keyed import KeyedStore
 from lakelog.wal.disk import LocalDisk
 from lakelog.wal.frames import MAX_SEQ, SegmentHeader
 from lakelog.wal.log import WriteAheadLog
@@ -81,3 +88,87 @@ def test_bytes_that_are_written_again_stay_where_and_what_they_are(tmp_path: Pat
     file.write(b", and more")
     assert Path(path).read_bytes() == b"some bytes, and more"
     file.close()
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_log_that_writes_is_not_copied_and_keeps_its_files(
+    tmp_path: Path, duplicate: Callable[[Any], Any]
+) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        with pytest.raises(InvalidInputError, match="copied or pickled"):
+            duplicate(log)
+        gc.collect()
+        with pytest.raises(LogLockedError):
+            WriteAheadLog(tmp_path)
+        assert log.append("PUT", "its files are open") == 1
+        with WriteAheadLog(tmp_path, read_only=True) as reader:
+            assert duplicate(reader)
+
+
+@pytest.mark.parametrize("number", [2.0, "2", None])
+def test_records_are_read_from_a_whole_number_on(tmp_path: Path, number: Any) -> None:
+    with WriteAheadLog(tmp_path) as log:
+        for n in range(4):
+            log.append("PUT", str(n))
+        for reader in (log, WriteAheadLog(tmp_path, read_only=True)):
+            for read in (reader.replay, lambda n, of=reader: list(of.iterate(n))):
+                with pytest.raises(InvalidInputError, match="whole number"):
+                    read(number)
+            whole: list[Any] = [np.int64(3), np.uint64(3)]
+            for same in whole:
+                assert reader.replay(same)["seqNum"].to_pylist() == [4]
+                assert [each.seq_num for each in reader.records(same)] == [4]
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/log", "file:///log", "a\0b"])
+@pytest.mark.parametrize("kind", [WriteAheadLog, KeyedStore])
+def test_an_address_is_no_directory_and_none_is_made_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, address: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for read_only in (False, True):
+        with pytest.raises(InvalidInputError, match="local disk"):
+            kind(address, read_only=read_only)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_in_the_place_of_a_log_is_told_as_such(tmp_path: Path) -> None:
+    place = tmp_path / "log"
+    place.write_text("no log")
+    for directory in (place, place / "below"):
+        with pytest.raises(UnavailableError, match="Not a directory"):
+            WriteAheadLog(directory)
+    assert place.read_text() == "no log"
+
+
+def test_how_a_log_syncs_may_be_said_without_its_name(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path, "none") as log:
+        assert log.append("PUT", "k") == 1
+    for wrong in ("fsync", ["sync"], None):
+        with pytest.raises(InvalidInputError, match="no such sync"):
+            WriteAheadLog(tmp_path, wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="no such compression"):
+        WriteAheadLog(tmp_path, compression=["zstd"])  # type: ignore[arg-type]
+
+
+def test_what_gives_its_columns_as_an_arrow_stream_is_a_table(tmp_path: Path) -> None:
+    table = pa.table({"op": ["PUT", "DELETE"], "key": ["a", "b"], "value": [b"\xff", None]})
+    ops = table.cast(pa.schema([("op", pa.binary()), ("key", pa.binary()), ("value", pa.binary())]))
+    views = table.cast(
+        pa.schema([("op", pa.binary_view()), ("key", pa.string_view()), ("value", pa.binary())])
+    )
+    with WriteAheadLog(tmp_path) as log:
+        for each in (table, table.to_reader(), table.to_pandas(), ops, views):
+            end = log.append_table(each)
+            assert [tuple(r)[1:] for r in log.records(end - 3)] == [
+                ("PUT", b"a", b"\xff"),
+                ("DELETE", b"b", None),
+                ("COMMIT", b"", None),
+            ]
+        end = log.current_seq_num()
+        for wrong in (table.to_batches(), pa.array([1, 2]), pl.Series([1]), {"op": ["PUT"]}, None):
+            with pytest.raises(InvalidInputError, match="an Arrow or a Polars table"):
+                log.append_table(wrong)
+        with pytest.raises(InvalidInputError, match="list of records"):
+            log.append_batch(None)  # type: ignore[arg-type]
+        assert log.current_seq_num() == end

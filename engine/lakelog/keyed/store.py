@@ -40,7 +40,7 @@ from lakelog.keyed.memtable import Memtable
 from lakelog.keyed.publish import FileRoom, store_errors
 from lakelog.keyed.sorted_file import GroupCache, SortedFile
 from lakelog.wal.disk import Disk, LocalDisk
-from lakelog.wal.handle import Access, Closing
+from lakelog.wal.handle import Access, Closing, local_directory
 from lakelog.wal.log import WriteAheadLog
 from lakelog.wal.records import data_of
 
@@ -113,9 +113,7 @@ class KeyedStore(Closing):
             raise InvalidInputError(
                 "A memtable holds at least a byte.", expected=">= 1", found=memtable_bytes
             )
-        self._directory = os.fsdecode(directory) or "."
-        if disk is None:  # wherever the process may go
-            self._directory = os.path.abspath(self._directory)
+        self._directory = local_directory(directory) if disk is None else os.fsdecode(directory)
         self._memtable_bytes = memtable_bytes
         disk = disk or LocalDisk()
         log_directory = f"{self._directory}/{_LOG_FOLDER}"

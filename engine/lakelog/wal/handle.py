@@ -6,17 +6,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, SupportsIndex
 
 from lakelog.errors import InvalidInputError, LakelogError, NotFoundError, UnavailableError
 
 
 class Closing(ABC):
-    """Closed where a ``with`` statement ends."""
+    """Closed where a ``with`` statement ends. What writes cannot be copied or pickled: a copy that
+    goes away would close files that are not its own.
+    """
+
+    _access: Access
 
     @abstractmethod
     def close(self) -> None:
@@ -32,6 +37,16 @@ class Closing(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        access = self._access
+        if not access.is_read_only:
+            raise InvalidInputError(
+                f"the {access.what} cannot be copied or pickled",
+                path=access.path,
+                hint="open it where it is to be used, with read_only=True beside a writer",
+            )
+        return super().__reduce_ex__(protocol)
 
 
 @dataclass(slots=True)
@@ -78,6 +93,29 @@ class Access:
         else:
             what, hint = "was opened for reading only", "open it without read_only"
         return InvalidInputError(f"the {self.what} {what}", path=self.path, hint=hint)
+
+
+def local_directory(directory: str | os.PathLike[str]) -> str:
+    """A directory of the operating system, wherever the process may go.
+
+    Raises:
+        InvalidInputError: It is an address, or no name that a directory may have.
+
+    Example:
+        >>> local_directory("/var/log/../lib")
+        '/var/lib'
+    """
+    name = os.fsdecode(directory)
+    if _ADDRESS.match(name) or "\0" in name:
+        raise InvalidInputError(
+            "a log of small writes is on local disk",
+            expected="the path of a directory",
+            found=repr(name),
+        )
+    return os.path.abspath(name)
+
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from lakelog.wal.disk import Disk, Held, LocalDisk
 from lakelog.wal.encode import RECORD_BYTES, Compression, check_columns, check_size, columns_of
 from lakelog.wal.frames import MAX_SEQ, Op
 from lakelog.wal.group import Committer, Entry
-from lakelog.wal.handle import Access, Closing, disk_errors
+from lakelog.wal.handle import Access, Closing, disk_errors, local_directory
 from lakelog.wal.judge import Verdict, judge
 from lakelog.wal.opening import RecoveryReport, open_for_writing, report_of
 from lakelog.wal.reading import records_of, state_of, table_of, tables_of
@@ -114,8 +114,8 @@ class WriteAheadLog(Closing):
     def __init__(
         self,
         directory: str | os.PathLike[str],
-        *,
         sync: Sync = "sync",
+        *,
         segment_bytes: int = SEGMENT_BYTES,
         compression: Compression = "none",
         strict: bool = True,
@@ -126,9 +126,9 @@ class WriteAheadLog(Closing):
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         new_id: Callable[[], bytes] = lambda: uuid.uuid4().bytes,
     ) -> None:
-        if sync not in {"sync", "batch", "none"}:
+        if sync not in ("sync", "batch", "none"):
             raise InvalidInputError("no such sync", expected="sync, batch, none", found=repr(sync))
-        if compression not in {"none", "zstd"}:
+        if compression not in ("none", "zstd"):
             raise InvalidInputError(
                 "no such compression", expected="none, zstd", found=repr(compression)
             )
@@ -138,9 +138,7 @@ class WriteAheadLog(Closing):
                 expected=f"1 or more, and frame_bytes up to {MOST_FRAME_BYTES}",
                 found=f"{segment_bytes}, {batch_appends}, {frame_bytes}",
             )
-        self._directory = os.fsdecode(directory)
-        if disk is None:  # wherever the process may go
-            self._directory = os.path.abspath(self._directory)
+        self._directory = local_directory(directory) if disk is None else os.fsdecode(directory)
         self._disk = disk or LocalDisk()
         self._strict = strict
         self._sync = sync
@@ -149,9 +147,10 @@ class WriteAheadLog(Closing):
         self._committer: Committer | None = None
         self._report: RecoveryReport | None = None
         self._found: Verdict | None = None
-        with self._errors():
+        with self._errors(may_be_missing=read_only):
             if read_only:
-                if not self._survey(MAX_SEQ).live:
+                found = self._survey(MAX_SEQ)
+                if not found.live and found.damage is None:
                     raise NotFoundError("there is no write-ahead log", path=self._directory)
                 return
             self._disk.make_directory(self._directory)
@@ -246,8 +245,8 @@ class WriteAheadLog(Closing):
         """Append the rows of a table as one batch.
 
         Args:
-            table: Arrow or Polars, with the columns ``op`` (PUT or DELETE), ``key`` and ``value``
-                (bytes or text).
+            table: Arrow or Polars, or what else gives its columns as an Arrow stream (Pandas does),
+                with the columns ``op`` (PUT or DELETE), ``key`` and ``value`` (bytes or text).
 
         Returns:
             The sequence number of the COMMIT that ends the batch.
@@ -297,12 +296,7 @@ class WriteAheadLog(Closing):
             LogPoisonedError: It was before.
         """
         writer = self._writer()
-        try:
-            up_to_seq = operator.index(up_to_seq)
-        except TypeError:
-            raise InvalidInputError(
-                "a sequence number is a whole number", found=repr(up_to_seq)
-            ) from None
+        up_to_seq = _whole(up_to_seq)
 
         def act() -> TruncateReport:
             if not 0 <= up_to_seq < writer.next_seq:
@@ -333,6 +327,7 @@ class WriteAheadLog(Closing):
             WalCorruptionError: A record that should be among them is damaged, and ``strict``.
             UnavailableError: The disk failed.
         """
+        after_seq = _whole(after_seq)
         return table_of(self._verdict(after_seq), after_seq)
 
     def iterate(self, after_seq: int = 0) -> Iterator[pa.Table]:
@@ -348,6 +343,7 @@ class WriteAheadLog(Closing):
         Raises:
             WalCorruptionError, UnavailableError: As `replay`, before the first table.
         """
+        after_seq = _whole(after_seq)
         yield from tables_of(self._verdict(after_seq), after_seq, controls=True)
 
     def records(self, after_seq: int = 0) -> Iterator[WalRecord]:
@@ -406,11 +402,11 @@ class WriteAheadLog(Closing):
     def __repr__(self) -> str:
         return f"WriteAheadLog({self._directory!r})"
 
-    def _errors(self) -> AbstractContextManager[None]:
+    def _errors(self, *, may_be_missing: bool = True) -> AbstractContextManager[None]:
         return disk_errors(
             "the write-ahead log cannot be opened or read",
             self._directory,
-            missing="there is no write-ahead log",
+            missing="there is no write-ahead log" if may_be_missing else None,
         )
 
     def _writer(self) -> Writer:
@@ -463,6 +459,14 @@ class WriteAheadLog(Closing):
             raise verdict.damage
         self._report = None if verdict.damage is None else report_of(verdict)
         return verdict
+
+
+def _whole(seq: int) -> int:
+    """A sequence number as Python's own kind of number."""
+    try:
+        return operator.index(seq)
+    except TypeError:
+        raise InvalidInputError("a sequence number is a whole number", found=repr(seq)) from None
 
 
 def _unchanged(found: Verdict | None, writer: Writer) -> Verdict | None:

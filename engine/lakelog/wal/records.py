@@ -93,7 +93,13 @@ def batch_of(
         InvalidInputError: A record is none, or its operation does not belong in a batch.
     """
     ops, keys, values = bytearray(), [], []
-    for record in records:
+    try:
+        rows = iter(records)
+    except TypeError:
+        raise InvalidInputError(
+            "a batch is a list of records", found=type(records).__name__
+        ) from None
+    for record in rows:
         try:
             op, key, value = record
             code = _DATA[op]
@@ -115,7 +121,8 @@ def columns_of_table(table: Any) -> Iterator[Columns]:
     """Records of an Arrow or Polars table, a chunk at a time.
 
     Args:
-        table: Columns ``op`` (PUT and DELETE), ``key`` and ``value`` (bytes or text).
+        table: Columns ``op`` (PUT and DELETE), ``key`` and ``value`` (bytes or text). Also
+            anything else that gives columns as an Arrow stream.
 
     Raises:
         InvalidInputError: It has other columns, other types, or nulls where there may be none.
@@ -124,6 +131,8 @@ def columns_of_table(table: Any) -> Iterator[Columns]:
         table = getattr(table, "collect", lambda: table)().to_arrow()
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
+    elif hasattr(table, "__arrow_c_stream__"):
+        table = _streamed(table)
     if not isinstance(table, pa.Table):
         raise InvalidInputError(
             "records in columns are an Arrow or a Polars table", found=type(table).__name__
@@ -142,15 +151,27 @@ def columns_of_table(table: Any) -> Iterator[Columns]:
         yield Columns(ops, keys, _bytes(batch["value"], "value"))
 
 
+def _streamed(table: Any) -> Any:
+    """A table of an Arrow stream; what it was if the stream is of no table."""
+    if isinstance(table, pa.Table):
+        return table
+    try:
+        return pa.table(table)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError):
+        return table
+
+
 def _codes(column: pa.Array) -> Any:
     import pyarrow.compute as pc  # only here, since records that come one by one do without it
 
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if not _is_text(column.type):
+    if pa.types.is_binary(column.type) or pa.types.is_binary_view(column.type):
+        column = column.cast(pa.large_binary())
+    if not (_is_text(column.type) or pa.types.is_large_binary(column.type)):
         raise InvalidInputError(
             "the column of operations is of another type",
-            expected="text",
+            expected="text or bytes",
             found=str(column.type),
         )
     if pa.types.is_string_view(column.type):
