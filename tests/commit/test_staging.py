@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,29 @@ def test_partition_values_get_the_protocols_texts() -> None:
     assert one["partitionValues"] == expected
     table = pl.DataFrame({"path": ["a"], "partitionValues": [values]})
     assert stage_table("delta", "add", table)["partitionValues"].to_list() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        # Spark takes a year of three digits for no time at all.
+        (dt.datetime(999, 1, 1), "0999-01-01 00:00:00.000000"),
+        (dt.datetime(1, 1, 1, tzinfo=dt.UTC), "0001-01-01T00:00:00.000000Z"),
+        (pd.Timestamp("2024-01-01 00:00:00.123456789"), "2024-01-01 00:00:00.123456"),
+        (pd.NaT, None),
+        (Decimal("1E+2"), "100"),
+        (Decimal("-0.10"), "-0.10"),
+    ],
+)
+def test_a_single_value_has_the_text_that_it_has_in_a_table(value: Any, text: str | None) -> None:
+    row = stage_one("delta", "add", {"path": "a", "partitionValues": {"p": value}})
+    assert row["partitionValues"] == {"p": text}
+
+
+def test_a_time_before_the_first_year_is_refused() -> None:
+    east = dt.timezone(dt.timedelta(hours=5))
+    with pytest.raises(InvalidInputError, match="has no text"):
+        stage_one("delta", "add", {"partitionValues": {"p": dt.datetime(1, 1, 1, tzinfo=east)}})
 
 
 def test_nulls_of_a_struct_are_partition_values_but_no_tags() -> None:

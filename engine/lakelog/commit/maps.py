@@ -75,16 +75,37 @@ def _value_text(name: str, value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dt.datetime):
-        if value.tzinfo is not None:
-            return value.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
-    if isinstance(value, int | float | Decimal | dt.date):
+        return _time_text(name, value)
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, int | float | dt.date):
         return str(value)
     raise InvalidInputError(
         f"the value of {name!r} has no text",
         expected="str, number, bool, date or datetime",
         found=repr(value),
     )
+
+
+def _time_text(name: str, value: dt.datetime) -> str | None:
+    # Not by strftime: it writes the year 999 in three digits, which Spark reads as null.
+    if value != value:  # noqa: PLR0124 - pandas' NaT, which is a datetime
+        return None
+    if value.tzinfo is None:
+        return _digits(value, " ")
+    try:
+        utc = value.astimezone(dt.UTC)
+    except OverflowError as cause:
+        raise InvalidInputError(
+            f"the value of {name!r} has no text",
+            expected="a time of the years 1 to 9999 in UTC",
+            found=repr(value),
+        ) from cause
+    return _digits(utc.replace(tzinfo=None), "T") + "Z"
+
+
+def _digits(value: dt.datetime, separator: str) -> str:
+    return dt.datetime.isoformat(value, separator, "microseconds")
 
 
 def text_column(column: pl.Series) -> pl.Series:
