@@ -32,7 +32,8 @@ def read_commits(
         try:
             data = next(contents)
         except NotFoundError as cause:
-            raise _gone(commit) from cause
+            # The store reads ahead: it may have been the turn of another one.
+            raise _gone(next((c for c in commits if c.path == cause.path), commit)) from cause
         if unframe is not None:
             data = unframe(data, commit)
         yield Blob(commit.version, commit.path, data)

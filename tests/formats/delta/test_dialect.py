@@ -66,10 +66,14 @@ def test_without_files_only_the_rest_is_decoded(made: Handmade) -> None:
     assert len(decoded.commit_infos) == 12
 
 
-def test_a_commit_that_vanishes_between_listing_and_reading_is_named(made: Handmade) -> None:
-    gone = CommitFile(99, "_delta_log/gone.json", 1, 1)
+@pytest.mark.parametrize("place", [0, 2, 12])
+def test_a_commit_that_vanishes_between_listing_and_reading_is_named(
+    made: Handmade, place: int
+) -> None:
+    commits = list(made.context().list_all().commits)
+    commits.insert(place, CommitFile(99, "_delta_log/gone.json", 1, 1))
     with pytest.raises(MalformedLogError, match="deleted while") as refused:
-        DIALECT.decode(made.context().store, [*made.context().list_all().commits, gone])
+        DIALECT.decode(made.context().store, commits)
     assert (refused.value.path, refused.value.version) == ("_delta_log/gone.json", 99)
 
 

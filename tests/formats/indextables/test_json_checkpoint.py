@@ -116,15 +116,14 @@ class Listing(StoreWrapper):
         return sorted([*super().list_from(folder, start), self._entry], key=lambda e: e.name)
 
 
-@pytest.mark.parametrize("taken", [1, 2, 3])
-def test_a_cleanup_of_the_commits_below_is_not_noticed(log: Log, taken: int) -> None:
+@pytest.mark.parametrize("taken", [{0}, {0, 1}, {0, 1, 2}, {1}, {2}])
+def test_a_cleanup_of_the_commits_below_is_not_noticed(log: Log, taken: set[int]) -> None:
     write_json_checkpoint(log, _VERSION, "lines", [PROTOCOL, _METADATA, *_ADDS])
     commits = [log.commit(version, [skip(str(version))]) for version in range(3)]
     (checkpoint,) = log.checkpoints()
-    store = Sweeping(log.store, [commits[:taken]])
+    store = Sweeping(log.store, [[commits[version] for version in taken]])
     meta = DIALECT.open_checkpoint(store, checkpoint).read_meta(["mergeskip"])
-    assert meta.height == 3 - taken
-    assert not meta.height or paths(meta) == [str(version) for version in range(taken, 3)]
+    assert (paths(meta) if meta.height else []) == [str(v) for v in range(3) if v not in taken]
 
 
 def test_a_commit_below_that_is_listed_and_not_there_is_damage(log: Log) -> None:

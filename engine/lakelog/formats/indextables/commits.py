@@ -12,7 +12,7 @@ to a native log refuse a line on which they know none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count, groupby
+from itertools import groupby
 
 import orjson
 import polars as pl
@@ -33,7 +33,6 @@ from lakelog.formats.spelling import encode_info
 from lakelog.formats.wire import Wire
 from lakelog.storage import LogStore
 
-_MOST_LOOKS = 5
 _FILE_DEFAULTS: dict[str, object] = {"dataChange": True}
 _SKIP_DEFAULTS: dict[str, object] = {"skipCount": 1, "skipOperation": ""}
 _INDEXTABLES = "indextables"
@@ -163,15 +162,14 @@ def meta_at_or_below(store: LogStore, version: int) -> pl.DataFrame:
     metadata; these commits are where they still stand. Nothing names them, so cleanup may take some
     while they are read: what is left then is all that there is.
     """
-    for look in count(1):
-        commits = list_commits(store, end=version)
-        if not commits:
-            break
+    commits = list_commits(store, end=version)
+    while commits:
         try:
             return decode_commits(store, commits, files=False).meta
         except (CorruptionError, NotFoundError) as error:
-            left = {commit.path for commit in list_commits(store, end=version)}
-            if look == _MOST_LOOKS or error.path in left:
+            before, commits = len(commits), list_commits(store, end=version)
+            # They only ever become fewer, so this comes to an end.
+            if len(commits) >= before or error.path in {commit.path for commit in commits}:
                 raise
     return actions.concat([])
 
