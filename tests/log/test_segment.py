@@ -13,6 +13,7 @@ from lakelog.formats.base import Checkpoint, CommitFile, CompactionFile, LogList
 from lakelog.log.segment import (
     LogSegment,
     choose_segment,
+    has_hole,
     latest_version,
     rebuildable,
     validate_contiguous,
@@ -152,3 +153,38 @@ def test_what_is_called_rebuildable_is_and_nothing_else(
             assert version not in claimed
     assert ranges == sorted(ranges)
     assert all(b + 1 < c for (_, b), (c, _) in pairwise(ranges))
+
+
+@given(VERSIONS, VERSIONS)
+def test_a_listing_without_a_hole_gives_its_latest_version(
+    commits: set[int], starts: set[int]
+) -> None:
+    found = listing(sorted(commits), tuple(starts))
+    if not commits | starts or has_hole(found):
+        return
+    assert choose_segment(found).version == max(commits | starts)
+    lowest = min(commits, default=99)
+    assert all(choose_segment(found, version) for version in starts | commits if version > lowest)
+
+
+@pytest.mark.parametrize(
+    ("commits", "starts", "begin", "holed"),
+    [
+        (range(5), (), 0, False),
+        ([0, 1, 3], (), 0, True),
+        ([1, 2], (), 0, True),
+        ([1, 2], (), 1, False),
+        ([2, 3], (), 1, True),
+        ([8, 9], (5, 7), 0, False),
+        ([9], (5, 7), 0, True),
+        ([4, 5, 6, 7, 8], (2, 7), 0, False),
+        ([0, 1, 4], (2, 3), 0, False),
+        ([0, (1 << 63) - 1], (), 0, True),
+        ([], (3,), 0, False),
+        ([], (), 0, False),
+    ],
+)
+def test_a_hole_is_what_replay_would_need(
+    commits: list[int] | range, starts: tuple[int, ...], begin: int, holed: bool
+) -> None:
+    assert has_hole(listing(commits, starts), begin) == holed

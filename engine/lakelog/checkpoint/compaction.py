@@ -182,7 +182,7 @@ class _Compaction:
         )
 
     def _commits(self) -> list[CommitFile]:
-        listed = self.log.dialect.list_log(self.log.store, hint=False, start=self.start)
+        listed = self.log.list_since(self.start)
         commits = [c for c in listed.commits if self.start <= c.version <= self.end]
         missing = set(range(self.start, self.end + 1)) - {c.version for c in commits}
         if missing:

@@ -51,11 +51,11 @@ from lakelog.errors import (
 )
 from lakelog.formats.base import STRUCT_STATISTICS, Checkpoint, LogListing
 from lakelog.formats.digest import Digest
-from lakelog.log.context import Log
+from lakelog.log.context import MOST_LOOKS, Log
 from lakelog.log.display import table_html, table_text
 from lakelog.log.files import file_columns, tombstone_columns
 from lakelog.log.metadata import honoured_mapping
-from lakelog.log.opening import MOST_LOOKS, fall_back, log_paths, table_ids
+from lakelog.log.opening import fall_back, log_paths, table_ids
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import State
 

@@ -47,8 +47,8 @@ from lakelog.formats.base import (
 from lakelog.formats.delta.checkpoint_typed import file_action_columns
 from lakelog.formats.delta.checkpoint_writer import DeltaCheckpointWriter
 from lakelog.formats.digest import Digest
-from lakelog.log.context import Log
-from lakelog.log.opening import MOST_LOOKS, fall_back, is_outdated, open_state
+from lakelog.log.context import MOST_LOOKS, Log
+from lakelog.log.opening import fall_back, is_outdated, open_state
 from lakelog.log.state import State
 from lakelog.telemetry import Progress
 

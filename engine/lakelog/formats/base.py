@@ -7,7 +7,7 @@ pointers. It knows nothing of replay: it never decides which action wins.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import polars as pl
@@ -87,6 +87,15 @@ class LogListing:
     checkpoints: tuple[Checkpoint, ...] = ()
     compactions: tuple[CompactionFile, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def up_to(self, version: int) -> LogListing:
+        """What it held when `version` was the latest."""
+        return replace(
+            self,
+            commits=tuple(c for c in self.commits if c.version <= version),
+            checkpoints=tuple(c for c in self.checkpoints if c.version <= version),
+            compactions=tuple(c for c in self.compactions if c.end <= version),
+        )
 
 
 class CommitInfo(NamedTuple):

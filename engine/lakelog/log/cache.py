@@ -36,8 +36,8 @@ import polars as pl
 from lakelog import telemetry
 from lakelog.errors import CorruptionError, InvalidInputError, NotFoundError
 from lakelog.formats.base import Checkpoint, CommitFile, LogListing
-from lakelog.log.context import Log, now_ms, version_at
-from lakelog.log.opening import MOST_LOOKS, choose, extend_state, is_outdated, open_segment
+from lakelog.log.context import MOST_LOOKS, Log, now_ms, version_at
+from lakelog.log.opening import choose, extend_state, is_outdated, open_segment
 from lakelog.log.projections import Projections
 from lakelog.log.replay import last_of
 from lakelog.log.segment import LogSegment

@@ -13,8 +13,11 @@ from lakelog.errors import LakelogError, VersionNotFoundError
 from lakelog.formats.base import CommitFile, Dialect, LogListing
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.formats.garbage import uncollected
-from lakelog.log.segment import latest_version, rebuildable
+from lakelog.log.segment import has_hole, latest_version, rebuildable
 from lakelog.storage import LogStore
+
+MOST_LOOKS = 10
+"""How often a reader looks again after a cleaner took away what it had chosen."""
 
 
 def now_ms() -> int:
@@ -43,18 +46,36 @@ class Log:
 
     def list_latest(self) -> LogListing:
         """A listing that is enough for the latest version; may begin at a checkpoint."""
-        with uncollected():
-            return self.dialect.list_log(self.store)
+        return self._listed(hint=True)
 
     def list_all(self) -> LogListing:
         """Everything that the log folder holds."""
-        with uncollected():
-            return self.dialect.list_log(self.store, hint=False)
+        return self._listed()
 
     def list_since(self, version: int) -> LogListing:
         """Commits and checkpoints at `version` and above."""
+        return self._listed(start=version)
+
+    def _listed(self, *, hint: bool = False, start: int = 0) -> LogListing:
+        """The log as it was at one moment.
+
+        A folder is listed piece by piece. A commit that arrives meanwhile may stand in a piece that
+        is already behind, and the next one in a piece that is still to come: the listing then lacks
+        a version that the log never lacked. Whatever a listing shows was there before the next one
+        began, and so was every version below; up to there the next one lacks nothing.
+        """
         with uncollected():
-            return self.dialect.list_log(self.store, hint=False, start=version)
+            listing = self.dialect.list_log(self.store, hint, start)
+            for _ in range(MOST_LOOKS):
+                if not has_hole(listing, start):
+                    return listing
+                seen = listing
+                listing = self.dialect.list_log(self.store, hint, start)
+                whole = listing.up_to(latest_version(seen, self.table))
+                if {c.path for c in seen.commits} <= {c.path for c in whole.commits}:
+                    return whole
+                # Cleanup took some of them in between, for which a later checkpoint may stand.
+            return listing
 
     def pointed_version(self) -> int | None:
         """The version that the pointer names, whether or not a checkpoint stands there; None where

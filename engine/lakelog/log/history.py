@@ -23,8 +23,7 @@ from lakelog.errors import (
 from lakelog.formats.base import Actions, CommitFile, CommitInfo, LogListing
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.formats.commits import group_commits
-from lakelog.log.context import Log, commit_times, state_times
-from lakelog.log.opening import MOST_LOOKS
+from lakelog.log.context import MOST_LOOKS, Log, commit_times, state_times
 from lakelog.log.segment import latest_version, validate_contiguous
 from lakelog.log.source import lazy_frame
 from lakelog.statistics.maps import map_stats

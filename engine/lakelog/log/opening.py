@@ -19,14 +19,11 @@ from lakelog.errors import (
 )
 from lakelog.formats.base import Checkpoint, CommitFile, LogListing
 from lakelog.log.base import Base
-from lakelog.log.context import Log
+from lakelog.log.context import MOST_LOOKS, Log
 from lakelog.log.metadata import last_metadata, last_protocol
 from lakelog.log.replay import reconcile_meta
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import Past, State
-
-MOST_LOOKS = 10
-"""How often a reader looks again after a cleaner took away what it had chosen."""
 
 
 def open_state(log: Log, version: int | None = None) -> State:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lakelog.errors import LogGapError, TableNotFoundError, VersionNotFoundError
 from lakelog.formats.base import Checkpoint, CommitFile, CompactionFile, LogListing
@@ -81,6 +82,26 @@ def latest_version(listing: LogListing, table: str) -> int:
             hint="check the path; a new table has a commit 0",
         )
     return max(candidates)
+
+
+def has_hole(listing: LogListing, start: int = 0) -> bool:
+    """Whether a version is missing that replay of the latest one, or of one that a later commit
+    follows, would need.
+
+    Args:
+        listing: What the log folder holds.
+        start: Where the listing begins.
+    """
+    if not listing.commits:
+        return False
+    commits = [c.version for c in listing.commits]
+    first = start
+    if listing.checkpoints:
+        first = min(commits[0], listing.checkpoints[-1].version + 1)
+    if commits[-1] - first + 1 == len(commits):
+        return False
+    known = sorted({c.version for c in listing.checkpoints if c.version >= first} | {*commits})
+    return any(b - a > 1 for a, b in pairwise([first - 1, *known]))
 
 
 def rebuildable(listing: LogListing) -> list[tuple[int, int]]:

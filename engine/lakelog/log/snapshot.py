@@ -21,12 +21,12 @@ from lakelog.errors import (
 from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.log import properties
 from lakelog.log.checksum import compare_checksum
-from lakelog.log.context import Log, state_times
+from lakelog.log.context import MOST_LOOKS, Log, state_times
 from lakelog.log.display import described, table_html, table_text
 from lakelog.log.export import Manifest, iter_state, write_state
 from lakelog.log.files import Transform, lazy_files, tombstone_columns
 from lakelog.log.metadata import Metadata, Protocol
-from lakelog.log.opening import MOST_LOOKS, fall_back, is_outdated, open_state, update_state
+from lakelog.log.opening import fall_back, is_outdated, open_state, update_state
 from lakelog.log.replay import is_expired, live_domains, retained_tombstones
 from lakelog.log.state import Provenance, State
 

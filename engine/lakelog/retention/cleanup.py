@@ -345,7 +345,7 @@ def _settled(log: Log, look: Callable[[list[FileEntry]], _Found]) -> _Found:
         try:
             return look(entries)
         except (_Unsettled, CorruptionError, NotFoundError) as unsettled:
-            if attempt + 1 < _ATTEMPTS and _have_left(log, entries):
+            if attempt + 1 < _ATTEMPTS and _is_torn(log, entries):
                 continue
             if not isinstance(unsettled, _Unsettled):
                 raise
@@ -355,11 +355,19 @@ def _settled(log: Log, look: Callable[[list[FileEntry]], _Found]) -> _Found:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _have_left(log: Log, entries: list[FileEntry]) -> bool:
-    """Whether files that make up the log are no longer there."""
-    files = inventory(entries, log.dialect.name, log.dialect.log_folder)
-    names = {f"{log.dialect.log_folder}/{entry.name}" for entry in walk_log(log)}
-    return any(path not in names for path in files.filter(pl.col("kind").is_in(list(_LOG)))["path"])
+def _is_torn(log: Log, entries: list[FileEntry]) -> bool:
+    """Whether the files that make up the log were not as listed at any one moment: some have left
+    since, or commits are there that were passed by while later ones arrived.
+    """
+    seen, now = (
+        inventory(each, log.dialect.name, log.dialect.log_folder).filter(pl.col("kind").is_in(_LOG))
+        for each in (entries, walk_log(log))
+    )
+    commits = now.filter(pl.col("kind") == "commit", pl.col("version") < seen["version"].max())
+    return not (
+        seen["path"].is_in(now["path"].implode()).all()
+        and commits["path"].is_in(seen["path"].implode()).all()
+    )
 
 
 def _looked(log: Log, request: Request, entries: list[FileEntry]) -> _Found:

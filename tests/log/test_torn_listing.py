@@ -1,0 +1,153 @@
+"""Listings that run while commits arrive. A folder is listed piece by piece, so a listing may show
+a commit and lack the one before it: nobody may take that for damage, or for a shorter log.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import lakelog
+from lakelog import LogGapError, Table
+from lakelog.log.context import Log
+from lakelog.storage import LogStore, StoreWrapper, open_store
+from lakelog.storage.base import FileEntry
+from tests.commit.tables import DIALECTS, new_table
+
+LAST = 80
+
+
+class Busy(StoreWrapper):
+    """A store to whose log some commits are added while each listing runs, of which it shows some.
+
+    The commits are all there from the start, and hidden until their time has come.
+    """
+
+    def __init__(self, store: LogStore, rng: random.Random, reached: int) -> None:
+        super().__init__(store)
+        self.reached = reached
+        self.listings = 0
+        self._rng = rng
+
+    def _pass_over(self) -> set[int]:
+        """Versions that a listing which begins now does not show."""
+        self.listings += 1
+        arriving = range(self.reached + 1, min(self.reached + self._rng.randrange(4), LAST) + 1)
+        self.reached = arriving.stop - 1
+        return {v for v in arriving if self._rng.random() < 0.5} | {*range(self.reached + 1, 99)}
+
+    def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
+        hidden = self._pass_over()
+        return [e for e in self._store.list_from(folder, start) if _version(e.name) not in hidden]
+
+    def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
+        hidden = self._pass_over()
+        for entries in self._store.walk(folder):
+            yield [e for e in entries if _version(e.name) not in hidden]
+
+
+def _version(name: str) -> int | None:
+    return int(name[:20]) if name[:20].isdigit() and name.endswith(".json") else None
+
+
+@pytest.fixture(scope="module", params=["delta", "indextables"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """A table whose version v holds v files, with a checkpoint of version 5."""
+    folder = tmp_path_factory.mktemp("made") / "t"
+    key = "spark.indextables" if request.param == "indextables" else "delta"
+    name = "checkpoint.interval" if request.param == "indextables" else "checkpointInterval"
+    table = new_table(str(folder), request.param, configuration={f"{key}.{name}": "1000000"})
+    for version in range(1, LAST + 1):
+        with table.transaction() as tx:
+            tx.add(path=f"f{version}.parquet", size=1)
+        if version == 5:
+            table.checkpoint()
+    return table
+
+
+def opens_the_latest(table: Table, known: int) -> None:
+    snapshot = table.snapshot()
+    assert snapshot.version >= known
+    assert snapshot.num_files() == snapshot.version
+
+
+def opens_a_version(table: Table, known: int) -> None:
+    assert table.snapshot(known).num_files() == known
+
+
+def updates(table: Table, known: int) -> None:
+    snapshot = table.snapshot(known // 2).update()
+    assert snapshot.version >= known
+    assert snapshot.num_files() == snapshot.version
+
+
+def tells_the_history(table: Table, known: int) -> None:
+    versions = table.history()["version"].to_list()
+    assert versions[0] >= known
+    assert versions == list(range(versions[0], -1, -1))
+
+
+def tells_the_versions(table: Table, known: int) -> None:
+    ((first, last),) = table.versions()
+    assert first == 0
+    assert last >= known
+
+
+def lists_from_a_version_on(table: Table, known: int) -> None:
+    versions = [c.version for c in table.log.list_since(known // 2).commits]
+    assert versions[-1] >= known
+    assert versions == list(range(known // 2, versions[-1] + 1))
+
+
+def plans_a_cleanup(table: Table, _known: int) -> None:
+    assert table.cleanup().gate == "no-cut-off-commit"
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        opens_the_latest,
+        opens_a_version,
+        updates,
+        tells_the_history,
+        tells_the_versions,
+        lists_from_a_version_on,
+        plans_a_cleanup,
+    ],
+)
+def test_commits_that_arrive_while_a_log_is_listed_make_no_hole(
+    made: Table, deed: Callable[[Table, int], None]
+) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for _ in range(20):
+        known = rng.randrange(10, 40)
+        store = Busy(open_store(made.log.table), rng, known)
+        deed(Table(Log(store, made.log.dialect)), known)
+
+
+@pytest.mark.parametrize("form", DIALECTS)
+def test_a_commit_that_two_listings_lack_is_missing(tmp_path: Path, form: str) -> None:
+    table = new_table(str(tmp_path / "t"), form)
+    for version in range(1, 5):
+        with table.transaction() as tx:
+            tx.add(path=f"f{version}.parquet", size=1)
+    (tmp_path / "t" / table.log.dialect.commit_path(3)).unlink()
+    with pytest.raises(LogGapError) as gap:
+        lakelog.open(tmp_path / "t").snapshot()
+    assert (gap.value.expected, gap.value.found) == (3, 4)
+
+
+@pytest.mark.parametrize("form", DIALECTS)
+def test_a_sound_log_is_listed_once(tmp_path: Path, form: str) -> None:
+    new_table(str(tmp_path / "t"), form)
+    store = Busy(open_store(tmp_path / "t"), random.Random(0), LAST)
+    Log(store, DIALECTS[form]).list_all()
+    once = store.listings
+    store.listings = 0
+    DIALECTS[form].list_log(store, hint=False)
+    assert once == store.listings
