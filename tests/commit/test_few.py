@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +12,17 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+import lakelog
 from lakelog import actions
 from lakelog.commit import checking, operations
 from lakelog.commit.features import DELTA
 from lakelog.commit.few import MOST_ROWS, Few, PlainTable
+from lakelog.commit.finalise import Description, Ground, after, finalise
 from lakelog.commit.intent import WRITE_SERIALIZABLE, Intent, Reads
 from lakelog.commit.quick import own_paths
 from lakelog.commit.rows import fill_row
 from lakelog.commit.staging import rows_frame, stage_one
-from lakelog.errors import InvalidInputError, LakelogError
+from lakelog.errors import ConcurrentTransactionError, InvalidInputError, LakelogError
 from lakelog.formats.base import CommitContent
 from lakelog.log.metadata import Metadata, Protocol
 from tests.commit.tables import DIALECTS, NOW_MS, append, infos, location, new_table
@@ -115,16 +119,47 @@ def rows_of(draw: st.DrawFn, partitions: tuple[str, ...]) -> dict[str, Any]:
     return staged(kind, **fields)
 
 
+def recorded(app_id: str = "a", version: int = 1) -> dict[str, Any]:
+    """An application's version as a transaction stages it."""
+    row = stage_one("delta", "txn", {"appId": app_id, "version": version})
+    return row | {"lastUpdated": NOW_MS}
+
+
+DOMAIN = {
+    "actionType": "domainMetadata",
+    "domain": "d",
+    "domainConfiguration": "",
+    "domainRemoved": False,
+}
+OTHERS = st.one_of(
+    st.just([]),
+    st.builds(
+        recorded,
+        st.one_of(st.sampled_from(["", "a", "é\u2028", "\ud800", '"\x1f']), st.text(max_size=4)),
+        st.sampled_from([0, 7, -1, (1 << 63) - 1, -(1 << 63)]),
+    ).map(lambda row: [row]),
+    st.sampled_from([[recorded(), recorded()], [recorded(), recorded("b")], [DOMAIN]]),
+)
+
+
 @st.composite
-def transactions(draw: st.DrawFn) -> tuple[Metadata, list[dict[str, Any]]]:
+def transactions(
+    draw: st.DrawFn,
+) -> tuple[Metadata, list[dict[str, Any]], list[dict[str, Any]]]:
     partitions = tuple(draw(st.lists(st.sampled_from(TYPES), max_size=2, unique=True)))
     table = metadata(*partitions, nullable=draw(st.booleans()))
-    return table, draw(st.lists(rows_of(partitions), min_size=1, max_size=3))
+    rows = draw(st.lists(rows_of(partitions), min_size=1, max_size=3))
+    return table, rows, draw(OTHERS)
 
 
-def intent_of(rows: list[dict[str, Any]], table: Metadata, protocol: Protocol) -> Intent:
-    nothing = actions.concat([])
-    return Intent(Reads(), rows_frame(rows), nothing, WRITE_SERIALIZABLE, protocol, table)
+def intent_of(
+    rows: list[dict[str, Any]],
+    table: Metadata,
+    protocol: Protocol,
+    others: Sequence[dict[str, Any]] = (),
+) -> Intent:
+    meta = rows_frame(others) if others else actions.concat([])
+    return Intent(Reads(), rows_frame(rows), meta, WRITE_SERIALIZABLE, protocol, table)
 
 
 def no_files() -> Any:
@@ -132,25 +167,31 @@ def no_files() -> Any:
 
 
 PLAIN = Protocol(1, 2)
+SAID = Description("WRITE", {}, {}, "id", "engine", True, 0, WRITE_SERIALIZABLE)
 
 
 @given(transactions())
 def test_what_the_short_way_takes_the_general_way_writes_alike(
-    drawn: tuple[Metadata, list[dict[str, Any]]],
+    drawn: tuple[Metadata, list[dict[str, Any]], list[dict[str, Any]]],
 ) -> None:
-    table, rows = drawn
+    table, rows, others = drawn
     plain = PlainTable.of(PLAIN, table, "delta")
     assert (plain is None) is bool({"timestamp", "double"} & {*table.partition_columns})
-    few = plain.take(rows) if plain is not None else None
+    few = plain.take(rows, others) if plain is not None else None
     event("short" if few is not None else "general")
     if few is None:
         return
-    intent = intent_of(rows, table, PLAIN)
+    intent = intent_of(rows, table, PLAIN, others)
     checking.check(intent, "table", "delta", replaced=False, live_files=no_files)
     general = DIALECTS["delta"].encode(CommitContent({}, intent.meta, intent.files))
     assert few.lines == general
-    assert DIALECTS["delta"].encode(CommitContent({}, intent.meta, spelled=few.lines)) == general
+    assert DIALECTS["delta"].encode(CommitContent({}, spelled=few.lines)) == general
     assert few.frame.equals(intent.files)
+    assert few.meta.equals(intent.meta)
+    assert finalise(replace(intent, staged=few), SAID, Ground(), NOW_MS, "delta").info == (
+        finalise(intent, SAID, Ground(), NOW_MS, "delta").info
+    )
+    assert after(replace(intent, staged=few, meta=few.meta)) == after(intent)
     assert few.metrics() == operations.metrics(intent.files)
     assert few.operation(table) == operations.infer(intent.files, intent.meta, table, table, PLAIN)
     assert few.adds_only is bool((intent.files["actionType"] == "add").all())
@@ -200,6 +241,17 @@ def test_the_usual_partition_value_goes_the_short_way() -> None:
     assert plain.take([added(partitionValues=values)]) is not None
     assert plain.take([added(partitionValues=dict.fromkeys(values))]) is not None
     assert plain.take([added(partitionValues=values | {"integer": "x"})]) is None
+
+
+def test_a_version_of_an_application_goes_the_short_way() -> None:
+    plain = PlainTable.of(PLAIN, metadata(), "delta")
+    assert plain is not None
+    few = plain.take([added()], [recorded("app", 3)])
+    assert few is not None
+    assert few.lines.startswith(b'{"txn":{"appId":"app","version":3,"lastUpdated":')
+    assert plain.take([], [recorded()]) is None
+    assert plain.take([added()], [recorded(), recorded("b")]) is None
+    assert plain.take([added()], [DOMAIN]) is None
 
 
 def test_many_actions_go_the_general_way() -> None:
@@ -282,7 +334,7 @@ def test_the_short_way_and_the_general_way_leave_the_same_commit(
         with table.transaction() as tx:
             tx.add(path="day=1/a b", size=1, partitionValues={"day": "1"}, stats={"numRecords": 2})
             tx.add(path="day=1/b", size=2, partitionValues={"day": "1"}, modificationTime=1)
-        with table.transaction() as tx:
+        with table.transaction(app_id="é", app_version=4, user_metadata="u") as tx:
             tx.remove(path="day=1/b", size=2, partitionValues={"day": "1"}, deletionTimestamp=4)
         lines = []
         for version in (1, 2):
@@ -292,8 +344,56 @@ def test_the_short_way_and_the_general_way_leave_the_same_commit(
             for name in ("timestamp", "txnId"):
                 line.get("commitInfo", {}).pop(name, None)
             line.get("add", {}).pop("modificationTime", None)
+            line.get("txn", {}).pop("lastUpdated", None)
         return lines
 
     short = written(f"{tmp_path}/short")
     monkeypatch.setattr(PlainTable, "of", lambda *_: None)
     assert written(f"{tmp_path}/general") == short
+
+
+def test_an_application_is_known_to_the_next_transaction_and_to_others(tmp_path: Path) -> None:
+    where = location("local", tmp_path)
+    table = new_table(where)
+    assert append(table, "a", app_id="app", app_version=3) == 1
+    assert append(table, "b", app_id="other", app_version=1) == 2
+    assert append(table, "c", app_id="app", app_version=3) is None
+    assert append(table, "d", app_id="app", app_version=4) == 3
+    for each in (table, lakelog.open(where)):
+        found = each.snapshot().transactions().select("appId", "txnVersion").collect()
+        assert dict(found.rows()) == {"app": 4, "other": 1}
+    info = infos(table)[3]
+    assert (info["operation"], info["isBlindAppend"]) == ("WRITE", True)
+
+
+def test_an_application_by_the_short_way_meets_itself_in_another_writer(tmp_path: Path) -> None:
+    where = location("local", tmp_path)
+    table = new_table(where)
+    late, early, newer, beside = (lakelog.open(where) for _ in range(4))
+    waiting = [
+        each.transaction(app_id="app", app_version=version)
+        for each, version in ((late, 5), (early, 4), (newer, 6))
+    ]
+    stranger = beside.transaction(app_id="other", app_version=5)
+    assert append(table, "a", app_id="app", app_version=5) == 1
+    for tx in (*waiting, stranger):
+        tx.add(path=f"{tx.txn_id}.parquet", size=1)
+    assert [tx.commit() for tx in waiting[:2]] == [None, None]
+    assert [tx.duplicate for tx in waiting[:2]] == [True, True]
+    with pytest.raises(ConcurrentTransactionError):
+        waiting[2].commit()
+    assert stranger.commit() == 2
+    assert table.snapshot().version == 2
+
+
+def test_an_application_by_the_short_way_is_rebased_behind_new_properties(tmp_path: Path) -> None:
+    table = new_table(location("local", tmp_path))
+    tx = table.transaction(app_id="app", app_version=1)
+    tx.add(path="a", size=1)
+    with table.transaction() as other:
+        other.set_metadata(configuration={"delta.enableInCommitTimestamps": "true"})
+    assert tx.commit() == 2
+    file = Path(table.path, "_delta_log", f"{2:020d}.json")
+    info, txn, add = map(json.loads, file.read_text().splitlines())
+    assert next(iter(info["commitInfo"])) == "inCommitTimestamp"
+    assert (txn["txn"]["appId"], add["add"]["path"]) == ("app", "a")

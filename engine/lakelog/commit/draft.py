@@ -159,13 +159,15 @@ class Draft:
         wait = skips.cooldown_ms(configuration) if cooldown is None else cooldown
         self._skips.append(skips.with_times(rows, self._log.clock(), wait))
 
-    def single_files(self) -> list[dict[str, Any]] | None:
-        """The rows of the file actions, if they came one by one and there is nothing else."""
-        if not self._single or self._files or self._meta or self._skips:
+    def singles(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]] | None:
+        """The rows of the file actions if they came one by one, and those of applications and
+        domains; None where there are other actions.
+        """
+        if not self._single or self._files or self._skips:
             return None
         if self._new_protocol is not None or self._new_metadata is not None:
             return None
-        return self._single
+        return self._single, self._meta
 
     def gathered(self, runtime: Runtime) -> tuple[pl.DataFrame, pl.DataFrame]:
         """File actions, and the others, as rows to be written."""

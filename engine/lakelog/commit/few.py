@@ -1,12 +1,13 @@
 """A short way for a transaction that only adds and removes a few files of a table that asks for
-nothing out of the ordinary.
+nothing out of the ordinary, perhaps for an application that counts its versions.
 
 Most commits of a busy table are one file or two. Frames are made for many rows: of one, each of the
 dozens of queries that check and spell it costs as much as of thousands. Here the rows are gone
 through one by one, at a tenth of the price. What is not plainly right goes the general way, which
 decides, and says what is wrong; property tests hold the two together, to the byte.
 
-Source: Delta protocol, Add File and Remove File; Partition Value Serialization.
+Source: Delta protocol, Add File and Remove File; Partition Value Serialization; Transaction
+Identifiers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any
 import orjson
 import polars as pl
 
-from lakelog import contract
+from lakelog import actions, contract
+from lakelog.actions import FILE_ACTIONS
 from lakelog.commit import file_rules, gates, operations, row_tracking
 from lakelog.commit.features import is_active, supports
 from lakelog.commit.staging import rows_frame
@@ -38,8 +40,10 @@ _TAKEN = {
     "remove": frozenset(
         "path partitionValues size deletionTimestamp dataChange extendedFileMetadata".split()
     ),
+    "txn": frozenset("appId txnVersion lastUpdated".split()),
 }
 _SUSPECT = re.compile(file_rules.SUSPECT)
+_NOTHING = actions.concat([])
 
 _RULED_BY_ROWS = ("appendOnly", "changeDataFeed", "inCommitTimestamp", *gates.UNCHECKED_FEATURES)
 """Features that, while they are active, ask something of a file action or of its place."""
@@ -126,26 +130,31 @@ class PlainTable:
                 return False
         return True
 
-    def take(self, rows: Sequence[Mapping[str, Any]]) -> Few | None:
+    def take(
+        self, rows: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]] = ()
+    ) -> Few | None:
         """Rows by the short way; None if they are not for it.
 
         Args:
-            rows: Actions as `lakelog.commit.staging.stage_one` gives them, defaults filled in.
+            rows: File actions as `lakelog.commit.staging.stage_one` gives them, defaults filled in.
+            others: The transaction's other actions; an application's version is for it.
         """
         if not 0 < len(rows) <= MOST_ROWS:
+            return None
+        if others and [row["actionType"] for row in others] != ["txn"]:
             return None
         paths = frozenset(row["path"] for row in rows)
         if len(paths) < len(rows) or not all(map(self._is_plain, rows)):
             return None
         try:
-            return Few(tuple(rows), paths, b"".join(map(_spelled, rows)))
+            lines = b"".join(map(_spelled, (*others, *rows)))
         except TypeError:  # half a surrogate pair
             return None
+        return Few(tuple(rows), paths, lines, tuple(others))
 
     def _is_plain(self, row: Mapping[str, Any]) -> bool:
         kind = row["actionType"]
-        taken = _TAKEN.get(kind)
-        if taken is None or not row.keys() - {"actionType"} <= taken:
+        if kind not in FILE_ACTIONS or not row.keys() - {"actionType"} <= _TAKEN[kind]:
             return False
         if _SUSPECT.search(row["path"]):
             return False
@@ -166,17 +175,24 @@ class Few:
     Attributes:
         rows: Flattened columns of each, as they were staged; only what has a value.
         paths: The paths that they speak of.
-        lines: As the commit spells them.
+        lines: As the commit spells them, and the others before them.
+        others: The commit's other actions, likewise.
     """
 
     rows: tuple[Mapping[str, Any], ...]
     paths: frozenset[str]
     lines: bytes
+    others: tuple[Mapping[str, Any], ...] = ()
 
     @cached_property
     def frame(self) -> pl.DataFrame:
         """The same rows as a narrow frame, for who judges them beside others."""
         return rows_frame(self.rows)
+
+    @cached_property
+    def meta(self) -> pl.DataFrame:
+        """The other actions likewise."""
+        return rows_frame(self.others) if self.others else _NOTHING
 
     @property
     def adds_only(self) -> bool:
@@ -224,5 +240,6 @@ def _spelled(row: Mapping[str, Any]) -> bytes:
     """One line; the fields in the order of the contract."""
     kind = row["actionType"]
     body = {name: row[column] for name, column in _order(kind) if column in row}
-    body["path"] = encode_path(row["path"])
+    if "path" in body:
+        body["path"] = encode_path(body["path"])
     return orjson.dumps({kind: body}, option=orjson.OPT_APPEND_NEWLINE)

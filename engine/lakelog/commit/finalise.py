@@ -105,6 +105,8 @@ def turns_on_timestamps(intent: Intent) -> bool:
 
 def after(intent: Intent) -> tuple[Protocol, Metadata]:
     """Protocol and metadata as they will be after the commit."""
+    if intent.few is not None:
+        return intent.protocol, intent.metadata
     return (
         last_protocol(intent.meta) or intent.protocol,
         last_metadata(intent.meta) or intent.metadata,
@@ -140,7 +142,7 @@ def finalise(
     """
     info = _commit_info(description, now_ms)
     if intent.few is not None:
-        return CommitContent(info, intent.meta, spelled=intent.few.lines)
+        return CommitContent(info, spelled=intent.few.lines)
     version = ground.version + 1
     files, meta = intent.files, intent.meta
     if format == "delta":

@@ -148,5 +148,6 @@ def app_versions(meta: pl.DataFrame, app_id: str) -> Sequence[dict[str, Any]]:
     """The ``txn`` rows of one application: ``txnVersion`` and ``lastUpdated``."""
     if "appId" not in meta.columns:
         return []
-    rows = meta.filter((pl.col("actionType") == "txn") & (pl.col("appId") == app_id))
+    rows = actions.of_type(meta, "txn")
+    rows = rows.filter(rows["appId"] == app_id)
     return actions.conform(rows, ("txnVersion", "lastUpdated")).rows(named=True)

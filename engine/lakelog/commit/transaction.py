@@ -10,7 +10,6 @@ from typing import Any, Self
 
 import polars as pl
 
-from lakelog import actions
 from lakelog.commit import checking, operations
 from lakelog.commit.draft import Draft
 from lakelog.commit.few import Few
@@ -29,8 +28,6 @@ from lakelog.log.metadata import Metadata
 from lakelog.log.properties import transaction_retention_ms
 from lakelog.log.snapshot import Snapshot
 from lakelog.version import __version__
-
-_NOTHING = actions.concat([])
 
 ISOLATION_PROPERTY = "delta.isolationLevel"
 COLUMNAR_ABOVE_BYTES = 1 << 20
@@ -389,10 +386,10 @@ class Transaction:
         )
         few = self._few()
         if few is not None:
-            intent = Intent(reads, few, _NOTHING, self._isolation, self._protocol, self._metadata)
+            intent = Intent(reads, few, few.meta, self._isolation, self._protocol, self._metadata)
             operation = few.operation(self._metadata)
             description = self._described(operation, few.metrics, few.adds_only, reads)
-            return Plan(self._log, intent, description, self._check, retry=self._retry)
+            return Plan(self._log, intent, description, self._check, self._app, retry=self._retry)
         files, meta = self._draft.gathered(self._runtime)
         if not files.height and not meta.height:
             return None
@@ -423,8 +420,8 @@ class Transaction:
 
     def _few(self) -> Few | None:
         """The actions by the short way, if they and the table are for it."""
-        rows = self._draft.single_files()
-        return self._plain.take(rows) if self._plain is not None and rows is not None else None
+        singles = self._draft.singles()
+        return self._plain.take(*singles) if self._plain is not None and singles else None
 
     def _described(
         self,

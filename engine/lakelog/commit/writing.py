@@ -262,7 +262,7 @@ class Writing:
         self.outcome = Outcome(commit.version, size_bytes=commit.size_bytes)
         if self._head is None:
             return
-        meta = content.meta
+        meta = content.meta if self._intent.few is None else self._intent.meta
         if meta.height:
             meta = meta.with_columns(pl.lit(commit.version, dtype=pl.Int64).alias("version"))
         info = CommitInfo(commit.version, 0, dict(content.info))
