@@ -115,6 +115,25 @@ def test_zero_bytes_do_not_turn_a_cut_put_into_a_tombstone() -> None:
     assert (only(log).is_damage, only(log).byte_offset) == (True, len(sound))
 
 
+def test_a_length_that_was_cut_behind_a_tombstone_takes_nothing_from_it() -> None:
+    sound = file_003([*RECORDS, (b"gone", b"")], is_checked=False)
+    for cut in range(1, 4):
+        log = read(sound + record_003(b"key", b"value", is_checked=False)[:cut], is_checked=False)
+        assert pairs(log) == [*RECORDS, (b"gone", b"")]
+        assert (only(log).kind, only(log).size_bytes) == ("torn_tail", cut)
+
+
+@pytest.mark.parametrize("kept", range(4))
+@pytest.mark.parametrize("value", [b"v", b"val"])
+def test_a_length_that_is_lost_from_a_sector_on_makes_no_tombstone(value: bytes, kept: int) -> None:
+    # So many bytes of the value's length stand before the sector.
+    key = b"k" * (512 - kept - 4)
+    whole = record_003(key, value, is_checked=False)
+    log = read(whole[:512] + bytes(len(whole) - 512), is_checked=False, strict=False)
+    assert only(log).is_damage
+    assert pairs(log) == []
+
+
 def test_zero_bytes_between_records_are_damage() -> None:
     data = file_003(RECORDS[:10], is_checked=False)
     log = read(

@@ -55,6 +55,7 @@ from lakelog.wal.historic.spans import (
 from lakelog.wal.threads import in_threads
 
 _FIRST_SEARCH_BYTES = 1 << 16
+_SECTOR_BYTES = 512
 _CHECKED_BYTES = 1 << 28  # a search computes checksums over so many bytes, and no more
 
 _u4 = struct.Struct(">I")
@@ -218,11 +219,23 @@ def _plausible_prefix(
         if _records_to_the_end(data, end + 1):
             reason = "no record begins here, but records follow"
             return _suspicious(path, size, found, most, reason)
-    elif most and not found.value_bytes(most - 1):
+    elif most and not found.value_bytes(most - 1) and _may_be_half(data, end):
         at = found.start(most - 1)
         reason = "a tombstone stands before zero bytes: it may be the first part of a record"
         return most - 1, Finding("damage", path, at, size - at, reason, records=1)
     return most, Finding("torn_tail", path, end, size - end, reason)
+
+
+def _may_be_half(data: Bytes, end: int) -> bool:
+    """Whether a tombstone that ends here, before zero bytes, may be the first part of a record.
+
+    As many as three are the first bytes of a length, where an append was cut. Else a crash may have
+    left zero bytes in place of a record's rest: such bytes begin at a sector.
+    """
+    if len(data) - end >= _u4.size:
+        return True
+    sector = (end - 1) // _SECTOR_BYTES * _SECTOR_BYTES
+    return not data[sector:end].any()
 
 
 def _suspicious(
