@@ -92,16 +92,14 @@ def has_hole(listing: LogListing, start: int = 0) -> bool:
         listing: What the log folder holds.
         start: Where the listing begins.
     """
-    if not listing.commits:
+    commits, checkpoints = listing.commits, listing.checkpoints
+    if not commits:
         return False
-    commits = [c.version for c in listing.commits]
-    first = start
-    if listing.checkpoints:
-        first = min(commits[0], listing.checkpoints[-1].version + 1)
-    if commits[-1] - first + 1 == len(commits):
+    first = min(commits[0].version, checkpoints[-1].version + 1) if checkpoints else start
+    if commits[-1].version - first + 1 == len(commits):
         return False
-    known = sorted({c.version for c in listing.checkpoints if c.version >= first} | {*commits})
-    return any(b - a > 1 for a, b in pairwise([first - 1, *known]))
+    known = {c.version for c in commits} | {c.version for c in checkpoints if c.version >= first}
+    return any(b - a > 1 for a, b in pairwise([first - 1, *sorted(known)]))
 
 
 def rebuildable(listing: LogListing) -> list[tuple[int, int]]:
