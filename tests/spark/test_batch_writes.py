@@ -38,6 +38,7 @@ DDL = (
     "ok boolean, raw binary, ratio double, small short, tags array<string>, "
     "counts map<string,int>, place struct<x:double,y:double>"
 )
+FEED = {"delta.enableChangeDataFeed": "true"}
 AT = dt.datetime(2026, 1, 5, 12, 30, 0, 123456, dt.UTC)
 ROWS: list[tuple[Any, ...]] = [
     (
@@ -204,6 +205,50 @@ def _paths_of(snapshot: Any, files: pl.DataFrame, rows: pl.DataFrame) -> pl.Seri
     return held.join(rows, on=columns, how="semi", nulls_equal=True)["path"]
 
 
+def test_a_table_that_keeps_its_changes_is_overwritten_by_whole_files(tmp_path: Path) -> None:
+    where = tmp_path / "t"
+    table = new_table(where, configuration=FEED)
+    table.append(pl.DataFrame(rows(*range(6))))
+    made = writer(where, overwrite=True, replaceWhere="day = 'd1'")
+    assert finish(made, [task(made, rows(7))]) is None
+    assert ids(where) == [0, 2, 4, 7]
+    made = writer(where, overwrite=True)
+    assert finish(made, [task(made, rows(8))]) is None
+    assert ids(where) == [8]
+    # Only who says that rows are replaced, and none is changed, may leave the changes to readers.
+    tx = table.transaction()
+    tx.remove(tx.read())
+    tx.add(path="day=d0/x", size=1, partitionValues={"day": "d0"})
+    with pytest.raises(UnsupportedFeatureError, match="feed"):
+        tx.commit()
+
+
+@pytest.mark.reference
+def test_delta_tells_what_overwrites_replaced(delta: Any, tmp_path: Path) -> None:
+    where = str(tmp_path / "t")
+    configuration = FEED | {"delta.enableDeletionVectors": "true"}
+    table = new_table(tmp_path / "t", configuration=configuration)
+    table.append(pl.DataFrame(rows(*range(6))))
+    delta.sql(f"DELETE FROM delta.`{where}` WHERE id = 4")
+    for options, number in (
+        ({"replaceWhere": "day = 'd1'"}, 7),
+        ({"partitionOverwriteMode": "dynamic"}, 8),
+        ({}, 9),
+    ):
+        made = writer(where, overwrite=True, **options)
+        assert finish(made, [task(made, rows(number))]) is None
+    feed = delta.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 3)
+    found = sorted((r._commit_version, r._change_type, r.id) for r in feed.load(where).collect())
+    assert found == [
+        *((3, "delete", number) for number in (1, 3, 5)),
+        (3, "insert", 7),
+        *((4, "delete", number) for number in (0, 2)),
+        (4, "insert", 8),
+        *((5, "delete", number) for number in (7, 8)),
+        (5, "insert", 9),
+    ]
+
+
 def test_what_cannot_be_written_is_refused_before_a_task_runs(tmp_path: Path) -> None:
     from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
@@ -225,9 +270,9 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(tmp_path: Path) ->
     assert "go together" in str(refusal(good, txnAppId="job"))
     assert "is to append" in str(refusal(good, replaceWhere="id = 1"))
     assert "codec" in str(refusal(good, compression="none such"))
-    new_table(tmp_path / "c", configuration={"delta.enableChangeDataFeed": "true"})
+    new_table(tmp_path / "c", configuration=FEED)
     with pytest.raises(UnsupportedFeatureError, match="changes row by row"):
-        writer(tmp_path / "c", overwrite=True)
+        writer(tmp_path / "c", overwrite=True, replaceWhere="day = 'd0' and id > 1")
     lakelog.create(
         tmp_path / "i", {"id": pl.Int64, "day": pl.String}, format="indextables", upkeep=False
     )

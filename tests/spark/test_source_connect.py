@@ -77,4 +77,4 @@ def test_errors_reach_the_client(connect: Any, table: lakelog.Table) -> None:
         connect.read.format("lakelog").option("vresion", "1").load(table.path).collect()
     # The server has a working folder of its own.
     with pytest.raises(Exception, match=r"'orders' was looked up in .* server .* absolute path"):
-        connect.read.format("lakelog").load("orders")
+        connect.read.format("lakelog").load("orders").collect()

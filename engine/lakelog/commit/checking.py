@@ -23,6 +23,7 @@ def check(
     format: str,
     *,
     replaced: bool,
+    rows_replaced: bool = False,
     live_files: Callable[[], pl.LazyFrame],
 ) -> None:
     """Refuse a transaction that would leave the table inconsistent, or that lakelog cannot answer
@@ -33,6 +34,7 @@ def check(
         table: Location of the table, for errors.
         format: ``delta`` or ``indextables``.
         replaced: Whether it removes every file of the table.
+        rows_replaced: Whether no row that it adds is another one's new state.
         live_files: Gives the table's files; called only where row tracking is turned on.
 
     Raises:
@@ -50,7 +52,15 @@ def check(
         gates.check_writable(protocol, metadata, table, format)
     if intent.files.height:
         check_files(intent.files, metadata, protocol, format)
-    gates.check_actions(protocol, metadata, intent.files, intent.meta, table, format)
+    gates.check_actions(
+        protocol,
+        metadata,
+        intent.files,
+        intent.meta,
+        table,
+        format,
+        rows_replaced=rows_replaced,
+    )
 
 
 def _check_row_tracking(

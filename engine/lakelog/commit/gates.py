@@ -144,6 +144,8 @@ def check_actions(
     meta: pl.DataFrame,
     table: str,
     format: str,
+    *,
+    rows_replaced: bool = False,
 ) -> None:
     """Refuse actions that a feature of the table forbids, or that lakelog cannot answer for.
 
@@ -156,6 +158,7 @@ def check_actions(
         meta: Narrow rows of the other action types, likewise.
         table: The table's location, for errors.
         format: ``delta`` or ``indextables``.
+        rows_replaced: Whether no row that is added is another one's new state.
 
     Raises:
         InvalidTransactionError: The table's own rules forbid an action: append-only tables,
@@ -199,7 +202,7 @@ def check_actions(
     if supports(protocol, "materializePartitionColumns") and metadata.partition_columns:
         what = "partition columns that must stand in its files"
         _refuse_rows_unseen(adds, "materializePartitionColumns", what, table)
-    _check_change_data(protocol, metadata, files, new, gone, table)
+    _check_change_data(protocol, metadata, files, new, gone, table, rows_replaced=rows_replaced)
     _check_vectors(protocol, metadata, files, table)
     _check_counts(protocol, metadata, files, adds, table)
     if supports(protocol, "clustering"):
@@ -352,6 +355,8 @@ def _check_change_data(
     new: pl.Series,
     gone: pl.Series,
     table: str,
+    *,
+    rows_replaced: bool,
 ) -> None:
     cdc = _of(files, "cdc")
     if not supports(protocol, "changeDataFeed"):
@@ -366,15 +371,15 @@ def _check_change_data(
         return
     if not is_active("changeDataFeed", protocol, metadata) or cdc.any():
         return
-    if new.any() and gone.any():
+    if new.any() and gone.any() and not rows_replaced:
         raise UnsupportedFeatureError(
             "the table keeps a change data feed, and a commit that adds and removes data may have "
             "changed rows, which it would report as deleted and inserted",
             path=table,
             expected="cdc actions, or only adds, or only removes",
             found="changeDataFeed",
-            hint="give the commit its cdc actions; rows that are only replaced can be removed "
-            "and added in two transactions",
+            hint="give the commit its cdc actions; or, where rows are only replaced, say so by "
+            "Transaction.replace_rows",
         )
     _refuse_row(
         files,

@@ -90,6 +90,7 @@ class Transaction:
         self._app: tuple[str, int] | None = None
         self._duplicate = False
         self._replaces = False
+        self._rows_replaced = False
         if app_id is not None or app_version is not None:
             self._identify(app_id, app_version)
 
@@ -219,6 +220,18 @@ class Transaction:
         """
         self._require_open()
         self._draft.put_files("cdc", table, fields)
+
+    def replace_rows(self) -> None:
+        """Say that no row is changed: those of removed files are gone, and those of added ones are
+        new, as where a table or its partitions are overwritten.
+
+        A table that keeps a change data feed then needs no `cdc`: without it, readers report the
+        rows of removed files as deleted, and those of added ones as inserted.
+
+        Source: Delta protocol, Change Data Files; Reader Requirements for AddCDCFile.
+        """
+        self._require_open()
+        self._rows_replaced = True
 
     def set_metadata(
         self,
@@ -449,6 +462,7 @@ class Transaction:
             self._log.table,
             self._format,
             replaced=self._replaces,
+            rows_replaced=self._rows_replaced,
             live_files=self._live_files,
         )
 

@@ -118,7 +118,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.options = options
         self.overwrite = overwrite
         self.version = snapshot.version
-        self.plan = write_plan(snapshot, options, schema, overwrite=overwrite)
+        self.plan = write_plan(snapshot, options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """In a task: write its rows to files of its own."""
@@ -158,6 +158,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 tx.set_txn(appId=own_id(app, query), version=batchId)
             if self.overwrite:
                 tx.remove(tx.read())
+                tx.replace_rows()
             return pl.DataFrame()
 
         mode = "Complete" if self.overwrite else "Append"

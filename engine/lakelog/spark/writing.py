@@ -36,6 +36,7 @@ from lakelog.spark.landing import Landed, discard, kept_table, land, publish, un
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.told import readable
 from lakelog.spark.types import arrow_schema
+from lakelog.statistics.prune import referenced_columns
 from lakelog.statistics.where import parse_where
 
 if TYPE_CHECKING:
@@ -49,20 +50,16 @@ class Message(WriterCommitMessage):
     landed: Landed
 
 
-def write_plan(
-    snapshot: Snapshot, options: SourceOptions, schema: StructType, *, overwrite: bool
-) -> WritePlan:
+def write_plan(snapshot: Snapshot, options: SourceOptions, schema: StructType) -> WritePlan:
     """How the tasks write a dataframe's rows behind a version.
 
     Args:
         snapshot: The version.
         options: ``targetFileBytes`` and ``compression``, where they were given.
         schema: The dataframe's schema.
-        overwrite: Whether rows take the place of others.
 
     Raises:
-        UnsupportedFeatureError: The table asks of whoever writes rows what lakelog cannot do; or
-            rows are to be replaced, and it keeps its changes row by row.
+        UnsupportedFeatureError: The table asks of whoever writes rows what lakelog cannot do.
         InvalidInputError: The dataframe's columns are not the table's.
     """
     plan = WritePlan.of(
@@ -71,14 +68,6 @@ def write_plan(
         target_file_bytes=options.get("targetFileBytes"),
         compression=options.get("compression"),
     )
-    if overwrite and is_active("changeDataFeed", snapshot.protocol, snapshot.metadata):
-        raise UnsupportedFeatureError(
-            "rows are to be replaced, and the table keeps its changes row by row",
-            path=snapshot.path,
-            expected="rows that are appended",
-            found="delta.enableChangeDataFeed",
-            hint="use lakelog.Table.overwrite, which records what it deletes",
-        )
     if not schema.names:
         raise InvalidInputError(
             "the dataframe has no columns, so none of its rows would be written",
@@ -125,13 +114,14 @@ class BatchWriter(DataSourceArrowWriter):
         self.options = options
         self.overwrite = overwrite
         self.version = snapshot.version
-        self.plan = write_plan(snapshot, options, schema, overwrite=overwrite)
+        self.plan = write_plan(snapshot, options, schema)
         if self._where is not None and not overwrite:
             raise InvalidInputError(
                 "option replaceWhere replaces rows, and the write is to append",
                 path=options.path,
                 hint='write with .mode("overwrite")',
             )
+        self._require_whole_files(snapshot)
         dynamic = options.get("partitionOverwriteMode") == "dynamic"
         # A table without partitions is overwritten whole, as by Spark's other sources.
         self.dynamic = dynamic and overwrite and bool(self.plan.partition_columns)
@@ -140,6 +130,21 @@ class BatchWriter(DataSourceArrowWriter):
     def _where(self) -> pl.Expr | None:
         text = self.options.get("replaceWhere")
         return None if text is None else parse_where(text, self.plan.schema)
+
+    def _require_whole_files(self, snapshot: Snapshot) -> None:
+        """Where a table keeps a change data feed, rows that are copied would be told as new."""
+        where = self._where
+        if where is None or not is_active("changeDataFeed", snapshot.protocol, snapshot.metadata):
+            return
+        columns = referenced_columns(where, self.plan.schema)
+        if not set(columns) <= set(self.plan.partition_columns):
+            raise UnsupportedFeatureError(
+                "the table keeps its changes row by row, and rows of its files would stay",
+                path=snapshot.path,
+                expected="a replaceWhere over partition columns, or the whole table",
+                found="delta.enableChangeDataFeed",
+                hint="use lakelog.Table.overwrite, which records what it deletes",
+            )
 
     # --- in a task ---------------------------------------------------------------------------
 
@@ -202,6 +207,7 @@ class BatchWriter(DataSourceArrowWriter):
         replaced = find_replaced(tx.snapshot, files, where, self.plan.mapping, store)
         tx.remove(replaced.files)
         if where is None or not replaced.partly.height:
+            tx.replace_rows()
             return pl.DataFrame()
         return self._copied(tx.snapshot, replaced.partly, where)
 
