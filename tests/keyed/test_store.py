@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -364,3 +365,39 @@ def test_duckdb_and_polars_read_the_files_as_the_page_says(tmp_path: Path) -> No
         store.compact()
         plain = duckdb.execute(f"SELECT key, value FROM '{tmp_path}/*.parquet'").fetchall()
         assert plain == expected
+
+
+def test_a_log_by_itself_is_no_store_and_none_is_made_in_it(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path / "store") as store:
+        store.put("a", "1")
+    with lakelog.WriteAheadLog(tmp_path / "log") as log:
+        log.append("PUT", "a", "1")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "000001.wal").touch()
+    for directory in (tmp_path / "store" / "wal", tmp_path / "log", tmp_path / "old"):
+        before = sorted(directory.iterdir())
+        for read_only in (False, True):
+            with pytest.raises(InvalidInputError, match="no keyed store"):
+                KeyedStore(directory, read_only=read_only)
+        assert sorted(directory.iterdir()) == before
+
+
+def test_any_table_of_columns_can_be_put(tmp_path: Path) -> None:
+    table = pl.DataFrame({"key": ["a", "b"], "value": ["1", None], "op": ["PUT", "DELETE"]})
+    coded = table.with_columns(pl.col("key", "op").cast(pl.Categorical))
+    arrow = table.to_arrow()
+    entries = arrow.set_column(0, "key", arrow["key"].combine_chunks().dictionary_encode())
+    tables = (table.lazy(), coded, arrow.to_reader(), entries, arrow.to_pandas())
+    with KeyedStore(tmp_path, "none") as store:
+        for each in (*tables, *arrow.to_batches()):
+            store.put_many({"a": "0", "b": "0"})
+            store.put_table(each)
+            assert state(store) == {b"a": b"1"}
+        for wrong in (None, [table], {"key": ["a"]}, pa.array([1])):
+            with pytest.raises(InvalidInputError, match="an Arrow or a Polars table"):
+                store.put_table(wrong)
+        pairs: list[Any] = [None, [("a",)], 5, [("a", "b", "c")]]
+        for none in pairs:
+            with pytest.raises(InvalidInputError, match="keys and their values"):
+                store.put_many(none)
+        assert state(store) == {b"a": b"1"}

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lakelog.errors import InvalidInputError
 from lakelog.keyed import rows
+from lakelog.wal.records import data_of
 
 Items = (
     Mapping[bytes, bytes | str]
@@ -21,6 +22,29 @@ Items = (
 
 PAIRS = {"key": pl.Binary, "value": pl.Binary}
 """Schema of keys and values."""
+
+
+def pairs(items: Items) -> pl.DataFrame:
+    """Keys and values as a table.
+
+    Raises:
+        InvalidInputError: They are no pairs, or one is neither bytes nor text.
+    """
+    try:
+        found = [(key, value) for key, value in _each(items)]
+    except (TypeError, ValueError) as cause:
+        raise InvalidInputError(
+            "a batch holds keys and their values",
+            expected="a mapping, or pairs of key and value",
+            found=type(items).__name__,
+        ) from cause
+    keys = [data_of(key) for key, _ in found]
+    values = [data_of(value, "value") for _, value in found]
+    return pl.DataFrame({"key": keys, "value": values}, PAIRS)
+
+
+def _each(items: Any) -> Any:
+    return items.items() if isinstance(items, Mapping) else items
 
 
 def batch(table: Any) -> pl.DataFrame:
@@ -36,15 +60,22 @@ def batch(table: Any) -> pl.DataFrame:
         InvalidInputError: It is no table, a column is missing or of another type, or a null stands
             where none may.
     """
-    if isinstance(table, pa.Table | pa.RecordBatch):
-        table = pl.from_arrow(table)
+    if isinstance(table, pl.LazyFrame):
+        table = table.collect()
+    elif not isinstance(table, pl.DataFrame):
+        table = _frame(table)
     if not isinstance(table, pl.DataFrame):
         raise InvalidInputError(
             "Records in columns are an Arrow or a Polars table.",
             expected="pyarrow.Table or polars.DataFrame",
             found=type(table).__name__,
         )
-    frame = table
+    coded = [
+        name
+        for name in (*PAIRS, "op")
+        if isinstance(table.schema.get(name), pl.Categorical | pl.Enum)
+    ]
+    frame = table.with_columns(pl.col(coded).cast(pl.String))
     for name in PAIRS:
         found = frame.schema.get(name)
         if found not in {pl.Binary, pl.String, pl.Null if name == "value" else pl.Binary}:
@@ -68,3 +99,15 @@ def batch(table: Any) -> pl.DataFrame:
             found=", ".join(f"{count} wrong {what}" for what, count in wrong.items() if count),
         )
     return batch
+
+
+def _frame(table: Any) -> Any:
+    """A table of an Arrow stream; what it was if there is none, or one of no table."""
+    if isinstance(table, pa.RecordBatch):
+        return pl.from_arrow(table)
+    if not hasattr(table, "__arrow_c_stream__"):
+        return table
+    try:
+        return pl.from_arrow(pa.table(table))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError):
+        return table

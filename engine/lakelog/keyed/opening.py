@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lakelog.errors import CorruptionError, NotFoundError, UnavailableError
+from lakelog.errors import CorruptionError, InvalidInputError, NotFoundError, UnavailableError
 from lakelog.keyed import manifest
 from lakelog.keyed.manifest import Manifest
 from lakelog.keyed.memtable import Memtable
@@ -19,7 +19,7 @@ from lakelog.keyed.sorted_file import SortedFile
 from lakelog.keyed.view import View
 from lakelog.wal.disk import Disk
 from lakelog.wal.log import WriteAheadLog
-from lakelog.wal.segments import named_seq
+from lakelog.wal.segments import is_historic, named_seq
 
 _ATTEMPTS = 100  # each of them saw a writer publish another manifest
 _LOOKS = 3  # a listing beside a rotation may miss both segments
@@ -30,10 +30,17 @@ def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bo
 
     Raises:
         CorruptionError: They are.
+        InvalidInputError: What is there is a log by itself.
         NotFoundError: There is neither, and it is to be read.
         OSError: The disk failed.
     """
     names = _names(disk, directory)
+    if any(named_seq(name) is not None or is_historic(name) for name in names):
+        raise InvalidInputError(
+            "the directory holds a write-ahead log, and no keyed store",
+            path=directory,
+            hint="that of a store is in its folder wal; give the folder above it, or another one",
+        )
     for _ in range(_LOOKS):
         if any(named_seq(name) is not None for name in _names(disk, log_directory)):
             return

@@ -23,14 +23,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 from lakelog import telemetry
 from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
@@ -103,8 +102,8 @@ class KeyedStore(Closing):
     def __init__(
         self,
         directory: str | os.PathLike[str],
-        *,
         sync: Literal["sync", "batch", "none"] = "sync",
+        *,
         memtable_bytes: int = 64 << 20,
         read_only: bool = False,
         disk: Disk | None = None,
@@ -175,16 +174,14 @@ class KeyedStore(Closing):
         Raises:
             As `put`.
         """
-        pairs = list(items.items() if isinstance(items, Mapping) else items)
-        keys = [data_of(key) for key, _ in pairs]
-        values = [data_of(value, "value") for _, value in pairs]
-        return self.put_table(pl.DataFrame({"key": keys, "value": values}, given.PAIRS))
+        return self.put_table(given.pairs(items))
 
-    def put_table(self, table: pa.Table | pl.DataFrame) -> int:
+    def put_table(self, table: Any) -> int:
         """Write a table of records as one batch: after a crash all of them are there, or none.
 
         Args:
-            table: Columns ``key`` and ``value``, binary or text, and perhaps ``op``: ``PUT`` or
+            table: Arrow or Polars, or what else gives its columns as an Arrow stream (Pandas does),
+                with columns ``key`` and ``value``, binary or text, and perhaps ``op``: ``PUT`` or
                 ``DELETE``, in the order in which they count. Without it all are put. Only the value
                 of a DELETE may be null.
 
