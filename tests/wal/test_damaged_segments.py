@@ -9,7 +9,7 @@ import google_crc32c
 import pytest
 
 from lakelog.errors import UnsupportedError, WalCorruptionError
-from lakelog.wal.frames import SEGMENT_HEADER_BYTES
+from lakelog.wal.frames import MAX_SEQ, SEGMENT_HEADER_BYTES
 from lakelog.wal.log import WriteAheadLog
 from tests.wal.damage import (
     LAST,
@@ -314,3 +314,33 @@ def test_numbers_that_no_chain_of_frames_bears_out_are_not_believed(tmp_path: Pa
     change(path, third + 8, (1 << 60).to_bytes(8, "little"))
     with WriteAheadLog(tmp_path, strict=False) as log:
         assert log.current_seq_num() == 2
+
+
+@pytest.mark.parametrize("name", [MAX_SEQ, MAX_SEQ + 1, 10**20 - 1])
+def test_a_name_beyond_all_sequence_numbers_takes_none(directory: Path, name: int) -> None:
+    (directory / f"{name:020d}.wal").write_bytes(b"no segment" * 9)
+    with pytest.raises(WalCorruptionError, match="not a segment"):
+        WriteAheadLog(directory)
+    with WriteAheadLog(directory, read_only=True, strict=False) as reader:
+        assert (seqs(reader), reader.current_seq_num()) == (list(range(1, LAST + 1)), LAST)
+    with WriteAheadLog(directory, strict=False) as log:
+        assert log.append("PUT", "k") == LAST + 1
+    with WriteAheadLog(directory) as log:
+        assert (log.recovery, log.current_seq_num()) == (None, LAST + 1)
+
+
+def test_a_reader_goes_on_telling_of_damage_that_a_later_look_passes_over(directory: Path) -> None:
+    segments(directory)[1].unlink()
+    with WriteAheadLog(directory, read_only=True, strict=False) as reader:
+        told = reader.recovery
+        assert told is not None
+        assert told.safe_seq == PER_SEGMENT
+        assert seqs(reader) == list(range(1, PER_SEGMENT + 1))
+        assert reader.current_seq_num() == LAST
+        assert reader.replay(after_seq=LAST - 1).num_rows == 1
+        assert reader.recovery == told
+        make(directory.parent / "whole")
+        gone = segments(directory.parent / "whole")[1]
+        (directory / gone.name).write_bytes(gone.read_bytes())
+        assert seqs(reader) == list(range(1, LAST + 1))
+        assert reader.recovery is None

@@ -28,6 +28,7 @@ from lakelog.wal.frames import (
     KIND_SEAL,
     KIND_TRUNCATION,
     KNOWN_FLAGS,
+    MAX_SEQ,
     SEQ_OFFSET,
 )
 from lakelog.wal.scan import Frames
@@ -222,7 +223,8 @@ def _seen(segment: Segment, log_id: bytes | None) -> int:
         return 0
     both = Frames.concat([segment.frames, segment.followers])
     top = int(both.next_seq.max()) if len(both) else 0
-    return max(segment.named_seq, top)
+    # A name beyond all numbers is not one that a log gave.
+    return max(segment.named_seq if segment.named_seq < MAX_SEQ else 0, top)
 
 
 def _records(frames: Frames, truncated_to: int) -> int:

@@ -149,7 +149,7 @@ class WriteAheadLog(Closing):
         self._found: Verdict | None = None
         with self._errors(may_be_missing=read_only):
             if read_only:
-                found = self._survey(MAX_SEQ)
+                found = self._survey(MAX_SEQ if strict else 0)
                 if not found.live and found.damage is None:
                     raise NotFoundError("there is no write-ahead log", path=self._directory)
                 return
@@ -184,7 +184,9 @@ class WriteAheadLog(Closing):
     def recovery(self) -> RecoveryReport | None:
         """What was dropped when the log was opened; None if nothing was.
 
-        A reader's tells of damage only, and of what its last look at the log found.
+        A reader's tells of damage only, and of the last look that it had at all of the log: when it
+        was opened with ``strict=False``, at every `replay` and `iterate` from the beginning, and
+        wherever else it met with damage.
         """
         return self._report
 
@@ -457,7 +459,8 @@ class WriteAheadLog(Closing):
             verdict = survey(self._disk, self._directory)  # which tells of all that is safe
         if verdict.damage is not None and self._strict:
             raise verdict.damage
-        self._report = None if verdict.damage is None else report_of(verdict)
+        if verdict.damage is not None or not after_seq:  # else it was no look at all of the log
+            self._report = None if verdict.damage is None else report_of(verdict)
         return verdict
 
 
