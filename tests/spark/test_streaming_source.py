@@ -20,6 +20,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 import lakelog
 from lakelog import InvalidInputError, StreamMismatchError, VersionNotFoundError
 from lakelog.spark.options import parse_options
+from lakelog.spark.source import LakelogDataSource
 from lakelog.spark.stream_source import StreamReader, stream_reader
 from lakelog.spark.types import arrow_schema
 from tests.spark.spark_side import SCHEMA, new_table, rows
@@ -117,3 +118,18 @@ def test_errors_say_what_to_do(where: Path) -> None:
     with pytest.raises(StreamMismatchError, match="skipChangeCommits"):
         made.latestOffset(start, ReadAllAvailable())
     assert ids(reader(where, startingVersion=4, skipChangeCommits="true")) == [[]]
+
+
+def test_an_option_of_batches_is_refused_as_soon_as_the_stream_is_asked(where: Path) -> None:
+    # What is raised before that, Spark hides under an error of its own.
+    made: Any = LakelogDataSource({"path": str(where), "version": "1"}).streamReader(SCHEMA)
+    start = reader(where).initialOffset()
+    for ask in (
+        made.initialOffset,
+        made.getDefaultReadLimit,
+        made.prepareForTriggerAvailableNow,
+        lambda: made.latestOffset(start, ReadAllAvailable()),
+        lambda: made.partitions(start, start),
+    ):
+        with pytest.raises(InvalidInputError, match="option version does not apply here"):
+            ask()

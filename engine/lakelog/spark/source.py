@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 import lakelog
+from lakelog.errors import LakelogError
 from lakelog.spark.catalog import created_with, is_created, recalled, remember
 from lakelog.spark.options import Use, parse_options
 from lakelog.spark.told import readable
@@ -106,10 +107,15 @@ class LakelogDataSource(DataSource):
 
     @readable
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A stream's reader."""
-        from lakelog.spark.stream_source import stream_reader
+        """A stream's reader; one that tells what is wrong as soon as it is asked, where Spark would
+        bury what is raised here under an error of its own.
+        """
+        from lakelog.spark.stream_source import RefusedStream, stream_reader
 
-        return stream_reader(self._parsed("stream", schema), schema, self.parallelism)
+        try:
+            return stream_reader(self._parsed("stream", schema), schema, self.parallelism)
+        except LakelogError as error:
+            return RefusedStream(error)
 
     @readable
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

@@ -156,6 +156,58 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"_arrow": self._arrow}
 
 
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of a stream that cannot be: whatever it is asked for, it says why.
+
+    Args:
+        error: Why.
+    """
+
+    def __init__(self, error: LakelogError) -> None:
+        self._error = error
+
+    @readable
+    def initialOffset(self) -> dict[str, Any]:
+        """Raises."""
+        raise self._error
+
+    @readable
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Raises."""
+        raise self._error
+
+    @readable
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Raises."""
+        raise self._error
+
+    @readable
+    def latestOffset(
+        self,
+        start: dict[str, Any],  # noqa: ARG002 - Spark's
+        limit: ReadLimit,  # noqa: ARG002 - Spark's
+    ) -> dict[str, Any]:
+        """Raises."""
+        raise self._error
+
+    @readable
+    def partitions(
+        self,
+        start: dict[str, Any],  # noqa: ARG002 - Spark's
+        end: dict[str, Any],  # noqa: ARG002 - Spark's
+    ) -> Sequence[InputPartition]:
+        """Raises."""
+        raise self._error
+
+    @readable
+    def read(
+        self,
+        partition: InputPartition,  # noqa: ARG002 - Spark's
+    ) -> Iterator[pa.RecordBatch]:
+        """Raises."""
+        raise self._error
+
+
 def stream_reader(
     options: SourceOptions, schema: StructType, parallelism: int | None
 ) -> StreamReader:
