@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +22,17 @@ from lakelog.commit.finalise import Description, Ground, after, finalise
 from lakelog.commit.intent import WRITE_SERIALIZABLE, Intent, Reads
 from lakelog.commit.quick import own_paths
 from lakelog.commit.rows import fill_row
+from lakelog.commit.runtime import Runtime
 from lakelog.commit.staging import rows_frame, stage_one
 from lakelog.errors import ConcurrentTransactionError, InvalidInputError, LakelogError
 from lakelog.formats.base import CommitContent
+from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata, Protocol
+from lakelog.statistics.partitions import HIVE_NULL
+from lakelog.storage import open_store
 from tests.commit.tables import DIALECTS, NOW_MS, append, infos, location, new_table
 
+COMPRESSION = "spark.indextables.transaction.compression"
 TYPES = ("string", "date", "boolean", "byte", "short", "integer", "long", "timestamp", "double")
 
 
@@ -41,8 +47,8 @@ def metadata(
     return Metadata("i", None, None, "parquet", {}, schema, partitions, configuration or {}, None)
 
 
-def staged(kind: str, **fields: Any) -> dict[str, Any]:
-    row = stage_one("delta", kind, fields)
+def staged(kind: str, form: str = "delta", **fields: Any) -> dict[str, Any]:
+    row = stage_one(form, kind, fields)
     fill_row(row, NOW_MS)
     return row
 
@@ -58,7 +64,8 @@ NAMES = st.one_of(
 )
 VALUES = st.one_of(
     st.none(),
-    st.sampled_from(["", "a", "2024-02-29", "2023-02-29", "0000-01-01", "true", "TRUE", "\u0661"]),
+    st.sampled_from(["", HIVE_NULL, "a", "true", "TRUE", "\u0661"]),
+    st.sampled_from(["2024-02-29", "2023-02-29", "0000-01-01"]),
     st.sampled_from(["1", "-1", "-0", "007", "+1", "1.0", "99", "-128", "128", "2147483648"]),
     st.integers(-(1 << 70), 1 << 70).map(str),
     st.dates().map(str),
@@ -83,6 +90,16 @@ STATS = st.one_of(
     ),
 )
 WHOLE = st.sampled_from([0, 1, 1 << 40, 1 << 60, -1])
+TAME_VALUES: dict[str, st.SearchStrategy[str]] = {
+    "string": st.text(max_size=4),
+    "date": st.dates().map(str),
+    "boolean": st.sampled_from(["true", "false"]),
+    "byte": st.integers(-99, 99).map(str),
+    "short": st.integers(-9999, 9999).map(str),
+    "integer": st.integers(-(10**9) + 1, 10**9 - 1).map(str),
+    "long": st.integers(-(10**18) + 1, 10**18 - 1).map(str),
+}
+"""What may go the short way, of each type for which there is one."""
 ODD_FIELDS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [
         {"tags": {"a": "b"}},
@@ -93,9 +110,51 @@ ODD_FIELDS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
 )
 
 
+MAPS = st.dictionaries(st.text(max_size=3), st.none() | st.text(max_size=3), max_size=2)
+INDEXTABLES_FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "numRecords": WHOLE,
+        "minValues": MAPS,
+        "tags": MAPS,
+        "footerStartOffset": WHOLE,
+        "hasFooterOffsets": st.booleans(),
+        "timeRangeStart": st.sampled_from(["", "1", "2024-01-01T00:00:00Z", "\x1f"]),
+        "splitTags": st.lists(st.text(max_size=3), max_size=2),
+        "numMergeOps": st.sampled_from([0, -1, (1 << 31) - 1]),
+        "docMappingRef": st.text(max_size=3),
+        "companionDeltaVersion": WHOLE,
+        "extra": st.just('{"x":1}'),
+    },
+)
+
+
 @st.composite
-def rows_of(draw: st.DrawFn, partitions: tuple[str, ...]) -> dict[str, Any]:
-    kind = draw(st.sampled_from(["add", "add", "add", "remove", "cdc"]))
+def tame_rows_of(draw: st.DrawFn, partitions: tuple[str, ...], form: str) -> dict[str, Any]:
+    """What is most often right."""
+    kind = draw(st.sampled_from(["add", "add", "remove"]))
+    values = st.fixed_dictionaries({name: TAME_VALUES[name] | st.none() for name in partitions})
+    fields = draw(
+        st.fixed_dictionaries(
+            {
+                "path": st.text(min_size=1, max_size=5),
+                "size": st.integers(0, (1 << 63) - 1),
+                "partitionValues": values,
+            },
+            optional={"dataChange": st.booleans()},
+        )
+    )
+    if kind == "add":
+        fields["stats"] = draw(STATS.filter(lambda text: text is None or text.startswith("{")))
+    if form == "indextables" and kind == "add":
+        fields |= draw(INDEXTABLES_FIELDS)
+    return staged(kind, form, **fields)
+
+
+@st.composite
+def rows_of(draw: st.DrawFn, partitions: tuple[str, ...], form: str) -> dict[str, Any]:
+    kinds = ["add", "add", "add", "remove", *(["cdc"] if form == "delta" else [])]
+    kind = draw(st.sampled_from(kinds))
     fields: dict[str, Any] = {"path": draw(NAMES)}
     names = list(partitions)
     if not draw(st.integers(0, 9)):
@@ -112,11 +171,13 @@ def rows_of(draw: st.DrawFn, partitions: tuple[str, ...]) -> dict[str, Any]:
             fields["modificationTime"] = draw(WHOLE)
     elif kind == "remove" and draw(st.booleans()):
         fields["deletionTimestamp"] = draw(WHOLE)
-    if kind != "cdc" and not draw(st.integers(0, 9)):
+    if form == "indextables" and kind == "add":
+        fields |= draw(INDEXTABLES_FIELDS)
+    elif form == "delta" and kind != "cdc" and not draw(st.integers(0, 9)):
         fields |= draw(ODD_FIELDS)
     if kind == "remove":
         fields.pop("clusteringProvider", None)
-    return staged(kind, **fields)
+    return staged(kind, form, **fields)
 
 
 def recorded(app_id: str = "a", version: int = 1) -> dict[str, Any]:
@@ -144,12 +205,15 @@ OTHERS = st.one_of(
 
 @st.composite
 def transactions(
-    draw: st.DrawFn,
+    draw: st.DrawFn, form: str
 ) -> tuple[Metadata, list[dict[str, Any]], list[dict[str, Any]]]:
-    partitions = tuple(draw(st.lists(st.sampled_from(TYPES), max_size=2, unique=True)))
-    table = metadata(*partitions, nullable=draw(st.booleans()))
-    rows = draw(st.lists(rows_of(partitions), min_size=1, max_size=3))
-    return table, rows, draw(OTHERS)
+    is_tame = draw(st.integers(0, 3)) > 0
+    types = st.sampled_from(TYPES[:-2] if is_tame else TYPES)
+    partitions = tuple(draw(st.lists(types, max_size=2, unique=True)))
+    table = metadata(*partitions, nullable=is_tame or draw(st.booleans()))
+    row = tame_rows_of(partitions, form) if is_tame else rows_of(partitions, form)
+    rows = draw(st.lists(row, min_size=1, max_size=3))
+    return table, rows, draw(OTHERS) if form == "delta" else []
 
 
 def intent_of(
@@ -167,54 +231,61 @@ def no_files() -> Any:
 
 
 PLAIN = Protocol(1, 2)
+PROTOCOLS = {"delta": PLAIN, "indextables": Protocol(2, 2)}
 SAID = Description("WRITE", {}, {}, "id", "engine", True, 0, WRITE_SERIALIZABLE)
 
 
-@given(transactions())
+@pytest.mark.parametrize("form", PROTOCOLS)
+@given(data=st.data())
 def test_what_the_short_way_takes_the_general_way_writes_alike(
-    drawn: tuple[Metadata, list[dict[str, Any]], list[dict[str, Any]]],
+    form: str, data: st.DataObject
 ) -> None:
-    table, rows, others = drawn
-    plain = PlainTable.of(PLAIN, table, "delta")
+    table, rows, others = data.draw(transactions(form))
+    protocol, encode = PROTOCOLS[form], DIALECTS[form].encode
+    plain = PlainTable.of(protocol, table, form)
     assert (plain is None) is bool({"timestamp", "double"} & {*table.partition_columns})
     few = plain.take(rows, others) if plain is not None else None
     event("short" if few is not None else "general")
     if few is None:
         return
-    intent = intent_of(rows, table, PLAIN, others)
-    checking.check(intent, "table", "delta", replaced=False, live_files=no_files)
-    general = DIALECTS["delta"].encode(CommitContent({}, intent.meta, intent.files))
-    assert few.lines == general
-    assert DIALECTS["delta"].encode(CommitContent({}, spelled=few.lines)) == general
+    intent = intent_of(rows, table, protocol, others)
+    checking.check(intent, "table", form, replaced=False, live_files=no_files)
+    assert few.lines == encode(CommitContent({}, intent.meta, intent.files))
+    info = {"operation": "WRITE"}
+    general = encode(CommitContent(info, intent.meta, intent.files))
+    assert encode(CommitContent(info, spelled=few.lines)) == general
     assert few.frame.equals(intent.files)
     assert few.meta.equals(intent.meta)
-    assert finalise(replace(intent, staged=few), SAID, Ground(), NOW_MS, "delta").info == (
-        finalise(intent, SAID, Ground(), NOW_MS, "delta").info
+    assert finalise(replace(intent, staged=few), SAID, Ground(), NOW_MS, form).info == (
+        finalise(intent, SAID, Ground(), NOW_MS, form).info
     )
     assert after(replace(intent, staged=few, meta=few.meta)) == after(intent)
     assert few.metrics() == operations.metrics(intent.files)
-    assert few.operation(table) == operations.infer(intent.files, intent.meta, table, table, PLAIN)
+    assert few.operation(table) == operations.infer(
+        intent.files, intent.meta, table, table, protocol
+    )
     assert few.adds_only is bool((intent.files["actionType"] == "add").all())
     assert few.paths == own_paths(intent)
 
 
+@pytest.mark.parametrize("form", PROTOCOLS)
 @pytest.mark.parametrize("type_", TYPES[:-2])
 @given(value=VALUES, nullable=st.booleans())
 def test_a_partition_value_that_is_plainly_right_is_right(
-    type_: str, value: str | None, nullable: bool
+    type_: str, form: str, value: str | None, nullable: bool
 ) -> None:
     table = metadata(type_, nullable=nullable)
-    plain = PlainTable.of(PLAIN, table, "delta")
+    plain = PlainTable.of(PROTOCOLS[form], table, form)
     assert plain is not None
-    rows = [added(partitionValues={type_: value})]
+    rows = [staged("add", form, path="a", size=1, partitionValues={type_: value})]
     try:
         taken = plain.take(rows)
-        intent = intent_of(rows, table, PLAIN)
+        intent = intent_of(rows, table, PROTOCOLS[form])
     except InvalidInputError:  # half a surrogate pair
         assert taken is None
         return
     if taken is not None:
-        checking.check(intent, "table", "delta", replaced=False, live_files=no_files)
+        checking.check(intent, "table", form, replaced=False, live_files=no_files)
 
 
 @pytest.mark.parametrize(
@@ -282,6 +353,30 @@ def test_a_feature_that_rules_over_files_closes_the_short_way(name: str) -> None
     assert (plain is None) is (name in ruling | {"checkConstraints"})
 
 
+@pytest.mark.parametrize("form", PROTOCOLS)
+@pytest.mark.parametrize("configuration", [{}, {f"{COMPRESSION}.enabled": "true"}])
+def test_the_short_way_and_the_general_way_leave_the_same_file(
+    form: str, configuration: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app: dict[str, Any] = {"app_id": "é", "app_version": 4} if form == "delta" else {}
+
+    def written(where: str) -> list[bytes]:
+        log = Log(open_store(where), DIALECTS[form], clock=lambda: NOW_MS)
+        kept = configuration if form == "indextables" else {}
+        new_table(where, form, partition_by=["day"], configuration=kept)
+        table = lakelog.Table(log, Runtime(rng=random.Random(0)))
+        with table.transaction(user_metadata="u") as tx:
+            tx.add(path="day=1/a b", size=1, partitionValues={"day": "1"}, stats={"numRecords": 2})
+            tx.add(path="day=1/b", size=2, partitionValues={"day": "1"}, modificationTime=1)
+        with table.transaction(**app) as tx:
+            tx.remove(path="day=1/b", size=2, partitionValues={"day": "1"}, deletionTimestamp=4)
+        return [log.store.read(log.dialect.commit_path(version)) for version in (1, 2)]
+
+    short = written(f"{tmp_path}/short")
+    monkeypatch.setattr(PlainTable, "of", lambda *_: None)
+    assert written(f"{tmp_path}/general") == short
+
+
 @pytest.mark.parametrize("spare", [{}, {"tags": {"a": "b"}}])
 def test_metrics_are_sums_that_64_bits_may_be_too_few_for(
     tmp_path: Path, spare: dict[str, Any]
@@ -300,8 +395,29 @@ def test_metrics_are_sums_that_64_bits_may_be_too_few_for(
     ]
 
 
-def test_an_indextables_table_has_no_short_way() -> None:
-    assert PlainTable.of(PLAIN, metadata(), "indextables") is None
+def test_an_indextables_table_whose_commits_may_be_columnar_has_no_short_way() -> None:
+    features = ("columnarCommits",)
+    assert PlainTable.of(Protocol(2, 2), metadata(), "indextables") is not None
+    assert PlainTable.of(Protocol(3, 3, features, features), metadata(), "indextables") is None
+
+
+def test_the_usual_split_goes_the_short_way() -> None:
+    plain = PlainTable.of(Protocol(2, 2), metadata("string"), "indextables")
+    assert plain is not None
+    split = {
+        "path": "string=a%20b/s.split",
+        "size": 9,
+        "partitionValues": {"string": "a b"},
+        "numRecords": 3,
+        "minValues": {"id": "1"},
+        "footerStartOffset": 4,
+        "hasFooterOffsets": True,
+        "splitTags": ["x"],
+    }
+    few = plain.take([staged("add", "indextables", **split)])
+    assert few is not None
+    assert json.loads(few.lines)["add"]["path"] == "string=a%20b/s.split"
+    assert few.metrics()["numOutputRows"] == 3
 
 
 @pytest.mark.parametrize("fields", [{"stats": "x"}, {"path": "../a"}, {"size": -1}, {"path": ""}])
@@ -324,32 +440,6 @@ def test_a_commit_by_the_short_way_is_rebased_behind_new_properties(tmp_path: Pa
     assert tx.commit() == 2
     assert append(table, "b") == 3
     assert ["inCommitTimestamp" in info for info in infos(table)] == [False, True, True, True]
-
-
-def test_the_short_way_and_the_general_way_leave_the_same_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def written(where: str) -> list[dict[str, Any]]:
-        table = new_table(where, partition_by=["day"])
-        with table.transaction() as tx:
-            tx.add(path="day=1/a b", size=1, partitionValues={"day": "1"}, stats={"numRecords": 2})
-            tx.add(path="day=1/b", size=2, partitionValues={"day": "1"}, modificationTime=1)
-        with table.transaction(app_id="é", app_version=4, user_metadata="u") as tx:
-            tx.remove(path="day=1/b", size=2, partitionValues={"day": "1"}, deletionTimestamp=4)
-        lines = []
-        for version in (1, 2):
-            file = Path(where, "_delta_log", f"{version:020d}.json")
-            lines += [json.loads(line) for line in file.read_text().splitlines()]
-        for line in lines:
-            for name in ("timestamp", "txnId"):
-                line.get("commitInfo", {}).pop(name, None)
-            line.get("add", {}).pop("modificationTime", None)
-            line.get("txn", {}).pop("lastUpdated", None)
-        return lines
-
-    short = written(f"{tmp_path}/short")
-    monkeypatch.setattr(PlainTable, "of", lambda *_: None)
-    assert written(f"{tmp_path}/general") == short
 
 
 def test_an_application_is_known_to_the_next_transaction_and_to_others(tmp_path: Path) -> None:

@@ -25,23 +25,31 @@ import polars as pl
 from lakelog import actions, contract
 from lakelog.actions import FILE_ACTIONS
 from lakelog.commit import file_rules, gates, operations, row_tracking
-from lakelog.commit.features import is_active, supports
+from lakelog.commit.features import is_active, listed, supports
 from lakelog.commit.staging import rows_frame
 from lakelog.errors import LakelogError
 from lakelog.formats.delta.paths import encode_path
+from lakelog.formats.spelling import columns_of
 from lakelog.formats.wire import Leaf, Wire
 from lakelog.log.metadata import Metadata, Protocol, mapping_mode
+from lakelog.statistics.partitions import HIVE_NULL
 
 MOST_ROWS = 64
 """Actions of a transaction that may go the short way."""
 
 _TAKEN = {
-    "add": frozenset("path partitionValues size modificationTime dataChange stats".split()),
-    "remove": frozenset(
+    ("delta", "add"): frozenset(
+        "path partitionValues size modificationTime dataChange stats".split()
+    ),
+    ("delta", "remove"): frozenset(
         "path partitionValues size deletionTimestamp dataChange extendedFileMetadata".split()
     ),
-    "txn": frozenset("appId txnVersion lastUpdated".split()),
+    ("delta", "txn"): columns_of("txn", "delta"),
+    ("indextables", "add"): columns_of("add", "indextables"),
+    ("indextables", "remove"): columns_of("remove", "indextables"),
 }
+"""Columns of the actions of each format that are for it."""
+
 _SUSPECT = re.compile(file_rules.SUSPECT)
 _NOTHING = actions.concat([])
 
@@ -85,23 +93,22 @@ class PlainTable:
     """What file actions of an ordinary table have to fit.
 
     Attributes:
+        format: ``delta`` or ``indextables``.
         partitions: Each partition column with what its values have to be, and whether it may be
             null.
     """
 
+    format: str
     partitions: Mapping[str, tuple[Callable[[str], bool], bool]]
 
     @staticmethod
     def of(protocol: Protocol, metadata: Metadata, format: str) -> PlainTable | None:
         """The table of a protocol and metadata that lakelog may write; None if it is not plain."""
-        if format != "delta":
-            return None
         try:
-            if supports(protocol, *_RULED_BY_SUPPORT) or any(
-                is_active(name, protocol, metadata) for name in _RULED_BY_ROWS
-            ):
-                return None
-            if mapping_mode(protocol, metadata) != "none":
+            if format == "indextables":
+                if "columnarCommits" in listed(protocol):
+                    return None
+            elif _has_rules(protocol, metadata):
                 return None
             partitions = {}
             for column in metadata.partition_columns:
@@ -116,17 +123,19 @@ class PlainTable:
                 partitions[column] = fits, field.nullable
         except LakelogError:
             return None
-        return PlainTable(partitions)
+        return PlainTable(format, partitions)
 
     def _admits(self, values: object) -> bool:
         """Whether an add's partition values are plainly those of the partition columns."""
         if not isinstance(values, dict) or len(values) != len(self.partitions):
             return False
+        hive = self.format == "indextables"
         for column, (fits, nullable) in self.partitions.items():
             if column not in values:
                 return False
             text = values[column]
-            if not (nullable if text is None or text == "" else fits(text)):
+            is_null = text is None or text == "" or (hive and text == HIVE_NULL)
+            if not (nullable if is_null else fits(text)):
                 return False
         return True
 
@@ -147,18 +156,20 @@ class PlainTable:
         if len(paths) < len(rows) or not all(map(self._is_plain, rows)):
             return None
         try:
-            lines = b"".join(map(_spelled, (*others, *rows)))
+            lines = b"".join(_spelled(self.format, row) for row in (*others, *rows))
         except TypeError:  # half a surrogate pair
             return None
         return Few(tuple(rows), paths, lines, tuple(others))
 
     def _is_plain(self, row: Mapping[str, Any]) -> bool:
         kind = row["actionType"]
-        if kind not in FILE_ACTIONS or not row.keys() - {"actionType"} <= _TAKEN[kind]:
+        if kind not in FILE_ACTIONS:
+            return False
+        if not row.keys() - {"actionType"} <= _TAKEN[self.format, kind]:
             return False
         if _SUSPECT.search(row["path"]):
             return False
-        if any(row.get(c, 0) < 0 for c in ("size", "modificationTime", "deletionTimestamp")):
+        if any(row.get(column, 0) < 0 for column in file_rules.NOT_NEGATIVE):
             return False
         if kind == "remove":
             return True
@@ -215,7 +226,10 @@ class Few:
         found: dict[str, int] = {}
         if adds:
             found |= {"numFiles": len(adds), "numOutputBytes": sum(row["size"] for row in adds)}
-            counts = [row_tracking.count_of(row.get("stats")) for row in adds]
+            if any("numRecords" in row for row in adds):
+                counts = [row.get("numRecords") for row in adds]
+            else:
+                counts = [row_tracking.count_of(row.get("stats")) for row in adds]
             told = [count for count in counts if count is not None]
             if len(told) == len(adds):
                 found["numOutputRows"] = sum(told)
@@ -225,21 +239,30 @@ class Few:
         return found
 
 
-@cache
-def _order(kind: str) -> tuple[tuple[str, str], ...]:
-    """Wire names of an action's fields with their columns, as the contract orders them."""
-    fields = Wire.of("delta").wrappers[kind].fields
-    return tuple(
-        (name, child.column)
-        for name, child in fields.items()
-        if isinstance(child, Leaf) and child.column in _TAKEN[kind]
+def _has_rules(protocol: Protocol, metadata: Metadata) -> bool:
+    """Whether a feature of a Delta table asks something of file actions."""
+    return (
+        supports(protocol, *_RULED_BY_SUPPORT)
+        or any(is_active(name, protocol, metadata) for name in _RULED_BY_ROWS)
+        or mapping_mode(protocol, metadata) != "none"
     )
 
 
-def _spelled(row: Mapping[str, Any]) -> bytes:
+@cache
+def _order(format: str, kind: str) -> tuple[tuple[str, str], ...]:
+    """Wire names of an action's fields with their columns, as the contract orders them."""
+    fields = Wire.of(format).wrappers[kind].fields
+    return tuple(
+        (name, child.column)
+        for name, child in fields.items()
+        if isinstance(child, Leaf) and child.column in _TAKEN[format, kind]
+    )
+
+
+def _spelled(format: str, row: Mapping[str, Any]) -> bytes:
     """One line; the fields in the order of the contract."""
     kind = row["actionType"]
-    body = {name: row[column] for name, column in _order(kind) if column in row}
-    if "path" in body:
+    body = {name: row[column] for name, column in _order(format, kind) if column in row}
+    if format == "delta" and "path" in body:
         body["path"] = encode_path(body["path"])
     return orjson.dumps({kind: body}, option=orjson.OPT_APPEND_NEWLINE)

@@ -71,12 +71,14 @@ _REQUIRED = {
     "remove": ("path", "dataChange"),
     "cdc": ("path", "partitionValues", "size", "dataChange"),
 }
-_NOT_NEGATIVE = (
+NOT_NEGATIVE = (
     *("size", "modificationTime", "deletionTimestamp", "baseRowId", "defaultRowCommitVersion"),
     *("dvOffset", "dvSizeInBytes", "dvCardinality", "numRecords"),
     *("footerStartOffset", "footerEndOffset", "hotcacheStartOffset", "hotcacheLength"),
     *("uncompressedSizeBytes", "numMergeOps"),
 )
+"""Columns of numbers of which none may be below 0."""
+
 _VECTOR = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
 _VECTOR_REQUIRED = tuple(column for column in _VECTOR if column != "dvOffset")
 _UUID_CHARACTERS = 20
@@ -267,7 +269,7 @@ def _in_hidden_folder(
 
 def _check_numbers(files: pl.DataFrame) -> None:
     there = set(files.columns)
-    for column in _NOT_NEGATIVE:
+    for column in NOT_NEGATIVE:
         if column not in there:
             continue
         numbers = files[column]

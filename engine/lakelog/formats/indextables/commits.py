@@ -12,7 +12,7 @@ to a native log refuse a line on which they know none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 
 import orjson
 import polars as pl
@@ -61,7 +61,8 @@ def encode_commit(
 ) -> bytes:
     """The file of one commit; see `lakelog.formats.base.Dialect.encode`.
 
-    Plain lines, unless ``spark.indextables.transaction.compression.*`` ask for gzip.
+    Plain lines, unless ``spark.indextables.transaction.compression.*`` ask for gzip. What is
+    spelled as lines already stays lines, whatever its size.
 
     Raises:
         InvalidTransactionError: The content cannot be spelled, or there is none.
@@ -73,19 +74,20 @@ def encode_commit(
     pieces: list[bytes | memoryview] = []
     size = 0
     # One slice after another where the size decides: what is too large is not spelled to its end.
-    for piece in _pieces(info, (meta, files), ahead=columnar_above is None):
+    for piece in _pieces(info, (meta, files), content.spelled, ahead=columnar_above is None):
         pieces.append(piece)
         size += len(piece)
-        if columnar_above is not None and size > columnar_above:
+        if columnar_above is not None and size > columnar_above and not content.spelled:
             return encode_columnar(info, meta, files)
     return frame_as(b"".join(pieces), configuration or {})
 
 
 def _pieces(
-    info: bytes, frames: Sequence[pl.DataFrame], *, ahead: bool
+    info: bytes, frames: Sequence[pl.DataFrame], spelled: bytes, *, ahead: bool
 ) -> Iterator[bytes | memoryview]:
     """The lines of a commit; the commitInfo opens the line of the first action."""
-    rows = (piece for frame in frames for piece in encode_rows(frame, _INDEXTABLES, ahead=ahead))
+    encoded = (encode_rows(frame, _INDEXTABLES, ahead=ahead) for frame in frames)
+    rows = chain(chain.from_iterable(encoded), (spelled,) if spelled else ())
     if info:
         first = next(rows, None)
         yield _INFO + info
