@@ -1,5 +1,5 @@
-"""A reader of whole logs that does one thing after another, from ``schemas/wal.md`` alone. What is not
-whole, `plain_reading` judges.
+"""A reader of whole logs that does one thing after another, from ``schemas/wal.md`` alone. What is
+not whole, `plain_reading` judges.
 
 The model for the vectorised one. Imports nothing of lakelog.
 """
