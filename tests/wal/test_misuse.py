@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import errno
 import gc
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,13 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from lakelog.errors import InvalidInputError, LogLockedError, UnavailableError
+from lakelog.errors import (
+    InvalidInputError,
+    LogLockedError,
+    LogPoisonedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from lakelog.keyed import KeyedStore
 from lakelog.wal.disk import LocalDisk
 from lakelog.wal.frames import MAX_SEQ, SegmentHeader
@@ -172,3 +180,32 @@ def test_what_gives_its_columns_as_an_arrow_stream_is_a_table(tmp_path: Path) ->
         with pytest.raises(InvalidInputError, match="list of records"):
             log.append_batch(None)  # type: ignore[arg-type]
         assert log.current_seq_num() == end
+
+
+def test_what_the_operating_system_says_of_an_fsync_is_what_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    fails = False
+
+    def fsync(descriptor: int) -> None:
+        if fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        synced.append(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with WriteAheadLog(tmp_path) as log:
+        for n in range(3):
+            before = len(synced)
+            log.append("PUT", str(n))
+            assert len(synced) == before + 1
+        fails = True
+        with pytest.raises(OutcomeUnknownError):
+            log.append("PUT", "it may be there")
+        fails = False
+        with pytest.raises(LogPoisonedError):
+            log.append("PUT", "it is not there")
+    with WriteAheadLog(tmp_path) as log:
+        assert log.replay()["key"].to_pylist()[:3] == [b"0", b"1", b"2"]
+        assert b"it is not there" not in log.replay()["key"].to_pylist()
+        assert log.append("PUT", "usable") > 3

@@ -35,8 +35,6 @@ _APPEND = _WRITE | os.O_APPEND
 _LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | _BINARY
 _MODE = 0o666  # the umask decides, as for any file
 _WELL = b"closed\n"
-# Of a file that only grows, its size is all of its metadata that matters.
-_sync_data = getattr(os, "fdatasync", os.fsync)
 
 
 class WritableFile(Protocol):
@@ -248,7 +246,7 @@ class LocalFile:
 
     def sync(self) -> None:
         """As `WritableFile.sync`."""
-        _sync_data(self._descriptor)
+        os.fsync(self._descriptor)
 
     def close(self) -> None:
         """As `WritableFile.close`."""
