@@ -4,6 +4,7 @@ neither is a commit lost below the checkpoint, nor does a healthy table look dam
 
 from __future__ import annotations
 
+import gc
 import random
 import uuid
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 
 import lakelog
 from lakelog import ConflictError, Table
+from lakelog.commit import head
 from lakelog.commit.runtime import Runtime
 from lakelog.formats.delta import DIALECT
 from lakelog.log.context import Log
@@ -120,3 +122,19 @@ def test_a_table_that_was_long_open_reads_what_clean_up_left(
         assert sorted(found) == ["own-0", "own-1", "own-2"]
         tx.remove(path="own-0")
     assert tx.version == 4
+
+
+def test_a_writer_does_not_remember_every_commit_that_it_has_made(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "MOST_STEPS", 5)
+    table, other = (lakelog.open(where, upkeep=False) for _ in range(2))
+    for number in range(12):
+        writer = other if number % 3 == 2 else table
+        assert append(writer, f"f{number:02}") == number + 1
+    gc.collect()
+    alive = [each for each in gc.get_objects() if isinstance(each, head.Head)]
+    assert sum(each.log is table.log for each in alive) <= 6
+    assert paths(lakelog.open(where)) == [f"f{number:02}" for number in range(12)]
+    with table.transaction() as tx:
+        assert tx.snapshot.files().collect().height == 12

@@ -19,7 +19,9 @@ other: a transaction that was open while the same table committed others is conf
 
 **Why a head has to be whole.** Its snapshot reads files only when it is asked for something, which
 may be long after it was made. So once a minute a look at the oldest files that it rests on tells
-whether clean-up has been there; then the table is opened anew.
+whether clean-up has been there; then the table is opened anew. So it is after `MOST_STEPS` commits,
+for a head remembers all that it has moved over: a stream that commits for weeks would never let go
+of any, and who asked for its snapshot would read them all where a checkpoint has them long since.
 """
 
 from __future__ import annotations
@@ -49,6 +51,9 @@ from lakelog.storage.bounded import on_local_disk
 
 _CONFIRMED_S = 60.0  # how long a look may stand in for a listing
 _FRESH_S = 5.0  # how long a listing holds where another one costs a round trip
+MOST_STEPS = 10_000
+"""Commits that a head moves over before the table is opened anew."""
+
 _LOOK_AHEAD = 256  # commits that are looked for one by one before a listing is cheaper
 
 
@@ -57,6 +62,7 @@ class Head:
 
     Attributes:
         version: Its version.
+        steps: Commits that were moved over since the table was opened.
         protocol: Its protocol.
         metadata: Its metadata.
         oldest: The files that clean-up takes away first, of those that it rests on: one of the
@@ -72,6 +78,7 @@ class Head:
         self._step = step
         if snapshot is not None:
             self.version = snapshot.version
+            self.steps = 0
             self.protocol, self.metadata = snapshot.protocol, snapshot.metadata
             segment = snapshot.read_state(lambda state: state.segment)
             base = segment.checkpoint
@@ -84,6 +91,7 @@ class Head:
             assert older is not None
             assert step is not None
             self.version = step.commit.version
+            self.steps = older.steps + 1
             first = () if older._commits_above else (step.commit.path,)  # noqa: SLF001 - its own kind
             self.oldest = (*older.oldest, *first)
             self._commits_above = True
@@ -271,7 +279,7 @@ class Heads:
             CorruptionError: The log is damaged.
         """
         head = self._head
-        if head is not None and self._is_whole(head):
+        if head is not None and head.steps < MOST_STEPS and self._is_whole(head):
             before = self._runtime.monotonic()
             commits = commits_after(self._log, head.version, confirmed=self.is_recent())
             if commits is not None:
