@@ -23,10 +23,11 @@ from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning, UnsupportedFeatureError
 from lakelog.formats.delta.paths import decode_path, encode_path
 from lakelog.log.files import file_columns, tombstone_columns
+from lakelog.spark.exchange import Piece, Place, replay_in_partitions
 from lakelog.spark.functions import functions_of
 from lakelog.spark.replay import plan_replay
 from lakelog.spark.state_rows import decoded_path, decoded_sound_path, encoded_path
-from lakelog.spark.strategy import BROADCAST, HASH, POLARS, STRATEGIES
+from lakelog.spark.strategy import BROADCAST, HASH, POLARS, STRATEGIES, Choice
 from tests.checkpoint import tables
 from tests.loggen import LAYOUTS, Options, generate
 from tests.model import replay as model
@@ -261,6 +262,25 @@ def test_planning_a_query_leaves_what_it_does_not_need_of_the_commits_rows_alone
     assert re.search("LogicalRDD .*stats#", plan), "whole, for a task to decode"
     assert "_spread_batch" not in plan
     assert "_spread_batch" in planned("sum(numRecords)")
+
+
+def test_no_state_is_taken_for_small_by_how_it_comes_about(spark: Any, tmp_path: Path) -> None:
+    # What Spark takes for small it sends to every task of a join, whatever its size turns out.
+    place, choice, rows = Place(str(tmp_path), None, "delta"), Choice(HASH, "", 2), 3_000_000
+    pieces, meta = [Piece()] * 3, pl.DataFrame()
+    made = replay_in_partitions(spark, place, pieces, STATE, choice, meta, about_rows=rows)
+    expected_bytes = (8 + 20) * rows  # as Spark guesses
+    assert 0.9 < _planned_bytes(made.select("path")) / expected_bytes < 1.1
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, upkeep=False)
+    table.append(pl.DataFrame({"id": [1]}))
+    table.checkpoint()
+    table.append(pl.DataFrame({"id": [2]}))
+    state = lakelog.spark.replay(spark, table, strategy=BROADCAST)
+    assert _planned_bytes(state.select("path")) > 1 << 50, "nobody knows"
+
+
+def _planned_bytes(frame: Any) -> int:
+    return int(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
 
 
 def test_columns_that_no_row_fills_are_null_in_every_row(spark: Any, tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ def replay_in_partitions(
     columns: Sequence[str],
     choice: Choice,
     meta: pl.DataFrame,
+    *,
+    about_rows: int,
 ) -> Any:
     """The file actions of a state, as a lazy DataFrame.
 
@@ -125,6 +127,7 @@ def replay_in_partitions(
         columns: Flattened columns wanted, in order.
         choice: How many partitions rows are dealt to.
         meta: The state's rows that are no file actions, for what file actions refer to.
+        about_rows: How many rows come of the pieces, about: what Spark plans by.
 
     Memory: of a task that decodes, a few batches or a piece of commits; of one that reconciles, all
     rows of its partition.
@@ -135,12 +138,26 @@ def replay_in_partitions(
     sources = _sources(held, place.format)
     carried = [*_ORDER, *sources]
     decoder = Decoder(place, tuple(pieces), tuple(sources))
-    rows = spark.range(0, max(1, len(pieces)), 1, max(1, len(pieces)))
+    rows = _numbers(spark, max(1, len(pieces)), about_rows, _schema(held))
     rows = rows.mapInArrow(decoder, _schema(carried)).repartition(choice.partitions, "path")
     unique = place.dialect.reconciled_checkpoints
     reconciler = Reconciler(place, tuple(carried), tuple(held), unique, meta)
     rows = rows.mapInArrow(reconciler, _schema(held))
     return with_nulls(rows, held, columns)
+
+
+def _numbers(spark: Any, count: int, about_rows: int, schema: Any) -> Any:
+    """The numbers below `count`, each in a partition of its own.
+
+    Spark takes what ``mapInArrow`` gives for as large as what it takes, and a few numbers for so
+    little that it would send all that comes of them to every task of a join. So each is picked out
+    of its share of as many as there are rows, twice, and has a null of the rows' type beside it:
+    half of what Spark thinks of a number with a row.
+    """
+    share = max(1, -(-2 * about_rows // count))
+    numbers = spark.range(0, count * share, 1, count).filter(f"id % {share} = 0")
+    row = f"CAST(NULL AS {schema.simpleString()}) AS row"
+    return numbers.selectExpr(f"id DIV {share} AS number", row)
 
 
 def to_batches(frame: pl.DataFrame, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

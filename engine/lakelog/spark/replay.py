@@ -196,7 +196,9 @@ def replay_state(
     else:
         place = Place.of(log.table, storage_options, log.dialect.name)
         pieces = pieces_of(state, footers.paths)
-        files = replay_in_partitions(spark, place, pieces, columns, choice, state.meta)
+        files = replay_in_partitions(
+            spark, place, pieces, columns, choice, state.meta, about_rows=sizes.rows
+        )
         frame = frame_of(spark, _meta(state, columns), columns).union(files)
     base = () if state.base is None else state.base.files
     commits = (commit.path for commit in state.segment.commits)
