@@ -385,6 +385,26 @@ def test_applications_versions_are_recorded(tmp_path: Path) -> None:
             table.transaction(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("told", "match"),
+    [
+        ({"user_metadata": {"a": 1}}, "user_metadata is no text"),
+        ({"operation": 5}, "operation is no text"),
+        ({"parameters": "x"}, "parameters are no mapping"),
+        ({"parameters": {1: "x"}}, "parameters are no mapping"),
+        ({"metrics": {"numFiles": {1}}}, "'numFiles' of metrics has no text"),
+        ({"max_attempts": 0}, "at least one attempt"),
+        ({"max_attempts": 1.5}, "at least one attempt"),
+    ],
+)
+def test_what_readers_could_not_take_in_is_refused_at_once(
+    told: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    table = new_table(location("local", tmp_path))
+    with pytest.raises(InvalidInputError, match=match):
+        table.transaction(**told)
+
+
 def test_an_application_version_that_is_there_commits_nothing(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
     assert append(table, "a", app_id="app", app_version=3) == 1

@@ -1,4 +1,5 @@
-"""What a commit says that it did, where the caller does not say: operation, parameters, metrics.
+"""What a commit says that it did: operation, parameters, metrics. What it may say, and what it says
+where the caller does not.
 
 Names are those that Delta writes. Pure.
 
@@ -7,7 +8,7 @@ Source: Delta protocol, Commit Provenance Information; Delta's DeltaOperations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,6 +17,8 @@ import polars as pl
 from lakelog import actions
 from lakelog.commit.row_tracking import num_records
 from lakelog.commit.rows import protocol_row
+from lakelog.errors import InvalidInputError
+from lakelog.formats.exact import text_of
 from lakelog.log.metadata import Metadata, Protocol
 
 
@@ -24,6 +27,44 @@ class Operation(NamedTuple):
 
     name: str
     parameters: dict[str, Any]
+
+
+def check_told(
+    operation: object, parameters: object, metrics: object, user_metadata: object
+) -> None:
+    """Refuse what a caller says of a commit that readers could not take in: where Delta's wants a
+    text, one action that has none there makes the commit's history unreadable.
+
+    Args:
+        operation: Its name, or None.
+        parameters: Names to values that have a text in JSON, or None.
+        metrics: The same.
+        user_metadata: A text, or None.
+
+    Raises:
+        InvalidInputError: One is not what it should be.
+    """
+    for name, value in (("operation", operation), ("user_metadata", user_metadata)):
+        if value is not None and not isinstance(value, str):
+            raise InvalidInputError(
+                f"{name} is no text", expected="a text, perhaps JSON", found=repr(value)[:200]
+            )
+    for name, values in (("parameters", parameters), ("metrics", metrics)):
+        if values is None:
+            continue
+        if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
+            raise InvalidInputError(
+                f"{name} are no mapping of texts", expected="a mapping", found=repr(values)[:200]
+            )
+        for key, value in values.items():
+            try:
+                text_of(value)
+            except TypeError as cause:
+                raise InvalidInputError(
+                    f"{key!r} of {name} has no text",
+                    expected="a text, or what JSON can hold",
+                    found=repr(value)[:200],
+                ) from cause
 
 
 def infer(

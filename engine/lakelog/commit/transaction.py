@@ -79,6 +79,7 @@ class Transaction:
         self._plain = heads.check_writable(self._protocol, self._metadata)
         self._isolation = _isolation(isolation, self._metadata)
         self._retry = Retry.of(self._metadata.configuration, max_attempts)
+        operations.check_told(operation, parameters, metrics, user_metadata)
         self._operation, self._parameters = operation, parameters
         self._metrics, self._user_metadata = metrics, user_metadata
         self._txn_id = runtime.new_id()

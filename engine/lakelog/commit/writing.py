@@ -35,6 +35,7 @@ from lakelog.commit.steps import Step, steps_of
 from lakelog.errors import (
     CommitOutcomeUnknown,
     ConflictError,
+    InvalidInputError,
     InvalidPropertyError,
     LakelogError,
     MalformedLogError,
@@ -78,9 +79,18 @@ class Retry:
     def of(configuration: Mapping[str, str | None], attempts: int | None = None) -> Retry:
         """From the table's ``spark.indextables.transaction.retry.*`` properties.
 
+        Args:
+            configuration: The table's properties.
+            attempts: Goes before theirs.
+
         Raises:
             InvalidPropertyError: One is no whole number from 1.
+            InvalidInputError: `attempts` is none.
         """
+        if attempts is not None and (type(attempts) is not int or attempts < 1):
+            raise InvalidInputError(
+                "there is at least one attempt", expected="a whole number from 1", found=attempts
+            )
         tries = _number(configuration, "maxAttempts")
         base_ms, cap_ms = (_number(configuration, key) for key in ("baseDelayMs", "maxDelayMs"))
         return Retry(
