@@ -136,6 +136,9 @@ def test_a_step_that_it_lacks_is_refused_before_a_session_is_started(
     pipeline = Pipeline("n", Target(path="t"), vacuum=Vacuum())
     with pytest.raises(InvalidInputError, match="no such step"):
         pipeline.run(only=["compact"])
+    with pytest.raises(InvalidInputError, match="found=compact"):
+        pipeline.run(only="compact")
+    assert pipeline.chosen("vacuum") == pipeline.chosen(["vacuum"]) == ("vacuum",)
 
 
 def test_a_report_prints_shows_and_becomes_a_frame() -> None:

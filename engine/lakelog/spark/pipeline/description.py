@@ -93,11 +93,13 @@ class Pipeline:
         return tuple(step for step in STEPS if getattr(self, step) is not None)
 
     def chosen(self, only: Sequence[str] | None) -> tuple[str, ...]:
-        """The steps of that name; None is all of them.
+        """The steps of these names, or of that one; None is all of them.
 
         Raises:
             InvalidInputError: There is no such step.
         """
+        if isinstance(only, str):  # else its letters would be taken for names
+            only = (only,)
         for step in only or ():
             if step not in self.steps:
                 raise InvalidInputError(
@@ -147,7 +149,7 @@ class Pipeline:
 
         Args:
             spark: The session; None takes the one that is there, or starts one as `spark` says.
-            only: Names of the steps to run; None is all of them.
+            only: Names of the steps to run, or one name; None is all of them.
             progress: Is told ``(step, done, total)``.
             clock: Milliseconds since the Unix epoch, for cooldowns and retentions; None is the
                 system's.
