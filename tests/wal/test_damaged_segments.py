@@ -25,6 +25,8 @@ from tests.wal.damage import (
     of_segment,
     segments,
     seqs,
+    settings,
+    value_of,
 )
 
 HEADER_FIELDS = {
@@ -344,3 +346,28 @@ def test_a_reader_goes_on_telling_of_damage_that_a_later_look_passes_over(direct
         (directory / gone.name).write_bytes(gone.read_bytes())
         assert seqs(reader) == list(range(1, LAST + 1))
         assert reader.recovery is None
+
+
+@pytest.mark.parametrize("up_to_seq", [2, 3, 4])
+def test_a_log_goes_on_from_damage_again_where_numbers_were_given_up(
+    tmp_path: Path, up_to_seq: int
+) -> None:
+    with WriteAheadLog(tmp_path, **settings()) as log:
+        for seq in range(1, 5):
+            log.append("PUT", b"key %d" % seq, value_of(seq))
+    (path,) = segments(tmp_path)
+    flip(path, frames(path)[2].offset + 40)
+    with WriteAheadLog(tmp_path, strict=False) as log:
+        assert log.append("PUT", b"key 5", value_of(5)) == 5
+        assert log.append("PUT", b"key 6", value_of(6)) == 6
+        assert log.append("PUT", b"key 7", value_of(7)) == 7
+        log.truncate(up_to_seq)
+        assert seqs(log) == [5, 6, 7]
+    path = segments(tmp_path)[-1]
+    flip(path, frames(path)[0].offset + 40)
+    with WriteAheadLog(tmp_path, strict=False) as log:
+        assert log.recovery is not None
+        assert log.append("PUT", b"key 8", value_of(8)) == 8
+        assert seqs(log) == [8]
+    with WriteAheadLog(tmp_path) as log:
+        assert (log.recovery, log.truncated_to, seqs(log)) == (None, up_to_seq, [8])

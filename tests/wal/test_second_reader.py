@@ -113,6 +113,28 @@ def check_prefix(found: list[Record], model: list[Record]) -> None:
     assert kept == model[: len(kept)]
 
 
+@pytest.mark.parametrize("seed", [3016, 3210, 3248, 3249])
+def test_a_log_goes_on_from_damage_time_and_again(tmp_path: Path, seed: int) -> None:
+    print("seed", seed)
+    rng = random.Random(seed)
+    fill(tmp_path, rng)
+    for _ in range(8):
+        files = {path.name: path.read_bytes() or b"x" for path in tmp_path.glob("*.wal")}
+        put(tmp_path, damage(rng, files) or files)
+        how = settings(strict=False, sync="none", segment_bytes=rng.choice([700, 9_000]))
+        with WriteAheadLog(tmp_path, **how) as log:
+            for _ in range(rng.randint(0, 8)):
+                log.append("PUT", data_of(rng), data_of(rng))
+            if rng.random() < 0.3:
+                log.truncate(rng.randint(0, log.current_seq_num()))
+            now = found_in(log)
+        plain = plain_reading.read(tmp_path)
+        assert (plain.records, plain.next_seq) == now
+        with WriteAheadLog(tmp_path) as log:
+            assert log.recovery is None
+            assert found_in(log) == now
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_pages_reader_finds_what_lakelog_finds(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

@@ -97,7 +97,7 @@ class Verdict:
         """The last sequence number that is safe."""
         for each in reversed(self.live):
             if each.header is not None:
-                return max(_next_seq(each) - 1, self.truncated_to)
+                return max(each.next_seq - 1, self.truncated_to)
         return self.truncated_to
 
 
@@ -143,7 +143,7 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
         tuple(live),
         tuple(segments[:void]),
         truncated_to,
-        _next_seq(live[-1]) if live else truncated_to + 1,
+        live[-1].next_seq if live else truncated_to + 1,
         unborn,
         tail,
         damage,
@@ -211,12 +211,6 @@ def _begins_at(segment: Segment) -> int:
     return segment.named_seq if segment.header is None else segment.header.follows_seq
 
 
-def _next_seq(segment: Segment) -> int:
-    if len(segment.frames):
-        return int(segment.frames.next_seq[-1])
-    return segment.named_seq if segment.header is None else segment.header.first_seq
-
-
 def _seen(segment: Segment, log_id: bytes | None) -> int:
     """What follows the highest sequence number that a segment gives, wherever in it."""
     if segment.header is not None and segment.header.log_id != log_id:
@@ -247,7 +241,7 @@ def _misfit(
         message = "a segment has the name of another one"
         names = (segment_name(header.first_seq), segment_name(each.named_seq))
         return _differs(each, SEQ_OFFSET, message, "name", *names)
-    expected = _next_seq(live[-1]) if live else done_seq + 1
+    expected = live[-1].next_seq if live else done_seq + 1
     if header.follows_seq == expected or (not live and header.follows_seq < expected):
         return None
     is_gap = header.follows_seq > expected
@@ -412,7 +406,7 @@ def _is_proved_durable(each: Segment) -> bool:
     """
     assert each.gap is not None
     after = each.followers
-    knew = (after.first_seq >= _next_seq(each)) & (after.durable_bytes > each.gap.offset)
+    knew = (after.first_seq >= each.next_seq) & (after.durable_bytes > each.gap.offset)
     return bool(knew.any())
 
 
@@ -441,7 +435,7 @@ _REASONS = {
 
 def _torn(each: Segment, safe: Segment) -> Tail:
     # An older frame of the same log, which was a value in one that was torn, is none of these.
-    behind = each.followers[each.followers.first_seq >= _next_seq(each)]
+    behind = each.followers[each.followers.first_seq >= each.next_seq]
     dropped = Frames.concat([each.frames[len(safe.frames) :], behind])
     if each.gap is not None and each.gap.offset == safe.end:
         reason = _REASONS[each.gap.reason]

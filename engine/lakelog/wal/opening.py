@@ -318,6 +318,15 @@ def _remove(disk: Disk, directory: str, verdict: Verdict) -> None:
         disk.sync_directory(directory)
 
 
+def _follows(verdict: Verdict) -> int:
+    """What a segment follows that goes on from damage: the last one that stays, or what is void.
+    One without a frame that is safe goes away, with the numbers in its header.
+    """
+    lost = {each.path for each in verdict.lost}
+    stay = [each for each in verdict.live if each.path not in lost or len(each.frames)]
+    return max([verdict.truncated_to + 1, *(each.next_seq for each in stay[-1:])])
+
+
 def _keeps(verdict: Verdict, lost: Segment) -> bool:
     """Whether something of a damaged segment is safe."""
     return any(each.path == lost.path and len(each.frames) for each in verdict.live)
@@ -333,7 +342,7 @@ def _set_aside(
     while segment_name(next_seq) in names:
         next_seq += 1
     place = Place(next_seq, f"{directory}/{segment_name(next_seq)}")
-    header = SegmentHeader(log_id, next_seq, verdict.safe_seq + 1, verdict.truncated_to, now_ms)
+    header = SegmentHeader(log_id, next_seq, _follows(verdict), verdict.truncated_to, now_ms)
     file = begin_segment(disk, directory, place, header)
     with _closed_on_error(file):
         moved = []

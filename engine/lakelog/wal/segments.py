@@ -65,6 +65,13 @@ class Segment:
         return max(SEGMENT_HEADER_BYTES, int(self.frames.durable_bytes.max()))
 
     @property
+    def next_seq(self) -> int:
+        """The sequence number that follows the last one of its frames."""
+        if len(self.frames):
+            return int(self.frames.next_seq[-1])
+        return self.named_seq if self.header is None else self.header.first_seq
+
+    @property
     def is_blank(self) -> bool:
         """Whether nothing but a header, whole or not, was ever written to it."""
         size = self.data.size
