@@ -162,6 +162,10 @@ def test_a_file_ends_where_it_has_the_length_that_is_aimed_at(tmp_path: Path) ->
     assert files.height > 3
     assert (files["size"] < 60_000).all()
     assert commit(table, files).sort("id").equals(rows)
+    # However many rows there is memory for.
+    with DataFileWriter(plan) as writer:
+        writer.write(rows)
+        assert (writer.finish()["size"] < 60_000).all()
 
 
 def test_the_table_says_how_long_files_are_and_how_they_are_compressed(tmp_path: Path) -> None:
