@@ -9,6 +9,7 @@ import random
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -124,14 +125,18 @@ def test_a_table_that_was_long_open_reads_what_clean_up_left(
     assert tx.version == 4
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
 def test_a_writer_does_not_remember_every_commit_that_it_has_made(
-    where: str, monkeypatch: pytest.MonkeyPatch
+    is_stream: bool, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head, "MOST_STEPS", 5)
+    monkeypatch.setattr(head, "MOST_STEPS", 5 * head.META_STEPS if is_stream else 5)
     table, other = (lakelog.open(where, upkeep=False) for _ in range(2))
     for number in range(12):
         writer = other if number % 3 == 2 else table
-        assert append(writer, f"f{number:02}") == number + 1
+        app: dict[str, Any] = {"app_id": "a", "app_version": number} if is_stream else {}
+        with writer.transaction(**app) as tx:
+            tx.add(path=f"f{number:02}", size=1)
+        assert tx.version == number + 1
     gc.collect()
     alive = [each for each in gc.get_objects() if isinstance(each, head.Head)]
     assert sum(each.log is table.log for each in alive) <= 6

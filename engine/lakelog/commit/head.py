@@ -52,7 +52,10 @@ from lakelog.storage.bounded import on_local_disk
 _CONFIRMED_S = 60.0  # how long a look may stand in for a listing
 _FRESH_S = 5.0  # how long a listing holds where another one costs a round trip
 MOST_STEPS = 10_000
-"""Commits that a head moves over before the table is opened anew."""
+"""Commits of files that a head moves over before the table is opened anew: some 16 MB."""
+
+META_STEPS = 16
+"""For how many of them a commit counts that holds other actions too, whose frames are kept."""
 
 _LOOK_AHEAD = 256  # commits that are looked for one by one before a listing is cheaper
 
@@ -62,7 +65,7 @@ class Head:
 
     Attributes:
         version: Its version.
-        steps: Commits that were moved over since the table was opened.
+        steps: Commits that were moved over since the table was opened, as `MOST_STEPS` counts them.
         protocol: Its protocol.
         metadata: Its metadata.
         oldest: The files that clean-up takes away first, of those that it rests on: one of the
@@ -91,7 +94,7 @@ class Head:
             assert older is not None
             assert step is not None
             self.version = step.commit.version
-            self.steps = older.steps + 1
+            self.steps = older.steps + (META_STEPS if step.meta.height else 1)
             first = () if older._commits_above else (step.commit.path,)  # noqa: SLF001 - its own kind
             self.oldest = (*older.oldest, *first)
             self._commits_above = True
