@@ -30,7 +30,10 @@ _TRUE_OR_FALSE = {"true": True, "false": False}
 _PASSED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
 """Options of a stream, in lower case, that Spark hands on; they are not the source's."""
 
-_WHERE_READ = "say where the table is; a table created by SQL must be created without columns"
+_WHERE_READ = (
+    "say where the table is; one of the catalog can be read if it was made by CREATE TABLE … USING "
+    "lakelog LOCATION '…', without columns, and not by saveAsTable or AS SELECT"
+)
 _WHERE_WRITTEN = (
     "say where the table is, by .save(path) or .start(path); for a table of the catalog Spark does "
     "not tell, so that INSERT, insertInto and toTable cannot write"
