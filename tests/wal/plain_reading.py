@@ -120,6 +120,8 @@ def _read_segment(
         is_open = bool(frame.flags & CONTINUES)
         log.next_seq, at = frame.first_seq + frame.records, frame.end
         if not is_open:
+            if frame.flags & BATCH and [each.op for each in batch[-1:]] != ["COMMIT"]:
+                raise DamagedError("a batch without its COMMIT")
             log.records += batch
             batch, safe, safe_seq = [], at, log.next_seq
     missing, log.next_seq = log.next_seq, safe_seq

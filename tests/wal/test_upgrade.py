@@ -10,6 +10,7 @@ from lakelog.errors import UnsupportedError, WalCorruptionError
 from lakelog.wal.historic.read import read_historic
 from lakelog.wal.historic.upgrade import upgrade
 from lakelog.wal.log import WriteAheadLog
+from tests.wal import plain_reading
 from tests.wal.historic_model import file_003, record_002
 from tests.wal.upgrading import LOGS, PAIRS, log_002, names, rows, write
 
@@ -30,6 +31,8 @@ def test_an_upgraded_log_replays_as_the_old_one_and_goes_on(
         for after_seq in (0, old.last_seq - 4):
             assert rows(log.replay(after_seq)) == rows(old.replay(after_seq))
         assert log.append("PUT", b"new", b"v") == old.last_seq + 1
+        new = [tuple(each) for each in log.records()]
+    assert [tuple(each) for each in plain_reading.read(tmp_path).records] == new
     kept = [f"{name}.upgraded" for name in sorted(files)] if keep_old else []
     assert sorted(report.old_files) == [str(tmp_path / name) for name in kept]
     first = old.records["seqNum"][0].as_py()

@@ -195,9 +195,10 @@ def pack_columns(
     *,
     commit: int | None = None,
     goes_on: bool = False,
+    is_batch: bool = True,
     flags: int = 0,
 ) -> Iterator[tuple[list[Bytes], int]]:
-    """Frames of many records that are one batch, each in pieces, with its number of records.
+    """Frames of many records, each in pieces, with its number of records.
 
     Args:
         columns: The records.
@@ -206,6 +207,7 @@ def pack_columns(
         framing: The rest.
         commit: The code of a record without key and value that ends the batch.
         goes_on: The batch goes on behind these records.
+        is_batch: The records are one batch, or a part of one. Otherwise each stands for itself.
         flags: Further ones of the first frame.
     """
     key_offsets, key_data = _parts(columns.keys)
@@ -222,11 +224,9 @@ def pack_columns(
         if ends:
             ops = np.append(ops, np.uint8(commit or 0))
         validity = b""
-        own = (
-            FLAG_BATCH
-            | (FLAG_CONTINUES if goes_on or not is_last else 0)
-            | (flags if low == 0 else 0)
-        )
+        own = flags if low == 0 else 0
+        if is_batch:
+            own |= FLAG_BATCH | (FLAG_CONTINUES if goes_on or not is_last else 0)
         if ends or (valid is not None and not valid[low:high].all()):
             own |= FLAG_NULLS
             bits = np.zeros(count, dtype=bool)

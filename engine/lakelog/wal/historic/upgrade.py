@@ -358,18 +358,21 @@ def _segment(
 ) -> Iterator[Bytes]:
     """The bytes of the new log.
 
-    The frames say that all before them is durable: it is, when the file gets its name.
+    The frames say that all before them is durable: it is, when the file gets its name. So each
+    record stands for itself: the batches that are left are whole.
     """
     yield header.pack()
     seq = header.first_seq
     for batch in records.to_batches():
+        if not batch.num_rows:
+            continue
         columns = Columns(
             batch["op"].indices.to_numpy().astype(np.uint8) + np.uint8(1),
             batch["key"].cast(pa.large_binary()),
             batch["value"].cast(pa.large_binary()),
         )
         check_columns(columns)
-        for pieces, _ in pack_columns(columns, seq, 0, framing):
+        for pieces, _ in pack_columns(columns, seq, 0, framing, is_batch=False):
             yield b"".join(pieces)
         seq += len(columns)
     if next_seq > seq:
