@@ -15,6 +15,7 @@ import lakelog
 from lakelog import (
     ConflictError,
     InvalidInputError,
+    InvalidTransactionError,
     LakelogError,
     UnsupportedFeatureError,
 )
@@ -29,6 +30,7 @@ from tests.spark.spark_side import (
     on_disk,
     orphans,
     rows,
+    sink,
     task,
     writer,
 )
@@ -273,6 +275,14 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(tmp_path: Path) ->
     new_table(tmp_path / "c", configuration=FEED)
     with pytest.raises(UnsupportedFeatureError, match="changes row by row"):
         writer(tmp_path / "c", overwrite=True, replaceWhere="day = 'd0' and id > 1")
+    kept = new_table(tmp_path / "a", configuration={"delta.appendOnly": "true"})
+    for overwrites in (writer, sink):
+        overwrites(tmp_path / "a", overwrite=True)  # there is nothing to take away
+    kept.append(pl.DataFrame(rows(1)))
+    for overwrites in (writer, sink):
+        with pytest.raises(InvalidTransactionError, match="append-only"):
+            overwrites(tmp_path / "a", overwrite=True)
+    assert writer(tmp_path / "a", overwrite=True, replaceWhere="day = 'd0'").version == 1
     lakelog.create(
         tmp_path / "i", {"id": pl.Int64, "day": pl.String}, format="indextables", upkeep=False
     )

@@ -36,7 +36,13 @@ from lakelog.log.snapshot import Snapshot
 from lakelog.spark.landing import Landed, discard, kept_table, land, publish, unpacked
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.told import readable
-from lakelog.spark.writing import Message, landed_of, task_number, write_plan
+from lakelog.spark.writing import (
+    Message,
+    landed_of,
+    require_removable,
+    task_number,
+    write_plan,
+)
 from lakelog.statistics.typed import num_records
 from lakelog.table import Table
 
@@ -119,6 +125,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.overwrite = overwrite
         self.version = snapshot.version
         self.plan = write_plan(snapshot, options, schema)
+        if overwrite:
+            require_removable(snapshot)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """In a task: write its rows to files of its own."""

@@ -22,6 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from lakelog.commit import gates
 from lakelog.commit.features import is_active
 from lakelog.commit.transaction import Transaction
 from lakelog.data.append import require_all
@@ -79,6 +80,30 @@ def write_plan(snapshot: Snapshot, options: SourceOptions, schema: StructType) -
     return plan
 
 
+def require_removable(snapshot: Snapshot) -> None:
+    """Refuse to take away all that a version holds, where the table forbids it: before any task
+    runs, and not after all of them did.
+
+    Raises:
+        InvalidTransactionError: The table is append-only, and not empty.
+    """
+    if not is_active("appendOnly", snapshot.protocol, snapshot.metadata):
+        return
+    file = snapshot.files().head(1).collect()
+    if file.height:
+        told = file.select("path", actionType=pl.lit("remove"), dataChange=True)
+        told = told.with_columns(extendedFileMetadata=True)
+        gates.check_actions(
+            snapshot.protocol,
+            snapshot.metadata,
+            told,
+            pl.DataFrame(),
+            snapshot.path,
+            snapshot.format,
+            rows_replaced=True,
+        )
+
+
 def task_number() -> int:
     """Number of the task that runs here, for the names of its files."""
     context = TaskContext.get()
@@ -121,6 +146,8 @@ class BatchWriter(DataSourceArrowWriter):
                 path=options.path,
                 hint='write with .mode("overwrite")',
             )
+        if overwrite and self._where is None and options.get("partitionOverwriteMode") != "dynamic":
+            require_removable(snapshot)
         self._require_whole_files(snapshot)
         dynamic = options.get("partitionOverwriteMode") == "dynamic"
         # A table without partitions is overwritten whole, as by Spark's other sources.
