@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -408,3 +409,30 @@ def test_a_large_last_segment_is_synced_even_where_no_thread_can_be_had(
     with WriteAheadLog(tmp_path, disk=disk) as log:
         assert keys(log) == found
     assert "sync" in disk.done
+
+
+class DiskThatNeverRenames(FailingDisk):
+    def rename(self, source: str, target: str) -> None:
+        raise OSError(errno.EIO, f"{source} stays")
+
+
+@pytest.mark.parametrize("up_to_seq", [0, 2])
+def test_what_is_damaged_at_its_beginning_is_set_aside_where_that_failed_before(
+    tmp_path: Path, up_to_seq: int
+) -> None:
+    """A segment behind it was made by then, which follows nothing but what is void."""
+    fill(tmp_path)
+    with WriteAheadLog(tmp_path) as log:
+        log.truncate(up_to_seq)
+    flip(tmp_path / FIRST, frames_of(tmp_path / FIRST)[0].offset + 40)
+    damaged = (tmp_path / FIRST).read_bytes()
+    with pytest.raises(UnavailableError, match="stays"):
+        WriteAheadLog(tmp_path, strict=False, disk=DiskThatNeverRenames())
+    with WriteAheadLog(tmp_path) as log:
+        assert log.recovery is not None
+        assert log.recovery.set_aside == (str(tmp_path / f"{FIRST}.damaged"),)
+        assert log.recovery.dropped_records == 6 - max(1, up_to_seq)
+        assert (keys(log), log.append("PUT", "new")) == ([], 7)
+    assert (tmp_path / f"{FIRST}.damaged").read_bytes() == damaged
+    with WriteAheadLog(tmp_path) as log:
+        assert (log.recovery, keys(log)) == (None, [b"new"])

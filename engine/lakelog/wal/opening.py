@@ -19,6 +19,7 @@ from lakelog.wal.disk import Disk, WritableFile
 from lakelog.wal.encode import Compression, Framing
 from lakelog.wal.frames import SEGMENT_HEADER_BYTES, Seal, SegmentHeader
 from lakelog.wal.judge import Verdict
+from lakelog.wal.scan import Frames
 from lakelog.wal.segments import (
     DAMAGED_SUFFIX,
     TEMPORARY_SUFFIX,
@@ -181,8 +182,11 @@ def open_for_writing(
             header = SegmentHeader(log_id, 1, 1, 0, clock())
             file, end = begin_segment(disk, directory, places[0], header), SEGMENT_HEADER_BYTES
     with _closed_on_error(file):
-        _remove(disk, directory, verdict)
+        left = _remove(disk, directory, verdict, names)
+    set_aside += tuple(target for _, target in left)
     report = report_of(verdict, set_aside)
+    if report is None and left:
+        report = _left_behind([each for each, _ in left], verdict, set_aside)
     if report is not None:
         event(
             "wal.recovered",
@@ -305,17 +309,53 @@ def _write_again(disk: Disk, last: Segment, seal: Seal) -> None:
         )
 
 
-def _remove(disk: Disk, directory: str, verdict: Verdict) -> None:
-    """Remove what a truncation left when it was interrupted."""
+def _remove(
+    disk: Disk, directory: str, verdict: Verdict, names: set[str]
+) -> list[tuple[Segment, str]]:
+    """Remove what a truncation left when it was interrupted. What going on from damage left then is
+    set aside, each under the name that is given beside it.
+    """
     void = [
         each
         for each in verdict.void
         if each.header is not None and each.header.log_id == verdict.log_id
     ]
+    left = []
     for each in void:
-        disk.remove(each.path)
+        if _is_void_only_by_its_place(each, verdict.truncated_to):
+            target = _free_name(each.path, names, directory)
+            disk.rename(each.path, target)
+            left.append((each, target))
+        else:
+            disk.remove(each.path)
     if void:
         disk.sync_directory(directory)
+    return left
+
+
+def _is_void_only_by_its_place(segment: Segment, truncated_to: int) -> bool:
+    """Whether a segment has more than records that were truncated. Where nothing before some damage
+    is left, the segment that goes on from it follows what is void.
+    """
+    frames = Frames.concat([segment.frames, segment.followers])
+    last_seq = int(frames.next_seq.max()) - 1 if len(frames) else 0
+    return last_seq > truncated_to or (segment.gap is not None and segment.next_seq > truncated_to)
+
+
+def _left_behind(
+    left: Sequence[Segment], verdict: Verdict, set_aside: tuple[str, ...]
+) -> RecoveryReport:
+    """What is told of segments that going on from damage left."""
+    frames = Frames.concat([part for each in left for part in (each.frames, each.followers)])
+    return RecoveryReport(
+        left[0].path,
+        left[0].end,
+        sum(each.data.size for each in left),
+        int(frames.counts[frames.next_seq - 1 > verdict.truncated_to].sum()),
+        verdict.safe_seq,
+        "a damaged segment was still to be set aside",
+        set_aside=set_aside,
+    )
 
 
 def _follows(verdict: Verdict) -> int:
