@@ -32,6 +32,7 @@ from lakelog.statistics.partitions import HIVE_NULL
 from lakelog.storage import open_store
 from tests.commit.tables import DIALECTS, NOW_MS, append, infos, location, new_table
 
+COUNT = '{"numRecords":3}'
 COMPRESSION = "spark.indextables.transaction.compression"
 TYPES = ("string", "date", "boolean", "byte", "short", "integer", "long", "timestamp", "double")
 
@@ -124,7 +125,6 @@ INDEXTABLES_FIELDS = st.fixed_dictionaries(
         "numMergeOps": st.sampled_from([0, -1, (1 << 31) - 1]),
         "docMappingRef": st.text(max_size=3),
         "companionDeltaVersion": WHOLE,
-        "extra": st.just('{"x":1}'),
     },
 )
 
@@ -418,6 +418,29 @@ def test_the_usual_split_goes_the_short_way() -> None:
     assert few is not None
     assert json.loads(few.lines)["add"]["path"] == "string=a%20b/s.split"
     assert few.metrics()["numOutputRows"] == 3
+    for odd in ({"extra": '{"x":1}'}, {"numMergeOps": -1}, {"footerStartOffset": -1}):
+        assert plain.take([staged("add", "indextables", **split | odd)]) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "rows"),
+    [
+        ([{"numRecords": 3}] * 2, 6),
+        ([{"stats": COUNT}] * 2, 6),
+        ([{"stats": COUNT}, {}], None),
+        ([{"stats": COUNT}, {"stats": COUNT, "numRecords": 3}], None),
+    ],
+)
+def test_metrics_count_rows_where_each_split_tells_them_alike(
+    told: list[dict[str, Any]], rows: int | None
+) -> None:
+    plain = PlainTable.of(Protocol(2, 2), metadata(), "indextables")
+    assert plain is not None
+    splits = [staged("add", "indextables", path=f"{n}", size=1, **t) for n, t in enumerate(told)]
+    few = plain.take(splits)
+    assert few is not None
+    assert few.metrics() == operations.metrics(few.frame)
+    assert few.metrics().get("numOutputRows") == rows
 
 
 @pytest.mark.parametrize("fields", [{"stats": "x"}, {"path": "../a"}, {"size": -1}, {"path": ""}])
