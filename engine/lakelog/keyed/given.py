@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
-import pyarrow as pa
 
 from lakelog.errors import InvalidInputError
 from lakelog.keyed import rows
-from lakelog.wal.records import data_of
+from lakelog.wal.records import arrow_table, data_of
 
 Items = (
     Mapping[bytes, bytes | str]
@@ -60,22 +59,14 @@ def batch(table: Any) -> pl.DataFrame:
         InvalidInputError: It is no table, a column is missing or of another type, or a null stands
             where none may.
     """
-    if isinstance(table, pl.LazyFrame):
-        table = table.collect()
-    elif not isinstance(table, pl.DataFrame):
-        table = _frame(table)
-    if not isinstance(table, pl.DataFrame):
-        raise InvalidInputError(
-            "Records in columns are an Arrow or a Polars table.",
-            expected="pyarrow.Table or polars.DataFrame",
-            found=type(table).__name__,
-        )
+    given = table if isinstance(table, pl.DataFrame) else pl.from_arrow(arrow_table(table))
+    frame = cast("pl.DataFrame", given)
     coded = [
         name
         for name in (*PAIRS, "op")
-        if isinstance(table.schema.get(name), pl.Categorical | pl.Enum)
+        if isinstance(frame.schema.get(name), pl.Categorical | pl.Enum)
     ]
-    frame = table.with_columns(pl.col(coded).cast(pl.String))
+    frame = frame.with_columns(pl.col(coded).cast(pl.String))
     for name in PAIRS:
         found = frame.schema.get(name)
         if found not in {pl.Binary, pl.String, pl.Null if name == "value" else pl.Binary}:
@@ -99,15 +90,3 @@ def batch(table: Any) -> pl.DataFrame:
             found=", ".join(f"{count} wrong {what}" for what, count in wrong.items() if count),
         )
     return batch
-
-
-def _frame(table: Any) -> Any:
-    """A table of an Arrow stream; what it was if there is none, or one of no table."""
-    if isinstance(table, pa.RecordBatch):
-        return pl.from_arrow(table)
-    if not hasattr(table, "__arrow_c_stream__"):
-        return table
-    try:
-        return pl.from_arrow(pa.table(table))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError):
-        return table

@@ -117,6 +117,32 @@ def batch_of(
     return bytes(ops), keys, values
 
 
+def arrow_table(table: Any) -> pa.Table:
+    """What gives its columns to Arrow, as a table of Arrow's.
+
+    Args:
+        table: Arrow or Polars, lazy frames too, or whatever has an Arrow stream, as Pandas' frames.
+
+    Raises:
+        InvalidInputError: It has none, or one of something else than a table.
+    """
+    if type(table).__module__.startswith("polars."):
+        table = getattr(table, "collect", lambda: table)().to_arrow()
+    if isinstance(table, pa.Table):
+        return table
+    if isinstance(table, pa.RecordBatch):
+        return pa.Table.from_batches([table])
+    try:
+        if hasattr(table, "__arrow_c_stream__"):
+            return pa.table(table)
+        cause = None
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+        cause = error
+    raise InvalidInputError(
+        "records in columns are an Arrow or a Polars table", found=type(table).__name__
+    ) from cause
+
+
 def columns_of_table(table: Any) -> Iterator[Columns]:
     """Records of an Arrow or Polars table, a chunk at a time.
 
@@ -127,16 +153,7 @@ def columns_of_table(table: Any) -> Iterator[Columns]:
     Raises:
         InvalidInputError: It has other columns, other types, or nulls where there may be none.
     """
-    if type(table).__module__.startswith("polars."):
-        table = getattr(table, "collect", lambda: table)().to_arrow()
-    if isinstance(table, pa.RecordBatch):
-        table = pa.Table.from_batches([table])
-    elif hasattr(table, "__arrow_c_stream__"):
-        table = _streamed(table)
-    if not isinstance(table, pa.Table):
-        raise InvalidInputError(
-            "records in columns are an Arrow or a Polars table", found=type(table).__name__
-        )
+    table = arrow_table(table)
     if frozenset(table.column_names) != _NAMES or table.num_columns != len(_NAMES):
         raise InvalidInputError(
             "a table of records has other columns",
@@ -149,16 +166,6 @@ def columns_of_table(table: Any) -> Iterator[Columns]:
         if keys.null_count:
             raise InvalidInputError("a key is null")
         yield Columns(ops, keys, _bytes(batch["value"], "value"))
-
-
-def _streamed(table: Any) -> Any:
-    """A table of an Arrow stream; what it was if the stream is of no table."""
-    if isinstance(table, pa.Table):
-        return table
-    try:
-        return pa.table(table)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError):
-        return table
 
 
 def _codes(column: pa.Array) -> Any:
