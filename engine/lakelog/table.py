@@ -207,8 +207,8 @@ class Table(Upkeep):
                 was committed since is checked for conflicts. None is the latest.
 
         Raises:
-            InvalidInputError: There is no such `version`; `max_attempts` is below 1; or what is said
-                of the commit is no text, or has none in JSON.
+            InvalidInputError: There is no such `version`; `max_attempts` is below 1; or what the
+                commit is to say is no text, or has none in JSON.
             VersionNotFoundError: It cannot be rebuilt any more.
             UnsupportedStoreError: Nothing can be committed safely on this store.
             UnsupportedFeatureError: The table asks of its writers what lakelog cannot do.
