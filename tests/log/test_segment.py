@@ -163,8 +163,6 @@ def test_a_listing_without_a_hole_gives_its_latest_version(
     if not commits | starts or has_hole(found):
         return
     assert choose_segment(found).version == max(commits | starts)
-    lowest = min(commits, default=99)
-    assert all(choose_segment(found, version) for version in starts | commits if version > lowest)
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def latest_version(listing: LogListing, table: str) -> int:
 
 
 def has_hole(listing: LogListing, start: int = 0) -> bool:
-    """Whether a version is missing that replay of the latest one, or of one that a later commit
-    follows, would need.
+    """Whether a version is missing between the first commit and the last, or between the newest
+    checkpoint, or the beginning, and the commits after it.
 
     Args:
         listing: What the log folder holds.
