@@ -1,9 +1,9 @@
 """Another process beside a log: ``beside.py hold|churn|read directory``.
 
-``hold`` opens the log, forks a child, says so, and keeps it until its standard input ends, as does
-the child. ``churn`` writes,
-rotates and truncates until then, and says which record it wrote last. ``read`` reads the log over
-and over until then, and says how often it did; any error or gap ends it.
+``hold`` opens the log, forks a child, says so once that runs, and keeps it until its standard input
+ends, as does the child. ``churn`` writes, rotates and truncates until then, and says which record
+it wrote last. ``read`` reads the log over and over until then, and says how often it did; any error
+or gap ends it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ def say(*words: object) -> None:
 
 def hold(directory: str) -> None:
     with WriteAheadLog(directory, sync="none") as log:
+        runs, told = os.pipe()
         if os.fork() == 0:
+            os.write(told, b"!")  # only what runs can let go of what it has inherited
             sys.stdin.read()
             log.close()  # which does nothing in another process than the log's
             os._exit(0)
+        os.read(runs, 1)
         say("open", log.current_seq_num())
         until_told().wait()
 
