@@ -24,6 +24,12 @@ DIALECTS: dict[str, Dialect] = {"delta": delta.DIALECT, "indextables": indextabl
 SCHEMA = {"id": pl.Int64, "day": pl.String}
 NOW_MS = 1_800_000_000_000
 
+NO_CHECKPOINTS = {
+    "delta": {"delta.checkpointInterval": "1000000"},
+    "indextables": {"spark.indextables.checkpoint.interval": "1000000"},
+}
+"""Properties, by format, of a table that gets no checkpoint by itself."""
+
 _names, _seeds = itertools.count(), itertools.count()
 
 

@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 import lakelog
 from lakelog.checkpoint.verify import verify_one
 from lakelog.errors import LakelogWarning
+from tests.commit.tables import NO_CHECKPOINTS
 from tests.faults.killers import started
 from tests.races import keepers
 
@@ -27,13 +28,9 @@ KILLER = Path(__file__).with_name("keeping_killer.py")
 ROUNDS = 8
 V2 = {"delta.checkpointPolicy": "v2"}
 CASES: dict[str, tuple[str, dict[str, str], list[str]]] = {
-    "classic": ("delta", {"delta.checkpointInterval": "1000000"}, ["classic", "multipart"]),
-    "v2": ("delta", {"delta.checkpointInterval": "1000000", **V2}, ["v2-json", "v2-parquet"]),
-    "indextables": (
-        "indextables",
-        {"spark.indextables.checkpoint.interval": "1000000"},
-        ["json", "flattened"],
-    ),
+    "classic": ("delta", NO_CHECKPOINTS["delta"], ["classic", "multipart"]),
+    "v2": ("delta", NO_CHECKPOINTS["delta"] | V2, ["v2-json", "v2-parquet"]),
+    "indextables": ("indextables", NO_CHECKPOINTS["indextables"], ["json", "flattened"]),
 }
 
 Run = Callable[[dict[str, Any]], int]

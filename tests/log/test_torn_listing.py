@@ -15,7 +15,7 @@ from lakelog import LogGapError, Table
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, StoreWrapper, open_store
 from lakelog.storage.base import FileEntry
-from tests.commit.tables import DIALECTS, new_table
+from tests.commit.tables import DIALECTS, NO_CHECKPOINTS, append, new_table
 
 LAST = 80
 
@@ -53,16 +53,14 @@ def _version(name: str) -> int | None:
     return int(name[:20]) if name[:20].isdigit() and name.endswith(".json") else None
 
 
-@pytest.fixture(scope="module", params=["delta", "indextables"])
+@pytest.fixture(scope="module", params=DIALECTS)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Table:
     """A table whose version v holds v files, with a checkpoint of version 5."""
+    form: str = request.param
     folder = tmp_path_factory.mktemp("made") / "t"
-    key = "spark.indextables" if request.param == "indextables" else "delta"
-    name = "checkpoint.interval" if request.param == "indextables" else "checkpointInterval"
-    table = new_table(str(folder), request.param, configuration={f"{key}.{name}": "1000000"})
+    table = new_table(str(folder), form, configuration=NO_CHECKPOINTS[form])
     for version in range(1, LAST + 1):
-        with table.transaction() as tx:
-            tx.add(path=f"f{version}.parquet", size=1)
+        append(table, f"f{version}.parquet")
         if version == 5:
             table.checkpoint()
     return table
@@ -134,8 +132,7 @@ def test_commits_that_arrive_while_a_log_is_listed_make_no_hole(
 def test_a_commit_that_two_listings_lack_is_missing(tmp_path: Path, form: str) -> None:
     table = new_table(str(tmp_path / "t"), form)
     for version in range(1, 5):
-        with table.transaction() as tx:
-            tx.add(path=f"f{version}.parquet", size=1)
+        append(table, f"f{version}.parquet")
     (tmp_path / "t" / table.log.dialect.commit_path(3)).unlink()
     with pytest.raises(LogGapError) as gap:
         lakelog.open(tmp_path / "t").snapshot()

@@ -19,6 +19,7 @@ import pytest
 import lakelog
 from lakelog.storage import LogStore, StoreWrapper
 from lakelog.storage.base import FileEntry
+from tests.commit.tables import NO_CHECKPOINTS
 from tests.races import keepers
 
 LAST = 25
@@ -29,10 +30,6 @@ LAYOUTS = {
     "v2-parquet": ("delta", {"delta.checkpointPolicy": "v2"}),
     "json": ("indextables", {}),
     "flattened": ("indextables", {}),
-}
-NEVER = {
-    "delta": {"delta.checkpointInterval": "1000000"},
-    "indextables": {"spark.indextables.checkpoint.interval": "1000000"},
 }
 
 
@@ -73,7 +70,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     form, properties = LAYOUTS[layout]
     folder = tmp_path_factory.mktemp("made")
     before, after = folder / "before", folder / "after"
-    table = lakelog.create(before, {"x": pl.Int64}, (), form, {**properties, **NEVER[form]})
+    table = lakelog.create(before, {"x": pl.Int64}, (), form, properties | NO_CHECKPOINTS[form])
     if layout == "flattened":
         table = read_by_lakelog_alone(before)
     keepers.age(table, 0)
