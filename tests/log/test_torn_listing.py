@@ -104,6 +104,11 @@ def plans_a_cleanup(table: Table, _known: int) -> None:
     assert table.cleanup().gate == "no-cut-off-commit"
 
 
+def simulates_a_retention(table: Table, _known: int) -> None:
+    current = table.simulate_retention("1 day").row(0, named=True)
+    assert (current["oldest_version"], current["versions_lost"]) == (0, 0)
+
+
 @pytest.mark.parametrize(
     "deed",
     [
@@ -114,6 +119,7 @@ def plans_a_cleanup(table: Table, _known: int) -> None:
         tells_the_versions,
         lists_from_a_version_on,
         plans_a_cleanup,
+        simulates_a_retention,
     ],
 )
 def test_commits_that_arrive_while_a_log_is_listed_make_no_hole(

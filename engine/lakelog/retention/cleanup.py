@@ -38,11 +38,10 @@ from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.segment import rebuildable
 from lakelog.retention import horizon as horizons
 from lakelog.retention.horizon import Horizon
-from lakelog.retention.inventory import inventory, walk_log
 from lakelog.retention.proof import check_reopens, check_times, prove_checkpoint
 from lakelog.retention.quarantine import undo
 from lakelog.retention.removal import Removal
-from lakelog.retention.survey import Request, Survey, survey
+from lakelog.retention.survey import Request, Survey, settled, survey
 from lakelog.storage.base import FileEntry
 from lakelog.telemetry import Progress
 
@@ -72,8 +71,6 @@ FILES_SCHEMA = pl.Schema(
 
 POLICIES = ("continue", "fail")
 _COVERED = ("commit", "checksum", "checkpoint", "compaction", "staged-commit")
-_LOG = ("commit", "checksum", "checkpoint", "compaction", "sidecar")
-_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -340,34 +337,12 @@ def _settled(log: Log, look: Callable[[list[FileEntry]], _Found]) -> _Found:
     """What a look at the files of the log gives; one that met files which another cleaner was
     taking away begins anew.
     """
-    for attempt in range(_ATTEMPTS):
-        entries = walk_log(log)
-        try:
-            return look(entries)
-        except (_Unsettled, CorruptionError, NotFoundError) as unsettled:
-            if attempt + 1 < _ATTEMPTS and _is_torn(log, entries):
-                continue
-            if not isinstance(unsettled, _Unsettled):
-                raise
-            if unsettled.cause is not None:
-                raise unsettled.cause from unsettled.cause.__cause__
-            return unsettled.seen, unsettled.seen.doomed, None
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _is_torn(log: Log, entries: list[FileEntry]) -> bool:
-    """Whether the files that make up the log were not as listed at any one moment: some have left
-    since, or commits are there that were passed by while later ones arrived.
-    """
-    seen, now = (
-        inventory(each, log.dialect.name, log.dialect.log_folder).filter(pl.col("kind").is_in(_LOG))
-        for each in (entries, walk_log(log))
-    )
-    commits = now.filter(pl.col("kind") == "commit", pl.col("version") < seen["version"].max())
-    return not (
-        seen["path"].is_in(now["path"].implode()).all()
-        and commits["path"].is_in(seen["path"].implode()).all()
-    )
+    try:
+        return settled(log, look, (_Unsettled, CorruptionError, NotFoundError))
+    except _Unsettled as unsettled:
+        if unsettled.cause is not None:
+            raise unsettled.cause from unsettled.cause.__cause__
+        return unsettled.seen, unsettled.seen.doomed, None
 
 
 def _looked(log: Log, request: Request, entries: list[FileEntry]) -> _Found:

@@ -23,8 +23,9 @@ from lakelog.log.history import as_time
 from lakelog.log.properties import Duration, duration_text, to_duration_ms
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
-from lakelog.retention.inventory import HidingStore, walk_log
-from lakelog.retention.survey import Request, Survey, survey
+from lakelog.retention.inventory import HidingStore
+from lakelog.retention.survey import Request, Survey, settled, survey
+from lakelog.storage.base import FileEntry
 
 Proposed = Duration | Sequence[Duration] | None
 
@@ -172,10 +173,18 @@ def simulate(
 
     Memory: the log folder's listing, the tombstones, and the paths of the live files.
     """
+    return settled(log, lambda entries: _simulated(log, tried, consumers, entries))
+
+
+def _simulated(
+    log: Log,
+    tried: Sequence[Proposal],
+    consumers: Mapping[str, int] | None,
+    entries: Sequence[FileEntry],
+) -> Simulation:
     snapshot = Snapshot.open(log)
     metadata = snapshot.metadata
     options = CheckpointOptions.of(metadata.configuration, log.dialect.name)
-    entries = walk_log(log)
     tombstones = _tombstones(snapshot)
     has_feed = log.dialect.name == "delta" and change_data_feed_on(metadata)
     rows = []

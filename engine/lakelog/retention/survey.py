@@ -8,16 +8,19 @@ stay; never a file action.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import polars as pl
 
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.commit.features import features_of, is_on, supported
 from lakelog.errors import (
+    CorruptionError,
     InvalidInputError,
     LakelogError,
+    NotFoundError,
     UnavailableError,
     UnsafeRetentionError,
 )
@@ -35,6 +38,11 @@ from lakelog.retention.horizon import Commits, Facts, Horizon, Retention
 from lakelog.retention.inventory import HidingStore, ListedStore, inventory, walk_log
 from lakelog.retention.proof import whole_problem
 from lakelog.storage.base import FileEntry
+
+_T = TypeVar("_T")
+
+_LOG = ("commit", "checksum", "checkpoint", "compaction", "sidecar")
+_ATTEMPTS = 5
 
 _CATALOG = frozenset(
     {
@@ -89,6 +97,44 @@ class Survey:
     def oldest_promised(self) -> int:
         """The oldest version that is promised."""
         return self.horizon.commit if self.horizon.commit is not None else 0
+
+
+def settled(
+    log: Log,
+    look: Callable[[list[FileEntry]], _T],
+    signs: tuple[type[Exception], ...] = (CorruptionError, NotFoundError),
+) -> _T:
+    """What a look at the files of a log gives, beside writers and cleaners.
+
+    Args:
+        log: The log.
+        look: Is given what `walk_log` gave.
+        signs: Errors by which a look may end that was given files of no one moment; it then begins
+            anew.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        entries = walk_log(log)
+        try:
+            return look(entries)
+        except signs:
+            if not _is_torn(log, entries):
+                raise
+    return look(walk_log(log))
+
+
+def _is_torn(log: Log, entries: list[FileEntry]) -> bool:
+    """Whether the files that make up the log were not as listed at any one moment: some have left
+    since, or commits are there that were passed by while later ones arrived.
+    """
+    seen, now = (
+        inventory(each, log.dialect.name, log.dialect.log_folder).filter(pl.col("kind").is_in(_LOG))
+        for each in (entries, walk_log(log))
+    )
+    commits = now.filter(pl.col("kind") == "commit", pl.col("version") < seen["version"].max())
+    return not (
+        seen["path"].is_in(now["path"].implode()).all()
+        and commits["path"].is_in(seen["path"].implode()).all()
+    )
 
 
 def survey(
