@@ -24,6 +24,7 @@ def test_kinds_are_unique_and_never_change() -> None:
         "TableExistsError": "table_exists",
         "InvalidTransactionError": "invalid_transaction",
         "InvalidPathError": "invalid_path",
+        "ExternalPathError": "external_path",
         "DuplicateFileError": "duplicate_file",
         "PartitionMismatchError": "partition_mismatch",
         "SchemaEvolutionError": "schema_evolution",

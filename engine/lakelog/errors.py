@@ -106,6 +106,14 @@ class InvalidPathError(InvalidTransactionError):
     kind = "invalid_path"
 
 
+class ExternalPathError(InvalidInputError):
+    """A path leads out of the table's folder: to a file elsewhere that `lakelog.open` was not
+    allowed to open (``allow_external``), through ``..``, or, for a change, through a link.
+    """
+
+    kind = "external_path"
+
+
 class DuplicateFileError(InvalidTransactionError):
     """One transaction speaks of the same logical file twice."""
 

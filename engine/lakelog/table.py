@@ -27,6 +27,7 @@ from lakelog.log.snapshot import Snapshot
 from lakelog.retention.hourly import HourlyCleanup
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import BoundedStore, ReadLimits, bounded
+from lakelog.storage.containment import Allowed, External
 from lakelog.upkeep import Upkeep, check_version
 
 if TYPE_CHECKING:
@@ -394,6 +395,7 @@ def open(
     parallelism: int | None = None,
     read_timeout: float | None = None,
     upkeep: bool = True,
+    allow_external: Allowed = False,
 ) -> Table:
     """Open a table; its dialect is found from its log folder.
 
@@ -410,6 +412,13 @@ def open(
             cleanup of the log, in the background, as the table's properties ask
             (``delta.checkpointInterval``, ``delta.enableExpiredLogCleanup``; every ten commits,
             and on, if they do not).
+        allow_external: Which data files, change data files and deletion vectors outside the table's
+            folder may be opened; a log may name any, as that of a shallow clone does. False: none,
+            and reading one is an `ExternalPathError`. A list of URLs and paths of folders: those
+            below them, by whole parts of the path. True: all of them, files of this machine
+            included. `storage_options` are used for the table's own bucket, container or host
+            alone. A path with a part ``..`` is refused always. Listing such files needs no
+            permission.
 
     Raises:
         TableNotFoundError: There is no log folder.
@@ -418,8 +427,10 @@ def open(
     """
     location = _without_log_folder(os.fspath(path))
     limits = ReadLimits(parallelism, read_timeout)
+    external = External.of(allow_external)
     store = BoundedStore(open_store(location, storage_options), limits)
-    return _handle(Log(store, detect_dialect(store)), Runtime(), upkeep=upkeep)
+    log = Log(store, detect_dialect(store), external=external, storage_options=storage_options)
+    return _handle(log, Runtime(), upkeep=upkeep)
 
 
 def create(
@@ -465,7 +476,8 @@ def create(
             "there is no such format", expected=" or ".join(dialects), found=format
         )
     store = BoundedStore(open_store(_without_log_folder(os.fspath(path)), storage_options))
-    log, runtime = Log(store, dialects[format]), Runtime()
+    log = Log(store, dialects[format], storage_options=storage_options)
+    runtime = Runtime()
     create_table(
         log,
         runtime,

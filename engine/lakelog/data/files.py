@@ -20,6 +20,7 @@ from lakelog import contract
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.log.metadata import honoured_mapping
 from lakelog.log.snapshot import Snapshot
+from lakelog.storage.containment import NOTHING, External, Reach
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +55,7 @@ class ReadPlan:
         configuration: ``delta.columnMapping.mode``, where the protocol honours it.
         columns: Logical names of the columns wanted, in order; none asks for a count alone.
         version: Version of the table, for messages.
+        external: Which files outside the table's folder may be opened.
     """
 
     location: str
@@ -63,6 +65,7 @@ class ReadPlan:
     configuration: Mapping[str, str]
     columns: tuple[str, ...]
     version: int | None = None
+    external: External = NOTHING
 
     @staticmethod
     def of(
@@ -75,7 +78,7 @@ class ReadPlan:
         Args:
             snapshot: The version.
             columns: Logical names of the columns wanted, in order; None is all of them.
-            storage_options: As `lakelog.open` took them.
+            storage_options: As `lakelog.open` takes them; None is as it took them.
 
         Raises:
             InvalidInputError: The table has no such column, or one is asked for twice.
@@ -105,6 +108,9 @@ class ReadPlan:
             )
         _check_widenings(metadata.schema, snapshot)
         mode = honoured_mapping(snapshot.protocol, metadata)
+        log = snapshot.read_state(lambda state: state.log)
+        if storage_options is None:
+            storage_options = log.storage_options
         plan = ReadPlan(
             location=_absolute(snapshot.path),
             storage_options=None if storage_options is None else dict(storage_options),
@@ -113,6 +119,7 @@ class ReadPlan:
             configuration={} if mode == "none" else {MAPPING_MODE: mode},
             columns=(),
             version=snapshot.version,
+            external=log.external,
         )
         return plan.select(plan.schema.names if columns is None else columns)
 
@@ -149,6 +156,11 @@ class ReadPlan:
     def mapping(self) -> str:
         """Column mapping mode: ``none``, ``name`` or ``id``."""
         return self.configuration.get(MAPPING_MODE, "none")
+
+    @property
+    def reach(self) -> Reach:
+        """What the paths in the table's log may lead to."""
+        return Reach(self.location, self.external, self.storage_options)
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:

@@ -74,6 +74,8 @@ def read_files(
     Raises:
         InvalidInputError: At once: `files` lacks a column, or the predicate does not fit the table.
         NotFoundError: A data file, or one of deletion vectors, is not there.
+        ExternalPathError: One is outside the table's folder, and `lakelog.open` was not allowed to
+            open it.
         CorruptionError: A data file is cut short or damaged, has a column of a wrong type, values
             that do not fit or nulls where none may be; a deletion vector is not what the log says;
             a partition value is missing or none of its type. ``path`` and ``version`` say where.
@@ -98,7 +100,7 @@ def read_files(
         raise InvalidInputError("a batch has rows", expected="batch_rows > 0", found=batch_rows)
     roots = () if predicate is None else referenced_columns(predicate, plan.schema)
     reading = _Reading(plan.select(list(dict.fromkeys((*plan.columns, *roots)))), batch_rows)
-    reading.prepare(files, Sources(plan.location, plan.storage_options, store))
+    reading.prepare(files, Sources(plan.reach, store))
     if predicate is not None:
         reading.keep_where(predicate, roots)
     kept = len(plan.columns)

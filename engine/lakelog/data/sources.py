@@ -1,16 +1,16 @@
 """Where data files stand: a path in the log to an open Parquet file, or to the reason why not.
 
 A path is relative to the table, or absolute, as those of a shallow clone are: a URL, or a path on
-the table's own store. It is decoded already and never again.
+the table's own store. It is decoded already and never again. `lakelog.storage.containment` decides
+which of them may be opened.
 
 Source: Delta protocol, Add File and Remove File.
 """
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import unbounded
+from lakelog.storage.containment import LOCAL, Address, Reach
 from lakelog.storage.local import LocalStore
 
 SMALL_BYTES = 1 << 18
@@ -27,26 +28,20 @@ SMALL_BYTES = 1 << 18
 
 _BUFFER_BYTES = 1 << 20  # of a column that is being read
 
-_URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/")
-_AUTHORITY = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
-_LOCAL_URL = re.compile(r"^file:(//[^/]*)?(?=/)")
-
 
 class Sources:
     """Opens the data files of a table; safe to use from several threads.
 
     Args:
-        location: Path or URL of the table.
-        storage_options: For stores of other places than the table's too.
+        reach: The table's location, and what may be opened outside it.
         store: The table's own; None opens the location's.
     """
 
-    def __init__(
-        self, location: str, storage_options: Mapping[str, Any] | None, store: LogStore | None
-    ) -> None:
-        self._location = location.rstrip("/")
-        self._options = storage_options
-        self._own = open_store(location, storage_options) if store is None else unbounded(store)
+    def __init__(self, reach: Reach, store: LogStore | None) -> None:
+        self._reach = reach
+        if store is None:
+            store = open_store(reach.location, reach.storage_options)
+        self._own = unbounded(store)
         self._others: dict[str, LogStore] = {}
         self._lock = threading.Lock()
 
@@ -56,7 +51,9 @@ class Sources:
         return isinstance(self._own, LocalStore)
 
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
-        """A seekable reader over a file, by its path in the log; errors as `LogStore.open`."""
+        """A seekable reader over a file, by its path in the log; errors as `LogStore.open`, and
+        `ExternalPathError` for one outside the table that may not be opened.
+        """
         store, name = self._resolve(path)
         return store.open(name, size_bytes)
 
@@ -71,13 +68,14 @@ class Sources:
         Raises:
             NotFoundError: It is not there.
             UnavailableError: The store failed.
+            ExternalPathError: It is outside the table, and may not be opened.
             pa.ArrowException | OSError: It is no Parquet; `explained` makes an error of that.
         """
         store, name = self._resolve(path)
         source: Any
         is_local = isinstance(store, LocalStore)
-        if is_local:
-            local = f"{store.root}/{name}"
+        if isinstance(store, LocalStore):
+            local = store.path_of(name)
             try:
                 if size_bytes is not None and size_bytes <= SMALL_BYTES:
                     with open(local, "rb", buffering=0) as file:
@@ -119,30 +117,19 @@ class Sources:
 
     def _resolve(self, path: str) -> tuple[LogStore, str]:
         """The store of a path, and its name there."""
-        own = f"{self._location}/"
-        if path.startswith(own):
-            return self._own, path[len(own) :]
-        if _LOCAL_URL.match(path):
-            return self._other("/"), _LOCAL_URL.sub("", path).lstrip("/")
-        if _URL.match(path):
-            root = _AUTHORITY.match(path)
-            if root is not None:
-                return self._other(root[0]), path[root.end() :].lstrip("/")
-            scheme, name = path.split(":", 1)
-            return self._other(f"{scheme}://"), name.lstrip("/")
-        if path.startswith("/"):
-            root = _AUTHORITY.match(self._location)
-            if root is None or _LOCAL_URL.match(self._location):
-                return self._other("/"), path.lstrip("/")
-            return self._other(root[0]), path.lstrip("/")
-        return self._own, path
+        resolved = self._reach.resolve(path)
+        if isinstance(resolved, str):
+            return self._own, resolved
+        return self._other(resolved), resolved.path
 
-    def _other(self, location: str) -> LogStore:
+    def _other(self, address: Address) -> LogStore:
         with self._lock:
-            if location not in self._others:
-                options = None if location == "/" else self._options
-                self._others[location] = open_store(location, options)
-            return self._others[location]
+            if address.store not in self._others:
+                options = self._reach.options_for(address)
+                local = address.store == LOCAL
+                store = LocalStore(address.root) if local else open_store(address.root, options)
+                self._others[address.store] = store
+            return self._others[address.store]
 
 
 @contextmanager

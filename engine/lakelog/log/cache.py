@@ -29,7 +29,7 @@ import weakref
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -279,7 +279,7 @@ class SnapshotCache:
             looks += 1
             began_s, now = self._monotonic(), self._clock()
             seen = _Seen(self._log.store)
-            looking = Log(seen, self._log.dialect, self._log.clock)
+            looking = replace(self._log, store=seen)
             hint = version is None and not self._needs_whole
             listing, segment = choose(looking, version, hint=hint)
             look = self._describe(listing, segment, seen, now, hint=hint)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,6 +16,7 @@ from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.formats.garbage import uncollected
 from lakelog.log.segment import has_hole, latest_version, rebuildable
 from lakelog.storage import LogStore
+from lakelog.storage.containment import NOTHING, External
 
 MOST_LOOKS = 10
 """How often a reader looks again after a cleaner took away what it had chosen."""
@@ -33,11 +35,16 @@ class Log:
         store: Where its files are.
         dialect: How they are spelled.
         clock: Gives the present, in milliseconds; passed in so that tests can hold it still.
+        external: Which files outside the table's folder may be opened.
+        storage_options: With which the store was opened: reading a file of it that is outside the
+            table's folder needs them.
     """
 
     store: LogStore
     dialect: Dialect
     clock: Callable[[], int] = field(default=now_ms)
+    external: External = NOTHING
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def table(self) -> str:

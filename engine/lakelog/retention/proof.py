@@ -10,6 +10,7 @@ and the version's ``.crc``, where there is one, counts the same files and bytes.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import polars as pl
 
@@ -185,7 +186,7 @@ def check_reopens(log: Log, hidden: frozenset[str], oldest: int) -> None:
 
     Memory: as reading a snapshot in batches.
     """
-    after = Log(HidingStore(log.store, hidden), log.dialect, log.clock)
+    after = replace(log, store=HidingStore(log.store, hidden))
     now, then = log.list_all(), after.list_all()
     latest = latest_version(now, log.table)
     lost = first_gap(rebuildable(now), rebuildable(then), oldest)

@@ -11,6 +11,8 @@ sidecar goes after every manifest that named it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 
 from lakelog.errors import LakelogError, UnavailableError
@@ -84,7 +86,7 @@ class Removal:
         store = self._log.store
         entries = walk_log(self._log)
         folder = self._log.dialect.log_folder
-        now = Log(ListedStore(store, folder, entries), self._log.dialect, self._log.clock)
+        now = replace(self._log, store=ListedStore(store, folder, entries))
         files = inventory(entries, self._log.dialect.name, folder)
         if self.quarantine is not None:
             # What has just been moved there takes its sidecars along.

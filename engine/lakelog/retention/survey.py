@@ -158,7 +158,7 @@ def survey(
     now_ms = log.clock()
     entries = walk_log(log) if entries is None else entries
     folder = log.dialect.log_folder
-    seen = Log(ListedStore(log.store, folder, entries), log.dialect, log.clock)
+    seen = replace(log, store=ListedStore(log.store, folder, entries))
     listing = seen.list_all()
     latest_version(listing, log.table)
     files = inventory(entries, log.dialect.name, folder)
@@ -325,7 +325,7 @@ def _looked_through(log: Log, files: pl.DataFrame, horizon: Horizon) -> Horizon:
     alone = log
     if log.dialect.name != "delta":
         hidden = frozenset(files.filter(below)["path"])
-        alone = Log(HidingStore(log.store, hidden), log.dialect, log.clock)
+        alone = replace(log, store=HidingStore(log.store, hidden))
     for checkpoint in horizon.checkpoints:
         problem = whole_problem(alone, checkpoint, sidecars)
         if problem is not None:

@@ -36,8 +36,8 @@ _CHECKPOINT_WAIT_S = 300.0
 
 
 @functools.lru_cache(maxsize=4)
-def _handle(path: str, storage_options: str) -> Table:
-    return open(path, json.loads(storage_options) or None)
+def _handle(path: str, storage_options: str, external: bool | tuple[str, ...]) -> Table:
+    return open(path, json.loads(storage_options) or None, allow_external=external)
 
 
 def kept_table(options: SourceOptions) -> Table:
@@ -47,8 +47,10 @@ def kept_table(options: SourceOptions) -> Table:
     Raises:
         LakelogError: As `lakelog.open`.
     """
+    external = options.get("allowExternal", False)
     with options.opening():
-        return _handle(options.path, json.dumps(dict(options.storage_options), sort_keys=True))
+        storage = json.dumps(dict(options.storage_options), sort_keys=True)
+        return _handle(options.path, storage, external)
 
 
 @dataclass(frozen=True)

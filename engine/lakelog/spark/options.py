@@ -88,6 +88,11 @@ def _names(value: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _external(value: str) -> bool | tuple[str, ...]:
+    known = _TRUE_OR_FALSE.get(value.strip().lower())
+    return _names(value) if known is None else known
+
+
 def _one_of(*words: str) -> Callable[[str], str]:
     def parse(value: str) -> str:
         if value.lower() not in words:
@@ -128,6 +133,7 @@ def _option(
 
 _TIME = "ISO 8601, or milliseconds since the Unix epoch"
 _SIZE = "a number of bytes, such as 134217728 or 128m"
+_EXTERNAL = "true, false, or URLs and paths between commas, or a JSON list of them"
 _OF_A_VERSION = ("rows", "files", "skips")
 _BETWEEN = ("actions", "diff")
 _MODES = ("static", "dynamic")
@@ -135,6 +141,7 @@ _MODES = ("static", "dynamic")
 OPTIONS = (
     _option("path", _text, "the table's folder", "read write stream sink"),
     _option("table", _one_of(*TABLES), " | ".join(TABLES), "read"),
+    _option("allowExternal", _external, _EXTERNAL, "read write stream", ("rows",)),
     _option("version", _count, "a version", "read", _OF_A_VERSION),
     _option("timestamp", _time, _TIME, "read", _OF_A_VERSION),
     _option("columns", _names, "names between commas, or a JSON list of them", "read stream"),

@@ -57,7 +57,12 @@ class Share(InputPartition):
 def open_table(options: SourceOptions) -> Table:
     """The table that the options name; nothing of it is kept up by a reader."""
     with options.opening():
-        return lakelog.open(options.path, dict(options.storage_options), upkeep=False)
+        return lakelog.open(
+            options.path,
+            dict(options.storage_options),
+            upkeep=False,
+            allow_external=options.get("allowExternal", False),
+        )
 
 
 def open_snapshot(options: SourceOptions, pinned: int | None = None) -> Snapshot:

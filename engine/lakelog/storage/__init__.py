@@ -4,6 +4,7 @@
 |---|---|
 | `base` | the contract: `LogStore`, `Upload`, and what each call may raise |
 | `resolve` | from a location to a store |
+| `containment` | which files outside the table's folder may be opened, and changed |
 | `local`, `durable` | local disk; files that appear whole, once, and survive a crash |
 | `memory` | fsspec's ``memory://`` |
 | `remote` | any fsspec store, read |

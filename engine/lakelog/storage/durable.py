@@ -30,6 +30,7 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedStoreError,
 )
+from lakelog.storage.containment import require_contained, require_no_links
 from lakelog.storage.upload import BufferedUpload
 
 TEMPORARY = re.compile(r"\.lakelog-[0-9a-f]{32}\.tmp", re.ASCII)
@@ -93,7 +94,7 @@ class DurableWriter:
         """
         if self.refusal is not None:
             raise UnsupportedStoreError(self.refusal, path=path)
-        target = f"{self._root}/{path}"
+        target = self._path_of(path)
         # Not what decides: it spares the loser of a race the writing.
         if os.path.lexists(target):
             return False
@@ -123,7 +124,7 @@ class DurableWriter:
             OutcomeUnknownError: It was replaced, but the folder could not be fsynced.
             UnavailableError: Nothing was written.
         """
-        target = f"{self._root}/{path}"
+        target = self._path_of(path)
         with self._folder_of(target, path) as folder, _temporary(target) as temporary:
             with _nothing_written(path):
                 _write_new(temporary, data)
@@ -139,7 +140,7 @@ class DurableWriter:
         Raises:
             UnavailableError: The temporary file cannot be made.
         """
-        target = f"{self._root}/{path}"
+        target = self._path_of(path)
         return DurableUpload(self._folder_of(target, path), target, path)
 
     def move(self, source: str, target: str) -> None:
@@ -151,7 +152,7 @@ class DurableWriter:
                 filesystem failed while renaming it.
             UnavailableError: It was not moved.
         """
-        old, new = f"{self._root}/{source}", f"{self._root}/{target}"
+        old, new = self._path_of(source), self._path_of(target)
         before = _status_of_file(old, source)
         with self._folder_of(new, target) as into, self._folder_of(old, source) as out_of:
             try:
@@ -170,6 +171,12 @@ class DurableWriter:
             _sync_named(into, target)
             if os.path.dirname(old) != os.path.dirname(new):
                 _sync_named(out_of, source)
+
+    def _path_of(self, path: str) -> str:
+        """A file's path on local disk; it is reached through no link below the root."""
+        require_contained(path)
+        require_no_links(self._root, path)
+        return f"{self._root}/{path}"
 
     # Each gives the file its name: True. The name is taken: False. The filesystem cannot: None,
     # and nothing is left behind.

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import BinaryIO
 
-from lakelog.errors import LakelogError, NotFoundError, UnavailableError
+from lakelog.errors import ExternalPathError, LakelogError, NotFoundError, UnavailableError
 from lakelog.storage.base import FileEntry, Upload, require_content
+from lakelog.storage.containment import require_contained, require_no_links
 from lakelog.storage.durable import TEMPORARY, DurableWriter
 
 _READERS = 4
@@ -44,14 +45,21 @@ class LocalStore:
         """The folder, as the caller gave it."""
         return self._root
 
-    def _absolute(self, path: str) -> str:
+    def path_of(self, path: str) -> str:
+        """A file's path on local disk.
+
+        Raises:
+            ExternalPathError: It would be outside the folder.
+        """
+        if ".." in path or "\0" in path:
+            require_contained(path)
         return f"{self._root}/{path}" if path else self._root
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
         """Files directly in `folder` named `start` or later, sorted by name."""
         entries: list[FileEntry] = []
         try:
-            with os.scandir(self._absolute(folder)) as scan:
+            with os.scandir(self.path_of(folder)) as scan:
                 for entry in scan:
                     if entry.name >= start and not entry.is_dir():
                         try:
@@ -73,7 +81,7 @@ class LocalStore:
     def list_folders(self, folder: str) -> list[str]:
         """Names of the folders directly in `folder`, sorted."""
         try:
-            with os.scandir(self._absolute(folder)) as scan:
+            with os.scandir(self.path_of(folder)) as scan:
                 return sorted(entry.name for entry in scan if entry.is_dir())
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -82,12 +90,12 @@ class LocalStore:
 
     def has_folders(self, folders: Sequence[str]) -> list[bool]:
         """For each folder, whether it is there."""
-        return [os.path.isdir(self._absolute(folder)) for folder in folders]
+        return [os.path.isdir(self.path_of(folder)) for folder in folders]
 
     def read(self, path: str) -> bytes:
         """The whole of one file."""
         try:
-            descriptor = os.open(self._absolute(path), _FLAGS)
+            descriptor = os.open(self.path_of(path), _FLAGS)
             try:
                 # One call reads a small commit whole; the second sees that nothing is left.
                 data = os.read(descriptor, _SMALL_BYTES)
@@ -135,7 +143,7 @@ class LocalStore:
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:  # noqa: ARG002 - spares nothing here
         """A seekable binary reader over one file."""
         try:
-            return open(self._absolute(path), "rb", buffering=0)
+            return open(self.path_of(path), "rb", buffering=0)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as cause:
             raise _not_found(path) from cause
         except OSError as cause:
@@ -144,7 +152,7 @@ class LocalStore:
     def stat(self, path: str) -> FileEntry | None:
         """Size and time of one file, or None."""
         try:
-            status = os.stat(self._absolute(path))
+            status = os.stat(self.path_of(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as cause:
@@ -185,8 +193,9 @@ class LocalStore:
 
     def delete(self, path: str) -> None:
         """Delete a file, without an fsync: a crash may bring it back."""
+        require_no_links(self._root, path)
         try:
-            os.unlink(self._absolute(path))
+            os.unlink(self.path_of(path))
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as cause:
@@ -198,7 +207,7 @@ class LocalStore:
         for path in paths:
             try:
                 self.delete(path)
-            except UnavailableError as error:
+            except (UnavailableError, ExternalPathError) as error:
                 errors.append(error)
         return errors
 
@@ -212,7 +221,7 @@ class LocalStore:
             prefix = ahead.pop()
             at = f"{folder}/{prefix}" if folder and prefix else folder or prefix
             try:
-                with os.scandir(self._absolute(at.rstrip("/"))) as scan:
+                with os.scandir(self.path_of(at.rstrip("/"))) as scan:
                     for entry in scan:
                         name = prefix + entry.name
                         if entry.is_dir(follow_symlinks=False):

@@ -24,6 +24,7 @@ from lakelog.errors import (
 )
 from lakelog.storage.base import IN_FLIGHT, FileEntry, Upload
 from lakelog.storage.conditional import deadline_s, describe
+from lakelog.storage.containment import require_contained
 from lakelog.storage.ranged import Range, RangedFile
 
 T = TypeVar("T")
@@ -66,6 +67,7 @@ class FsspecStore:
         return self._root
 
     def _absolute(self, path: str) -> str:
+        require_contained(path, remote=True)
         return f"{self._base}/{path}" if path else self._base
 
     # --- listing -----------------------------------------------------------------------------

@@ -92,6 +92,15 @@ def test_a_manifest_with_other_entries_than_counted_is_corruption(log: Log) -> N
     assert caught.value.path == f"_transaction_log/{_SHARED}"
 
 
+@pytest.mark.parametrize("name", ["../m.avro", "manifests/../../m.avro"])
+def test_a_manifest_outside_the_log_folder_is_not_read(log: Log, name: str) -> None:
+    log.manifest(_SHARED, _entries("a", "b"))
+    log.state(1, {name: 2}, numFiles=2)
+    with pytest.raises(CorruptionError, match="outside the log folder") as caught:
+        read_files(log.checkpoint(1))
+    assert caught.value.found == name
+
+
 def test_a_path_in_two_manifests_counts_once_as_it_stands_last(log: Log) -> None:
     log.manifest(_SHARED, _entries("a", "b"))
     log.manifest(_SECOND, _entries("a", size=99))

@@ -139,13 +139,12 @@ class StateManifest:
                 expected=version,
                 found=state_version,
             )
-        folder = path.rpartition("/")[0]
         return cls(
             path=path,
             version=version,
             created_ms=record.integer("createdAt"),
             manifests=tuple(
-                (_resolve(item.text("path"), folder), item.integer("numEntries"))
+                (_resolve(item.text("path"), path), item.integer("numEntries"))
                 for item in record.items("manifests")
             ),
             tombstones=frozenset(record.texts("tombstones")),
@@ -367,14 +366,25 @@ def _check_counts(state: StateManifest, entries: Sequence[pl.DataFrame]) -> None
         )
 
 
-def _resolve(path: str, folder: str) -> str:
-    """A manifest's path relative to the table root.
+def _resolve(path: str, state: str) -> str:
+    """A manifest's path relative to the table root, as the state manifest at `state` names it.
 
     Shared manifests are named from the log folder, older ones from the state's own folder.
+
+    Raises:
+        CorruptionError: It leads out of these folders.
     """
+    if ".." in path.split("/"):
+        raise CorruptionError(
+            "the state names a manifest outside the log folder",
+            path=state,
+            expected="a path without '..'",
+            found=path[:200],
+            hint="restore the state manifest; no state is read past it",
+        )
     if path.startswith(_SHARED):
         return f"{LOG_FOLDER}/{path}"
-    return f"{folder}/{path}"
+    return f"{state.rpartition('/')[0]}/{path}"
 
 
 def _metadata_line(text: str | None, path: str, version: int) -> bytes | None:

@@ -89,7 +89,12 @@ def _step(
 def _opened(pipeline: Pipeline, clock: Callable[[], int] | None) -> Table:
     # The steps themselves look after the log.
     target = pipeline.table
-    table = open_table(target.path, dict(target.storage_options), upkeep=False)
+    table = open_table(
+        target.path,
+        dict(target.storage_options),
+        upkeep=False,
+        allow_external=target.allow_external,
+    )
     return table if clock is None else Table(replace(table.log, clock=clock))
 
 

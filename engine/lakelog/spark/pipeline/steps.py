@@ -199,6 +199,8 @@ class Target(Settings):
     Attributes:
         path: Path or URL.
         storage_options: For the fsspec filesystem, as `lakelog.open` takes them.
+        allow_external: URLs and paths of folders below which files outside the table's folder may
+            be read, as `lakelog.open` takes them.
         create: Whether it is created, of the columns that are ingested, if it is not there.
         partition_by: Partition columns of a table that is created, in order.
         properties: Properties of a table that is created.
@@ -208,6 +210,7 @@ class Target(Settings):
 
     path: str = _is("text")
     storage_options: Mapping[str, Any] = _is("mapping", secret=True)
+    allow_external: Sequence[str] = _is("texts", ())
     create: bool = _is("flag", default=False)
     partition_by: Sequence[str] = _is("texts", ())
     properties: Mapping[str, Any] = _is("options")

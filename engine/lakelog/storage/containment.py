@@ -1,0 +1,264 @@
+"""Which files a table's log may lead to: those below its folder, and what the caller allows.
+
+A path in a log is relative to the table, or absolute: a URL, or a path on the table's own store, as
+those of a shallow clone are. Relative paths stay below the folder, since a part ``..`` is refused.
+An absolute one that leads into the folder names the same file as the relative one. Every other one
+is external: it is opened only where the caller allows it, and `storage_options` of the table's
+store, which may hold credentials, go to no other one.
+
+Source: Delta protocol, Add File and Remove File; Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from lakelog.errors import ExternalPathError, InvalidInputError
+
+LOCAL = "file://"
+"""`Address.store` of local disk."""
+
+Allowed: TypeAlias = bool | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""What ``allow_external`` of `lakelog.open` may be."""
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_SEPARATORS = re.compile(r"[/\\]" if os.name == "nt" else "/")
+_ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
+_OWN_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
+_HINT = (
+    "if the place can be trusted, pass lakelog.open(…, allow_external=[…]) with its URL or path, "
+    "or allow_external=True for all of them"
+)
+
+
+class Address(NamedTuple):
+    """Where a file or a folder is.
+
+    Attributes:
+        store: Scheme and authority (bucket, container and account, or host), one spelling of each.
+        path: Path from the store's root, without slashes at its ends.
+        root: The store's root, as `lakelog.storage.open_store` takes it.
+    """
+
+    store: str
+    path: str
+    root: str
+
+    def __str__(self) -> str:
+        return f"{self.store}/{self.path}"
+
+    def name_of(self, other: Address) -> str | None:
+        """Path of another address below this folder; None where it is not below.
+
+        Whole parts of the path are compared: ``s3://b/base`` does not hold ``s3://b/base2/x``.
+        """
+        if self.store != other.store:
+            return None
+        below = f"{self.path}/" if self.path else ""
+        return other.path[len(below) :] or None if other.path.startswith(below) else None
+
+
+@dataclass(frozen=True)
+class External:
+    """What may be opened outside a table's folder; make one with `of`.
+
+    Attributes:
+        everything: Whether any file may be.
+        folders: Folders below which files may be.
+    """
+
+    everything: bool = False
+    folders: tuple[Address, ...] = ()
+
+    @staticmethod
+    def of(allow_external: Allowed) -> External:
+        """From what `lakelog.open` takes.
+
+        Raises:
+            InvalidInputError: It is neither a Boolean nor URLs or paths.
+        """
+        if isinstance(allow_external, bool):
+            return External(allow_external)
+        given: Any = allow_external
+        if isinstance(given, str | os.PathLike):
+            given = [given]
+        if not isinstance(given, list | tuple | set | frozenset) or not all(
+            isinstance(each, str | os.PathLike) and os.fspath(each) for each in given
+        ):
+            raise InvalidInputError(
+                "allow_external is invalid",
+                expected="True, False, or a list of URLs or paths of folders",
+                found=repr(allow_external)[:200],
+            )
+        return External(folders=tuple(a for each in given for a in addresses_of(os.fspath(each))))
+
+    def allows(self, address: Address) -> bool:
+        """Whether a file may be opened."""
+        return self.everything or any(folder.name_of(address) for folder in self.folders)
+
+
+NOTHING = External()
+"""No file outside the table's folder."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What the paths in a table's log may lead to.
+
+    Args:
+        location: Path or URL of the table.
+        external: What may be opened outside its folder.
+        storage_options: Of the table's own store.
+    """
+
+    location: str
+    external: External = NOTHING
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    _folders: tuple[Address, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_folders", addresses_of(self.location))
+
+    def resolve(self, path: str) -> str | Address:
+        """A path in the log, decoded, as a path relative to the table, or as an allowed address.
+
+        Raises:
+            ExternalPathError: It leads out of the table's folder, and that is not allowed.
+        """
+        if _is_relative(path):
+            return path
+        require_contained(path)
+        address = self._address(path)
+        for folder in self._folders:
+            if (name := folder.name_of(address)) is not None:
+                return name
+        if self.external.allows(address):
+            return address
+        raise ExternalPathError(
+            "a file that the table's log names is outside the table's folder, and was not opened",
+            path=path,
+            expected=f"a file below {self.location}",
+            found=str(address),
+            hint=_HINT,
+        )
+
+    def options_for(self, address: Address) -> Mapping[str, Any] | None:
+        """Options of the store of an allowed address: none but on the table's own store."""
+        own = address.store == self._folders[0].store and address.store != LOCAL
+        return self.storage_options if own else None
+
+    def _address(self, path: str) -> Address:
+        own = self._folders[0]
+        if _URL.match(path) or own.store == LOCAL:
+            return _address(path)
+        return Address(own.store, path.lstrip("/"), own.root)
+
+
+def addresses_of(location: str) -> tuple[Address, ...]:
+    """A folder that a caller names: a path or a URL, as `lakelog.open` takes it; on local disk also
+    as it is with symbolic links resolved.
+
+    Raises:
+        InvalidInputError: A part of it is ``..`` in a URL.
+    """
+    if location.startswith("file:"):
+        location = unquote(urlsplit(location).path)
+    elif "::" in location:  # a chain of drivers: no path in a log is below it
+        return (Address(location, "", location),)
+    elif "://" in location:
+        require_contained(location)
+        return (_address(location),)
+    found = dict.fromkeys((os.path.abspath(location), os.path.realpath(location)))
+    return tuple(_address(each) for each in found)
+
+
+def _is_relative(path: str) -> bool:
+    if path.startswith("/") or _URL.match(path):
+        return False
+    return os.name != "nt" or not (path.startswith("\\") or os.path.splitdrive(path)[0])
+
+
+def _address(text: str) -> Address:
+    """Address of an absolute path on local disk, or of a URL; neither is decoded."""
+    url = _URL.match(text)
+    if url is None:
+        return Address(LOCAL, _normalised(text), "/")
+    scheme, rest = url[1].lower(), text[url.end() - 1 :]
+    authority = ""
+    if rest.startswith("//"):
+        authority, _, rest = rest[2:].partition("/")
+    if scheme == "file":
+        return Address(LOCAL, _normalised(f"/{rest}"), "/")
+    store = f"{_OWN_SCHEMES.get(scheme, scheme)}://{authority}"
+    return Address(store, rest.strip("/"), f"{scheme}://{authority}")
+
+
+def _normalised(path: str) -> str:
+    # With two slashes POSIX may mean another place; abspath keeps them.
+    return os.path.abspath("/" + path.lstrip("/") if path.startswith("/") else path).strip("/")
+
+
+def require_contained(path: str, *, remote: bool = False) -> None:
+    """Refuse a path with a part ``..``: it would lead out of the folder that it is relative to.
+
+    Args:
+        path: The path or URL, decoded. A backslash is a character like any other on POSIX.
+        remote: Whether it becomes a URL, in which a client may decode ``%2e`` once more.
+
+    Raises:
+        ExternalPathError: It has such a part, or a NUL character, which ends a path in C.
+    """
+    text = _ENCODED_DOT.sub(".", path) if remote and "%" in path else path
+    if ".." in text and ".." in _SEPARATORS.split(text):
+        raise ExternalPathError(
+            "a path has a part '..', which leads out of the table's folder; it was not opened",
+            path=path,
+            expected="a path below the table's folder, without '..'",
+            hint="write the file into the table, and remove this path from it",
+        )
+    if "\0" in path:
+        raise ExternalPathError(
+            "a path has a NUL character, which no file's name can have",
+            path=path.replace("\0", "\\0"),
+            expected="a path below the table's folder",
+            hint="remove this path from the table",
+        )
+
+
+def require_no_links(root: str, path: str) -> None:
+    """Refuse to change a file that is reached through a symbolic link below the table's folder.
+
+    The file itself may be a link: then the link is changed, and not what it leads to. The folder's
+    own location may have links, since the caller named it.
+
+    Args:
+        root: The table's folder on local disk.
+        path: The file, relative to it.
+
+    Raises:
+        ExternalPathError: A folder on the way is a link.
+    """
+    at = path.find("/")
+    while at != -1:
+        folder = f"{root}/{path[:at]}"
+        try:
+            is_link = stat.S_ISLNK(os.lstat(folder).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError:  # the change itself reports it
+            return
+        if is_link:
+            raise ExternalPathError(
+                "a folder inside the table is a symbolic link, and nothing is written, moved or "
+                "deleted through it",
+                path=path,
+                found=f"{folder} -> {os.path.realpath(folder)}",
+                hint="put a real folder, or a mount, in the place of the link",
+            )
+        at = path.find("/", at + 1)
