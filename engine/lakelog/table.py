@@ -215,6 +215,7 @@ class Table(Upkeep):
             UnsupportedFeatureError: The table asks of its writers what lakelog cannot do.
             TableNotFoundError: The log is empty.
         """
+        check_version(version)
         return Transaction(
             self._log,
             self._heads,
@@ -240,6 +241,7 @@ class Table(Upkeep):
         user_metadata: str | None = None,
         target_file_bytes: int | None = None,
         compression: str | None = None,
+        version: int | None = None,
     ) -> WriteReport:
         """Add rows, in one commit.
 
@@ -258,13 +260,19 @@ class Table(Upkeep):
                 (``delta.targetFileSize``), else 128 MiB.
             compression: Codec; None is what the table says (``delta.parquet.compression.codec``),
                 else snappy.
+            version: The version that the rows were derived from. The whole table counts as read
+                at that version: a later commit that removed a file is a conflict, and so is one
+                that added a file, unless it is a blind append and the table is
+                ``WriteSerializable``. None is a blind append, which conflicts with neither.
 
         Returns:
             What was written. No rows commit nothing.
 
         Raises:
             InvalidInputError: The rows are not the table's: an unknown column, a type that does
-                not become the table's without loss, a null where none may be, a text too long.
+                not become the table's without loss, a null where none may be, a text too long; or
+                the table never had `version`.
+            VersionNotFoundError: `version` cannot be rebuilt any more.
             UnsupportedFeatureError: The rows stand in other files than Parquet (IndexTables), or
                 the table asks of whoever writes rows what lakelog cannot do (CHECK constraints,
                 invariants, generated and identity columns).
@@ -281,7 +289,13 @@ class Table(Upkeep):
         from lakelog.data.append import WriteOptions, append
 
         options = WriteOptions(
-            schema_mode, app_id, app_version, user_metadata, target_file_bytes, compression
+            schema_mode,
+            app_id,
+            app_version,
+            user_metadata,
+            target_file_bytes,
+            compression,
+            version,
         )
         return append(self._log, self._runtime, self.transaction, df, options)
 
@@ -296,6 +310,7 @@ class Table(Upkeep):
         user_metadata: str | None = None,
         target_file_bytes: int | None = None,
         compression: str | None = None,
+        version: int | None = None,
     ) -> WriteReport:
         """Put rows in the place of others, in one commit.
 
@@ -311,6 +326,11 @@ class Table(Upkeep):
             user_metadata: As `append`.
             target_file_bytes: As `append`.
             compression: As `append`.
+            version: The version that the rows were read at, such as `Snapshot.version`. A later
+                commit that changed or removed a row of `where` is a conflict, so that its change
+                is not lost. Rows that a blind append added since stay, unless the table is
+                ``Serializable``: then they are a conflict too. None checks only the commits made
+                during this call: it replaces what other writers wrote before.
 
         Returns:
             What was written and removed.
@@ -320,8 +340,9 @@ class Table(Upkeep):
                 row that was given.
             UnsupportedFeatureError: As `append`; or rows would be copied that the table tracks.
             InvalidTransactionError: The table is append-only.
-            ConflictError: Another commit changed rows that `where` speaks of; the files are
-                deleted.
+            VersionNotFoundError: As `append`.
+            ConflictError: Another commit changed rows that `where` speaks of, since `version` or
+                during the call; the files are deleted.
             CommitOutcomeUnknown: As `append`.
             UnavailableError: As `append`.
 
@@ -334,7 +355,13 @@ class Table(Upkeep):
         from lakelog.data.append import WriteOptions, overwrite
 
         options = WriteOptions(
-            schema_mode, app_id, app_version, user_metadata, target_file_bytes, compression
+            schema_mode,
+            app_id,
+            app_version,
+            user_metadata,
+            target_file_bytes,
+            compression,
+            version,
         )
         return overwrite(self._log, self._runtime, self.transaction, df, where, options)
 

@@ -34,8 +34,10 @@ from lakelog.data.write import DataFileWriter, WritePlan, discard, slices
 from lakelog.data.write_plan import CHANGE_TYPE, clustering_columns
 from lakelog.errors import (
     CommitOutcomeUnknown,
+    ConcurrentDeleteReadError,
     InvalidInputError,
     LakelogError,
+    NotFoundError,
 )
 from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
@@ -60,6 +62,7 @@ class WriteOptions:
         user_metadata: A text to keep with the commit.
         target_file_bytes: Length of a file that is aimed at; None is what the table says.
         compression: Codec; None is what the table says.
+        version: The version that the rows were derived from; None where they were not.
     """
 
     schema_mode: SchemaMode | None = None
@@ -68,6 +71,7 @@ class WriteOptions:
     user_metadata: str | None = None
     target_file_bytes: int | None = None
     compression: str | None = None
+    version: int | None = None
 
     def __post_init__(self) -> None:
         if self.schema_mode not in {None, "merge"}:
@@ -173,9 +177,12 @@ class _Write:
             parameters=self._parameters,
             metrics=self._metrics,
             user_metadata=options.user_metadata,
+            version=options.version,
         )
         if tx.duplicate:
             return WriteReport(None, duplicate=True)
+        if mode == "Append" and options.version is not None:
+            tx.read()
         metadata = self._evolved(tx.snapshot)
         partition_by = orjson.dumps(list(metadata.partition_columns)).decode()
         self._parameters |= {"mode": mode, "partitionBy": partition_by}
@@ -191,16 +198,23 @@ class _Write:
             compression=options.compression,
             token=self._runtime.new_id(),
         )
-        replacing = _Replacing(where, self._replaced(tx, where, plan) if mode != "Append" else None)
+        try:
+            replaced = self._replaced(tx, where, plan) if mode != "Append" else None
+        except NotFoundError as cause:
+            self._require_live(tx, cause)
+            raise
+        replacing = _Replacing(where, replaced)
         if metadata != tx.snapshot.metadata:
             tx.set_metadata(
                 schema=metadata.schema, configuration=_changed(tx.snapshot.metadata, metadata)
             )
         try:
             report = self._write(tx, plan, replacing)
-        except BaseException:
+        except BaseException as cause:
             for writer in self._writers:
                 writer.abort()
+            if isinstance(cause, NotFoundError):
+                self._require_live(tx, cause)
             raise
         return self._commit(tx, report)
 
@@ -240,6 +254,26 @@ class _Write:
             protocol, metadata, told, pl.DataFrame(), self._log.table, snapshot.format
         )
         return replaced
+
+    def _require_live(self, tx: Transaction, missing: NotFoundError) -> None:
+        """Raise a conflict where a missing data file of an earlier version was removed since."""
+        if self._options.version is None:
+            return
+        live = Snapshot.open(self._log)
+        then, now = (
+            snapshot.files().filter(pl.col("path") == missing.path).collect().height
+            for snapshot in (tx.snapshot, live)
+        )
+        if now or not then:
+            return
+        raise ConcurrentDeleteReadError(
+            "a data file of the version that the rows were read at was removed since, and deleted",
+            path=missing.path,
+            version=live.version,
+            rule="read_files_deleted",
+            expected=f"the files of version {self._options.version}",
+            hint="read the table again, decide again what to write, and retry",
+        ) from missing
 
     # --- rows --------------------------------------------------------------------------------
 
