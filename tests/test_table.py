@@ -12,9 +12,10 @@ import pytest
 import lakelog
 from lakelog.cli.commands import _info_lines, table_facts
 from lakelog.errors import InvalidInputError, TableNotFoundError, VersionNotFoundError
+from lakelog.log.timestamps import to_ms
 from lakelog.storage.remote import FsspecStore
 from lakelog.storage.wrapper import StoreWrapper
-from lakelog.table import Table, detect_dialect, to_ms
+from lakelog.table import Table, detect_dialect
 from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, metadata, protocol, remove
 
 

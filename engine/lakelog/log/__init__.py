@@ -11,5 +11,6 @@
 | `metadata`, `properties` | `Protocol` and `Metadata`; properties that reading needs |
 | `history`, `diff`, `blame` | the commits; what changed between two; one file's life |
 | `checksum`, `histograms` | a version checksum beside what replay finds |
+| `timestamps` | points in time as callers give them |
 | `export`, `display` | the state as Parquet; how tables and snapshots show themselves |
 """
