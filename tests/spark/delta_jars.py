@@ -70,6 +70,8 @@ def _fetch(java_home: Path, kept: Path) -> None:
                     f"--packages={DELTA}",
                     f"--exclude-packages={','.join(BROUGHT_BY_SPARK)}",
                     f"--conf=spark.jars.ivy={folder}/ivy",
+                    # A Maven repository of this user may hold descriptions without their jars.
+                    f"--driver-java-options=-Duser.home={folder}",
                     os.fspath(nothing),
                 ],
                 env=environment | {"SPARK_HOME": os.fspath(spark_home)},

@@ -1,0 +1,82 @@
+"""Tables that lakelog writes, described by the Java Delta Kernel: the same state, rows, changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import lakelog
+from tests.kernel.compare import assert_same, assert_same_changes
+from tests.kernel.engine import Kernel
+from tests.kernel.tables import LAYOUTS, TABLES, create, make
+
+pytestmark = pytest.mark.reference
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_version_and_change_is_the_same(kernel: Kernel, tmp_path: Path, name: str) -> None:
+    table = make(name, tmp_path / "t ü%")
+    last = table.version()
+    for version in range(last + 1):
+        assert_same(kernel, tmp_path / "t ü%", version)
+    assert_same_changes(kernel, tmp_path / "t ü%", 0, last)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", TABLES)
+def test_a_checkpoint_alone_gives_the_same_state(
+    kernel: Kernel, tmp_path: Path, name: str, layout: str
+) -> None:
+    root = tmp_path / "t"
+    table = make(name, root)
+    if layout.startswith("v2"):
+        with table.transaction() as tx:
+            tx.set_metadata(configuration={"delta.checkpointPolicy": "v2"})
+    version = table.version()
+    before = table.snapshot().files().collect()["path"].sort()
+    table.checkpoint(layout=layout)
+    for commit in (root / "_delta_log").glob("*.json"):
+        if "compacted" in commit.name or int(commit.name[:20]) < version:
+            commit.unlink()
+    state = assert_same(kernel, root)
+    assert sorted(path for path, _ in state["files"]) == before.to_list()
+    assert lakelog.open(root).snapshot().provenance.checkpoint is not None
+    with lakelog.open(root, upkeep=False).transaction() as tx:
+        tx.set_txn(appId="after", version=1)
+    assert kernel.state(root)["txns"]["after"][0] == 1
+
+
+@pytest.mark.parametrize("layout", ["v2-json", "v2-parquet"])
+def test_each_checkpoint_of_an_incremental_chain_gives_the_same_state(
+    kernel: Kernel, tmp_path: Path, layout: str
+) -> None:
+    root = tmp_path / "t"
+    table = create(root, {"id": pl.Int64}, checkpointPolicy="v2")
+    with table.transaction() as tx:
+        tx.add(pl.DataFrame({"path": [f"{n}.parquet" for n in range(300)], "size": 1}))
+    for step in range(3):
+        with table.transaction() as tx:
+            tx.add(path=f"new {step}.parquet", size=2)
+            tx.remove(path=f"{step}.parquet", partitionValues={})
+        table.checkpoint(layout=layout)
+        log = root / "_delta_log"
+        for file in log.glob("*.json"):
+            if file.stem.isdigit() and int(file.stem) <= step + 1:
+                file.unlink()
+        state = kernel.state(root)["files"]
+        ours = table.snapshot().files().collect()["path"]
+        assert {path for path, _ in state} == set(ours)
+
+
+def test_the_kernel_reads_the_checksum_that_lakelog_writes(kernel: Kernel, tmp_path: Path) -> None:
+    table = make("many kinds of actions", tmp_path / "t")
+    table.write_checksum()
+    found = kernel.checksum(tmp_path / "t", table.version())
+    snapshot = table.snapshot()
+    assert found is not None
+    assert found["numFiles"] == snapshot.num_files()
+    assert found["tableSizeBytes"] == snapshot.total_size()
+    assert found["metadata"]["id"] == snapshot.metadata.id
+    assert found["protocol"]["minWriterVersion"] == snapshot.protocol.min_writer_version
