@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import pytest
@@ -40,3 +42,52 @@ def test_type_checkers_are_told_the_same_modules(package: ModuleType) -> None:
         assert getattr(package, name) is getattr(sys.modules[module], name)
         assert name in package.__all__
     assert all(hasattr(package, name) for name in package.__all__)
+
+
+def test_threads_compute_a_property_of_one_instance_once_and_no_other_instance_waits() -> None:
+    released = threading.Event()
+    computing = threading.Event()
+    calls: list[str] = []
+
+    class Slow:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        @lazy.cached_property
+        def value(self) -> str:
+            """Its name."""
+            calls.append(self.name)
+            if self.name == "hangs":
+                computing.set()
+                released.wait()
+            return self.name
+
+    hanging = Slow("hangs")
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(lambda: hanging.value) for _ in range(3)]
+        computing.wait()
+        try:
+            assert pool.submit(lambda: Slow("answers").value).result(timeout=30) == "answers"
+        finally:
+            released.set()
+        assert [each.result() for each in waiting] == ["hangs"] * 3
+    assert calls.count("hangs") == 1
+    assert vars(hanging)["value"] == "hangs"
+    assert not lazy._turns
+    assert Slow.value.__doc__ == "Its name."
+
+
+def test_a_property_that_failed_is_computed_again() -> None:
+    class Fails:
+        calls = 0
+
+        @lazy.cached_property
+        def value(self) -> int:
+            self.calls += 1
+            return 1 // (self.calls - 1)
+
+    fails = Fails()
+    with pytest.raises(ZeroDivisionError):
+        fails.value  # noqa: B018 - raises
+    assert fails.value == 1
+    assert not lazy._turns

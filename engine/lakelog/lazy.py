@@ -1,14 +1,20 @@
-"""Names of a package that load the module they stand in when they are first asked for.
+"""Values that are computed when they are first needed.
 
-Polars, pyarrow and fsspec then load with the first thing that needs them, not with the package.
+`names_of` loads the modules of a package's names, so that Polars, pyarrow and fsspec load with the
+first function that needs them. `cached_property` keeps what a method returns.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Generic, Self, TypeVar, overload
+
+T = TypeVar("T")
+
+_MISSING = object()
 
 
 def names_of(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
@@ -39,3 +45,63 @@ def names_of(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
         return value
 
     return found
+
+
+class cached_property(Generic[T]):  # noqa: N801 - replaces functools.cached_property
+    """A property that is computed once per instance and then kept in its ``__dict__``.
+
+    Threads that need the same property of the same instance compute it once: one computes, the
+    others wait for it. No other instance waits. `functools.cached_property` of Python 3.11 has one
+    lock per class in its place, so that one table whose store hangs would block every table.
+
+    Args:
+        function: Computes the value. What it raises is raised again, and nothing is kept.
+    """
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> T: ...
+
+    def __get__(self, instance: object | None, owner: type | None = None) -> Self | T:
+        if instance is None:
+            return self
+        values = instance.__dict__
+        key = id(instance), self._name
+        with _turns_lock:
+            turn = _turns.setdefault(key, _Turn())
+            turn.threads += 1
+        try:
+            with turn.lock:
+                found: Any = values.get(self._name, _MISSING)
+                if found is _MISSING:
+                    found = values[self._name] = self._function(instance)
+                return found  # type: ignore[no-any-return]
+        finally:
+            with _turns_lock:
+                turn.threads -= 1
+                if not turn.threads:
+                    del _turns[key]
+
+
+class _Turn:
+    """The threads that need one property of one instance while it is not yet computed."""
+
+    __slots__ = ("lock", "threads")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.threads = 0
+
+
+# Not in the instance: a lock there would have to be left out wherever one is copied or pickled.
+_turns: dict[tuple[int, str], _Turn] = {}
+_turns_lock = threading.Lock()

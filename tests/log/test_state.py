@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import polars as pl
 import pytest
 
-from lakelog import actions
+from lakelog import Table, actions
 from lakelog.errors import CheckpointCorruptionError, MalformedLogError, MissingActionError
 from lakelog.formats.base import Checkpoint
 from lakelog.log import state as module
@@ -15,6 +19,7 @@ from lakelog.log.base import broken_checkpoint
 from lakelog.log.opening import open_state, update_state
 from lakelog.log.segment import choose_segment
 from lakelog.log.state import State
+from lakelog.storage.wrapper import StoreWrapper
 from tests.handmade import Handmade, add, info, metadata, protocol, remove, vector
 
 BASE = (protocol(), metadata())
@@ -142,3 +147,26 @@ def test_many_small_batches_come_in_order(made: Handmade) -> None:
     frames = [pl.DataFrame({"n": [n]}) for n in range(50)]
     found = module._map_ahead(lambda f: f.with_columns(pl.col("n") * 2), frames)
     assert [f["n"].item() for f in found] == [2 * n for n in range(50)]
+
+
+def test_a_table_whose_store_hangs_does_not_block_another_table(made: Handmade) -> None:
+    released = threading.Event()
+    reading = threading.Event()
+
+    class Hangs(StoreWrapper):
+        def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
+            reading.set()
+            released.wait()
+            return super().open(path, size_bytes)
+
+    log = made.context()
+    with ThreadPoolExecutor(2) as pool:
+        hanging = Table(replace(log, store=Hangs(log.store)))
+        first = pool.submit(lambda: hanging.snapshot().files().collect())
+        reading.wait()
+        try:
+            answer = pool.submit(lambda: Table(log).snapshot().files().collect())
+            assert sorted(answer.result(timeout=30)["path"]) == ["b", "c", "v", "z"]
+        finally:
+            released.set()
+        assert first.result().height == 4

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, cast
 
 import polars as pl
@@ -25,6 +24,7 @@ import pyarrow as pa
 from lakelog import actions, contract
 from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, CheckpointPlan
 from lakelog.formats.digest import Digest, digest, kept_columns, row_hashes
+from lakelog.lazy import cached_property
 from lakelog.log.files import statistics_text
 from lakelog.log.replay import last_of
 from lakelog.statistics.typed import stats_from_json, stats_from_struct

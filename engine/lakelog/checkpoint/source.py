@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
-from functools import cached_property
 from typing import Self
 
 import polars as pl
@@ -26,6 +25,7 @@ from lakelog.checkpoint.memory import Budget, release, resident_bytes
 from lakelog.checkpoint.spill import PathMask, Repeats, Spill, hashes_of, stack
 from lakelog.errors import InvalidActionError, InvalidInputError
 from lakelog.formats.base import STRUCT_STATISTICS, Actions, Checkpoint, CheckpointReader
+from lakelog.lazy import cached_property
 from lakelog.log import properties
 from lakelog.log.base import broken_checkpoint
 from lakelog.log.context import Log

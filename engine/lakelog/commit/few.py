@@ -16,7 +16,7 @@ import datetime as dt
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import orjson
@@ -31,6 +31,7 @@ from lakelog.errors import LakelogError
 from lakelog.formats.delta.paths import encode_path
 from lakelog.formats.spelling import columns_of
 from lakelog.formats.wire import Leaf, Wire
+from lakelog.lazy import cached_property
 from lakelog.log.metadata import Metadata, Protocol, mapping_mode
 from lakelog.statistics.partitions import HIVE_NULL
 

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import cached_property
 
 import polars as pl
 
@@ -40,6 +39,7 @@ from lakelog.commit.steps import Step, steps_of
 from lakelog.errors import InvalidInputError, MalformedLogError
 from lakelog.formats.base import CommitFile
 from lakelog.formats.commit_info import in_commit_timestamp
+from lakelog.lazy import cached_property
 from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata, Protocol, last_metadata, last_protocol
 from lakelog.log.opening import extend_state

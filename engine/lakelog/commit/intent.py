@@ -6,12 +6,12 @@ Owns no rule and does no I/O; `conflicts.find_conflict` judges one against the o
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import polars as pl
 
 from lakelog.commit.few import Few
 from lakelog.formats.base import Actions
+from lakelog.lazy import cached_property
 from lakelog.log.metadata import Metadata, Protocol
 
 WRITE_SERIALIZABLE = "WriteSerializable"

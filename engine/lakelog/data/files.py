@@ -13,11 +13,11 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lakelog import contract
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
+from lakelog.lazy import cached_property
 from lakelog.log.metadata import honoured_mapping
 from lakelog.log.snapshot import Snapshot
 from lakelog.storage.containment import NOTHING, External, Reach

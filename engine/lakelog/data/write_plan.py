@@ -11,7 +11,6 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -23,6 +22,7 @@ from lakelog.commit.features import supports
 from lakelog.data import layout, stats
 from lakelog.data.files import MAPPING_MODE
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
+from lakelog.lazy import cached_property
 from lakelog.log.metadata import Metadata, Protocol, mapping_mode
 from lakelog.log.snapshot import Snapshot
 

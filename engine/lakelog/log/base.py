@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 
 import polars as pl
 
 from lakelog.errors import CheckpointCorruptionError, CorruptionError, MissingActionError
 from lakelog.formats.base import Checkpoint, CheckpointReader
+from lakelog.lazy import cached_property
 from lakelog.log.projections import Projections
 from lakelog.log.tally import Tally
 

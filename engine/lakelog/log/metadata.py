@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import polars as pl
 
 from lakelog import contract
 from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatureError
+from lakelog.lazy import cached_property
 from lakelog.log.replay import last_of
 
 _MAPPING_READER = 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
@@ -19,6 +18,7 @@ from lakelog.errors import (
     NotFoundError,
 )
 from lakelog.formats.commit_info import in_commit_timestamp
+from lakelog.lazy import cached_property
 from lakelog.log import properties
 from lakelog.log.checksum import compare_checksum
 from lakelog.log.context import MOST_LOOKS, Log, state_times

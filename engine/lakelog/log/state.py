@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 
 import polars as pl
 
@@ -30,6 +29,7 @@ from lakelog.formats.base import (
     CommitInfo,
     CompactionFile,
 )
+from lakelog.lazy import cached_property
 from lakelog.log.base import Base, broken_checkpoint
 from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata, Protocol

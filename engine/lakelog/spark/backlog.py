@@ -20,7 +20,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import polars as pl
 
@@ -34,6 +33,7 @@ from lakelog.errors import (
 )
 from lakelog.formats.base import Actions, CommitFile
 from lakelog.formats.commits import group_commits
+from lakelog.lazy import cached_property
 from lakelog.log.context import version_at
 from lakelog.log.metadata import Metadata, last_metadata, last_protocol
 from lakelog.log.segment import validate_contiguous

@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,6 +46,7 @@ from lakelog.formats.digest import Digest
 from lakelog.formats.indextables.docmapping import registry_of_meta, without_registered
 from lakelog.formats.indextables.flattened_writer import ParquetPart, part_schema, part_target
 from lakelog.formats.indextables.staging import Staging
+from lakelog.lazy import cached_property
 from lakelog.spark.exchange import Place, frames_of
 from lakelog.storage import LogStore
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -25,6 +24,7 @@ from lakelog.data.files import FILE_COLUMNS, ReadPlan
 from lakelog.data.pack import pack
 from lakelog.data.read import read_files
 from lakelog.errors import LakelogError
+from lakelog.lazy import cached_property
 from lakelog.log.diff import DIFF_SCHEMA
 from lakelog.log.history import HISTORY_COLUMNS, by_size, commits_between
 from lakelog.spark.options import SourceOptions

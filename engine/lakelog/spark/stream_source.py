@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -23,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from lakelog.errors import InvalidInputError, LakelogError
+from lakelog.lazy import cached_property
 from lakelog.spark.backlog import Backlog, Limit
 from lakelog.spark.offsets import Offset
 from lakelog.spark.options import SourceOptions

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any, Literal
 
 import google_crc32c
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakelog.lazy import cached_property
 from lakelog.wal.chain import reachable
 from lakelog.wal.crc import crc32c_spans
 from lakelog.wal.frames import (

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
 from io import FileIO
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -48,6 +47,7 @@ from lakelog.formats.delta.paths import decode_path, decode_paths, with_dv_id
 from lakelog.formats.delta.plain_types import plain_type
 from lakelog.formats.ndjson import Blob, decode_lines
 from lakelog.formats.wire import Wire
+from lakelog.lazy import cached_property
 from lakelog.storage import LogStore
 from lakelog.storage.ranged import RangedFile
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import orjson
@@ -53,6 +52,7 @@ from lakelog.formats.indextables.reading import (
 )
 from lakelog.formats.ndjson import Blob
 from lakelog.formats.wire import Leaf
+from lakelog.lazy import cached_property
 from lakelog.storage import LogStore
 
 MAX_FORMAT_VERSION = 1

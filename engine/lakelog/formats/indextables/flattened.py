@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, cached_property
+from functools import cache
 
 import polars as pl
 import pyarrow as pa
@@ -30,6 +30,7 @@ from lakelog.formats.indextables.reading import (
     one_protocol,
     project,
 )
+from lakelog.lazy import cached_property
 from lakelog.storage import LogStore
 
 _BATCH_ROWS = 1 << 16
