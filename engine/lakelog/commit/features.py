@@ -342,8 +342,9 @@ _INDEXTABLES = (
     Feature(
         "avroState",
         _NO,
-        "its writers commit by state directories, which no JSON commit of the same version keeps "
-        "out: one of the two would be lost",
+        "IndexTables commits to such a table by state directories, which no JSON commit of the "
+        "same version keeps out, so that one of the two would be lost; a checkpoint of IndexTables "
+        "raises a table to this protocol even where it has no state yet",
         reader=True,
         implied_from=(4, 4),
     ),

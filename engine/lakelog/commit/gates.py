@@ -20,6 +20,7 @@ from lakelog.commit.features import (
     features_of,
     is_active,
     is_on,
+    listed,
     supported,
     supports,
     writer_version,
@@ -130,6 +131,8 @@ def check_writable(protocol: Protocol, metadata: Metadata, table: str, format: s
         if name not in known:
             _refuse(table, name, "lakelog does not know what it asks of writers", "upgrade lakelog")
         if known[name].stance is Stance.REFUSED:
+            if name not in listed(protocol):
+                _refuse_implied(table, name, known[name].note, protocol)
             _refuse(table, name, known[name].note, "write the table with an engine that knows it")
     for name in ("icebergCompatV1", "icebergCompatV2"):
         if format == "delta" and is_active(name, protocol, metadata):
@@ -219,6 +222,20 @@ def check_actions(
 def _refuse(table: str, name: str, reason: str, hint: str) -> None:
     raise UnsupportedFeatureError(
         f"the table has the feature {name!r}: {reason}", path=table, found=name, hint=hint
+    )
+
+
+def _refuse_implied(table: str, name: str, reason: str, protocol: Protocol) -> None:
+    versions = f"{protocol.min_reader_version}/{protocol.min_writer_version}"
+    raise UnsupportedFeatureError(
+        f"the table's protocol {versions} (reader/writer) allows {name!r}: {reason}",
+        path=table,
+        expected="a protocol below 4",
+        found=name,
+        hint="write the table with IndexTables only; a table that both write has to stay below "
+        "protocol 4: set spark.indextables.state.format to json and "
+        "spark.indextables.checkpoint.enabled to false in each IndexTables session, and let "
+        "lakelog write the checkpoints",
     )
 
 

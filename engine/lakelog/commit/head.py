@@ -246,6 +246,7 @@ class Heads:
         self._confirmed_s = 0.0
         self._whole_s = 0.0
         self._judged: tuple[Protocol, Metadata, PlainTable | None] | None = None
+        self._opened_with_states = False
 
     def is_recent(self) -> bool:
         """Whether the head was known to be the end of the log so short a while ago that looks may
@@ -263,6 +264,20 @@ class Heads:
             or confirmed is None
             or confirmed.version != head.version
         )
+
+    def has_states(self, *, new: bool = False) -> bool:
+        """Whether other writers commit by other files than commits: then only opening the table
+        says which version is its last. On a remote store it is asked as often as a listing is.
+
+        Args:
+            new: Whether only those count that were not there when the table was opened.
+        """
+        folder, store = self._log.dialect.states_folder, self._log.store
+        if folder is None or (new and self._opened_with_states):
+            return False
+        if not on_local_disk(store) and self.is_recent():
+            return self._opened_with_states
+        return store.has_folders([folder])[0]
 
     def _is_whole(self, head: Head) -> bool:
         """Whether the files that a head rests on are still there; looks once a minute."""
@@ -282,6 +297,8 @@ class Heads:
             CorruptionError: The log is damaged.
         """
         head = self._head
+        if self.has_states():
+            head = None
         if head is not None and head.steps < MOST_STEPS and self._is_whole(head):
             before = self._runtime.monotonic()
             commits = commits_after(self._log, head.version, confirmed=self.is_recent())
@@ -294,6 +311,7 @@ class Heads:
                     self.offer(head, before)
                     return head
         before = self._runtime.monotonic()
+        self._opened_with_states = self.has_states()
         head = Head.of(self._log, self._open_latest())
         with self._lock:
             # Even if it lies behind what was kept: the table may have been made anew.

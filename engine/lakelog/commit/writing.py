@@ -387,8 +387,8 @@ class Writing:
         log = self._plan.log
         before_s = self._runtime.monotonic()
         commits = commits_after(log, head.version, confirmed=self._heads.is_recent())
-        if commits is None:
-            raise self._overtaken(head)
+        if commits is None or self._heads.has_states(new=True):
+            raise self._overtaken(head, gone=commits is None)
         if not commits:
             return
         if self._passed_quickly(head, commits, before_s):
@@ -450,15 +450,20 @@ class Writing:
         app_id, app_version = self._plan.app
         return any(row["txnVersion"] >= app_version for row in app_versions(meta, app_id))
 
-    def _overtaken(self, head: Head) -> ConflictError:
-        """Commits since the head are gone, so nobody can tell whether they conflict."""
+    def _overtaken(self, head: Head, *, gone: bool = True) -> ConflictError:
+        """What was committed since the head cannot be listed, so conflicts cannot be found: its
+        commits are gone, or another writer has committed by Avro states.
+        """
         self._heads.forget()
         return ConflictError(
             f"the commits after version {head.version} are no longer all there, so it cannot be "
-            "told whether they conflict",
+            "told whether they conflict"
+            if gone
+            else f"another writer has committed by Avro states since version {head.version}, and "
+            "no commit of lakelog keeps those out",
             path=self._plan.log.table,
             version=head.version + 1,
-            rule="commits_cleaned_up",
+            rule="commits_cleaned_up" if gone else "avro_states",
             hint="read the table again, decide again what to write, and retry",
         )
 

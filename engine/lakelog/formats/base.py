@@ -81,12 +81,15 @@ class LogListing:
         checkpoints: Every complete checkpoint, by (version, rank) ascending.
         compactions: Every log compaction file, by (start, end) ascending.
         notes: Incomplete checkpoints and the like, one sentence each, for provenance.
+        apart: Files named like commits that make no version of the table, by number ascending:
+            skips that IndexTables numbers apart from its Avro states.
     """
 
     commits: tuple[CommitFile, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
     compactions: tuple[CompactionFile, ...] = ()
     notes: tuple[str, ...] = ()
+    apart: tuple[CommitFile, ...] = ()
 
     def up_to(self, version: int) -> LogListing:
         """What it held when `version` was the latest."""
@@ -328,6 +331,13 @@ class Dialect(Protocol):
     def reconciled_checkpoints(self) -> bool:
         """Whether a checkpoint holds each logical file at most once, so that a repeat is damage;
         False where repeats occur in sound logs and the last one counts.
+        """
+        ...
+
+    @property
+    def states_folder(self) -> str | None:
+        """Folder that exists once other writers have committed by other files than commits, which
+        a commit of the same version does not keep out; None where no writer does.
         """
         ...
 

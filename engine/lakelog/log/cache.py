@@ -312,6 +312,7 @@ class SnapshotCache:
                 # Asked once, a table is read as ever; from the second time on, all is listed.
                 self._needs_whole = True
                 below = tuple(c for c in listing.commits if c.version <= checkpoint.version)
+                below += listing.apart
                 below = None if hint else below
         marks = {path: seen.entry(path) for path in paths}
         return _Look(segment, listing.notes, marks, below, now)

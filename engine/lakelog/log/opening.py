@@ -198,6 +198,9 @@ def update_state(state: State, version: int | None = None) -> State:
     Where those commits are gone, because a checkpoint took their place, the version is opened
     anew.
     """
+    if state.base is not None and state.base.checkpoint.layout == "avro-state":
+        # Skips that count for a state may have any number, also one below its version.
+        return open_state(state.log, version)
     listing = state.log.list_since(state.version + 1)
     commits = [
         c
@@ -211,10 +214,10 @@ def update_state(state: State, version: int | None = None) -> State:
     if target == state.version:
         return state
     run = [c for n, c in enumerate(commits, state.version + 1) if c.version == n]
-    if not run or run[-1].version != target:
+    later = [c for c in listing.checkpoints if state.version < c.version <= target]
+    if not run or run[-1].version != target or any(c.layout == "avro-state" for c in later):
         return open_state(state.log, version)
     segment = LogSegment(target, state.segment.checkpoint, (*state.segment.commits, *run))
-    later = [c for c in listing.checkpoints if state.version < c.version <= target]
     updated = State(
         state.log, segment, state.base, _past(state), tuple(run), state.notes, state.excluded
     )

@@ -15,6 +15,7 @@ from lakelog.errors import (
     InvalidActionError,
     MalformedLogError,
     MissingDependencyError,
+    UnsupportedError,
     UnsupportedFeatureError,
 )
 from lakelog.formats.base import CheckpointReader
@@ -28,6 +29,7 @@ from tests.formats.indextables.writing import (
     metadata,
     paths,
     read_files,
+    remove,
     skip,
 )
 
@@ -195,21 +197,96 @@ def test_uncached_metadata_is_the_last_of_the_commits_at_or_below(log: Log) -> N
         assert meta["metadataId"].drop_nulls().to_list() == expected
 
 
-def test_protocol_comes_from_the_commits_else_from_the_state(log: Log) -> None:
-    reader = _state(log, protocolVersion=4)
-    assert reader.read_meta(("protocol",))["minReaderVersion"].to_list() == [2]
+@pytest.mark.parametrize(("state", "expected"), [(1, (2, 2)), (4, (4, 4))])
+def test_the_protocol_is_the_higher_of_the_commits_and_the_states(
+    log: Log, state: int, expected: tuple[int, int]
+) -> None:
+    meta = _state(log, protocolVersion=state).read_meta(("protocol",))
+    assert meta.select("minReaderVersion", "minWriterVersion").rows() == [expected]
     (log.folder / f"{0:020d}.json").unlink()
     meta = log.checkpoint(1).read_meta()
     assert meta["actionType"].to_list() == ["protocol"]
-    assert meta.select("minReaderVersion", "minWriterVersion").rows() == [(4, 4)]
+    assert meta.select("minReaderVersion", "minWriterVersion").rows() == [(state, state)]
 
 
-def test_skips_come_from_the_commits_the_state_covers(log: Log) -> None:
+def test_skips_come_from_the_commits_that_the_state_covers_and_from_those_numbered_apart(
+    log: Log,
+) -> None:
     log.commit(1, [skip("a"), skip("a", skipCount=2)])
-    log.commit(9, [skip("later")])
     log.state(2, {})
+    log.commit(9, [skip("apart")])
+    skips = log.checkpoint(2).read_meta(("mergeskip",))
+    assert skips.select("path", "skipCount").rows() == [("a", 2), ("apart", 1)]
+    log.commit(10, [add("f")])
     skips = log.checkpoint(2).read_meta(("mergeskip",))
     assert skips.select("path", "skipCount").rows() == [("a", 2)]
+
+
+def _first_state(log: Log, *names: str, **fields: Any) -> None:
+    log.manifest(_SHARED, _entries(*names))
+    log.state(1, {_SHARED: len(names)}, **fields)
+
+
+def _refusal(log: Log, version: int) -> UnsupportedError:
+    with pytest.raises(UnsupportedError, match="two histories") as caught:
+        log.checkpoint(version).read_meta()
+    with pytest.raises(UnsupportedError, match="two histories"):
+        read_files(log.checkpoint(version))
+    return caught.value
+
+
+def test_states_that_were_begun_without_the_files_of_the_commits_are_refused(log: Log) -> None:
+    for version in (1, 2):
+        log.commit(version, [add(f"f{version}")])
+    _first_state(log, "new")
+    log.manifest(_SECOND, _entries("newer"))
+    log.state(5, {_SHARED: 1, _SECOND: 1})
+    for version in (1, 5):
+        error = _refusal(log, version)
+        assert error.found == "f1"
+        assert "state-v" in str(error.path)
+        assert "spark.indextables.state.format" in str(error.hint)
+
+
+def test_a_first_state_that_adds_a_file_again_is_not_mixed_with_later_commits(log: Log) -> None:
+    for version in (1, 2):
+        log.commit(version, [add(f"f{version}")])
+    _first_state(log, "f1", "new")
+    _refusal(log, 1)
+
+
+def test_a_first_state_beside_later_commits_without_files_below_it_is_refused(log: Log) -> None:
+    log.commit(1, [metadata()])
+    log.commit(2, [add("f2")])
+    _first_state(log, "new")
+    _refusal(log, 1)
+
+
+def test_a_checkpoint_of_the_first_version_covers_its_commits(log: Log) -> None:
+    log.commit(1, [add("a"), add("b")])
+    log.commit(2, [add("c")])
+    _first_state(log, "a", "b")
+    assert paths(read_files(log.checkpoint(1))) == ["a", "b"]
+
+
+def test_a_state_that_removes_the_files_of_the_commits_covers_them(log: Log) -> None:
+    log.commit(1, [add("a"), add("b"), remove("b")])
+    _first_state(log, "c", tombstones=["a"], numFiles=0)
+    assert paths(read_files(log.checkpoint(1))) == ["c"]
+
+
+def test_states_above_a_checkpoint_of_version_0_cover_it(log: Log) -> None:
+    log.commit(0, [PROTOCOL, metadata(), add("a")])
+    log.state(0, {}, createdAt=0)
+    _first_state(log, "c")
+    assert paths(read_files(log.checkpoint(1))) == ["c"]
+
+
+def test_skips_beside_the_first_state_are_no_second_history(log: Log) -> None:
+    for version in (1, 2, 3):
+        log.commit(version, [skip("a")])
+    _first_state(log, "a")
+    assert paths(read_files(log.checkpoint(1))) == ["a"]
 
 
 @pytest.mark.parametrize(

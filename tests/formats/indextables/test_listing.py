@@ -17,6 +17,7 @@ from tests.formats.indextables.writing import (
     flat_rows,
     lines,
     metadata,
+    skip,
 )
 
 
@@ -77,19 +78,66 @@ def test_the_best_checkpoint_of_a_version_comes_last(log: Log) -> None:
     assert _layouts(log) == [(3, "avro-state"), (3, "json"), (3, "flattened"), (4, "avro-state")]
 
 
-def test_a_state_numbered_like_the_last_commit_below_other_states_is_left_out(log: Log) -> None:
-    for version in range(3):
-        log.commit(version, [add(f"f{version}")])
-    for version in range(1, 5):
-        log.state(version, {})
-    assert _layouts(log) == [(v, "avro-state") for v in (1, 3, 4)]
-    assert len(DIALECT.list_log(log.store).notes) == 1
+def test_a_state_that_was_written_after_later_ones_is_left_out(log: Log) -> None:
+    log.commit(0, [PROTOCOL])
+    log.commit(2, [skip("a")])
+    for version, created in ((2, 60), (3, 70), (4, 40), (5, 50)):
+        log.state(version, {}, createdAt=created)
+    assert _layouts(log) == [(v, "avro-state") for v in (4, 5)]
+    assert len(DIALECT.list_log(log.store).notes) == 2
 
 
-def test_state_0_is_left_out_even_when_commit_0_is_gone(log: Log) -> None:
-    log.state(0, {})
-    log.state(1, {})
+def test_a_state_numbered_like_the_last_commit_counts_if_later_states_are_younger(log: Log) -> None:
+    for version in range(5):
+        log.commit(version, [skip(f"f{version}") if version else PROTOCOL])
+    for version in range(1, 6):
+        log.state(version, {}, createdAt=version)
+    assert _layouts(log) == [(v, "avro-state") for v in range(1, 6)]
+    assert DIALECT.list_log(log.store).notes == ()
+
+
+def test_a_late_state_0_is_left_out_even_when_commit_0_is_gone(log: Log) -> None:
+    log.state(0, {}, createdAt=2)
+    log.state(1, {}, createdAt=1)
     assert _layouts(log) == [(1, "avro-state")]
+
+
+def test_skips_at_the_end_of_a_log_with_states_make_no_versions(log: Log) -> None:
+    log.commit(0, [PROTOCOL])
+    for version in range(1, 5):
+        log.commit(version, [skip(f"s{version}")], framing=("plain", "scala", "rust")[version % 3])
+    assert len(DIALECT.list_log(log.store).commits) == 5
+    log.state(2, {})
+    for start in (0, 2, 3):
+        listing = DIALECT.list_log(log.store, hint=False, start=start)
+        assert [c.version for c in listing.commits] == [0][start:]
+        assert [c.version for c in listing.apart] == list(range(max(1, start), 5))
+
+
+def test_skips_below_another_commit_are_versions(log: Log) -> None:
+    log.state(1, {})
+    log.commit(2, [skip("s")])
+    log.commit(3, [add("f")])
+    log.commit(4, [skip("t")])
+    listing = DIALECT.list_log(log.store)
+    assert [c.version for c in listing.commits] == [2, 3]
+    assert [c.version for c in listing.apart] == [4]
+
+
+def test_skips_above_a_checkpoint_that_is_no_state_are_versions(log: Log) -> None:
+    log.state(1, {})
+    log.write("00000000000000000002.checkpoint.json", lines([PROTOCOL]))
+    log.commit(3, [skip("s")])
+    for start in (0, 3):
+        listing = DIALECT.list_log(log.store, hint=False, start=start)
+        assert [c.version for c in listing.commits] == [3]
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"{", b"[]", b'{"mergeskip":{}}\n{"add":{}}'])
+def test_a_commit_that_may_hold_more_than_skips_stays_a_version(log: Log, data: bytes) -> None:
+    log.state(1, {})
+    log.write("00000000000000000002.json", data)
+    assert [c.version for c in DIALECT.list_log(log.store).commits] == [2]
 
 
 def test_a_lone_state_of_the_last_commit_counts(log: Log) -> None:

@@ -55,6 +55,7 @@ class DeltaDialect:
     pointer_path = LAST_CHECKPOINT
     default_protocol = None
     reconciled_checkpoints = True
+    states_folder: str | None = None
 
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
         """List the log folder.

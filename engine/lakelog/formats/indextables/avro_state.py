@@ -6,8 +6,14 @@ files are the entries of all manifests whose path is not a tombstone.
 **Protocol and metadata.** A state may cache the metadata (JSON text). Where it does not, metadata
 is the last metaData of the JSON commits at or below the state's version that are on disk: a writer
 that has cached metadata once carries it into every later state, so an uncached one was never
-superseded. The protocol is the last one of those commits, else ``protocolVersion`` of the state
-for reader and writer alike. Skips come from the same commits.
+superseded. The protocol is the last one of those commits, with both versions raised to the state's
+``protocolVersion``, by which alone the reference decides who may read and write. Skips come from
+the same commits, and from those that hold nothing but skips after the last other commit: their
+numbers have nothing to do with the states'.
+
+**One history.** The reference's writer starts its first state without any of the files that JSON
+commits hold, and numbers it 1. Such a state and the commits are two histories of one table, and no
+mixture of them is a version that any writer wrote: the state, and every later one, is refused.
 
 **Version of a file.** ``addedAtVersion`` cannot be trusted: the Scala writer leaves 0 when it
 appends and puts the version of the state when it compacts. So ``version`` stays null, and the
@@ -35,16 +41,28 @@ from lakelog.errors import (
     InvalidActionError,
     MalformedLogError,
     NotFoundError,
+    UnsupportedError,
     UnsupportedFeatureError,
 )
 from lakelog.formats.base import CHECKPOINT_META, Checkpoint
 from lakelog.formats.indextables.avro import read_records
-from lakelog.formats.indextables.commits import decode_blobs, meta_at_or_below, wire
+from lakelog.formats.indextables.commits import (
+    decode_blobs,
+    decode_commits,
+    meta_at_or_below,
+    wire,
+)
 from lakelog.formats.indextables.docmapping import registry_of, resolve_references
-from lakelog.formats.indextables.listing import LOG_FOLDER, list_commits
+from lakelog.formats.indextables.listing import (
+    LOG_FOLDER,
+    commits_apart,
+    list_commits,
+    state_manifest_path,
+)
 from lakelog.formats.indextables.protocol import MAX_READER_VERSION
 from lakelog.formats.indextables.reading import (
     compose_meta,
+    holds_type,
     last_by_path,
     missing_file,
     one_protocol,
@@ -53,8 +71,10 @@ from lakelog.formats.indextables.reading import (
 from lakelog.formats.ndjson import Blob
 from lakelog.formats.wire import Leaf
 from lakelog.lazy import cached_property
+from lakelog.reconcile import last_wins
 from lakelog.storage import LogStore
 
+_FIRST_STATE = 1  # the number of a state that rests on no other
 MAX_FORMAT_VERSION = 1
 """Newest state file format that this reader knows."""
 
@@ -180,16 +200,18 @@ class AvroStateReader:
     def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
         """Protocol, metaData and skips, by the rules in this module's head."""
         state = self._state
+        self._require_one_history()
         own = actions.concat([])
         if state.metadata is not None:
             blob = Blob(None, state.path, state.metadata)
             own = decode_blobs([blob], files=False).meta.drop("version", "position", strict=False)
-        return compose_meta(
+        meta = compose_meta(
             own,
             kinds,
-            lambda: meta_at_or_below(self._store, state.version),
+            lambda: meta_at_or_below(self._store, state.version, of_state=True),
             one_protocol(state.protocol_version),
         )
+        return _raised(meta, state.protocol_version)
 
     def iter_files(
         self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
@@ -200,6 +222,7 @@ class AvroStateReader:
         if "add" not in kinds:
             return
         state = self._state
+        self._require_one_history()
         entries = self._read_entries(columns)
         _check_counts(state, entries)
         tombstones = pl.Series(sorted(state.tombstones), dtype=pl.String).implode()
@@ -221,6 +244,60 @@ class AvroStateReader:
         """The state manifest, the manifests that it names, then the commits that it covers."""
         below = (commit.path for commit in list_commits(self._store, end=self._state.version))
         return (self._state.path, *(path for path, _ in self._state.manifests), *below)
+
+    def _require_one_history(self) -> None:
+        """Refuse the states of a table whose first state left out what its JSON commits hold.
+
+        Raises:
+            UnsupportedError: It did.
+        """
+        if (forgotten := self._forgotten) is not None:
+            raise UnsupportedError(
+                "the log holds two histories: its Avro states were begun without what the JSON "
+                "commits hold",
+                path=state_manifest_path(_FIRST_STATE),
+                version=self.checkpoint.version,
+                expected="a first state that holds the files of the commits up to its version",
+                found=forgotten,
+                hint="decide which history is right, and move the files of the other one out of "
+                "the log; set spark.indextables.state.format to json in every IndexTables session "
+                "that writes a table of JSON commits",
+            )
+
+    @cached_property
+    def _forgotten(self) -> str | None:
+        """A file that the first state lacks, or another sign that it and the commits are two
+        histories; None where they are one, as far as the files that are left show.
+        """
+        store = self._store
+        commits = list_commits(store) if self.checkpoint.version >= _FIRST_STATE else []
+        first = [c for c in commits if c.version <= _FIRST_STATE]
+        if not first:
+            return None
+        later = len(commits) - len(first)
+        continues = later > 0 and len(commits_apart(store, commits[len(first) :])) < later
+        files = decode_commits(store, first).files
+        if not files.height and not continues:
+            return None
+        covered, path = (state_manifest_path(v) for v in (_FIRST_STATE - 1, _FIRST_STATE))
+        if store.stat(path) is None:
+            return None
+        if (begun := store.stat(covered) is not None) and files.height:
+            files = files.filter(pl.col("version") == _FIRST_STATE)  # version 0 was checkpointed
+        state = self
+        if self.checkpoint.version != _FIRST_STATE:
+            state = AvroStateReader(store, Checkpoint(_FIRST_STATE, "avro-state", 0, (path,)))
+        tombstones = state._state.tombstones
+        entries: set[str] = {p for f in state._read_entries(("path",)) for p in f["path"].to_list()}
+        live: set[str] = set()
+        if files.height:
+            live = set(actions.of_type(last_wins(files, ("path",)), "add")["path"].to_list())
+        if lost := live - entries - tombstones:
+            return min(lost)
+        whole = not begun and [c.version for c in first] == [0, _FIRST_STATE]
+        if continues and whole and live != entries - tombstones:
+            return f"{len(entries - tombstones)} files in the first state, {len(live)} in commits"
+        return None
 
     def struct_statistics(self) -> pa.DataType | None:
         """None: statistics stand as text."""
@@ -364,6 +441,19 @@ def _check_counts(state: StateManifest, entries: Sequence[pl.DataFrame]) -> None
             expected=f"{state.total_bytes} bytes",
             found=f"{live_bytes} bytes",
         )
+
+
+def _raised(meta: pl.DataFrame, version: int) -> pl.DataFrame:
+    """Rows of a state with the protocol's versions raised to at least `version`."""
+    if not holds_type(meta, "protocol"):
+        return meta
+    return meta.with_columns(
+        pl.when(pl.col("actionType") == "protocol")
+        .then(pl.max_horizontal(column, pl.lit(version, dtype=meta[column].dtype)))
+        .otherwise(column)
+        .alias(column)
+        for column in ("minReaderVersion", "minWriterVersion")
+    )
 
 
 def _resolve(path: str, state: str) -> str:

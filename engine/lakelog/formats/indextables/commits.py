@@ -26,7 +26,7 @@ from lakelog.formats.exact import Line, parse_object
 from lakelog.formats.indextables.columnar import decode_columnar, encode_columnar, is_columnar
 from lakelog.formats.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.formats.indextables.framing import frame_as, unframe
-from lakelog.formats.indextables.listing import LOG_FOLDER, list_commits
+from lakelog.formats.indextables.listing import LOG_FOLDER, commits_apart, list_commits
 from lakelog.formats.indextables.reading import holds_type
 from lakelog.formats.ndjson import Blob, decode_lines, merge
 from lakelog.formats.spelling import encode_info
@@ -157,19 +157,28 @@ def _without_info(blob: Blob) -> Iterator[Blob]:
         yield Blob(version, path, rest, number + 1, blob.offset + end, whole=False)
 
 
-def meta_at_or_below(store: LogStore, version: int) -> pl.DataFrame:
-    """Protocol, metaData and mergeskip rows of every JSON commit up to `version` that is on disk.
+def meta_at_or_below(store: LogStore, version: int, *, of_state: bool = False) -> pl.DataFrame:
+    """Protocol, metaData and mergeskip rows of every JSON commit up to `version` that is on disk;
+    of an Avro state (`of_state`) also those of the skips that are numbered apart from the states.
 
     Checkpoints of other writers leave out skips, and an Avro state may leave out protocol and
     metadata; these commits are where they still stand. Nothing names them, so cleanup may take some
     while they are read: what is left then is all that there is.
     """
-    commits = list_commits(store, end=version)
+
+    def commits_below() -> list[CommitFile]:
+        if not of_state:
+            return list_commits(store, end=version)
+        commits = list_commits(store)
+        below = [c for c in commits if c.version <= version]
+        return below + commits_apart(store, commits[len(below) :])
+
+    commits = commits_below()
     while commits:
         try:
             return decode_commits(store, commits, files=False).meta
         except (CorruptionError, NotFoundError) as error:
-            before, commits = len(commits), list_commits(store, end=version)
+            before, commits = len(commits), commits_below()
             # They only ever become fewer, so this comes to an end.
             if len(commits) >= before or error.path in {commit.path for commit in commits}:
                 raise

@@ -46,6 +46,7 @@ class IndexTablesDialect:
 
     default_protocol: tuple[int, int] | None = (DEFAULT_PROTOCOL_VERSION, DEFAULT_PROTOCOL_VERSION)
     reconciled_checkpoints = False
+    states_folder: str | None = listing.MANIFEST_FOLDER
 
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
         """List the log folder.

@@ -20,18 +20,20 @@ Everything else (Hadoop's ``.name.crc``, temporary files) is ignored.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import orjson
 
 from lakelog.errors import LakelogError
 from lakelog.formats.base import Checkpoint, CommitFile, LogListing
+from lakelog.formats.indextables.avro import read_records
 from lakelog.formats.indextables.framing import unframe
 from lakelog.storage import FileEntry, LogStore
 
 LOG_FOLDER = "_transaction_log"
 CHECKPOINT_FOLDER = f"{LOG_FOLDER}/_checkpoints"
+MANIFEST_FOLDER = f"{LOG_FOLDER}/manifests"
 STATE_MANIFEST = "_manifest.avro"
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 
@@ -50,6 +52,9 @@ _PARQUET_PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet",
 _MAX_VERSION = (1 << 63) - 1
 # A manifest spends some 60 bytes a part. A larger file is a checkpoint body, and is not read here.
 _MAX_MANIFEST_BYTES = 4 * 1024 * 1024
+# IndexTables records one skip in a commit of its own.
+_MAX_SKIP_BYTES = 64 * 1024
+_NO_CONTENT = frozenset({"mergeskip", "skip", "commitInfo"})
 
 
 def list_commits(store: LogStore, start: int = 0, end: int | None = None) -> list[CommitFile]:
@@ -102,14 +107,69 @@ def _list_at_or_above(store: LogStore, start: int) -> LogListing:
     commits = _commits(entries)
     found = _Found()
     _find_json(store, entries, found)
-    _find_states(store, start, commits, found)
+    last_state = _find_states(store, start, commits, found)
     _find_flattened(store, start, found)
+    apart: list[CommitFile] = []
+    if (
+        last_state is not None
+        and commits
+        and not _starts_elsewhere(store, start, last_state, found)
+    ):
+        apart = commits_apart(store, commits)
+        commits = commits[: len(commits) - len(apart)]
     return LogListing(
         tuple(commits),
         tuple(sorted(found.checkpoints, key=lambda c: (c.version, c.rank, c.paths))),
         (),
         tuple(found.notes),
+        tuple(apart),
     )
+
+
+def commits_apart(store: LogStore, commits: Sequence[CommitFile]) -> list[CommitFile]:
+    """The commits at the end of a log with Avro states that hold nothing but skips.
+
+    IndexTables' writers number them on their own, after the last JSON commit, whatever the states'
+    numbers are: they make no version of the table. A commit below one that holds anything else is
+    a version of its own, and so is version 0.
+
+    Args:
+        store: Store of the table.
+        commits: Commits by version ascending.
+    """
+    found: list[CommitFile] = []
+    ahead = [c for c in commits if c.version > 0]
+    while ahead:
+        commit = ahead.pop()
+        if not _holds_only_skips(store, commit):
+            break
+        found.append(commit)
+    return found[::-1]
+
+
+def _holds_only_skips(store: LogStore, commit: CommitFile) -> bool:
+    if commit.size_bytes > _MAX_SKIP_BYTES:
+        return False
+    try:
+        data = unframe(store.read(commit.path), commit.path, commit.version)
+        lines = [orjson.loads(line) for line in data.split(b"\n") if line.strip()]
+    except (LakelogError, orjson.JSONDecodeError):
+        return False  # the decoder says what is wrong with it
+    # A commit without an action is torn.
+    return bool(lines) and all(
+        isinstance(line, dict) and not {k for k, v in line.items() if v is not None} - _NO_CONTENT
+        for line in lines
+    )
+
+
+def _starts_elsewhere(store: LogStore, start: int, last_state: int, found: _Found) -> bool:
+    """Whether the latest version starts from a checkpoint that is not an Avro state."""
+    near = found
+    if last_state < start:
+        near = _Found()
+        _find_json(store, store.list_from(LOG_FOLDER, f"{last_state:020d}"), near)
+        _find_flattened(store, last_state, near)
+    return any(c.version >= last_state for c in near.checkpoints if c.layout != "avro-state")
 
 
 @dataclass
@@ -173,28 +233,68 @@ def part_names(body: object) -> list[str] | None:
     return None
 
 
-def _find_states(store: LogStore, start: int, commits: list[CommitFile], found: _Found) -> None:
+def _find_states(
+    store: LogStore, start: int, commits: list[CommitFile], found: _Found
+) -> int | None:
+    """Find the states at `start` and above; returns the last state, wherever it is."""
     versions = [
         version
         for name in store.list_folders(LOG_FOLDER)
-        if (version := _version(_STATE_FOLDER, name)) is not None and version >= start
+        if (version := _version(_STATE_FOLDER, name)) is not None
     ]
     # The manifest is the commit point. A writer that fails between making the folder and writing
     # the manifest leaves the folder; the next writer fills it. So only the last may be empty.
     while versions and store.stat(state_manifest_path(versions[-1])) is None:
         found.notes.append(f"state-v{versions[-1]:020d} holds no {STATE_MANIFEST}: not committed")
         versions.pop()
-    # A writer that commits by states numbers a maintenance state after the last JSON commit it
-    # sees, however many states there are above: that folder holds a later state than its number
-    # says. The table's version of that number is in the JSON commit. Version 0 is always JSON.
-    last_json = commits[-1].version if commits else 0
-    for version in versions:
-        if version == last_json and version != versions[-1]:
+    listed = [version for version in versions if version >= start]
+    late = _late_states(store, listed, commits)
+    for version in listed:
+        if version in late:
             found.notes.append(
-                f"state-v{version:020d} is not used: it may have been written after later states"
+                f"state-v{version:020d} is not used: it was written after later states"
             )
         else:
             found.add(version, "avro-state", [state_manifest_path(version)])
+    return versions[-1] if versions else None
+
+
+def _late_states(
+    store: LogStore, versions: Sequence[int], commits: Sequence[CommitFile]
+) -> set[int]:
+    """States that hold a later version than their number says.
+
+    A writer that commits by states numbers a state that maintenance writes after the last JSON
+    commit, or with the first free number above it, however many states there are above. Only the
+    time inside the manifests tells such a state; they are read only where the numbers allow one.
+    """
+    numbered = {0, *(commit.version for commit in commits)}
+    suspects: set[int] = set()
+    for version in versions[:-1]:
+        if version in numbered or version - 1 in suspects:
+            suspects.add(version)
+    if not suspects:
+        return set()
+    ahead = [version for version in versions if version >= min(suspects)]
+    created = {v: at for v in ahead if (at := _created_ms(store, v)) is not None}
+    late: set[int] = set()
+    least: int | None = None  # the earliest time of the states above
+    for version in reversed(created):
+        if least is not None and created[version] > least and version in suspects:
+            late.add(version)
+        least = created[version] if least is None else min(least, created[version])
+    return late
+
+
+def _created_ms(store: LogStore, version: int) -> int | None:
+    """When a state was written, or None where its manifest does not say."""
+    path = state_manifest_path(version)
+    try:
+        records = read_records(store.read(path), path, version, ("createdAt",))
+    except LakelogError:
+        return None
+    created = records[0].get("createdAt") if records else None
+    return created if type(created) is int else None
 
 
 def state_manifest_path(version: int) -> str:
