@@ -355,7 +355,10 @@ def _estimate_files(state: State, source: Source) -> int:
     if state.base is None:
         return commits
     below = 0
-    for path in state.base.files:
+    checkpoint = state.base.checkpoint
+    # Only a manifest of Delta's or an Avro state names more files; the commits below are no rows.
+    is_listed = checkpoint.layout in {"json", "json-multipart", "flattened"}
+    for path in checkpoint.paths if is_listed else state.base.files:
         with suppress(pa.ArrowException, OSError, ValueError), state.log.store.open(path) as file:
             if PurePosixPath(path).suffix == ".parquet":
                 below += pq.read_metadata(file).num_rows

@@ -52,6 +52,19 @@ class CompactionFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """What the pointer says that a checkpoint holds; a hint.
+
+    Attributes:
+        actions: Actions of all types.
+        adds: Live files among them.
+    """
+
+    actions: int
+    adds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """One complete checkpoint in a listing; the greatest in order is the best to start from.
 
@@ -63,6 +76,7 @@ class Checkpoint:
         paths: Files, relative to the table root, in order. A V2 manifest names its sidecars
             inside, so they are not listed here.
         sizes_bytes: Their listed lengths, or empty; a hint, which spares a remote store a question.
+        promised: What the pointer says that it holds, where that was read.
     """
 
     version: int
@@ -70,6 +84,7 @@ class Checkpoint:
     rank: int
     paths: tuple[str, ...]
     sizes_bytes: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    promised: Promise | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -391,7 +406,11 @@ class Dialect(Protocol):
         ...
 
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
-        """Read and decode a log compaction file; rows have null ``version`` and ``position``."""
+        """Read and decode a log compaction file; rows have null ``version`` and ``position``.
+
+        Raises:
+            CorruptionError: It cannot be decoded, or does not prove that it is whole.
+        """
         ...
 
     def commit_path(self, version: int) -> str:

@@ -40,8 +40,13 @@ class Base:
 
     @cached_property
     def rest(self) -> pl.DataFrame:
-        """The checkpoint's other non-file actions."""
-        return self._read(("txn", "domainMetadata", "mergeskip"))
+        """The checkpoint's transaction identifiers and domains."""
+        return self._read(("txn", "domainMetadata"))
+
+    @cached_property
+    def skips(self) -> pl.DataFrame:
+        """The checkpoint's skips, which other writers leave in the commits below it."""
+        return self._read(("mergeskip",))
 
     def _read(self, kinds: Sequence[str]) -> pl.DataFrame:
         with broken_checkpoint(self.checkpoint):

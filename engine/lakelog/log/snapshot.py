@@ -264,7 +264,7 @@ class Snapshot:
 
     def domains(self) -> pl.LazyFrame:
         """Metadata domains, the last of each ``domain``, without those that were removed."""
-        live = self.read_state(lambda state: live_domains(state.meta))
+        live = self.read_state(lambda state: live_domains(state.meta_of("domainMetadata")))
         return actions.conform(live, _DOMAINS).lazy()
 
     def skips(self) -> pl.LazyFrame:
@@ -305,7 +305,7 @@ class Snapshot:
         return candidates.join(cooling, on="path", how="anti", maintain_order="left")
 
     def _kind(self, kind: str) -> pl.DataFrame:
-        return self.read_state(lambda state: actions.of_type(state.meta, kind))
+        return self.read_state(lambda state: state.meta_of(kind))
 
     def num_files(self) -> int:
         """How many live files there are.

@@ -205,8 +205,21 @@ class State:
     def meta(self) -> pl.DataFrame:
         """Reconciled non-file actions of the state; removed domains are still in it."""
         self.ensure_readable()
-        base = [self.base.pair, self.base.rest] if self.base is not None else []
-        return reconcile_meta([*base, self.tail_meta])
+        base = self.base
+        below = [base.pair, base.rest, base.skips] if base is not None else []
+        return reconcile_meta([*below, self.tail_meta])
+
+    def meta_of(self, kind: str) -> pl.DataFrame:
+        """Reconciled actions of one type that is no file action; the checkpoint is asked for no
+        more than that, for skips may cost reading every commit below it.
+        """
+        if self.base is None or "meta" in vars(self):
+            return actions.of_type(self.meta, kind)
+        self.ensure_readable()
+        below = {"mergeskip": "skips", "protocol": "pair", "metaData": "pair"}
+        base: pl.DataFrame = getattr(self.base, below.get(kind, "rest"))
+        own = [actions.of_type(frame, kind) for frame in (base, self.tail_meta)]
+        return reconcile_meta(own)
 
     # --- protocol and metadata ---------------------------------------------------------------
 
@@ -368,7 +381,7 @@ class State:
     def _layered(self, kind: str, columns: Sequence[str]) -> pl.DataFrame:
         live = self.layers.live(kind)
         if "docMappingJson" in columns:
-            return self.log.dialect.resolve_references(live, self.meta)
+            return self.log.dialect.resolve_references(live, self.meta_of("metaData"))
         return live
 
     @cached_property

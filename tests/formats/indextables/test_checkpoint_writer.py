@@ -303,7 +303,9 @@ def test_json_holds_the_lines_of_a_commit(store: LogStore) -> None:
     (file,) = staged.files
     assert file.target == f"{FOLDER}/{NAME}.checkpoint.json"
     lines = [json.loads(line) for line in store.read(file.path).split(b"\n")[:-1]]
-    wrappers = [next(iter(line)) for line in lines]
+    assert lines[0].pop("lakelogBegin") == {"name": f"{NAME}.checkpoint"}
+    assert lines[-1].pop("lakelogEnd")["lines"] == len(lines)
+    wrappers = [wrapper for line in lines for wrapper in line]
     assert wrappers == ["protocol", "metaData", "mergeskip", *["add"] * 3, *["remove"] * 2]
     assert lines[3]["add"]["zeta"] == {"deep": [1, None]}
     assert "docMappingJson" not in lines[3]["add"]

@@ -34,6 +34,7 @@ from lakelog.formats.indextables.docmapping import without_registered
 from lakelog.formats.indextables.flattened_writer import FlattenedWriter
 from lakelog.formats.indextables.framing import Framer, checkpoint_level
 from lakelog.formats.indextables.listing import LOG_FOLDER, RANK
+from lakelog.formats.marks import Marker
 from lakelog.formats.indextables.staging import Staging
 from lakelog.formats.spelling import EXTRA, columns_of, conform_rows
 from lakelog.storage import LogStore
@@ -186,7 +187,8 @@ class JsonCheckpointWriter:
             else:
                 target = path = f"{LOG_FOLDER}/{name}.{self._id}.{number:05d}.json"
             upload = self._staging.begin(path)
-            self._file = _LinesFile(path, target, upload, Framer(self._level))
+            marker = Marker(target.rpartition("/")[2].removesuffix(".json"))
+            self._file = _LinesFile(path, target, upload, Framer(self._level), marker)
         return self._file
 
     def _next(self, file: _LinesFile) -> _LinesFile:
@@ -197,7 +199,7 @@ class JsonCheckpointWriter:
 
     def _close(self, file: _LinesFile) -> None:
         self._file = None
-        file.upload.write(file.framer.end())
+        file.finish()
         size_bytes = file.upload.tell()
         staged = StagedFile(file.path, file.target, size_bytes, file.num_actions)
         self._staging.close(file.upload, staged)
@@ -211,6 +213,7 @@ class _LinesFile:
     target: str
     upload: Upload
     framer: Framer
+    marker: Marker
     num_actions: int = 0
 
     @property
@@ -226,8 +229,12 @@ class _LinesFile:
                 expected=f"at most {most} bytes before compression",
                 hint="write json-multipart or flattened",
             )
-        self.upload.write(self.framer.add(lines))
+        self.upload.write(self.framer.add(self.marker.add(lines)))
         self.num_actions += num_actions
+
+    def finish(self) -> None:
+        self.upload.write(self.framer.add(self.marker.end()))
+        self.upload.write(self.framer.end())
 
 
 def _slices(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:

@@ -133,10 +133,10 @@ def _without_info(blob: Blob) -> Iterator[Blob]:
     """A commit with the commitInfo of its first line apart from the action that stands beside it,
     so that the columnar decoder, which takes one action a line, need not hand it over.
     """
-    data = bytes(blob.data)
-    if not data.startswith(_INFO):
+    if bytes(blob.data[: len(_INFO)]) != _INFO:
         yield blob
         return
+    data = bytes(blob.data)
     end = data.find(b"\n") + 1 or len(data)
     line = data[:end].rstrip(b"\n")
     try:

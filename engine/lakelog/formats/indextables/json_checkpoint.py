@@ -26,7 +26,15 @@ from lakelog.formats.exact import Line, parse_object
 from lakelog.formats.indextables.commits import decode_blobs, meta_at_or_below, wire
 from lakelog.formats.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.formats.indextables.framing import unframe
-from lakelog.formats.indextables.listing import LOG_FOLDER, list_commits, part_names
+from lakelog.formats.indextables.listing import (
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    list_commits,
+    part_names,
+    promise_of,
+    read_pointer,
+)
+from lakelog.formats.marks import is_marked, unmark
 from lakelog.formats.indextables.reading import (
     compose_meta,
     last_by_path,
@@ -48,17 +56,24 @@ class JsonCheckpointReader:
     def __init__(self, store: LogStore, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self._store = store
+        self._is_marked = False  # the file that was decoded last
 
     def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
         """Protocol, metaData and skips; those that the checkpoint lacks come from the JSON
-        commits that it covers, as far as they are on disk (protocol: else 1/1).
+        commits that it covers, as far as they are on disk (protocol: else 1/1). A checkpoint of
+        lakelog's lacks nothing.
         """
-        own = actions.concat(part.meta for part in self._parts(files=False))
+        own = []
+        for part in self._parts(files=False):
+            own.append(part.meta)
+            if self._is_marked and not part.meta.height:
+                break  # they stand before the first file action
         return compose_meta(
-            _without_origin(own),
+            _without_origin(actions.concat(own)),
             kinds,
             lambda: meta_at_or_below(self._store, self.checkpoint.version),
             one_protocol(),
+            skips_complete=self._is_marked,
         )
 
     def iter_files(
@@ -69,20 +84,52 @@ class JsonCheckpointReader:
         needed = [*columns, "docMappingRef"]
         registry: dict[str, str] = {}
         frames: list[pl.DataFrame] = []
+        held = adds = 0
         for part in self._parts(files=True):
             registry |= registry_of_meta(part.meta)
             rows = _without_origin(part.files)
+            held += part.meta.height + rows.height
+            adds += actions.of_type(rows, "add").height
             if rows.height:
                 frames.extend(project([rows], needed, actions.FILE_ACTIONS))
+        if not self._is_marked:
+            self._require_promised(held, adds)
         for frame in last_by_path(frames):
             rows = resolve_references(frame, registry) if "docMappingJson" in columns else frame
             yield from project([rows], columns, kinds)
 
     def files_read(self) -> tuple[str, ...]:
-        """The checkpoint's files, the manifest first, then the commits that it covers."""
+        """The checkpoint's files, the manifest first; below another writer's also the commits that
+        it covers, which hold its skips.
+        """
         first = self.checkpoint.paths[0]
+        data = self._load(first)
+        paths = self._part_paths(data)
+        if is_marked(self._load(paths[0]) if paths else data):
+            return (first, *paths)
         below = (commit.path for commit in list_commits(self._store, end=self.checkpoint.version))
-        return (first, *self._part_paths(self._load(first)), *below)
+        return (first, *paths, *below)
+
+    def _require_promised(self, held: int, adds: int) -> None:
+        """Refuse a checkpoint that falls short of both numbers in the pointer: a file that was cut
+        at a line end looks whole.
+
+        The reference counts a file that is listed twice, so one number alone says nothing.
+        """
+        version = self.checkpoint.version
+        promised = self.checkpoint.promised
+        if promised is None:
+            pointer = read_pointer(self._store)
+            promised = None if pointer is None else promise_of(pointer, version)
+        if promised is not None and held < promised.actions and adds < promised.adds:
+            raise CorruptionError(
+                f"the checkpoint holds less than {LAST_CHECKPOINT} says",
+                path=self.checkpoint.paths[0],
+                version=version,
+                expected=f"{promised.actions} actions, {promised.adds} of them files",
+                found=f"{held} actions, {adds} of them files",
+                hint="a file of it is cut short: restore it, or replay the commits without it",
+            )
 
     def struct_statistics(self) -> pa.DataType | None:
         """None: statistics stand as text."""
@@ -107,9 +154,15 @@ class JsonCheckpointReader:
             yield self._decode(path, part, files=files)
 
     def _decode(self, path: str, data: bytes, *, files: bool) -> Actions:
-        return decode_blobs(
-            [Blob(self.checkpoint.version, path, as_lines(data, path))], files=files
-        )
+        version = self.checkpoint.version
+        name = f"{version:020d}.checkpoint"
+        if path != self.checkpoint.paths[0]:
+            name = path.rpartition("/")[2].removesuffix(".json")
+        blobs = unmark(data, path, name, version)
+        self._is_marked = blobs is not None
+        if blobs is None:
+            blobs = (Blob(version, path, as_lines(data, path)),)
+        return decode_blobs(blobs, files=files)
 
     def _part_paths(self, data: bytes) -> tuple[str, ...]:
         body = _single_object(data, self.checkpoint.paths[0])

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import orjson
 
 from lakelog.errors import LakelogError
-from lakelog.formats.base import Checkpoint, CommitFile, LogListing
+from lakelog.formats.base import Checkpoint, CommitFile, LogListing, Promise
 from lakelog.formats.indextables.avro import read_records
 from lakelog.formats.indextables.framing import unframe
 from lakelog.storage import FileEntry, LogStore
@@ -77,29 +78,50 @@ def _commits(entries: Iterable[FileEntry], end: int | None = None) -> list[Commi
 
 def list_log(store: LogStore, *, hint: bool = True, start: int = 0) -> LogListing:
     """List the log folder; see `lakelog.formats.base.Dialect.list_log`."""
-    if hint and (pointed := _read_pointer(store)) is not None:
+    pointer = read_pointer(store) if hint else None
+    if pointer is not None and (pointed := parse_pointer(pointer)) is not None:
         near = _list_at_or_above(store, pointed)
         # The pointer is believed only where the checkpoint that it names is really there; all
         # that came later is in the listing then, so the latest version is the same.
         if any(checkpoint.version == pointed for checkpoint in near.checkpoints):
-            return near
+            promised = promise_of(pointer, pointed)
+            checkpoints = (
+                replace(c, promised=promised) if c.version == pointed else c
+                for c in near.checkpoints
+            )
+            return replace(near, checkpoints=tuple(checkpoints))
     return _list_at_or_above(store, 0 if hint else start)
 
 
-def _read_pointer(store: LogStore) -> int | None:
+def read_pointer(store: LogStore) -> bytes | None:
+    """The pointer's content; None where it cannot be read."""
     try:
-        return parse_pointer(store.read(LAST_CHECKPOINT))
+        return store.read(LAST_CHECKPOINT)
     except LakelogError:
         return None
 
 
+def _pointer_body(data: bytes) -> dict[str, Any]:
+    try:
+        body = orjson.loads(unframe(data, LAST_CHECKPOINT))
+    except (LakelogError, orjson.JSONDecodeError):
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
 def parse_pointer(data: bytes) -> int | None:
     """The version that a pointer's content names; None where no sense can be made of it."""
-    try:
-        version = orjson.loads(unframe(data, LAST_CHECKPOINT))["version"]
-    except (LakelogError, orjson.JSONDecodeError, KeyError, TypeError):
-        return None
+    version = _pointer_body(data).get("version")
     return version if type(version) is int and 0 <= version <= _MAX_VERSION else None
+
+
+def promise_of(data: bytes, version: int) -> Promise | None:
+    """What a pointer's content says of the checkpoint of a version; None where it says nothing."""
+    body = _pointer_body(data)
+    size, files = body.get("size"), body.get("numFiles")
+    if body.get("version") != version or type(size) is not int or type(files) is not int:
+        return None
+    return Promise(size, files)
 
 
 def _list_at_or_above(store: LogStore, start: int) -> LogListing:
