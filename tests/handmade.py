@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -82,6 +83,12 @@ def info(operation: str = "WRITE", **more: Any) -> Action:
     return {"commitInfo": {"operation": operation, **more}}
 
 
+def close_compaction(data: bytes) -> bytes:
+    """The line that lakelog ends a log compaction with, for the lines before it."""
+    marks = {"lines": data.count(b"\n"), "crc32": zlib.crc32(data)}
+    return json.dumps({"lakelogEnd": marks}, separators=(",", ":")).encode() + b"\n"
+
+
 class Handmade:
     """A log below `root`, written file by file."""
 
@@ -118,9 +125,10 @@ class Handmade:
         self.commit(0, info("CREATE TABLE"), protocol(), metadata(**more), *actions)
         return self
 
-    def compaction(self, start: int, end: int, *actions: Action) -> Path:
-        """One log compaction file."""
+    def compaction(self, start: int, end: int, *actions: Action, closed: bool = True) -> Path:
+        """One log compaction file; `closed` adds the line by which lakelog knows it for whole."""
         data = "".join(json.dumps(a) + "\n" for a in actions).encode()
+        data += close_compaction(data) if closed else b""
         return self.write(f"{start:020d}.{end:020d}.compacted.json", data)
 
     def checkpoint(

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tests import checkpoint_writer
+from tests.handmade import close_compaction
 from tests.model import replay
 from tests.model.flatten import wire
 
@@ -419,7 +420,8 @@ class Generator:
             if self.chance(0.4):
                 bodies = self._unsound(start, end)
             path = self.log / f"{start:020d}.{end:020d}.compacted.json"
-            path.write_text("".join(json.dumps(b, ensure_ascii=False) + "\n" for b in bodies))
+            data = "".join(json.dumps(b, ensure_ascii=False) + "\n" for b in bodies).encode()
+            path.write_bytes(data + close_compaction(data))
 
     def _has(self, version: int) -> bool:
         return (self.log / f"{version:020d}.json").exists()

@@ -65,6 +65,7 @@ def test_every_version_reads_the_same_over_a_compaction(
     compact_log(lakelog.open(root).log, start, end, memory_limit=road)
     held = [json.loads(line) for line in _file(root, start, end).read_bytes().splitlines()]
     assert not {kind for row in held for kind in row} & {"commitInfo", "cdc", "someNewAction"}
+    assert list(held[-1]) == ["lakelogEnd"]
     for version in replay.list_log(root).rebuildable():
         snapshot = lakelog.open(root).snapshot(version)  # afresh: nothing is remembered
         problems = disagreements(replay.replay(root, version), snapshot)
@@ -113,7 +114,8 @@ def test_what_can_still_matter_below_is_kept(tmp_path: Path, road: int | None) -
     assert report.path == f"_delta_log/{path.name}"
     assert (report.written, report.size_bytes) == (True, path.stat().st_size)
     assert (report.num_adds, report.num_removes, report.num_others) == (1, 2, 2)
-    rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    *rows, end = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert end["lakelogEnd"]["lines"] == len(rows)
     assert sorted(rows, key=str) == sorted(
         [
             {"domainMetadata": {"domain": "d", "configuration": "", "removed": True}},
@@ -255,3 +257,34 @@ def test_it_is_used_by_nobody_whom_it_would_mislead(tmp_path: Path) -> None:
     assert log.table.snapshot().provenance.compactions == ()
     assert log.table.snapshot(2).provenance.compactions == ()
     assert sorted(log.table.snapshot().to_polars()["path"]) == ["f2", "f3"]
+
+
+@pytest.mark.parametrize("writer", ["lakelog", "another"])
+def test_a_compaction_that_was_cut_at_a_line_end_is_left_out(tmp_path: Path, writer: str) -> None:
+    log = _table(tmp_path / "t")
+    expected = log.table.snapshot().to_polars().drop("version").sort("path")
+    compact_log(log.context(), 0, 2)
+    path = _file(tmp_path / "t", 0, 2)
+    if writer == "another":
+        path.write_bytes(path.read_bytes().rpartition(b'{"lakelogEnd"')[0])
+    lines = path.read_bytes().splitlines(keepends=True)
+    for kept in range(len(lines)):
+        path.write_bytes(b"".join(lines[:kept]))
+        found = log.table.snapshot()
+        assert found.to_polars().drop("version").sort("path").equals(expected), kept
+        assert found.domains().collect().height == 0
+        assert found.provenance.compactions == ()
+        assert "was left out" in " ".join(found.provenance.warnings)
+
+
+def test_a_compaction_with_a_changed_or_missing_line_is_left_out(tmp_path: Path) -> None:
+    log = _table(tmp_path / "t")
+    compact_log(log.context(), 0, 2)
+    path = _file(tmp_path / "t", 0, 2)
+    lines = path.read_bytes().splitlines(keepends=True)
+    for at in range(len(lines)):
+        for changed in ([], [lines[at].replace(b"f", b"g", 1)], [lines[at]] * 2):
+            if changed == [lines[at]]:
+                continue
+            path.write_bytes(b"".join([*lines[:at], *changed, *lines[at + 1 :]]))
+            assert log.table.snapshot().provenance.compactions == (), (at, changed)

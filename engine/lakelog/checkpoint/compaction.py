@@ -6,7 +6,8 @@ transaction identifiers that have expired. commitInfo and cdc are history and no
 stay in the commits, which readers need all the same.
 
 The file is written under a name that no reader looks at, read back, compared with the commits by
-a digest of every action, and only then gets its name, if nothing has it.
+a digest of every action, and only then gets its name, if nothing has it. Its last line counts the
+others, so that a file that was cut at a line end is not taken for a whole one.
 
 Source: Delta protocol, Log Compaction Files; Action Reconciliation; Catalog-managed tables,
 Maintenance Operations.
@@ -15,6 +16,7 @@ Maintenance Operations.
 from __future__ import annotations
 
 import secrets
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -39,6 +41,7 @@ from lakelog.errors import (
 )
 from lakelog.formats.base import CommitContent, CommitFile
 from lakelog.formats.digest import Digest, digest
+from lakelog.formats.marks import CLOSING, closing_line
 from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.opening import open_state
@@ -202,9 +205,13 @@ class _Compaction:
             _Reconciled(self.log, commits, self.budget) as rows,
             self.log.store.upload(self.staged) as upload,
         ):
+            lines = crc = 0
             for frame in rows.frames():
-                upload.write(self._spell(frame))
+                spelled = self._spell(frame)
+                lines, crc = lines + frame.height, zlib.crc32(spelled, crc)
+                upload.write(spelled)
                 expected += _digest(frame)
+            upload.write(closing_line(lines, crc))
             written = upload.tell()
         return written, expected
 
@@ -228,7 +235,7 @@ class _Compaction:
         chunk = _CHUNK_BYTES if self.budget is None else self.budget.chunk
         file = CommitFile(self.end, self.staged, written, 0)
         for piece in self.log.dialect.decode_pieces(self.log.store, [file], chunk):
-            if piece.commit_infos or piece.other.height:
+            if piece.commit_infos or piece.other["actionType"].to_list() not in ([], [CLOSING]):
                 found += Digest({"other": 1}, {"other": 1})
             found += _digest(piece.files) + _digest(piece.meta)
         differences = expected.differences(found)

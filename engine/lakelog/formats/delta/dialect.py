@@ -39,6 +39,7 @@ from lakelog.formats.delta.names import (
     parse_listing,
 )
 from lakelog.formats.delta.paths import decode_paths, with_dv_id
+from lakelog.formats.marks import without_closing_line
 from lakelog.formats.ndjson import Blob, decode_lines, decode_pieces
 from lakelog.formats.pointers import count_held
 from lakelog.formats.wire import Wire
@@ -97,8 +98,8 @@ class DeltaDialect:
             yield _finish(piece)
 
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
-        """Read and decode a log compaction file."""
-        data = store.read(compaction.path)
+        """Read and decode a log compaction file that says where it ends."""
+        data = without_closing_line(store.read(compaction.path), compaction.path)
         return _finish(decode_lines([Blob(None, compaction.path, data)], _WIRE))
 
     def commit_path(self, version: int) -> str:
