@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import zlib
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -11,6 +11,7 @@
 | `exact`, `commit_info` | one line at a time, every rule checked; commitInfo |
 | `spelling`, `encode` | what must hold of rows before they are spelled; rows to NDJSON |
 | `digest` | how many actions there are, and a hash over them in any order |
+| `marks` | what tells a whole file of lines from one that was cut |
 | `pointers` | what a pointer says of a checkpoint that stands |
 | `arrow_texts`, `garbage` | texts to Arrow without a copy; the collector held still |
 """

@@ -34,8 +34,8 @@ from lakelog.formats.indextables.docmapping import without_registered
 from lakelog.formats.indextables.flattened_writer import FlattenedWriter
 from lakelog.formats.indextables.framing import Framer, checkpoint_level
 from lakelog.formats.indextables.listing import LOG_FOLDER, RANK
-from lakelog.formats.marks import Marker
 from lakelog.formats.indextables.staging import Staging
+from lakelog.formats.marks import Marker
 from lakelog.formats.spelling import EXTRA, columns_of, conform_rows
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload

@@ -34,7 +34,6 @@ from lakelog.formats.indextables.listing import (
     promise_of,
     read_pointer,
 )
-from lakelog.formats.marks import is_marked, unmark
 from lakelog.formats.indextables.reading import (
     compose_meta,
     last_by_path,
@@ -42,6 +41,7 @@ from lakelog.formats.indextables.reading import (
     one_protocol,
     project,
 )
+from lakelog.formats.marks import is_marked, unmark
 from lakelog.formats.ndjson import Blob
 from lakelog.storage import LogStore
 
