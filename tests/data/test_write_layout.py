@@ -94,17 +94,17 @@ def test_a_nested_column_cannot_be_a_partition_column() -> None:
 @pytest.mark.parametrize(
     ("value", "folder"),
     [
-        ("a b", "p=a b"),
+        ("a b", "p=a%20b"),
         ("a/b:c", "p=a%2Fb%3Ac"),
         ("50%", "p=50%25"),
-        ("{[*?]}", "p=%7B%5B%2A%3F%5D}"),
-        ("é'\"#\\", "p=é%27%22%23%5C"),
+        ("{[*?]}", "p=%7B%5B%2A%3F%5D%7D"),
+        ("é'\"#\\", "p=%C3%A9%27%22%23%5C"),
         ("\x01\x7f\x00", "p=%01%7F%00"),
         ("..", "p=.."),
         (None, "p=__HIVE_DEFAULT_PARTITION__"),
     ],
 )
-def test_folders_are_escaped_as_spark_escapes_them(value: str | None, folder: str) -> None:
+def test_folders_are_escaped_as_deltalake_escapes_them(value: str | None, folder: str) -> None:
     assert partition_folder(["p"], [value]) == folder
 
 

@@ -2,8 +2,10 @@
 
 Pure. Partition values are written down once for each partition, never for each row.
 
-Source: Delta protocol, Partition Value Serialization; Table Properties. Spark's
-ExternalCatalogUtils for the names of folders, which mean nothing to a reader of the log.
+Folder names mean nothing to a reader of the log. They are percent-encoded to ASCII, as deltalake
+does it: then all engines write the paths of the log in one spelling.
+
+Source: Delta protocol, Partition Value Serialization; Table Properties.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 import polars as pl
 
@@ -27,7 +30,6 @@ TARGET_FILE_BYTES = 128 << 20
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
-_ESCAPED = re.compile("[\x00-\x1f\x7f\"#%'*/:=?\\\\{\\[\\]^]")
 _MOST_NAME_BYTES = 255  # of a folder's name, on every filesystem in use
 _SIZE = re.compile(r"([0-9]+)\s*([kmgtp]?)i?b?", re.ASCII)
 _UNITS = {unit: 1 << 10 * power for power, unit in enumerate(("", "k", "m", "g", "t", "p"))}
@@ -203,7 +205,7 @@ def partition_folder(names: Sequence[str], texts: Sequence[str | None]) -> str:
     >>> partition_folder(["day", "kind"], ["2024-01-31", None])
     'day=2024-01-31/kind=__HIVE_DEFAULT_PARTITION__'
     >>> partition_folder(["p"], ["a b/c=50%"])
-    'p=a b%2Fc%3D50%25'
+    'p=a%20b%2Fc%3D50%25'
     """
     return "/".join(
         _folder(f"{_escape(name)}={HIVE_NULL if text is None else _escape(text)}")
@@ -212,7 +214,7 @@ def partition_folder(names: Sequence[str], texts: Sequence[str | None]) -> str:
 
 
 def _escape(text: str) -> str:
-    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    return quote(text, safe="")
 
 
 def _folder(name: str) -> str:
