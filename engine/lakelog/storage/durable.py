@@ -12,6 +12,11 @@ Where none works nothing is written: a look followed by a rename would let two w
 
 What may replace a file is renamed over it. An upload is written under a hidden temporary name
 until it is closed.
+
+Hadoop's local filesystem keeps a checksum of a file ``x`` in ``.x.crc``, verifies every read by it
+where it exists, and takes a file without one as it is. So a checksum must never exist next to other
+content than its own: it is deleted, durably, before its file gets other content, another name, or
+is deleted.
 """
 
 from __future__ import annotations
@@ -99,6 +104,7 @@ class DurableWriter:
         if os.path.lexists(target):
             return False
         with self._folder_of(target, path) as folder:
+            _drop_checksum(target, path, folder)
             for give_name in (self._link_anonymous, self._link_temporary, self._rename_temporary):
                 won = give_name(target, path, data, folder)
                 if won is not None:
@@ -128,6 +134,7 @@ class DurableWriter:
         with self._folder_of(target, path) as folder, _temporary(target) as temporary:
             with _nothing_written(path):
                 _write_new(temporary, data)
+            _drop_checksum(target, path, folder)
             try:
                 os.replace(temporary, target)
             except OSError as cause:
@@ -155,6 +162,8 @@ class DurableWriter:
         old, new = self._path_of(source), self._path_of(target)
         before = _status_of_file(old, source)
         with self._folder_of(new, target) as into, self._folder_of(old, source) as out_of:
+            _drop_checksum(new, target, into)
+            _drop_checksum(old, source, out_of)
             try:
                 os.replace(old, new)
             except OSError as cause:
@@ -310,6 +319,7 @@ class DurableUpload(BufferedUpload):
             _write(self._file, rest)
             self._is_open = False  # also if it fails: the descriptor is gone
             os.close(self._file)
+        _drop_checksum(self._target, self._path, self._folder)
         try:
             os.replace(self._temporary, self._target)
         except OSError as cause:
@@ -324,6 +334,33 @@ class DurableUpload(BufferedUpload):
             self._is_open = False
             with contextlib.suppress(OSError):
                 os.close(self._file)
+
+
+def unlink_checksum(target: str) -> bool:
+    """Delete the checksum that Hadoop's local filesystem keeps of a file; see the module.
+
+    Returns:
+        Whether there was one: a regular file named exactly ``.<name>.crc``.
+    """
+    folder, _, name = target.rpartition("/")
+    checksum = f"{folder}/.{name}.crc"
+    try:
+        if not stat.S_ISREG(os.lstat(checksum).st_mode):
+            return False
+        os.unlink(checksum)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as cause:
+        if cause.errno == errno.ENAMETOOLONG:  # then no file can have that name
+            return False
+        raise
+    return True
+
+
+def _drop_checksum(target: str, path: str, folder: int) -> None:
+    with _nothing_written(path):
+        if unlink_checksum(target):
+            _sync_descriptor(folder)
 
 
 def _make_folders(folder: str) -> list[str]:

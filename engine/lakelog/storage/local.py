@@ -17,7 +17,7 @@ from typing import BinaryIO
 from lakelog.errors import ExternalPathError, LakelogError, NotFoundError, UnavailableError
 from lakelog.storage.base import FileEntry, Upload, require_content
 from lakelog.storage.containment import require_contained, require_no_links
-from lakelog.storage.durable import TEMPORARY, DurableWriter
+from lakelog.storage.durable import TEMPORARY, DurableWriter, unlink_checksum
 
 _READERS = 4
 _BATCH = 64
@@ -194,8 +194,10 @@ class LocalStore:
     def delete(self, path: str) -> None:
         """Delete a file, without an fsync: a crash may bring it back."""
         require_no_links(self._root, path)
+        target = self.path_of(path)
         try:
-            os.unlink(self.path_of(path))
+            unlink_checksum(target)
+            os.unlink(target)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as cause:
