@@ -144,6 +144,19 @@ class SkipsAreFailures:
                 terminalreporter.line(f"{nodeid}: {reason}")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    """Tests raise KeyboardInterrupt on purpose. One that escapes fails its test; in a worker of a
+    parallel run, which the user's Ctrl-C does not reach, it would end the whole run.
+    """
+    try:
+        return (yield)
+    except KeyboardInterrupt as escaped:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            raise AssertionError("a KeyboardInterrupt escaped the test") from escaped
+        raise
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if CI:
         config.pluginmanager.register(SkipsAreFailures(), "skips-are-failures")

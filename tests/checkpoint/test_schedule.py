@@ -253,7 +253,7 @@ def test_at_most_one_runs_at_a_time(tmp_path: Path) -> None:
         inside -= 1
     for thread in threads:
         thread.join()
-    assert bench.scheduler.wait(20)
+    assert bench.scheduler.wait(120)
     assert most == 1
     assert seen == sorted(set(seen))
     assert seen[-1] == 2000
@@ -271,12 +271,12 @@ def test_after_a_checkpoint_comes_a_rest_and_then_the_newest(tmp_path: Path) -> 
 
     bench = Bench(tmp_path, run=run, start=start_daemon)
     bench.commit(10)
-    assert first.wait(20)
+    assert first.wait(120)
     began_s = time.monotonic()
     with bench.scheduler._lock:  # all before the rest is over, however slow the machine
         for version in (20, 30, 40):
             bench.commit(version)
-    assert second.wait(20)  # nobody hurries it, and it comes
+    assert second.wait(120)  # nobody hurries it, and it comes
     assert time.monotonic() - began_s > 0.01
     assert written == [10, 40]
 
@@ -292,16 +292,16 @@ def test_who_waits_for_the_checkpoints_does_not_wait_for_the_rest(tmp_path: Path
 
     bench = Bench(tmp_path, run=run, start=start_daemon)
     bench.commit(10)
-    assert bench.scheduler.wait(20)
+    assert bench.scheduler.wait(120)
     assert bench.scheduler._rested_s - bench.now_s == 60  # not nine hours
     began_s = time.monotonic()
     bench.commit(20)
     bench.commit(30)
     assert bench.scheduler.running
     assert written == [10]
-    assert getattr(bench.scheduler, end)(20)
+    assert getattr(bench.scheduler, end)(120)
     assert written == [10, 30]
-    assert time.monotonic() - began_s < 20
+    assert time.monotonic() - began_s < 120
 
 
 def test_a_failure_is_kept_told_and_forgotten_with_the_next_success(
@@ -433,7 +433,7 @@ def test_waiting_and_closing_are_bounded_and_a_running_one_is_asked_to_stop(
 
     bench = Bench(tmp_path, run=run, start=start_daemon)
     bench.commit(10)
-    assert begun.wait(10)
+    assert begun.wait(120)
     assert not bench.scheduler.wait(0.01)
     with pytest.raises(InvalidInputError, match="negative"):
         bench.scheduler.wait(-1)
@@ -455,7 +455,7 @@ def test_it_hangs_on_the_commits_of_a_table(tmp_path: Path, form: str) -> None:
     for number in range(12):
         with table.transaction() as tx:
             tx.add(path=f"f{number}", size=1, modificationTime=1)
-    assert scheduler.wait(20)
+    assert scheduler.wait(120)
     # On IndexTables commits 11 and 12 may have come before the first was listed.
     assert seen == [10] if form == "delta" else seen[0] >= 10
     assert log_lag(table.log).last_version is None
@@ -489,7 +489,7 @@ def end_of_program(tmp_path: Path, body: str, wait: float) -> tuple[str, float]:
         [sys.executable, str(script), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     assert done.stderr == ""
@@ -529,12 +529,12 @@ def test_a_program_that_ends_leaves_a_checkpoint_that_does_not_listen(
     """
     said, seconds = end_of_program(tmp_path, body, 0.2)
     assert said.splitlines() == ["the script is done"]
-    assert seconds < 30
+    assert seconds < 240
 
 
 def _in_child(scheduler: Scheduler, report: Any) -> None:
     scheduler.after_commit(Committed(20, 1, {}))
-    report.put(scheduler.wait(20))
+    report.put(scheduler.wait(120))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
@@ -546,15 +546,15 @@ def test_a_forked_process_starts_afresh(tmp_path: Path) -> None:
 
     def run(version: int, _: Callable[[], None]) -> None:
         if version == 10:
-            release.wait(20)
+            release.wait(120)
 
     scheduler = Scheduler(Log(open_store(str(tmp_path)), delta.DIALECT), run)
     scheduler.after_commit(Committed(10, 1, {}))
     assert scheduler.running
     child = context.Process(target=_in_child, args=(scheduler, report))
     child.start()
-    assert report.get(timeout=30) is True
-    child.join(30)
+    assert report.get(timeout=120) is True
+    child.join(120)
     release.set()
-    assert scheduler.wait(20)
+    assert scheduler.wait(120)
     assert child.exitcode == 0

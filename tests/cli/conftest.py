@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,17 @@ class Outcome:
 
 
 Call = Callable[..., Outcome]
+
+
+def wait_for(text: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Wait until standard error shows a text; all that was shown until then."""
+    shown = ""
+    until = time.monotonic() + 120
+    while text not in shown:
+        assert time.monotonic() < until, shown
+        time.sleep(0.01)
+        shown += capsys.readouterr().err
+    return shown
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import lakelog as engine
 from lakelog.cli import watch
 from lakelog.cli.options import Target
 from lakelog.cli.watch import Meter, open_metered, progress
+from tests.cli.conftest import wait_for
 
 
 def test_a_metered_table_answers_as_a_plain_one(table: str) -> None:
@@ -72,11 +73,9 @@ def test_long_work_shows_a_bar_on_standard_error(
     with progress("replaying", meter) as bar:
         bar.expect(2048)
         meter.add(files=3, size_bytes=1024)
-        time.sleep(0.3)
-    output, errors = capsys.readouterr()
-    assert output == ""
-    assert "replaying" in errors
-    assert "3 files, 1.0 KiB read" in errors
+        shown = wait_for("3 files, 1.0 KiB read", capsys)
+    assert "replaying" in shown
+    assert capsys.readouterr().out == ""
 
 
 def test_an_error_ends_the_bar(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

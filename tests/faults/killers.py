@@ -33,7 +33,7 @@ def asked(killer: Path) -> Iterator[Callable[[dict[str, Any]], IO[str]]]:
 
     yield ask
     orders.close()
-    process.wait(30)
+    process.wait(120)
     answers.close()
 
 

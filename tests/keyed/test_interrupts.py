@@ -31,7 +31,7 @@ def test_one_who_is_interrupted_while_it_waits_to_close_a_latch_opens_it_again(
         monkeypatch.undo()
     passed = threading.Thread(target=lambda: latch.passing().__enter__(), daemon=True)
     passed.start()
-    passed.join(20)
+    passed.join(120)
     assert not passed.is_alive()
 
 

@@ -227,7 +227,7 @@ def main() -> int:
             return 1
         found[me] = answer
     for process in processes:
-        process.join(30)
+        process.join(120)
     json.dump([found[me] for me in range(len(racers))], sys.stdout)
     return 0
 

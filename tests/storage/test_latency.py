@@ -21,6 +21,7 @@ from tests.handmade import Handmade, add, info, metadata, protocol
 LATENCY_S = 0.03
 COMMITS = 100
 TRIES = 3
+MOST_TRIES = 30  # on a machine that does other work
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +41,15 @@ def opened(root: Path, latency_s: float) -> Table:
     return Table(Log(store, detect_dialect(store)))
 
 
-def trips(operation: Callable[[float], object]) -> float:
-    """Round trips that an operation waits for, given the latency; the best of a few measures."""
+def trips(operation: Callable[[float], object], at_most: float) -> float:
+    """Round trips that an operation waits for, given the latency; the best of a few measures, or of
+    more, where the machine does other work meanwhile.
+    """
     found = float("inf")
     operation(0.0)  # imports, caches
-    for _ in range(TRIES):
+    for turn in range(MOST_TRIES):
+        if turn >= TRIES and found < at_most:
+            break
         start = time.perf_counter()
         operation(0.0)
         middle = time.perf_counter()
@@ -63,7 +68,7 @@ def read_state(table: Table) -> int:
 
 def test_opening_at_a_checkpoint_with_100_commits_above_takes_five_round_trips(root: Path) -> None:
     assert read_state(opened(root, 0.0)) == 1000 + COMMITS
-    assert trips(lambda latency_s: read_state(opened(root, latency_s))) < 5.9
+    assert trips(lambda latency_s: read_state(opened(root, latency_s)), 5.9) < 5.9
 
 
 def test_reading_on_from_a_snapshot_asks_for_nothing_again(root: Path) -> None:
@@ -94,4 +99,4 @@ def test_the_latest_version_is_listed_from_the_checkpoint_on(root: Path) -> None
 
 def test_an_update_that_finds_nothing_new_lists_once(root: Path) -> None:
     snapshots = {latency_s: opened(root, latency_s).snapshot() for latency_s in (0.0, LATENCY_S)}
-    assert trips(lambda latency_s: snapshots[latency_s].update()) < 2
+    assert trips(lambda latency_s: snapshots[latency_s].update(), 2) < 2

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from aiohttp import web
 
-_START_SECONDS = 20.0
+_START_SECONDS = 120.0
 
 
 @contextlib.contextmanager

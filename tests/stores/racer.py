@@ -65,7 +65,7 @@ def main() -> None:
         racer.start()
     outcomes = dict(answers.get(timeout=300) for _ in racers)
     for racer in racers:
-        racer.join(30)
+        racer.join(120)
     by_process = [outcomes[me] for me in range(orders["processes"])]
     json.dump([list(of_round) for of_round in zip(*by_process, strict=True)], sys.stdout)
 

@@ -6,8 +6,14 @@ That is where a function begins, where a builtin one has returned, and while a l
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
+
+import lakelog
+
+PACKAGE = f"{Path(lakelog.__file__).parent}/"
+"""Not any folder of that name: the checkout may be called lakelog too."""
 
 
 class Interrupts:
@@ -51,7 +57,7 @@ class Interrupts:
 def _can_be_raised_from(frame: FrameType) -> bool:
     """Whether it is our code, and not where Python itself ignores what is raised."""
     path = frame.f_code.co_filename
-    if not ("/lakelog/" in path or path.endswith("contextlib.py")):
+    if not (path.startswith(PACKAGE) or path.endswith("contextlib.py")):
         return False
     if frame.f_code.co_name == "<genexpr>":  # that is thrown away
         return False

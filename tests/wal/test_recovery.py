@@ -367,7 +367,7 @@ def test_a_large_last_segment_is_synced_while_it_is_looked_through(
     with_frames = survey.with_frames
 
     def looked_through(segment: Segment, log_id: bytes) -> Segment:
-        assert synced.wait(10), "what is looked through is not synced meanwhile"
+        assert synced.wait(120), "what is looked through is not synced meanwhile"
         return with_frames(segment, log_id)
 
     def sync(file: LocalFile) -> None:

@@ -42,8 +42,10 @@ class Bench:
 
 def run(bench: Bench, threads: int, each: int) -> list[Work]:
     done: list[Work] = []
+    barrier = threading.Barrier(threads)
 
     def work(thread: int) -> None:
+        barrier.wait()
         for n in range(each):
             mine = Work((thread, n))
             bench.turns.take(mine)
@@ -122,7 +124,7 @@ def test_an_interrupt_of_who_writes_lets_the_others_go_on() -> None:
         bench.turns.take(Work("first"))
     starter.join()
     for thread in others:
-        thread.join(10)
+        thread.join(120)
         assert not thread.is_alive()
     bench.turns.take(Work("last"))
     assert sorted(map(str, (n for group in bench.groups for n in group))) == [
@@ -144,7 +146,7 @@ class Impatient(threading.Thread):
 
 
 def test_an_interrupt_of_who_waits_leaves_no_gap() -> None:
-    for at in range(1, 100):
+    for at in range(1, 10_000):
         bench = Bench()
         impatient = Impatient(bench, at)
         after = threading.Thread(target=bench.turns.take, args=(Work("after"),), daemon=True)
@@ -167,7 +169,7 @@ def served_beside(bench: Bench, impatient: Impatient, after: threading.Thread) -
     bench.turns._serve = slowly
     bench.turns.take(Work("first"))
     for thread in (impatient, after):
-        thread.join(10)
+        thread.join(120)
         assert not thread.is_alive(), f"waits for ever, interrupted at {impatient.interrupts.at}"
     bench.turns.take(Work("last"))
     served = [name for group in bench.groups for name in group]
