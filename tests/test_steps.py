@@ -20,7 +20,7 @@ def test_steps_are_counted_in_lakelog_alone() -> None:
 
 
 def test_a_folder_that_is_called_lakelog_too_is_not_counted() -> None:
-    code = compile("lambda: sum(range(10))", "/home/of/lakelog/tests/any.py", "eval")
+    code = compile("lambda: sum(range(10))", "/src/lakelog/tests/any.py", "eval")
     assert steps(eval(code)) == 0
 
 

@@ -9,10 +9,11 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lakelog import CorruptionError, InvalidInputError, LakelogError, Table
+from lakelog import CorruptionError, ExternalPathError, InvalidInputError, LakelogError, Table
 from lakelog.log.context import Log
 from lakelog.retention.cleanup import CleanupPlan, CleanupReport
 from lakelog.retention.quarantine import QUARANTINES_SCHEMA, UNDONE_SCHEMA
@@ -266,3 +267,88 @@ def test_two_may_undo_at_once(made: MadeLog) -> None:
     undone = meddled(made, "walk", report.undo).undo_cleanup(report.quarantine)
     assert set(undone["outcome"]) == {"back"}
     assert times(made) == before
+
+
+@pytest.mark.parametrize("wrong", [5, None, b"x", 1.5, "20301332T256199Z-01234567", "\0", "é" * 9])
+def test_an_id_of_a_wrong_type_or_date_is_refused(made: MadeLog, wrong: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        made.table().undo_cleanup(wrong)
+
+
+def test_a_folder_whose_date_does_not_exist_is_no_quarantine(made: MadeLog) -> None:
+    made.put(".lakelog-quarantine/20301332T256199Z-01234567/x.json", b"x", 50)
+    made.put(".lakelog-quarantine/00000101T000000Z-01234567/x.json", b"x", 50)
+    report = quarantined(made)
+    table = made.table()
+    assert table.quarantines()["id"].to_list() == [report.quarantine]
+    assert table.purge_quarantines(AT_ONCE).height == 1
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        *(b"[]", b"5", b"null", b"{}", b'{"files":5}', b'{"files":[5]}', b"\xff", b""),
+        *(b'{"files":[{}]}', b'{"files":[{"path":null}]}', b'{"files":[{"path":5}]}'),
+        b'{"files":[{"path":"_delta_log/x","version":1e300}]}',
+        b'{"files":[{"path":"_delta_log/x","version":99999999999999999999}]}',
+        b'{"files":[{"path":"_delta_log/x","leads":"yes"}]}',
+        b'{"files":[{"path":"_delta_log/../x"}]}',
+        b'{"files":[{"path":"/etc/passwd"}]}',
+        b'{"files":[{"path":"_delta_log/.lakelog-quarantine/x"}]}',
+        b'{"files":[{"path":"_delta_log/a\\u0000"}]}',
+    ],
+)
+def test_a_malformed_record_is_corruption_and_moves_nothing(made: MadeLog, record: bytes) -> None:
+    report = quarantined(made)
+    folder = made.folder / ".lakelog-quarantine" / str(report.quarantine)
+    (folder / "quarantine.json").write_bytes(record)
+    before = made.names()
+    with pytest.raises(CorruptionError, match="by hand"):
+        report.undo()
+    assert made.names() == before
+    made.table().quarantines()
+
+
+def test_a_record_that_names_a_live_data_file_replaces_nothing(made: MadeLog) -> None:
+    report = quarantined(made)
+    folder = made.folder / ".lakelog-quarantine" / str(report.quarantine)
+    live = made.folder.parent / "part-0.parquet"
+    live.write_bytes(b"rows")
+    (folder / live.name).write_bytes(b"others")
+    record = json.loads((folder / "quarantine.json").read_text())
+    record["files"].append(record["files"][0] | {"path": live.name})
+    (folder / "quarantine.json").write_text(json.dumps(record))
+    with pytest.raises(CorruptionError, match="not of the log"):
+        report.undo()
+    assert live.read_bytes() == b"rows"
+
+
+def test_a_file_that_was_written_since_the_listing_is_kept(made: MadeLog) -> None:
+    report = quarantined(made)
+    path = made.folder / f"{3:020d}.json"
+
+    class Listed(StoreWrapper):
+        """Another writer comes after the listing."""
+
+        def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
+            yield from super().walk(folder)
+            path.write_bytes(b"another's")
+
+    table = Table(replace(made.table().log, store=Listed(made.table().log.store)))
+    outcomes = dict(table.undo_cleanup(str(report.quarantine)).select("path", "outcome").rows())
+    assert outcomes.pop(f"_delta_log/{3:020d}.json") == "kept"
+    assert set(outcomes.values()) == {"back"}
+    assert path.read_bytes() == b"another's"
+
+
+def test_a_quarantine_folder_that_is_a_link_is_not_purged(made: MadeLog, tmp_path: Path) -> None:
+    report = quarantined(made)
+    folder = made.folder / ".lakelog-quarantine"
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    before = sorted((tmp_path / "elsewhere").rglob("*"))
+    with pytest.raises(ExternalPathError, match="symbolic link"):
+        made.table().purge_quarantines(AT_ONCE)
+    with pytest.raises(ExternalPathError, match="symbolic link"):
+        report.undo()
+    assert sorted((tmp_path / "elsewhere").rglob("*")) == before

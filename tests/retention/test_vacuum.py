@@ -512,3 +512,18 @@ def test_deltalake_plans_the_same(tmp_path: Path) -> None:
     rows = DeltaTable(where).to_pyarrow_table().to_pydict()
     applied(lakelog.open(where), retention=dt.timedelta(0), force=True)
     assert DeltaTable(where).to_pyarrow_table().to_pydict() == rows
+
+
+def test_an_inventory_does_not_reach_through_a_linked_folder(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    new_table(str(where))
+    put(tmp_path / "elsewhere", "x.parquet")
+    (where / "link").symlink_to(tmp_path / "elsewhere")
+    table = at(where, Clock())
+    listed = pl.DataFrame({"path": ["link/x.parquet"], "size": [10], "modificationTime": [0]})
+    report = table.vacuum(inventory=listed, plan=False)
+    assert isinstance(report, VacuumReport)
+    assert [(error.kind, error.path) for error in report.errors] == [
+        ("external_path", "link/x.parquet")
+    ]
+    assert (tmp_path / "elsewhere/x.parquet").exists()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lakelog.errors import (
+    ExternalPathError,
     NotFoundError,
     OutcomeUnknownError,
     UnavailableError,
@@ -609,6 +610,72 @@ def test_a_walk_does_not_enter_linked_folders_and_skips_links_to_nothing(
     os.symlink(tmp_path / "outside" / "x", f"{store.root}/log/file")
     (batch,) = store.walk()
     assert sorted(e.name for e in batch) == ["log/0", "log/file"]
+
+
+@pytest.mark.parametrize("link", ["log", "log/deep"])
+def test_nothing_is_changed_through_a_linked_folder(
+    store: LocalStore, tmp_path: Path, link: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "x").write_bytes(b"x")
+    folder = Path(store.root) / link
+    if folder.exists():
+        folder.rename(tmp_path / "moved")
+    folder.symlink_to(outside)
+    changes: list[Callable[[], object]] = [
+        lambda: store.put_if_absent(f"{link}/new", b"n"),
+        lambda: store.put(f"{link}/x", b"n"),
+        lambda: store.upload(f"{link}/x"),
+        lambda: store.move(f"{link}/x", "other"),
+        lambda: store.move("other", f"{link}/x"),
+        lambda: store.delete(f"{link}/x"),
+    ]
+    (Path(store.root) / "other").write_bytes(b"o")
+    for change in changes:
+        with pytest.raises(ExternalPathError, match="symbolic link"):
+            change()
+    (error,) = store.delete_many([f"{link}/x", "other"])
+    assert isinstance(error, ExternalPathError)
+    assert error.path == f"{link}/x"
+    assert [(path.name, path.read_bytes()) for path in outside.iterdir()] == [("x", b"x")]
+    assert store.read(f"{link}/x") == b"x"
+
+
+def test_a_link_itself_is_changed_and_not_what_it_leads_to(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"x")
+    link = Path(store.root) / "log/link"
+    link.symlink_to(outside)
+    store.put("log/link", b"n")
+    assert not link.is_symlink()
+    link.unlink()
+    link.symlink_to(outside)
+    store.delete("log/link")
+    assert not link.is_symlink()
+    assert outside.read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("path", ["../x", "log/../../x", "log/..", "a\0b"])
+def test_a_path_out_of_the_folder_is_refused(store: LocalStore, path: str) -> None:
+    actions: list[Callable[[], object]] = [
+        lambda: store.read(path),
+        lambda: store.open(path),
+        lambda: store.stat(path),
+        lambda: store.list_from(path),
+        lambda: store.put(path, b"x"),
+        lambda: store.put_if_absent(path, b"x"),
+        lambda: store.move("log/0", path),
+        lambda: store.move(path, "log/9"),
+        lambda: store.upload(path),
+        lambda: store.delete(path),
+        lambda: list(store.walk(path)),
+    ]
+    for action in actions:
+        with pytest.raises(ExternalPathError):
+            action()
 
 
 def test_a_walk_that_cannot_look_is_unavailable(store: LocalStore, monkeypatch: Patch) -> None:

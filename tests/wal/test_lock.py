@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from lakelog.errors import (
+    ExternalPathError,
     InvalidInputError,
     LogLockedError,
     OutcomeUnknownError,
@@ -191,3 +192,18 @@ def test_what_was_let_go_of_asks_for_nothing_when_python_ends(
         monkeypatch.setattr(wal_disk, name, None)
     held.__del__()
     file.__del__()
+
+
+@pytest.mark.parametrize("name", ["wal.lock", "00000000000000000001.wal"])
+def test_a_file_that_is_a_link_is_not_followed_for_writing(tmp_path: Path, name: str) -> None:
+    directory, target = tmp_path / "log", tmp_path / "target"
+    with WriteAheadLog(directory) as log:
+        log.append("PUT", "k")
+    (directory / name).rename(target)
+    (directory / name).symlink_to(target)
+    before = target.read_bytes()
+    with pytest.raises(ExternalPathError, match="symbolic link"), WriteAheadLog(directory) as log:
+        log.append("PUT", "another")
+    assert target.read_bytes() == before
+    with WriteAheadLog(directory, read_only=True) as log:
+        assert log.current_seq_num() == 1

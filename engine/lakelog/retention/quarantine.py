@@ -39,6 +39,7 @@ from lakelog.storage.durable import TEMPORARY
 
 RECORD = "quarantine.json"
 _ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
+_COMMIT = re.compile(r"(0[0-9]{19})\.json")  # no version has twenty digits
 _LOCAL_MOVES = 4
 _DAY_MS = 86_400_000
 _FIRST_BACK = ("sidecar", "checkpoint", "commit", "checksum")
@@ -147,9 +148,31 @@ def _moved(log: Log, source: str, target: str) -> LakelogError | None:
     return None
 
 
+class _TakenError(LakelogError):
+    """Another file has the name: it was written since the log was listed."""
+
+
+def _moved_back(held: Quarantine, path: str) -> LakelogError | None:
+    place = held.place_of(path)
+    stat = held.log.store.stat
+    if stat(path) is not None and stat(place) is not None:  # not moved back by another undo
+        return _TakenError("another file has the name", path=path)
+    return _moved(held.log, place, path)
+
+
 def _with_path(error: LakelogError, path: str) -> LakelogError:
     error.path = path
     return error
+
+
+_FILE = {
+    "path": pl.String,
+    "kind": pl.String,
+    "version": pl.Int64,
+    "size_bytes": pl.Int64,
+    "leads": pl.Boolean,
+}
+"""What a record holds of each file."""
 
 
 def undo(log: Log, quarantine: str) -> pl.DataFrame:
@@ -171,21 +194,11 @@ def undo(log: Log, quarantine: str) -> pl.DataFrame:
         CorruptionError: Its record cannot be read.
         UnavailableError: The store failed; what was moved so far is back.
     """
-    record = _record(log, quarantine)
+    files = _recorded(log, quarantine)
     held = Quarantine(log, quarantine)
     folder = log.dialect.log_folder
     names = {f"{folder}/{e.name}" for batch in log.store.walk(folder) for e in batch}
     outcomes: dict[str, str] = {}
-    files = pl.DataFrame(
-        record["files"],
-        schema={
-            "path": pl.String,
-            "kind": pl.String,
-            "version": pl.Int64,
-            "size_bytes": pl.Int64,
-            "leads": pl.Boolean,
-        },
-    )
     for phase in _back(files):
         waiting = []
         for path in phase:
@@ -196,8 +209,11 @@ def undo(log: Log, quarantine: str) -> pl.DataFrame:
                 waiting.append(path)
             else:
                 outcomes[path] = "missing"
-        errors = _all(log, lambda path: _moved(log, held.place_of(path), path), waiting)
+        errors = _all(log, lambda path: _moved_back(held, path), waiting)
         for path, error in zip(waiting, errors, strict=True):
+            if isinstance(error, _TakenError):
+                outcomes[path] = "kept"
+                continue
             if error is not None and not isinstance(error, NotFoundError):
                 raise error
             # Somebody else has moved it back, or has purged it.
@@ -233,13 +249,23 @@ def quarantines(log: Log) -> pl.DataFrame:
 def _described(log: Log, lying: Mapping[str, list[tuple[str, int]]]) -> pl.DataFrame:
     rows = []
     for id_, entries in lying.items():
-        created = dt.datetime.strptime(id_[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC)
-        commits = [int(m[1]) for e in entries if (m := re.fullmatch(r"(\d{20})\.json", e[0]))]
+        created = _created(id_)
+        commits = [int(m[1]) for e in entries if (m := _COMMIT.fullmatch(e[0]))]
         sizes = [size for _, size in entries]
         first, last = (min(commits), max(commits)) if commits else (None, None)
         rows.append((id_, created, _maker(log, id_), len(entries), sum(sizes), first, last))
     rows.sort(key=lambda row: row[0])
     return pl.DataFrame(rows, schema=QUARANTINES_SCHEMA, orient="row")
+
+
+def _created(quarantine: str) -> dt.datetime | None:
+    """When a quarantine was begun, as its id gives it; None where that is not a valid id."""
+    if not _ID.fullmatch(quarantine):
+        return None
+    try:
+        return dt.datetime.strptime(quarantine[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC)
+    except ValueError:  # a date that does not exist
+        return None
 
 
 def _maker(log: Log, quarantine: str) -> str | None:
@@ -263,7 +289,7 @@ def _lying(log: Log) -> dict[str, list[tuple[str, int]]]:
             id_, _, name = entry.name.partition("/")
             if TEMPORARY.fullmatch(name.rpartition("/")[2]) and entry.modified_ms > abandoned_ms:
                 continue
-            if _ID.fullmatch(id_) and name:
+            if name and _created(id_) is not None:
                 files = found.setdefault(id_, [])
                 if name != RECORD:
                     files.append((name, entry.size_bytes))
@@ -302,17 +328,18 @@ def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
     return old
 
 
-def _record(log: Log, quarantine: str) -> dict[str, list[dict[str, object]]]:
-    path = f"{Quarantine(log, quarantine).folder}/{RECORD}"
-    if not _ID.fullmatch(quarantine):
+def _recorded(log: Log, quarantine: object) -> pl.DataFrame:
+    """The files of a quarantine, as its record names them, in the columns `_FILE`."""
+    if not isinstance(quarantine, str) or _created(quarantine) is None:
         raise InvalidInputError(
-            "this is no id of a quarantine",
+            "the id of the quarantine is invalid",
             expected="an id that `t.quarantines()` or `lakelog undo` without one lists",
             found=quarantine,
         )
+    path = f"{Quarantine(log, quarantine).folder}/{RECORD}"
     try:
         record = orjson.loads(log.store.read(path))
-        files = [dict(file) for file in record["files"]]
+        files = pl.DataFrame([dict(file) for file in record["files"]], schema=_FILE)
     except NotFoundError as cause:
         raise InvalidInputError(
             "there is no such quarantine",
@@ -320,10 +347,29 @@ def _record(log: Log, quarantine: str) -> dict[str, list[dict[str, object]]]:
             expected=", ".join(quarantines(log)["id"]) or "there is none",
             found=quarantine,
         ) from cause
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as cause:
-        raise CorruptionError(
-            "the record of the quarantine cannot be read",
-            path=path,
-            hint="move its files back by hand: they lie there under their own names",
-        ) from cause
-    return {"files": files}
+    except (ValueError, KeyError, TypeError, OverflowError, pl.exceptions.PolarsError) as cause:
+        raise _malformed(path, str(cause)) from cause
+    wrong = files.filter(~_is_of_the_log(log).fill_null(value=False))
+    if wrong.height:
+        raise _malformed(path, f"a file that is not of the log: {wrong['path'][0]}")
+    return files
+
+
+def _is_of_the_log(log: Log) -> pl.Expr:
+    """Whether a path is one that files are taken from: below the log folder, in plain form."""
+    folder, path = log.dialect.log_folder, pl.col("path")
+    return (
+        path.str.starts_with(f"{folder}/")
+        & ~path.str.starts_with(f"{folder}/{QUARANTINE}")
+        & ~path.str.contains(r"//|(^|/)\.{1,2}(/|$)|/$|\x00")
+    )
+
+
+def _malformed(path: str, found: str) -> CorruptionError:
+    return CorruptionError(
+        "the record of the quarantine is malformed; no file was moved",
+        path=path,
+        expected="the files that were moved, each below the log folder",
+        found=found[:200],
+        hint="move its files back by hand: they are in its folder under their own names",
+    )

@@ -24,15 +24,16 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from lakelog.errors import LogLockedError
+from lakelog.errors import ExternalPathError, LogLockedError
 
 Bytes = bytes | bytearray | memoryview
 """What can be written."""
 
 _BINARY = getattr(os, "O_BINARY", 0)
-_WRITE = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | _BINARY
+_CAREFUL = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | _BINARY
+_WRITE = os.O_WRONLY | _CAREFUL
 _APPEND = _WRITE | os.O_APPEND
-_LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | _BINARY
+_LOCK = os.O_RDWR | os.O_CREAT | _CAREFUL
 _MODE = 0o666  # the umask decides, as for any file
 _WELL = b"closed\n"
 
@@ -128,7 +129,8 @@ class Disk(Protocol):
             owner: Who takes it; told to those who come while it is held.
 
         Raises:
-            LogLockedError: Somebody else has it.
+            LogLockedError: Another process has it.
+            ExternalPathError: The file is a symbolic link; what it leads to is not changed.
         """
 
 
@@ -156,11 +158,11 @@ class LocalDisk:
     def open_append(self, path: str, *, create: bool = False) -> LocalFile:
         """As `Disk.open_append`."""
         flags = _APPEND | os.O_CREAT | os.O_EXCL if create else _APPEND
-        return LocalFile(os.open(path, flags, _MODE))
+        return LocalFile(_open(path, flags))
 
     def rewrite(self, path: str, offset: int, data: Bytes) -> None:
         """As `Disk.rewrite`."""
-        descriptor = os.open(path, _WRITE)
+        descriptor = _open(path, _WRITE)
         try:
             os.lseek(descriptor, offset, os.SEEK_SET)
             rest = memoryview(data)
@@ -200,7 +202,7 @@ class LocalDisk:
 
     def lock(self, path: str, owner: str) -> LocalLock:
         """As `Disk.lock`."""
-        file = os.open(path, _LOCK, _MODE)
+        file = _open(path, _LOCK)
         try:
             if _lock(file):
                 was_left_well = os.read(file, 4096) == _WELL
@@ -220,6 +222,22 @@ class LocalDisk:
             found=found or None,
             hint="close it there, or read here with read_only=True",
         )
+
+
+def _open(path: str, flags: int) -> int:
+    """Open a file for writing; a symbolic link is not followed."""
+    try:
+        return os.open(path, flags, _MODE)
+    except OSError as cause:
+        if cause.errno != errno.ELOOP or not os.path.islink(path):
+            raise
+        raise ExternalPathError(
+            "a file of the log is a symbolic link, and what it leads to is not changed",
+            path=path,
+            expected="a regular file",
+            found=f"a link to {os.path.realpath(path)}",
+            hint="remove the link",
+        ) from cause
 
 
 class LocalFile:
