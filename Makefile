@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench fmt lint types layers unit clean
+.PHONY: help demo test soak bench fmt lint types layers unit clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -34,6 +34,15 @@ layers: $(VENV)/.dev ## Check that imports point one way
 
 unit: $(VENV)/.dev ## Run the tests only
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# The random tests. A failure prints the seed that repeats it: make soak LAKELOG_SEED=...
+SOAKED := tests/conformance/test_sessions.py tests/faults tests/log tests/checkpoint \
+	tests/commit/test_state_machine.py tests/keyed tests/wal
+soak: export LAKELOG_SESSIONS ?= 300
+soak: export LAKELOG_EXAMPLES ?= 300
+soak: export LAKELOG_ROUNDS ?= 20
+soak: $(VENV)/.dev ## Run the random tests with large budgets, which takes hours
+	$(BIN)/python -m pytest -n auto --dist worksteal --timeout 7200 $(SOAKED)
 
 bench: $(VENV)/.dev ## Run the benchmarks beside deltalake and the raw decode
 	$(BIN)/python -m perf
