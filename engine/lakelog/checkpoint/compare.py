@@ -24,6 +24,7 @@ import pyarrow as pa
 from lakelog import actions, contract
 from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, CheckpointPlan
 from lakelog.formats.digest import Digest, digest, kept_columns, row_hashes
+from lakelog.formats.indextables.docmapping import same_files, without_registry
 from lakelog.lazy import cached_property
 from lakelog.log.files import statistics_text
 from lakelog.log.replay import last_of
@@ -54,6 +55,8 @@ class Comparison:
             none of booleans, and of columns that are not indexed. None for all.
         tombstone: Columns by which a tombstone counts; None for all that it has.
         empty_tags: Whether empty tags are something else than none; some writers put them in.
+        alike: Whether what IndexTables' readers take for the same is the same, such as two
+            spellings of a document mapping.
     """
 
     format: str
@@ -64,6 +67,7 @@ class Comparison:
     kept: pl.DataType | None = None
     tombstone: tuple[str, ...] | None = None
     empty_tags: bool = True
+    alike: bool = False
 
     @staticmethod
     def of(plan: CheckpointPlan, format: str, columns: Sequence[str]) -> Comparison:
@@ -121,9 +125,13 @@ class Comparison:
 
     def prepared(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows with the columns that are made from others; file actions are of one kind."""
-        if self.format != "delta" or not frame.height:
+        if not frame.height:
             return frame
         kind = frame["actionType"][0]
+        if self.format != "delta":
+            if self.alike and kind == "add":
+                return frame.with_columns(same_files(frame))
+            return without_registry(frame) if self.alike else frame
         made = _max_row_index(frame) if kind in actions.FILE_ACTIONS else []
         if kind == "add" and self.typed:
             made += self._typed(frame)

@@ -25,7 +25,7 @@ Source: Delta protocol, Action Reconciliation; Checkpoints.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -51,10 +51,11 @@ from lakelog.errors import (
 )
 from lakelog.formats.base import STRUCT_STATISTICS, Checkpoint, LogListing
 from lakelog.formats.digest import Digest
+from lakelog.formats.indextables.docmapping import lost_mapping
 from lakelog.log.context import MOST_LOOKS, Log
 from lakelog.log.display import table_html, table_text
 from lakelog.log.files import file_columns, tombstone_columns
-from lakelog.log.metadata import honoured_mapping
+from lakelog.log.metadata import Protocol, honoured_mapping
 from lakelog.log.opening import fall_back, log_paths, table_ids
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import State
@@ -271,6 +272,10 @@ class _Side:
     bare: Digest
     columns: frozenset[str]
 
+    def only(self, kinds: Collection[str]) -> _Side:
+        """What it holds of some action types."""
+        return _Side(self.whole.only(kinds), self.bare.only(kinds), self.columns)
+
 
 @dataclass(frozen=True)
 class _Proof:
@@ -335,9 +340,16 @@ class _Proof:
             kinds = (set(expected.whole.counts) | set(found.whole.counts)) - {"remove"}
             if "remove" in expected.whole.counts:
                 note = "it keeps no tombstones, as the reference's writer does not"
-            expected = _Side(
-                expected.whole.only(kinds), expected.bare.only(kinds), expected.columns
-            )
+            expected = expected.only(kinds)
+        if self.log.dialect.name == "indextables":
+            lost = lost_mapping(other[0].metadata.configuration, own[0].metadata.configuration)
+            if lost is not None:
+                reason = f"metaData lacks the document mapping {lost}"
+                return replace(report, verdict="wrong", reason=reason)
+            if _is_raised(own[0].protocol, other[0].protocol):
+                note = "its protocol is above that of the commits: IndexTables' writer raises it"
+                kinds = {*found.whole.counts, *expected.whole.counts} - {"protocol"}
+                found, expected = found.only(kinds), expected.only(kinds)
         if found.whole == expected.whole:
             return replace(report, verdict="proved", reason=note)
         if found.bare == expected.bare:
@@ -433,7 +445,10 @@ class _Proof:
         mapping = "none"
         if format_ == "delta":
             mapping = honoured_mapping(state.protocol, state.metadata)
-        return Comparison(format_, kept, schema, mapping, tombstone=_TOMBSTONE, empty_tags=False)
+        alike = format_ == "indextables"
+        return Comparison(
+            format_, kept, schema, mapping, tombstone=_TOMBSTONE, empty_tags=False, alike=alike
+        )
 
     def _source(self, state: State) -> Source:
         return Source(state, memory_limit=self.memory_limit, now_ms=self.now_ms)
@@ -467,6 +482,18 @@ class _Proof:
     def _files(self, state: State, comparison: Comparison) -> Iterable[pl.DataFrame]:
         with self._source(state) as source:
             yield from source.files(comparison.columns)
+
+
+def _is_raised(found: Protocol, expected: Protocol) -> bool:
+    """Whether a protocol is above another one, and asks for the same features."""
+    versions = (found.min_reader_version, found.min_writer_version or 0)
+    least = (expected.min_reader_version, expected.min_writer_version or 0)
+    return (
+        versions != least
+        and all(a >= b for a, b in zip(versions, least, strict=True))
+        and set(found.reader_features or ()) == set(expected.reader_features or ())
+        and set(found.writer_features or ()) == set(expected.writer_features or ())
+    )
 
 
 def _without_statistics(comparison: Comparison) -> Comparison:

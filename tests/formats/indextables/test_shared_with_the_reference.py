@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,3 +137,86 @@ def test_states_that_forgot_the_commits_are_refused_and_not_mixed_with_them(
         with pytest.raises(UnsupportedError, match="two histories"):
             _add(opened, "x")
     assert _paths(table.snapshot(0)) == []
+
+
+_MAPPING = '[{"name":"a","type":"text"},{"name":"b","type":"u64"}]'
+_SPELLINGS = (
+    '[ {"type": "u64", "name": "b"}, {"name": "a", "type": "text"} ]',
+    '[{"name":"a","type":"text"},{"name":"b","type":"u64"},{"name":"o","type":"object"}]',
+    '[{"name":"o","type":"object","field_mappings":[]},' + _MAPPING[1:],
+)
+
+
+def _checkpoint(log: Log, mapping: str | None, **fields: Any) -> lakelog.Table:
+    log.commit(0, [PROTOCOL, metadata(), add("f", docMappingJson=_MAPPING)])
+    rows = fields.pop("rows", [PROTOCOL, metadata()])
+    held = add("f", docMappingJson=mapping, dataChange=False, **fields)
+    log.write(f"{0:020d}.checkpoint.json", lines([*rows, held]))
+    return lakelog.open(str(log.root), upkeep=False)
+
+
+@pytest.mark.parametrize("spelling", _SPELLINGS)
+def test_a_checkpoint_with_another_spelling_of_a_document_mapping_is_proved(
+    tmp_path: Path, spelling: str
+) -> None:
+    report = _checkpoint(Log(tmp_path / "t"), spelling, hasFooterOffsets=False).verify()
+    assert (report.verdict, report.reason) == ("proved", None)
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        None,
+        "[]",
+        _MAPPING.replace("text", "u64"),
+        _MAPPING.replace('"b"', '"c"'),
+        _MAPPING[:-1] + ',{"name":"o","type":"object","field_mappings":[{"name":"x"}]}]',
+        "not JSON",
+    ],
+)
+def test_a_checkpoint_with_another_document_mapping_is_wrong(
+    tmp_path: Path, mapping: str | None
+) -> None:
+    report = _checkpoint(Log(tmp_path / "t"), mapping).verify()
+    assert report.verdict == "wrong"
+    assert "docMappingJson" in (report.reason or "")
+
+
+def test_a_checkpoint_that_keeps_mappings_by_reference_is_proved(tmp_path: Path) -> None:
+    properties = {"docMappingSchema.h": _SPELLINGS[0], "own": "1"}
+    rows = [
+        {"protocol": {"minReaderVersion": 4, "minWriterVersion": 4}},
+        metadata(configuration=properties),
+    ]
+    log = Log(tmp_path / "t")
+    log.commit(0, [PROTOCOL, metadata(configuration={"own": "1"})])
+    log.commit(1, [add("f", docMappingJson=_MAPPING)])
+    body = lines([*rows, add("f", docMappingRef="h", dataChange=False)])
+    log.write(f"{1:020d}.checkpoint.json", body)
+    report = lakelog.open(str(log.root), upkeep=False).verify()
+    assert report.verdict == "proved"
+    assert "protocol" in (report.reason or "")
+
+
+def test_a_checkpoint_that_lost_a_registered_mapping_is_wrong(tmp_path: Path) -> None:
+    log = Log(tmp_path / "t")
+    log.commit(0, [PROTOCOL, metadata(configuration={"docMappingSchema.h": _MAPPING}), add("f")])
+    log.write(f"{0:020d}.checkpoint.json", lines([PROTOCOL, metadata(), add("f")]))
+    report = lakelog.open(str(log.root), upkeep=False).verify()
+    assert report.verdict == "wrong"
+    assert "docMappingSchema.h" in (report.reason or "")
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        {"minReaderVersion": 1, "minWriterVersion": 2},
+        {"minReaderVersion": 4, "minWriterVersion": 1},
+        {"minReaderVersion": 4, "minWriterVersion": 4, "readerFeatures": ["skippedFiles"]},
+    ],
+)
+def test_a_checkpoint_whose_protocol_is_lower_or_another_is_wrong(
+    tmp_path: Path, protocol: dict[str, Any]
+) -> None:
+    rows = [{"protocol": protocol}, metadata()]
+    assert _checkpoint(Log(tmp_path / "t"), _MAPPING, rows=rows).verify().verdict == "wrong"

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 import polars as pl
+
+from lakelog import actions
 
 REGISTRY_PREFIX = "docMappingSchema."
 """Prefix of a registry entry among the table's properties."""
@@ -22,6 +25,7 @@ REGISTRY_PREFIX = "docMappingSchema."
 _HASH_CHARACTERS = 16
 _REF = "docMappingRef"
 _TEXT = "docMappingJson"
+_FOOTERS = "hasFooterOffsets"
 
 
 def doc_mapping_hash(text: str) -> str:
@@ -55,6 +59,63 @@ def _canonical(value: Any) -> Any:
     return value
 
 
+def normalised(text: str) -> str:
+    """A document mapping in one spelling for all that say the same.
+
+    Keys and arrays of named objects are sorted, as for the hash. Fields of the type ``object``
+    without ``field_mappings`` are left out: IndexTables' readers drop them, and its checkpoints
+    hold what its readers give. Text that is not JSON stays as it is.
+
+    >>> normalised('[{"type": "text", "name": "a"}, {"name": "o", "type": "object"}]')
+    '[{"name":"a","type":"text"}]'
+    """
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(parsed, list):
+        parsed = [field for field in parsed if not _is_empty_object(field)]
+    return json.dumps(_canonical(parsed), separators=(",", ":"), ensure_ascii=False)
+
+
+def _is_empty_object(field: Any) -> bool:
+    if not isinstance(field, dict) or field.get("type") != "object":
+        return False
+    return bool(field.get("field_mappings", []) == [])
+
+
+def same_files(files: pl.DataFrame) -> list[pl.Series]:
+    """Columns of adds in one spelling for all that say the same: mappings `normalised`, references
+    only where no mapping was found for them, and an absent ``hasFooterOffsets`` as false.
+    """
+    made: list[pl.Series] = []
+    if _TEXT in files.columns:
+        texts = files[_TEXT]
+        known = texts.unique().drop_nulls().to_list()
+        spelled = [normalised(text) for text in known]
+        made.append(texts.replace(known, spelled) if known else texts)
+        if _REF in files.columns:
+            made.append(files[_REF].set(texts.is_not_null(), None))
+    made.append(actions.conform(files, (_FOOTERS,)).to_series().fill_null(value=False))
+    return made
+
+
+def without_registry(meta: pl.DataFrame) -> pl.DataFrame:
+    """Rows that are no file actions, with the registry taken out of the table's properties."""
+    if "configuration" not in meta.columns:
+        return meta
+    properties = [
+        None if each is None else {k: v for k, v in each.items() if not _is_entry(k)}
+        for each in meta["configuration"].to_list()
+    ]
+    column = pl.Series("configuration", properties, dtype=meta.schema["configuration"])
+    return meta.with_columns(column)
+
+
+def _is_entry(key: str) -> bool:
+    return key.startswith(REGISTRY_PREFIX)
+
+
 def registry_of(properties: Mapping[str, str | None]) -> dict[str, str]:
     """Hash to mapping text, from an Avro schema registry (bare hashes, or with the prefix)."""
     return {
@@ -70,10 +131,21 @@ def registry_of_meta(meta: pl.DataFrame) -> dict[str, str]:
     if "configuration" not in meta.columns:
         return registry
     for properties in meta["configuration"].drop_nulls().to_list():
-        registry |= registry_of(
-            {key: text for key, text in properties.items() if key.startswith(REGISTRY_PREFIX)}
-        )
+        registry |= registry_of({k: text for k, text in properties.items() if _is_entry(k)})
     return registry
+
+
+def lost_mapping(before: Mapping[str, str | None], after: Mapping[str, str | None]) -> str | None:
+    """A registry entry of the properties `before` whose mapping the ones `after` lack, under any
+    hash; None where there is none.
+    """
+    kept = {normalised(text) for key, text in after.items() if _is_entry(key) and text is not None}
+    lost = (
+        key
+        for key, text in before.items()
+        if _is_entry(key) and key not in after and text is not None and normalised(text) not in kept
+    )
+    return next(lost, None)
 
 
 def resolve_references(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.DataFrame:
