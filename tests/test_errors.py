@@ -38,6 +38,7 @@ def test_kinds_are_unique_and_never_change() -> None:
         "VersionNotFoundError": "version_not_found",
         "CorruptionError": "corruption",
         "MalformedLogError": "malformed_log",
+        "NotRegularFileError": "not_regular_file",
         "CheckpointCorruptionError": "checkpoint_corruption",
         "CheckpointValidationError": "checkpoint_validation",
         "UnsoundRepairError": "unsound_repair",

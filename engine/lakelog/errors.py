@@ -196,6 +196,14 @@ class MalformedLogError(CorruptionError):
     kind = "malformed_log"
 
 
+class NotRegularFileError(CorruptionError):
+    """A log names a FIFO, a socket or a device (``found``) in the place of a file: it was not
+    read, since a read of it may wait for ever or never end.
+    """
+
+    kind = "not_regular_file"
+
+
 class CheckpointCorruptionError(CorruptionError):
     """A checkpoint cannot be read, and no older files give the version soundly."""
 

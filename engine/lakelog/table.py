@@ -27,7 +27,7 @@ from lakelog.log.snapshot import Snapshot
 from lakelog.log.timestamps import Timestamp, to_ms
 from lakelog.retention.hourly import HourlyCleanup
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.bounded import BoundedStore, ReadLimits, bounded
+from lakelog.storage.bounded import DEFAULT_TIMEOUT_S, ReadLimits, bounded, open_bounded
 from lakelog.storage.containment import Allowed, External
 from lakelog.upkeep import Upkeep, check_version
 
@@ -147,7 +147,7 @@ class Table(Upkeep):
         if self._bounded is not None:
             metadata = snapshot.read_state(lambda s: s.metadata if s.is_cheap else None)
             if metadata is not None:
-                self._bounded.heed(read_limits(metadata.configuration))
+                self._bounded.apply_table_limits(read_limits(metadata.configuration))
         return snapshot
 
     def cache_stats(self) -> CacheStats:
@@ -419,7 +419,7 @@ def open(
     storage_options: Mapping[str, Any] | None = None,
     *,
     parallelism: int | None = None,
-    read_timeout: float | None = None,
+    read_timeout: float | None = DEFAULT_TIMEOUT_S,
     upkeep: bool = True,
     allow_external: Allowed = False,
 ) -> Table:
@@ -431,9 +431,12 @@ def open(
         storage_options: Passed to the fsspec filesystem.
         parallelism: How many files of the log are read at the same time; None is what the table
             says (``spark.indextables.checkpoint.parallelism``), else what suits the store.
-        read_timeout: Seconds without any file arriving after which a read is given up, with a
-            `ReadTimeoutError` that names what is missing; None is what the table says
-            (``spark.indextables.checkpoint.read.timeoutSeconds``), else as long as the store takes.
+        read_timeout: Seconds without progress after which a listing or a read is given up, with a
+            `ReadTimeoutError` that names what is missing; a file, a range or a page of a listing
+            that arrives is progress, and a large file gets another second per MiB. None waits for
+            ever. The default gives way to the table's property
+            ``spark.indextables.checkpoint.read.timeoutSeconds``, once that has been read, and does
+            not count on local disk, where no read waits: only on mounts of a network or of FUSE.
         upkeep: Whether commits through the handle are followed by checkpoints, and these by
             cleanup of the log, in the background, as the table's properties ask
             (``delta.checkpointInterval``, ``delta.enableExpiredLogCleanup``; every ten commits,
@@ -454,7 +457,7 @@ def open(
     location = _without_log_folder(os.fspath(path))
     limits = ReadLimits(parallelism, read_timeout)
     external = External.of(allow_external)
-    store = BoundedStore(open_store(location, storage_options), limits)
+    store = open_bounded(location, storage_options, limits)
     log = Log(store, detect_dialect(store), external=external, storage_options=storage_options)
     return _handle(log, Runtime(), upkeep=upkeep)
 
@@ -501,7 +504,7 @@ def create(
         raise InvalidInputError(
             "there is no such format", expected=" or ".join(dialects), found=format
         )
-    store = BoundedStore(open_store(_without_log_folder(os.fspath(path)), storage_options))
+    store = open_bounded(_without_log_folder(os.fspath(path)), storage_options)
     log = Log(store, dialects[format], storage_options=storage_options)
     runtime = Runtime()
     create_table(

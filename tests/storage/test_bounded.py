@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import pytest
 from hypothesis import given, settings
@@ -18,9 +21,19 @@ from lakelog import Table
 from lakelog.errors import InvalidInputError, NotFoundError, ReadTimeoutError
 from lakelog.formats.delta import DIALECT
 from lakelog.log.context import Log
-from lakelog.storage import open_store
-from lakelog.storage.bounded import BoundedStore, ReadLimits, bounded, on_local_disk
+from lakelog.storage import LogStore, open_store
+from lakelog.storage.base import FileEntry
+from lakelog.storage.bounded import (
+    DEFAULT_LIMITS,
+    DEFAULT_TIMEOUT_S,
+    BoundedStore,
+    ReadLimits,
+    bounded,
+    on_local_disk,
+)
 from lakelog.storage.inject import InjectingStore, Rule
+from lakelog.storage.progress import report_progress
+from lakelog.storage.ranged import Range, RangedFile
 from lakelog.storage.wrapper import StoreWrapper
 from tests.handmade import Handmade, add, metadata, protocol
 
@@ -247,3 +260,141 @@ def test_limits_come_from_the_call_or_from_the_table(tmp_path: Path) -> None:
     made.commit(1, metadata(properties={"spark.indextables.checkpoint.parallelism": "many"}))
     table.snapshot()
     assert limits(table) == ReadLimits(3, None)  # a malformed one is for the checkpoint to name
+
+
+HANGING: dict[str, Callable[[LogStore], object]] = {
+    "list_from": lambda store: store.list_from(""),
+    "list_folders": lambda store: store.list_folders(""),
+    "has_folders": lambda store: store.has_folders(["a"]),
+    "walk": lambda store: list(store.walk()),
+    "stat": lambda store: store.stat("01"),
+    "read": lambda store: store.read("01"),
+    "read_many": lambda store: list(store.read_many(["01", "02"])),
+    "open": lambda store: store.open("01"),
+}
+
+
+class Dead(StoreWrapper):
+    """A store of which one operation, or every one, never answers until it is let go."""
+
+    def __init__(self, root: Path, operations: Sequence[str]) -> None:
+        super().__init__(open_store(root))
+        self.released = threading.Event()
+        for name in operations:
+            setattr(self, name, self._wait)
+
+    def _wait(self, *_: object) -> None:
+        self.released.wait()
+        raise NotFoundError("let go")
+
+
+@pytest.mark.parametrize("operation", HANGING)
+def test_every_operation_that_reads_is_given_up(folder: Path, operation: str) -> None:
+    hanging = {"read_many": "read"}.get(operation, operation)
+    store = Dead(folder, [hanging])
+    with pytest.raises(ReadTimeoutError) as caught:
+        HANGING[operation](BoundedStore(store, ReadLimits(timeout_s=0.05)))
+    store.released.set()
+    assert "read_timeout" in str(caught.value.hint)
+
+
+def test_a_first_read_of_a_dead_store_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Handmade(tmp_path / "t").start()
+    store = Dead(tmp_path / "t", list(HANGING))
+    monkeypatch.setattr("lakelog.storage.bounded.open_store", lambda *_: store)
+    with pytest.raises(ReadTimeoutError):
+        lakelog.open(tmp_path / "t", read_timeout=0.05)
+    store.released.set()
+    assert inspect.signature(lakelog.open).parameters["read_timeout"].default == 30
+
+
+def test_a_process_ends_while_a_read_hangs(tmp_path: Path) -> None:
+    code = """
+import threading
+from lakelog.errors import ReadTimeoutError
+from lakelog.storage import LogStore, open_store
+from lakelog.storage.bounded import BoundedStore, ReadLimits
+from lakelog.storage.progress import report_progress
+from lakelog.storage.ranged import Range, RangedFile
+from lakelog.storage.wrapper import StoreWrapper
+
+class Dead(StoreWrapper):
+    def read(self, path):
+        threading.Event().wait()
+
+store = BoundedStore(Dead(open_store(".")), ReadLimits(timeout_s=0.05))
+try:
+    list(store.read_many(["a", "b"]))
+except ReadTimeoutError:
+    print("given up")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.strip() == "given up"
+
+
+def test_a_read_that_is_late_waits_for_a_large_file_and_a_listing_for_its_pages(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakelog.storage.bounded._SLOWEST_BYTES_A_SECOND", 1 / 60)
+    late = threading.Event()
+
+    class Large(StoreWrapper):
+        def stat(self, path: str) -> FileEntry | None:
+            late.set()  # what is late is asked for its size
+            return super().stat(path)
+
+        def read(self, path: str) -> bytes:
+            late.wait()
+            return super().read(path)
+
+        def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
+            for _ in range(10):
+                time.sleep(0.02)
+                report_progress()
+            return super().list_from(folder, start)
+
+    limited = BoundedStore(Large(open_store(folder)), ReadLimits(timeout_s=0.15))
+    assert limited.read("01") == b"1"
+    late.clear()
+    assert list(limited.read_many(["01"])) == [b"1"]
+    assert len(BoundedStore(limited._store, ReadLimits(timeout_s=5)).list_from("")) == 40
+
+
+def test_ranges_are_given_up_too(folder: Path) -> None:
+    released = threading.Event()
+    calls: list[int] = []
+
+    class Ranges(StoreWrapper):
+        def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
+            def fetch(ranges: Sequence[Range]) -> list[bytes]:
+                calls.append(len(ranges))
+                if len(calls) > 1:
+                    released.wait()
+                return [bytes(end - start) for start, end in ranges]
+
+            return cast("BinaryIO", RangedFile(fetch, 64 << 20))
+
+    file = BoundedStore(Ranges(open_store(folder)), ReadLimits(timeout_s=0.05)).open("x")
+    assert isinstance(file, RangedFile)
+    file.seek(1 << 20)
+    with pytest.raises(ReadTimeoutError):
+        file.reopen().read(10)
+    released.set()
+
+
+def test_the_default_is_not_kept_over_a_store_that_cannot_hang(folder: Path) -> None:
+    assert BoundedStore(open_store(folder), DEFAULT_LIMITS).limits == ReadLimits()
+    assert BoundedStore(open_store("memory://x"), DEFAULT_LIMITS).limits == ReadLimits()
+    assert BoundedStore(Stubborn(folder), DEFAULT_LIMITS).limits.timeout_s == 30
+
+
+def test_what_the_caller_asked_for_wins_over_the_table(folder: Path) -> None:
+    store, own = Stubborn(folder), ReadLimits(timeout_s=7.0)
+    for asked, applied in ((DEFAULT_TIMEOUT_S, 7.0), (30.0, 30.0), (2.0, 2.0), (None, None)):
+        limited = BoundedStore(store, ReadLimits(timeout_s=asked))
+        limited.apply_table_limits(own)
+        assert limited.limits.timeout_s == applied

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import click
 
 from lakelog.cli.guard import set_debug
+from lakelog.storage.bounded import DEFAULT_TIMEOUT_S
 
 FORMATS = ("table", "json", "csv", "parquet", "arrow")
 
+_READ_TIMEOUT = "lakelog.read_timeout"
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _DURATIONS_MS = {
@@ -28,12 +30,19 @@ _DURATION = re.compile(r"(\d+)\s*([a-z]+)")
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
+def _read_timeout() -> float | None:
+    context = click.get_current_context(silent=True)
+    given = None if context is None else context.meta.get(_READ_TIMEOUT)
+    return DEFAULT_TIMEOUT_S if given is None else float(given) or None
+
+
 @dataclass(frozen=True)
 class Target:
     """The table that a command is about."""
 
     path: str
     storage_options: dict[str, Any]
+    read_timeout: float | None = field(default_factory=_read_timeout)
 
 
 @dataclass(frozen=True)
@@ -136,8 +145,8 @@ def debug(command: _F) -> _F:
 
 
 def target(command: _F) -> _F:
-    """The TABLE argument and ``--storage-option``; the command takes ``table`` and
-    ``storage_option``.
+    """The TABLE argument, ``--storage-option`` and ``--read-timeout``; the command takes ``table``
+    and ``storage_option``.
     """
     option = click.option(
         "--storage-option",
@@ -145,7 +154,25 @@ def target(command: _F) -> _F:
         type=StorageOption(),
         help="Option of the fsspec filesystem, such as anon=true; repeatable.",
     )
-    return click.argument("table", metavar="TABLE")(option(command))
+    return click.argument("table", metavar="TABLE")(option(read_timeout(command)))
+
+
+def read_timeout(command: _F) -> _F:
+    """``--read-timeout``, which `Target` takes from the context."""
+
+    def keep(context: click.Context, _parameter: click.Parameter, value: float | None) -> None:
+        if value is not None:
+            context.meta[_READ_TIMEOUT] = value
+
+    return click.option(
+        "--read-timeout",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        expose_value=False,
+        callback=keep,
+        help="Give a read up after this time without progress; 0 waits for ever. Default: what "
+        "the table's properties say, else 30.",
+    )(command)
 
 
 def apply(command: _F) -> _F:

@@ -88,7 +88,8 @@ def open_metered(target: Target) -> tuple[Table, Meter]:
     """Open a table whose reads are counted; errors as `lakelog.open`."""
     from lakelog.table import Table
 
-    table, meter = lakelog.open(target.path, target.storage_options), Meter()
+    table = lakelog.open(target.path, target.storage_options, read_timeout=target.read_timeout)
+    meter = Meter()
     log = table.log
     return Table(replace(log, store=MeteredStore(log.store, meter))), meter
 

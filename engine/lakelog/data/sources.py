@@ -9,6 +9,7 @@ Source: Delta protocol, Add File and Remove File.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
-from lakelog.storage import LogStore, open_store
-from lakelog.storage.bounded import unbounded
+from lakelog.storage import LogStore
+from lakelog.storage.bounded import on_local_disk, open_bounded, unbounded
 from lakelog.storage.containment import LOCAL, Address, Reach
-from lakelog.storage.local import LocalStore
+from lakelog.storage.local import LocalStore, open_reader
 
 SMALL_BYTES = 1 << 18
 """A local file of up to this many bytes is read in one go, before its footer is looked at."""
@@ -40,15 +41,15 @@ class Sources:
     def __init__(self, reach: Reach, store: LogStore | None) -> None:
         self._reach = reach
         if store is None:
-            store = open_store(reach.location, reach.storage_options)
-        self._own = unbounded(store)
+            store = open_bounded(reach.location, reach.storage_options)
+        self._own = store
         self._others: dict[str, LogStore] = {}
         self._lock = threading.Lock()
 
     @property
     def is_local(self) -> bool:
         """Whether the table is on local disk."""
-        return isinstance(self._own, LocalStore)
+        return on_local_disk(self._own)
 
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
         """A seekable reader over a file, by its path in the log; errors as `LogStore.open`, and
@@ -73,15 +74,17 @@ class Sources:
         """
         store, name = self._resolve(path)
         source: Any
-        is_local = isinstance(store, LocalStore)
-        if isinstance(store, LocalStore):
-            local = store.path_of(name)
+        disk = unbounded(store)
+        is_local = isinstance(disk, LocalStore)
+        if isinstance(disk, LocalStore):
+            local = disk.path_of(name)
             try:
-                if size_bytes is not None and size_bytes <= SMALL_BYTES:
-                    with open(local, "rb", buffering=0) as file:
+                with open_reader(local, path) as file:  # refuses what is not a regular file
+                    # As large as it is, and not as the log says, which may be wrong.
+                    if os.fstat(file.fileno()).st_size <= SMALL_BYTES:
                         source = pa.BufferReader(file.readall())
-                else:
-                    source = pa.OSFile(local)
+                    else:
+                        source = pa.OSFile(local)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as cause:
                 raise NotFoundError("the file is not there", path=path) from cause
             except OSError as cause:
@@ -127,7 +130,7 @@ class Sources:
             if address.store not in self._others:
                 options = self._reach.options_for(address)
                 local = address.store == LOCAL
-                store = LocalStore(address.root) if local else open_store(address.root, options)
+                store = LocalStore(address.root) if local else open_bounded(address.root, options)
                 self._others[address.store] = store
             return self._others[address.store]
 

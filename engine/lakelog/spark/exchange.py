@@ -28,7 +28,8 @@ from lakelog.log.replay import reconcile_files
 from lakelog.log.state import State
 from lakelog.spark.state_rows import DERIVED, with_nulls
 from lakelog.spark.strategy import Choice
-from lakelog.storage import LogStore, open_store
+from lakelog.storage import LogStore
+from lakelog.storage.bounded import open_bounded
 
 BATCH_ROWS = 1 << 14
 """Rows of a batch that is handed to Spark; it holds several at a time."""
@@ -62,7 +63,7 @@ class Place:
 
     def store(self) -> LogStore:
         """The store; made anew, for none travels."""
-        return open_store(self.location, self.storage_options)
+        return open_bounded(self.location, self.storage_options)
 
     @property
     def dialect(self) -> Dialect:

@@ -29,6 +29,7 @@ from lakelog.errors import LakelogError, LakelogWarning, OutcomeUnknownError, Un
 from lakelog.formats.commits import group_commits
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.reading import pack_up, unpack
+from lakelog.storage.bounded import DEFAULT_TIMEOUT_S
 from lakelog.table import Table, open  # noqa: A004 - the design's name
 
 _CHUNK_BYTES = 64 << 20
@@ -36,8 +37,18 @@ _CHECKPOINT_WAIT_S = 300.0
 
 
 @functools.lru_cache(maxsize=4)
-def _handle(path: str, storage_options: str, external: bool | tuple[str, ...]) -> Table:
-    return open(path, json.loads(storage_options) or None, allow_external=external)
+def _handle(
+    path: str,
+    storage_options: str,
+    external: bool | tuple[str, ...],
+    read_timeout: float | None,
+) -> Table:
+    return open(
+        path,
+        json.loads(storage_options) or None,
+        allow_external=external,
+        read_timeout=read_timeout,
+    )
 
 
 def kept_table(options: SourceOptions) -> Table:
@@ -50,7 +61,9 @@ def kept_table(options: SourceOptions) -> Table:
     external = options.get("allowExternal", False)
     with options.opening():
         storage = json.dumps(dict(options.storage_options), sort_keys=True)
-        return _handle(options.path, storage, external)
+        return _handle(
+            options.path, storage, external, options.get("readTimeout", DEFAULT_TIMEOUT_S)
+        )
 
 
 @dataclass(frozen=True)

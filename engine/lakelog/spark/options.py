@@ -65,6 +65,15 @@ def _positive(value: str) -> int:
     return count
 
 
+def _seconds(value: str) -> float | None:
+    if value.strip().lower() == "none":
+        return None
+    seconds = float(value)
+    if not seconds > 0:
+        raise ValueError(value)
+    return seconds
+
+
 def _size(value: str) -> int:
     match = _BYTES.fullmatch(value.strip())
     if match is None or not int(match[1]):
@@ -142,6 +151,7 @@ OPTIONS = (
     _option("path", _text, "the table's folder", "read write stream sink"),
     _option("table", _one_of(*TABLES), " | ".join(TABLES), "read"),
     _option("allowExternal", _external, _EXTERNAL, "read write stream", ("rows",)),
+    _option("readTimeout", _seconds, "seconds, or none", "read write stream sink"),
     _option("version", _count, "a version", "read", _OF_A_VERSION),
     _option("timestamp", _time, _TIME, "read", _OF_A_VERSION),
     _option("columns", _names, "names between commas, or a JSON list of them", "read stream"),

@@ -30,6 +30,7 @@ from lakelog.log.history import HISTORY_COLUMNS, by_size, commits_between
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.types import arrow_schema, check_asked, fit, spark_schema
 from lakelog.statistics.where import parse_where
+from lakelog.storage.bounded import DEFAULT_TIMEOUT_S
 from lakelog.table import Table
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def open_table(options: SourceOptions) -> Table:
             dict(options.storage_options),
             upkeep=False,
             allow_external=options.get("allowExternal", False),
+            read_timeout=options.get("readTimeout", DEFAULT_TIMEOUT_S),
         )
 
 

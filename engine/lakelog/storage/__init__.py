@@ -11,7 +11,7 @@
 | `cloud`, `conditional` | object stores; what an answer of theirs tells |
 | `s3`, `azure`, `gcs` | the three clouds |
 | `upload`, `parts`, `sink` | writing in pieces: what uploads share, in parts, for pyarrow |
-| `ranged`, `bounded` | reading in ranges; so many reads at a time, and not for ever |
+| `ranged`, `bounded`, `progress` | ranges; limits and time-outs of reads; what is progress |
 | `wrapper`, `inject` | a store around another one; one that is slow, fails, lies or dies |
 | `scratch` | what memory has no room for |
 """

@@ -25,6 +25,7 @@ from lakelog.storage.conditional import (
     deadline_s,
     judge_status,
 )
+from lakelog.storage.progress import report_progress
 
 _TIMEOUTS: Mapping[str, Any] = {"connection_timeout": 10, "read_timeout": 20}
 _ONE_REQUEST_BYTES = 64 << 20  # the SDK sends what is longer in blocks, and commits them at the end
@@ -181,6 +182,7 @@ class Azure(DeletesOneByOne):
                 page = await _next_page(pages, bucket)
                 if page is None:
                     return names
+                report_progress()
                 async for item in page:
                     _sort_in(item, prefix, names)
                 if limit is not None and len(names.files) + len(names.folders) >= limit:

@@ -79,8 +79,11 @@ class Upload(Protocol):
 
 
 class LogStore(Protocol):
-    """Reading raises `NotFoundError` and `UnavailableError` only; writing raises what its methods
-    name.
+    """Reading raises `NotFoundError`, `UnavailableError` and, on local disk, `NotRegularFileError`
+    only; writing raises what its methods name.
+
+    A store whose calls cannot hang has an attribute ``never_hangs`` that is true: no time-out is
+    kept over them unless it was asked for (`lakelog.storage.bounded`).
     """
 
     @property

@@ -1,22 +1,34 @@
-"""`BoundedStore`: reads of a log so many at a time, and not waited for without end.
+"""`BoundedStore`: reads so many at a time, and each given up after a time without progress.
 
-Without limits every call goes straight to the store below, whose own habits hold: local disk reads
-four files at a time, a remote store 64, each request with its own deadline. With them, files are
-read by threads of this module's own, so that one that never answers holds up nobody but itself.
+Every call that lists or reads is made in a daemon thread of its own, so that one that never returns
+keeps neither its caller nor the end of the process waiting. A store that cannot hang, such as local
+disk, is called directly unless the caller or the table asked for a limit.
+
+Progress is a file, a page of a listing or a range that arrived. A large file arrives as a whole: a
+read that is late asks for the file's size, and is given another second per MiB.
+
+Calls that write are not given up here: what is written would be acknowledged before it is durable,
+or reported as unknown while it is under way. The stores have deadlines for them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from io import RawIOBase
-from typing import BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
-from lakelog.errors import InvalidInputError, ReadTimeoutError
-from lakelog.storage.base import LogStore
+from lakelog.errors import InvalidInputError, LakelogError, ReadTimeoutError
+from lakelog.storage.base import FileEntry, LogStore
 from lakelog.storage.local import LocalStore
-from lakelog.storage.ranged import RangedFile
+from lakelog.storage.progress import observed
+from lakelog.storage.ranged import Fetch, Range, RangedFile
+from lakelog.storage.resolve import open_store
 from lakelog.storage.wrapper import FileWrapper, StoreWrapper
 
 T = TypeVar("T")
@@ -24,9 +36,24 @@ T = TypeVar("T")
 DEFAULT_PARALLELISM = 4
 """Files read at the same time where only a time-out was given (specification 001, 3.3.1)."""
 
+
+class _Default(float):
+    """A time-out that no caller asked for: the table's own takes its place."""
+
+
+DEFAULT_TIMEOUT_S: float = _Default(30.0)
+"""Seconds without progress after which a read is given up, where neither the caller nor the table
+says another number.
+"""
+
+_SLOWEST_BYTES_A_SECOND = 1 << 20
 _AHEAD_BYTES = 256 << 20
 _AHEAD = 16  # files that each thread may be ahead of the caller
 _NAMED = 20
+_HINT = (
+    "check the store and the network, or allow a longer time: lakelog.open(…, read_timeout=…), or "
+    "the table property spark.indextables.checkpoint.read.timeoutSeconds"
+)
 
 
 @dataclass(frozen=True)
@@ -35,8 +62,8 @@ class ReadLimits:
 
     Attributes:
         parallelism: Files read at the same time; None is what the store does on its own.
-        timeout_s: Seconds without any file arriving after which those that are missing are given
-            up; None waits for as long as the store does.
+        timeout_s: Seconds without progress after which a read is given up; None waits for as long
+            as the store does.
 
     Raises:
         InvalidInputError: One of them is not above 0.
@@ -56,6 +83,10 @@ class ReadLimits:
             )
 
 
+DEFAULT_LIMITS = ReadLimits(timeout_s=DEFAULT_TIMEOUT_S)
+"""The limits where the caller asked for none."""
+
+
 class BoundedStore(StoreWrapper):
     """A store whose reads keep within limits. Safe under threads.
 
@@ -70,12 +101,51 @@ class BoundedStore(StoreWrapper):
     def __init__(self, store: LogStore, asked: ReadLimits | None = None) -> None:
         super().__init__(store)
         self._asked = asked or ReadLimits()
-        self.limits = self._asked
+        self._never_hangs = bool(getattr(store, "never_hangs", False))
+        self.limits = self._effective(self._asked)
 
-    def heed(self, limits: ReadLimits) -> None:
-        """Keep to what the table says, too, where the caller asked for nothing."""
+    def apply_table_limits(self, limits: ReadLimits) -> None:
+        """Apply the limits of the table's properties where the caller asked for none."""
+        timeout_s = self._asked.timeout_s
+        if isinstance(timeout_s, _Default):
+            timeout_s = limits.timeout_s or timeout_s
         parallelism = self._asked.parallelism or limits.parallelism
-        self.limits = ReadLimits(parallelism, self._asked.timeout_s or limits.timeout_s)
+        self.limits = self._effective(ReadLimits(parallelism, timeout_s))
+
+    def _effective(self, limits: ReadLimits) -> ReadLimits:
+        if self._never_hangs and isinstance(limits.timeout_s, _Default):
+            return ReadLimits(limits.parallelism)
+        return limits
+
+    def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
+        """As the store below.
+
+        Raises:
+            ReadTimeoutError: No page of it arrived in time.
+        """
+        return self._timed(lambda: self._store.list_from(folder, start), folder)
+
+    def list_folders(self, folder: str) -> list[str]:
+        """As the store below; errors as `list_from`."""
+        return self._timed(lambda: self._store.list_folders(folder), folder)
+
+    def has_folders(self, folders: Sequence[str]) -> list[bool]:
+        """As the store below; errors as `list_from`."""
+        return self._timed(lambda: self._store.has_folders(folders), ", ".join(folders[:_NAMED]))
+
+    def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
+        """As the store below; errors as `list_from`."""
+        batches = self._timed(lambda: iter(self._store.walk(folder)), folder)
+        while (batch := self._timed(lambda: next(batches, None), folder)) is not None:
+            yield batch
+
+    def stat(self, path: str) -> FileEntry | None:
+        """As the store below.
+
+        Raises:
+            ReadTimeoutError: The store did not answer in time.
+        """
+        return self._timed(lambda: self._store.stat(path), path)
 
     def read(self, path: str) -> bytes:
         """As the store below.
@@ -83,7 +153,7 @@ class BoundedStore(StoreWrapper):
         Raises:
             ReadTimeoutError: It was not read in time.
         """
-        return _timed(lambda: self._store.read(path), path, self.limits.timeout_s)
+        return self._timed(lambda: self._store.read(path), path, lambda: self._extra_s(path))
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
         """As the store below, within the limits.
@@ -98,20 +168,61 @@ class BoundedStore(StoreWrapper):
         limits = self.limits
         if limits == ReadLimits() or not paths:
             return self._store.read_many(paths)
-        gathering = _Gathering(self._store.read, paths, limits)
+        parallelism = limits.parallelism or getattr(
+            self._store, "reads_in_flight", DEFAULT_PARALLELISM
+        )
+        limits = ReadLimits(parallelism, limits.timeout_s)
+        gathering = _Gathering(self._store.read, paths, limits, self._extra_s)
         return gathering.results()
 
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
-        """As the store below. What fetches ranges has deadlines of its own; other files are read
-        within the time-out, each time.
-        """
+        """As the store below; what is read of the file is read within the time-out, each time."""
         timeout_s = self.limits.timeout_s
-        file = _timed(
-            lambda: self._store.open(path, size_bytes), path, timeout_s, lambda late: late.close()
+        file = self._timed(
+            lambda: self._store.open(path, size_bytes),
+            path,
+            lambda: self._extra_s(path),
+            lambda late: late.close(),
         )
-        if timeout_s is None or isinstance(file, RangedFile):
+        if timeout_s is None:
             return file
-        return cast("BinaryIO", _TimedFile(file, path, timeout_s))
+        if isinstance(file, RangedFile):
+            file.fetch_through(lambda fetch: self._timed_fetch(fetch, path))
+            return cast("BinaryIO", file)
+        return cast("BinaryIO", _TimedFile(file, path, timeout_s, lambda: self._extra_s(path)))
+
+    def _timed_fetch(self, fetch: Fetch, path: str) -> Fetch:
+        def timed(ranges: Sequence[Range]) -> Sequence[bytes]:
+            extra_s = sum(end - start for start, end in ranges) / _SLOWEST_BYTES_A_SECOND
+            return self._timed(lambda: fetch(ranges), path, lambda: extra_s)
+
+        return timed
+
+    def _timed(
+        self,
+        work: Callable[[], T],
+        path: str,
+        extra_s: Callable[[], float] = lambda: 0.0,
+        too_late: Callable[[T], object] = lambda _: None,
+    ) -> T:
+        return _timed(work, path, self.limits.timeout_s, extra_s, too_late)
+
+    def _extra_s(self, path: str) -> float:
+        """How much longer than the time-out a read of a whole file may take."""
+        try:
+            entry = self.stat(path)
+        except LakelogError:
+            return 0.0
+        return 0.0 if entry is None else entry.size_bytes / _SLOWEST_BYTES_A_SECOND
+
+
+def open_bounded(
+    location: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    limits: ReadLimits = DEFAULT_LIMITS,
+) -> BoundedStore:
+    """The store of a location, within limits; arguments and errors as `open_store`."""
+    return BoundedStore(open_store(location, storage_options), limits)
 
 
 def bounded(store: LogStore) -> BoundedStore | None:
@@ -122,9 +233,7 @@ def bounded(store: LogStore) -> BoundedStore | None:
 
 
 def unbounded(store: LogStore) -> LogStore:
-    """The store under such limits: they are for the log, whose files are small, and not for data
-    files, which are read in ranges for as long as it takes.
-    """
+    """The store under such limits."""
     while isinstance(store, BoundedStore):
         store = store._store  # noqa: SLF001 - its own kind
     return store
@@ -139,9 +248,14 @@ class _Gathering:
     """One `read_many`: threads that read, and the caller that waits for them."""
 
     def __init__(
-        self, read: Callable[[str], bytes], paths: Sequence[str], limits: ReadLimits
+        self,
+        read: Callable[[str], bytes],
+        paths: Sequence[str],
+        limits: ReadLimits,
+        extra_s: Callable[[str], float],
     ) -> None:
         self._read = read
+        self._extra_s = extra_s
         self._paths = paths
         self._threads = min(limits.parallelism or DEFAULT_PARALLELISM, len(paths))
         self._timeout_s = limits.timeout_s
@@ -175,13 +289,25 @@ class _Gathering:
             self._turn = turn
             if self._blocked:
                 self._changed.notify_all()
-            seen = -1
-            while turn not in self._arrived:
-                if seen == self._arrivals:
-                    raise self._late()
-                seen = self._arrivals
-                self._changed.wait_for(lambda: turn in self._arrived, self._timeout_s)
-            return self._arrived.pop(turn)
+            seen = self._arrivals
+        wait_s = self._timeout_s
+        is_extended = False
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: turn in self._arrived, wait_s)
+                if turn in self._arrived:
+                    return self._arrived.pop(turn)
+                is_late, seen = seen == self._arrivals, self._arrivals
+            wait_s = self._timeout_s
+            if is_late:
+                # Asked without the lock: the threads that read go on meanwhile.
+                extra_s = 0.0 if is_extended else self._extra_s(self._paths[turn])
+                wait_s = extra_s * self._threads  # which share the way
+                is_extended = True
+                if not wait_s:
+                    with self._changed:
+                        if turn not in self._arrived:
+                            raise self._late()
 
     def _late(self) -> ReadTimeoutError:
         # In order: so those that were asked for, which are what hangs, come first.
@@ -194,7 +320,7 @@ class _Gathering:
             path=names[0],
             expected=f"each within {self._timeout_s:g} s",
             found=", ".join(names) + (f" and {more} more" if more else ""),
-            hint="check the store, or allow a longer time (checkpoint.read.timeoutSeconds)",
+            hint=_HINT,
         )
 
     def _work(self) -> None:
@@ -232,42 +358,65 @@ def _timed(
     work: Callable[[], T],
     path: str,
     timeout_s: float | None,
+    extra_s: Callable[[], float] = lambda: 0.0,
     too_late: Callable[[T], object] = lambda _: None,
 ) -> T:
-    """Do some work in a thread, and give it up after a while; then `too_late` gets its result."""
+    """Do some work in a thread, and give it up after a time without progress.
+
+    Args:
+        work: What to do.
+        path: The file or folder, for messages.
+        timeout_s: Seconds; None does it in this thread, for as long as it takes.
+        extra_s: How many seconds more it may take; called when it is late.
+        too_late: Gets its result where that comes after it was given up.
+    """
     if timeout_s is None:
         return work()
     done: list[T] = []
     failed: list[BaseException] = []
+    over = threading.Event()
     lock = threading.Lock()
     given_up = False
+    last = [time.monotonic()]
 
     def run() -> None:
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
             failed.append(error)
+            over.set()
             return
         with lock:
             done.append(result)
             late = given_up
+        over.set()
         if late:
-            too_late(result)
+            with contextlib.suppress(Exception):  # there is no caller left to raise it to
+                too_late(result)
 
-    thread = threading.Thread(target=run, name="lakelog-read", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
+    context = copy_context()  # for the spans of the caller, and the progress of this call
+    # Daemons: one that hangs must not keep the process from ending.
+    threading.Thread(
+        target=context.run, args=(observed, run, last), name="lakelog-read", daemon=True
+    ).start()
+    extra: float | None = None
+    while not over.wait(max(0.0, last[0] + timeout_s + (extra or 0.0) - time.monotonic())):
+        if time.monotonic() < last[0] + timeout_s + (extra or 0.0):
+            continue  # there was progress
+        if extra is not None:
+            break
+        extra = extra_s()
     if failed:
         raise failed[0]
     with lock:
         given_up = not done
     if given_up:
         raise ReadTimeoutError(
-            f"the file was not read within {timeout_s:g} s",
+            f"the store did not answer for {timeout_s:g} s",
             path=path,
-            expected=f"within {timeout_s:g} s",
+            expected=f"progress within {timeout_s:g} s",
             found=path,
-            hint="check the store, or allow a longer time (checkpoint.read.timeoutSeconds)",
+            hint=_HINT,
         )
     return done[0]
 
@@ -275,15 +424,18 @@ def _timed(
 class _TimedFile(FileWrapper):
     """A seekable reader that gives up on a read that takes too long."""
 
-    def __init__(self, file: BinaryIO, path: str, timeout_s: float) -> None:
+    def __init__(
+        self, file: BinaryIO, path: str, timeout_s: float, extra_s: Callable[[], float]
+    ) -> None:
         super().__init__(file)
         self._path = path
         self._timeout_s = timeout_s
+        self._extra_s = extra_s
         self._stuck = False
 
     def read(self, size: int = -1, /) -> bytes:
         try:
-            return _timed(lambda: self._file.read(size), self._path, self._timeout_s)
+            return _timed(lambda: self._file.read(size), self._path, self._timeout_s, self._extra_s)
         except ReadTimeoutError:
             self._stuck = True
             raise

@@ -29,6 +29,7 @@ from lakelog.storage.conditional import (
     deadline_s,
     judge_status,
 )
+from lakelog.storage.progress import report_progress
 
 _CONNECT_S, _READ_S = 10, 20
 _MANY = 1000
@@ -145,6 +146,7 @@ class Gcs(DeletesOneByOne):
             request = filesystem._call("GET", "b/{}/o", bucket, json_out=True, **page)
             answer = await asyncio.wait_for(request, deadline_s(0) * 2)
             names.files.extend(_entry(item, prefix) for item in answer.get("items", ()))
+            report_progress()
             for folder in answer.get("prefixes", ()):
                 names.folders.append(folder.removeprefix(prefix).rstrip("/"))
             token = answer.get("nextPageToken")

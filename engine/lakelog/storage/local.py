@@ -6,15 +6,25 @@ abstraction does.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import stat
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from io import FileIO
 from typing import BinaryIO
 
-from lakelog.errors import ExternalPathError, LakelogError, NotFoundError, UnavailableError
+from lakelog.errors import (
+    ExternalPathError,
+    LakelogError,
+    NotFoundError,
+    NotRegularFileError,
+    UnavailableError,
+)
 from lakelog.storage.base import FileEntry, Upload, require_content
 from lakelog.storage.containment import require_contained, require_no_links
 from lakelog.storage.durable import TEMPORARY, DurableWriter, unlink_checksum
@@ -25,8 +35,15 @@ _BATCH_BYTES = 3 << 20
 _PROBE = 8
 _WALK_BATCH = 4096
 _CACHED_SECONDS = 200e-6
-_SMALL_BYTES = 1 << 16
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
+_REMOTE = re.compile(r"(nfs|cifs|smb|fuse|9p|ceph|gluster|lustre|gpfs|beegfs|afs|virtiofs)")
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
 
 
 class LocalStore:
@@ -44,6 +61,11 @@ class LocalStore:
     def root(self) -> str:
         """The folder, as the caller gave it."""
         return self._root
+
+    @property
+    def never_hangs(self) -> bool:
+        """Whether the folder is on this machine, and not on a network or in a process (FUSE)."""
+        return not _is_remote(self._root)
 
     def path_of(self, path: str) -> str:
         """A file's path on local disk.
@@ -95,11 +117,13 @@ class LocalStore:
     def read(self, path: str) -> bytes:
         """The whole of one file."""
         try:
-            descriptor = os.open(self.path_of(path), _FLAGS)
+            descriptor, size_bytes = open_regular(self.path_of(path), path)
             try:
-                # One call reads a small commit whole; the second sees that nothing is left.
-                data = os.read(descriptor, _SMALL_BYTES)
-                if not data or not os.read(descriptor, 1):
+                if size_bytes > _memory_bytes():
+                    raise MemoryError
+                # One byte more than the file has: a read that gives fewer has reached its end.
+                data = os.read(descriptor, size_bytes + 1)
+                if len(data) == size_bytes:
                     return data
                 os.lseek(descriptor, 0, os.SEEK_SET)
                 with open(descriptor, "rb", buffering=0, closefd=False) as file:
@@ -107,9 +131,16 @@ class LocalStore:
             finally:
                 os.close(descriptor)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as cause:
-            raise _not_found(path) from cause
+            raise _not_found(path, cause) from cause
         except OSError as cause:
             raise _unavailable(path, cause) from cause
+        except (MemoryError, OverflowError) as cause:
+            raise UnavailableError(
+                "the file is larger than the memory that is left",
+                path=path,
+                found=f"{size_bytes} bytes",
+                hint="no log file is that large: check who wrote it, or allow more memory",
+            ) from cause
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
         """The whole of each file, in order; a few threads read ahead where reading takes time.
@@ -143,9 +174,9 @@ class LocalStore:
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:  # noqa: ARG002 - spares nothing here
         """A seekable binary reader over one file."""
         try:
-            return open(self.path_of(path), "rb", buffering=0)
+            return open_reader(self.path_of(path), path)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as cause:
-            raise _not_found(path) from cause
+            raise _not_found(path, cause) from cause
         except OSError as cause:
             raise _unavailable(path, cause) from cause
 
@@ -247,7 +278,85 @@ class LocalStore:
             yield batch
 
 
-def _not_found(path: str) -> NotFoundError:
+@cache
+def _memory_bytes() -> int:
+    """Bytes of memory that the machine has."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not on every system
+        return 1 << 40
+
+
+def _is_remote(root: str, mounts: str = "/proc/self/mountinfo") -> bool:
+    """Whether a folder is below a mount whose files another process or machine serves."""
+    try:
+        with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
+            lines = [line.split(" - ", 1) for line in file]
+    except OSError:  # only Linux has it
+        return False
+    kinds = {line[0].split()[4]: bool(_REMOTE.match(line[-1])) for line in lines}
+    if not any(kinds.values()):
+        return False
+    for at in {os.path.abspath(root), os.path.realpath(root)}:
+        above = [point for point in kinds if f"{at}/".startswith(f"{point.rstrip('/')}/")]
+        if above and kinds[max(above, key=len)]:
+            return True
+    return False
+
+
+def open_regular(name: str, path: str) -> tuple[int, int]:
+    """Open a file to read it, if it is a regular one; a symbolic link to one is followed.
+
+    Args:
+        name: The file's path on local disk.
+        path: The same, for messages.
+
+    Returns:
+        Its descriptor, which the caller closes, and its size in bytes.
+
+    Raises:
+        NotRegularFileError: It is a FIFO, a socket or a device.
+        IsADirectoryError: It is a directory.
+        OSError: It cannot be opened.
+    """
+    try:
+        # Without O_NONBLOCK the open of a FIFO waits for a writer.
+        descriptor = os.open(name, _FLAGS | _NONBLOCK)
+    except OSError as cause:
+        mode = os.stat(name).st_mode if cause.errno in {errno.ENXIO, errno.EAGAIN} else None
+        if mode is None:
+            raise
+        if not stat.S_ISREG(mode):  # a socket, or a device without its driver
+            raise _not_regular(mode, path) from cause
+        descriptor = os.open(name, _FLAGS)  # a lease on it has to be given up first
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode):
+        return descriptor, status.st_size
+    os.close(descriptor)
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+    raise _not_regular(status.st_mode, path)
+
+
+def open_reader(name: str, path: str) -> FileIO:
+    """An unbuffered reader over a regular file; arguments and errors as `open_regular`."""
+    return FileIO(name, "rb", opener=lambda *_: open_regular(name, path)[0])
+
+
+def _not_regular(mode: int, path: str) -> NotRegularFileError:
+    found = _KINDS.get(stat.S_IFMT(mode), "a special file")
+    return NotRegularFileError(
+        f"{found} has the name of a file, and was not read",
+        path=path,
+        expected="a regular file",
+        found=found,
+        hint="remove it, and restore the file from a copy",
+    )
+
+
+def _not_found(path: str, cause: OSError) -> NotFoundError:
+    if isinstance(cause, IsADirectoryError):
+        return NotFoundError("a directory has the name of the file", path=path, found="a directory")
     return NotFoundError("the file is not there", path=path)
 
 

@@ -31,6 +31,8 @@ class MemoryStore(FsspecStore):
         root: The location as the caller gave it, for messages.
     """
 
+    never_hangs = True
+
     @property
     def refusal(self) -> str | None:
         """None: the lock makes creating exclusive within the process, and nobody else is there."""

@@ -37,7 +37,7 @@ class _Blocks:
     """
 
     def __init__(self, fetch: Fetch, size_bytes: int) -> None:
-        self._fetch = fetch
+        self.fetch = fetch
         self.size_bytes = size_bytes
         self._count = -(-size_bytes // _BLOCK_BYTES)
         self._kept: OrderedDict[int, bytes] = OrderedDict()
@@ -74,7 +74,7 @@ class _Blocks:
             for run in runs
         ]
         blocks: dict[int, bytes] = {}
-        for run, (start, end), data in zip(runs, ranges, self._fetch(ranges), strict=True):
+        for run, (start, end), data in zip(runs, ranges, self.fetch(ranges), strict=True):
             if len(data) != end - start:
                 raise UnavailableError(
                     "the store gave fewer bytes than the file has",
@@ -117,6 +117,10 @@ class RangedFile(io.RawIOBase):
     def reopen(self) -> RangedFile:
         """Another reader of the same file, at its start, that shares what was fetched."""
         return RangedFile(self._fetch, self.size_bytes, self._blocks)
+
+    def fetch_through(self, wrap: Callable[[Fetch], Fetch]) -> None:
+        """Fetch through another function from now on; also for readers that share the blocks."""
+        self._blocks.fetch = wrap(self._blocks.fetch)
 
     @property
     def size_bytes(self) -> int:

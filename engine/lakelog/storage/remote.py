@@ -62,6 +62,11 @@ class FsspecStore:
         self._is_async = bool(getattr(filesystem, "async_impl", False) is True)
 
     @property
+    def reads_in_flight(self) -> int:
+        """How many files are read at the same time."""
+        return IN_FLIGHT if self._is_async else _THREADS
+
+    @property
     def root(self) -> str:
         """The location, as the caller gave it."""
         return self._root

@@ -31,6 +31,7 @@ from lakelog.storage.conditional import (
     deadline_s,
     judge_status,
 )
+from lakelog.storage.progress import report_progress
 
 _CONFIG: Mapping[str, Any] = {
     "max_pool_connections": 64,
@@ -164,6 +165,7 @@ class S3:
             request = filesystem._call_s3("list_objects_v2", **page)
             answer = await asyncio.wait_for(request, deadline_s(0))
             names.files.extend(_entry(item, prefix) for item in answer.get("Contents", ()))
+            report_progress()
             for item in answer.get("CommonPrefixes", ()):
                 names.folders.append(item["Prefix"].removeprefix(prefix).rstrip("/"))
             token = answer.get("NextContinuationToken")

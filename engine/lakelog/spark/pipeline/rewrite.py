@@ -18,7 +18,8 @@ from lakelog.data.read import read_files
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
 from lakelog.spark.reading import pack_up, unpack
-from lakelog.storage import LogStore, open_store
+from lakelog.storage import LogStore
+from lakelog.storage.bounded import open_bounded
 
 REWRITTEN_SCHEMA = "bin int, done boolean, adds binary, unread binary, rows long"
 """What a task answers of each bin, as Spark's schema: whether it was rewritten, the new files, and
@@ -69,7 +70,7 @@ class Rewriter:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One row a bin. Memory: that of a reader and of a writer."""
-        store = open_store(self.source.location, self.source.storage_options)
+        store = open_bounded(self.source.location, self.source.storage_options)
         for batch in batches:
             for number, files in zip(*(column.to_pylist() for column in batch), strict=True):
                 made = self.rewrite(number, unpack(files), store)
