@@ -8,7 +8,8 @@ line as JSON from standard input and answers each with one line, ``{"ok": ...}``
 What the reference is known to answer differently, and is not compared: it forgets skips at
 checkpoints and states; it makes up the feature ``avroState`` for a state; it merges the properties
 of later metadata over those of its checkpoint, so that a removed one comes back; it prefers the
-protocol of the commits to that of a JSON checkpoint.
+protocol of the commits to that of a JSON checkpoint; version 0.5.3 does not list JSON commits above
+an Avro state, not even its own, while its native successor and lakelog do.
 """
 
 from __future__ import annotations

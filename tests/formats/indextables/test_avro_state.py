@@ -262,6 +262,29 @@ def test_a_first_state_beside_later_commits_without_files_below_it_is_refused(lo
     _refusal(log, 1)
 
 
+@pytest.mark.parametrize(
+    ("pointer", "refused"),
+    [
+        ({"version": 0, "createdTime": 51}, True),
+        ({"version": 0, "createdTime": 51, "format": "json"}, True),
+        ({"version": 0, "createdTime": 49}, False),
+        ({"version": 0, "createdTime": 51, "format": "avro-state"}, False),
+        ({"version": 1, "createdTime": 51}, False),
+        ({"version": 0}, False),
+        ([], False),
+    ],
+)
+def test_a_state_that_a_later_json_checkpoint_of_a_lower_version_replaced_is_refused(
+    log: Log, pointer: object, refused: bool
+) -> None:
+    _first_state(log, "a", createdAt=50)
+    log.write("_last_checkpoint", json.dumps(pointer).encode())
+    if refused:
+        _refusal(log, 1)
+    else:
+        assert paths(read_files(log.checkpoint(1))) == ["a"]
+
+
 def test_a_checkpoint_of_the_first_version_covers_its_commits(log: Log) -> None:
     log.commit(1, [add("a"), add("b")])
     log.commit(2, [add("c")])

@@ -57,6 +57,8 @@ from lakelog.formats.indextables.listing import (
     LOG_FOLDER,
     commits_apart,
     list_commits,
+    pointer_body,
+    read_pointer,
     state_manifest_path,
 )
 from lakelog.formats.indextables.protocol import MAX_READER_VERSION
@@ -251,6 +253,7 @@ class AvroStateReader:
         Raises:
             UnsupportedError: It did.
         """
+        self._require_not_replaced()
         if (forgotten := self._forgotten) is not None:
             raise UnsupportedError(
                 "the log holds two histories: its Avro states were begun without what the JSON "
@@ -262,6 +265,30 @@ class AvroStateReader:
                 hint="decide which history is right, and move the files of the other one out of "
                 "the log; set spark.indextables.state.format to json in every IndexTables session "
                 "that writes a table of JSON commits",
+            )
+
+    def _require_not_replaced(self) -> None:
+        """Refuse a state that a JSON checkpoint of a lower version was made from: IndexTables goes
+        back to JSON commits so, and numbers them from the checkpoint's version on.
+        """
+        pointer = pointer_body(read_pointer(self._store) or b"")
+        version, created = pointer.get("version"), pointer.get("createdTime")
+        if (
+            pointer.get("format") in {None, "json", "json-multipart"}
+            and type(version) is int
+            and type(created) is int
+            and version < self.checkpoint.version
+            and created > self._state.created_ms
+        ):
+            raise UnsupportedError(
+                "the log holds two histories: a JSON checkpoint of a lower version was written "
+                "after this Avro state",
+                path=self.checkpoint.paths[0],
+                version=self.checkpoint.version,
+                expected=f"no Avro state above version {version}, which _last_checkpoint names",
+                found=f"state-v{self.checkpoint.version:020d}",
+                hint="if IndexTables was set back to JSON commits, move the folders state-v* out "
+                "of the log",
             )
 
     @cached_property

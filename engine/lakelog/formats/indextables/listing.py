@@ -101,7 +101,8 @@ def read_pointer(store: LogStore) -> bytes | None:
         return None
 
 
-def _pointer_body(data: bytes) -> dict[str, Any]:
+def pointer_body(data: bytes) -> dict[str, Any]:
+    """The fields of a pointer's content; empty where it cannot be parsed."""
     try:
         body = orjson.loads(unframe(data, LAST_CHECKPOINT))
     except (LakelogError, orjson.JSONDecodeError):
@@ -111,13 +112,13 @@ def _pointer_body(data: bytes) -> dict[str, Any]:
 
 def parse_pointer(data: bytes) -> int | None:
     """The version that a pointer's content names; None where no sense can be made of it."""
-    version = _pointer_body(data).get("version")
+    version = pointer_body(data).get("version")
     return version if type(version) is int and 0 <= version <= _MAX_VERSION else None
 
 
 def promise_of(data: bytes, version: int) -> Promise | None:
     """What a pointer's content says of the checkpoint of a version; None where it says nothing."""
-    body = _pointer_body(data)
+    body = pointer_body(data)
     size, files = body.get("size"), body.get("numFiles")
     if body.get("version") != version or type(size) is not int or type(files) is not int:
         return None
