@@ -33,7 +33,7 @@ def test_what_deltalake_overwrites_is_gone_for_every_engine(tmp_path: Path) -> N
     write_deltalake(tmp_path, LAST, mode="overwrite")
     assert paths_in(tmp_path, added + 1, "remove") ^ paths_in(tmp_path, added, "add") == set()
     DeltaTable(tmp_path).create_checkpoint()
-    assert pl.from_arrow(DeltaTable(tmp_path).to_pyarrow_table())["x"].to_list() == [9]
+    assert pl.DataFrame(DeltaTable(tmp_path).to_pyarrow_table())["x"].to_list() == [9]
     assert lakelog.open(tmp_path).snapshot().scan().collect()["x"].to_list() == [9]
 
 
@@ -44,7 +44,7 @@ def test_what_lakelog_overwrites_is_gone_for_deltalake(tmp_path: Path) -> None:
     assert sorted(table.snapshot().scan().collect()["x"]) == list(range(len(VALUES)))
     table.overwrite(pl.DataFrame({"p": ["last"], "x": [9]}, schema=SCHEMA))
     assert paths_in(tmp_path, 1, "remove") == paths_in(tmp_path, 0, "add")
-    assert pl.from_arrow(DeltaTable(tmp_path).to_pyarrow_table())["x"].to_list() == [9]
+    assert pl.DataFrame(DeltaTable(tmp_path).to_pyarrow_table())["x"].to_list() == [9]
 
 
 def test_both_engines_name_the_folders_of_partitions_alike(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ import pytest
 import lakelog
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.checkpoint.write import write_checkpoint
-from lakelog.errors import CheckpointCorruptionError
+from lakelog.errors import CheckpointCorruptionError, LakelogWarning
 from lakelog.spark.replay import plan_replay
-from lakelog.spark.strategy import BROADCAST, HASH
+from lakelog.spark.strategy import BROADCAST, HASH, STRATEGIES
 from tests.checkpoint import tables
+from tests.log.test_settle import add, checkpoint, commit, remove
 from tests.spark.configured import configured
 from tests.spark.replayed import comparable, local_state, out_of_spark
 
@@ -122,3 +123,15 @@ def test_a_broken_checkpoint_is_passed_over_where_that_is_sound(
     broken.unlink()
     expected = local_state(lakelog.open(root, upkeep=False).snapshot(), COLUMNS)
     assert comparable(out_of_spark(planned.frame)) == comparable(expected)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_file_that_a_checkpoint_adds_and_removes_is_settled_before_tasks_run(
+    spark: Any, strategy: str, tmp_path: Path
+) -> None:
+    checkpoint(tmp_path, 3, add("a"), add("b"), add("c"), remove("a"))
+    commit(tmp_path, 4, remove("c"))
+    with pytest.warns(LakelogWarning, match="more than once"):
+        planned = plan_replay(spark, tmp_path, strategy=strategy, columns=COLUMNS)
+    files = planned.frame.where("actionType = 'add'").toArrow()
+    assert sorted(files["path"].to_pylist()) == ["a", "b"]

@@ -23,7 +23,7 @@ import polars as pl
 from lakelog import actions
 from lakelog.checkpoint.memory import Budget, release, resident_bytes
 from lakelog.checkpoint.spill import PathMask, Repeats, Spill, hashes_of, stack
-from lakelog.errors import InvalidActionError, InvalidInputError
+from lakelog.errors import InvalidInputError
 from lakelog.formats.base import STRUCT_STATISTICS, Actions, Checkpoint, CheckpointReader
 from lakelog.lazy import cached_property
 from lakelog.log import properties
@@ -39,6 +39,7 @@ from lakelog.log.replay import (
     reconcile_meta,
     retained_tombstones,
 )
+from lakelog.log.settle import repeat_error
 from lakelog.log.state import Past, State
 from lakelog.storage.bounded import on_local_disk
 
@@ -294,7 +295,7 @@ class Source:
     @cached_property
     def _layers(self) -> tuple[Layers, pl.DataFrame]:
         """The commits above the checkpoint, reconciled in memory: file actions, and the others."""
-        layers, meta = Layers(), reconcile_meta([])
+        layers, meta = self._state.settled, reconcile_meta([])
         for piece in self._pieces():
             layers = layers.push(piece.files)
             meta = reconcile_meta([meta, piece.meta])
@@ -313,6 +314,9 @@ class Source:
         mask = PathMask(self._budget.filter)
         mask.add(self._repeated)
         meta = reconcile_meta([])
+        for settled in self._state.settled.frames:
+            mask.add(hashes_of(settled["path"]))
+            spill.append(settled)
         for piece in self._pieces():
             if piece.files.height:
                 mask.add(hashes_of(piece.files["path"]))
@@ -370,18 +374,16 @@ class Source:
         with Spill(partitions, flush) as keys:
             for frame in self._read_base(actions.KEY, actions.FILE_ACTIONS):
                 again = hashes_of(frame["path"]).is_in(repeated.implode())
-                keys.append(actions.conform(frame.filter(again), actions.KEY))
+                found = actions.conform(frame.filter(again), ("actionType", *actions.KEY))
+                keys.append(exclude(found, self._state.settled.keys()))
             for number in range(keys.partitions):
                 rows = keys.read(number)
-                twice = rows.filter(rows.is_duplicated()) if rows.height else rows
+                if not rows.height:
+                    continue
+                twice = rows.filter(rows.select(actions.KEY).is_duplicated())
                 if twice.height:
                     with broken_checkpoint(self._base.checkpoint):
-                        raise InvalidActionError(
-                            "the checkpoint holds the same file twice, so it is not reconciled",
-                            path=self._base.checkpoint.paths[0],
-                            expected="each (path, dvId) once",
-                            found=twice["path"][0],
-                        )
+                        raise repeat_error(self._base.checkpoint, twice)
 
 
 def _require_batches(log: Log, checkpoint: Checkpoint, budget: Budget) -> None:

@@ -21,6 +21,10 @@ STRUCT_STATISTICS = "stats_parsed"
 """Name under which `CheckpointReader.iter_files` hands out statistics that are kept as a struct;
 no column of the flattened table."""
 
+PATH_TEXT = "pathText"
+"""Name under which `CheckpointReader.iter_files` hands out paths as they are in the log, where
+decoding changed any; no column of the flattened table."""
+
 CHECKPOINT_META = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 """Action types of a state that are not file actions, in the order in which they are written."""
 
@@ -303,7 +307,8 @@ class CheckpointReader(Protocol):
         Args:
             columns: Flattened columns wanted; only these are read (a column that the checkpoint
                 lacks is left out of the frames). ``actionType`` and ``path`` always come along.
-                `STRUCT_STATISTICS` asks for the typed statistics as they are kept.
+                `STRUCT_STATISTICS` asks for the typed statistics as they are kept, `PATH_TEXT`
+                for the paths as they are written.
             kinds: ``add``, ``remove`` or both.
         """
         ...

@@ -5,6 +5,7 @@
 | `context` | `Log`: store, dialect, listings and commit times of one table |
 | `segment`, `opening` | which files make a version; from them to a state |
 | `base` | the checkpoint below it, and what damage to it becomes |
+| `settle` | files that a checkpoint both adds and removes |
 | `replay`, `state` | action tables in, state out; read as far as it is asked for |
 | `snapshot`, `files`, `source` | `Snapshot`; its files; queries that reach the reader |
 | `cache`, `projections`, `tally` | what a handle remembers; columns asked for twice; counts |

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import polars as pl
 
+from lakelog import actions
 from lakelog.errors import CheckpointCorruptionError, CorruptionError, MissingActionError
 from lakelog.formats.base import Checkpoint, CheckpointReader
 from lakelog.lazy import cached_property
 from lakelog.log.projections import Projections
-from lakelog.log.tally import Tally
+from lakelog.log.tally import Tally, hash_identities
+
+if TYPE_CHECKING:
+    from lakelog.log.settle import Settled
 
 
 class Base:
@@ -18,12 +23,14 @@ class Base:
 
     Attributes:
         projections: Keeps file columns that are asked for again; None keeps none.
+        settled: What was decided of files that it holds more than once (`lakelog.log.settle`).
     """
 
     def __init__(self, reader: CheckpointReader) -> None:
         self.reader = reader
         self.checkpoint = reader.checkpoint
         self.projections: Projections | None = None
+        self.settled: Settled | None = None
 
     def iter_files(self, columns: Sequence[str], kinds: tuple[str, ...]) -> Iterable[pl.DataFrame]:
         """File actions in batches, as `CheckpointReader.iter_files`, or as they were kept."""
@@ -63,6 +70,38 @@ class Base:
         """Number and sizes of the checkpoint's files. Memory: 24 bytes a file."""
         with broken_checkpoint(self.checkpoint):
             return Tally.of(self.reader.iter_files(("path", "size", "dvId"), ("add",)))
+
+    @cached_property
+    def removed(self) -> pl.DataFrame:
+        """(path, dvId) of the checkpoint's tombstones. Memory: they."""
+        with broken_checkpoint(self.checkpoint):
+            frames = self.reader.iter_files(actions.KEY, ("remove",))
+            return pl.concat(
+                [actions.empty(actions.KEY), *(actions.conform(f, actions.KEY) for f in frames)]
+            )
+
+    @cached_property
+    def removed_hashes(self) -> pl.Series:
+        """`removed`, as `hash_identities` gives them."""
+        return hash_identities(self.removed)
+
+    @cached_property
+    def clashes(self) -> pl.DataFrame:
+        """(path, dvId) of files that it removes, and that it adds or removes again.
+
+        Memory: its tombstones.
+        """
+        removed = self.removed
+        if not removed.height:
+            return removed
+        gone = self.removed_hashes.unique().implode()
+        with broken_checkpoint(self.checkpoint):
+            added = [
+                actions.conform(frame.filter(hash_identities(frame).is_in(gone)), actions.KEY)
+                for frame in self.reader.iter_files(actions.KEY, ("add",))
+            ]
+        both = pl.concat([removed, *(f.unique() for f in added)])
+        return both.filter(both.is_duplicated()).unique()
 
     @cached_property
     def files(self) -> tuple[str, ...]:

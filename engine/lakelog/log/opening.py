@@ -21,8 +21,9 @@ from lakelog.formats.base import Checkpoint, CommitFile, LogListing
 from lakelog.log.base import Base
 from lakelog.log.context import MOST_LOOKS, Log
 from lakelog.log.metadata import last_metadata, last_protocol
-from lakelog.log.replay import reconcile_meta
+from lakelog.log.replay import Layers, reconcile_meta
 from lakelog.log.segment import LogSegment, choose_segment
+from lakelog.log.settle import settle
 from lakelog.log.state import Past, State
 
 
@@ -141,7 +142,8 @@ def open_segment(
 
 
 def fall_back(state: State, error: CheckpointCorruptionError) -> State:
-    """The same version without its broken checkpoint, where that is provably sound.
+    """The same version without its broken checkpoint, where that is provably sound; or with it,
+    where all that is wrong are files that it holds more than once, and `settle` decides these.
 
     Sound means: commits are contiguous from 0, or from an older complete checkpoint, and one table
     id runs through. Otherwise a truncated prefix, or a table that was dropped, could come back.
@@ -149,6 +151,14 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
     Raises:
         CheckpointCorruptionError: `error`, with why there is no sound way around it.
     """
+    settled = None if state.settled.height else settle(state)
+    if settled is not None:
+        warnings.warn(settled.note, LakelogWarning, stacklevel=2)
+        past = state.past
+        if past is not None:
+            past = replace(past, layers=Layers((*settled.layers.frames, *past.layers.frames)))
+        notes = (*state.notes, settled.note)
+        return replace(state, past=past, notes=notes, settled=settled.layers)
     listing = state.log.list_all()
     excluded = state.excluded
     broken = error.__cause__
@@ -218,9 +228,7 @@ def update_state(state: State, version: int | None = None) -> State:
     if not run or run[-1].version != target or any(c.layout == "avro-state" for c in later):
         return open_state(state.log, version)
     segment = LogSegment(target, state.segment.checkpoint, (*state.segment.commits, *run))
-    updated = State(
-        state.log, segment, state.base, _past(state), tuple(run), state.notes, state.excluded
-    )
+    updated = replace(state, segment=segment, past=_past(state), new_commits=tuple(run))
     try:
         updated.ensure_readable()
         agrees = not later or _agrees(updated, later[-1])
@@ -252,10 +260,10 @@ def extend_state(state: State, commits: Sequence[CommitFile]) -> State:
     if "tail" not in state.__dict__:
         segment = LogSegment(last, before.checkpoint, known, before.compactions)
         new = (*state.new_commits, *commits)
-        return State(state.log, segment, state.base, state.past, new, state.notes, state.excluded)
+        return replace(state, segment=segment, new_commits=new)
     segment = LogSegment(last, before.checkpoint, known)
     past = _past(state)
-    return State(state.log, segment, state.base, past, tuple(commits), state.notes, state.excluded)
+    return replace(state, segment=segment, past=past, new_commits=tuple(commits))
 
 
 def _past(state: State) -> Past:

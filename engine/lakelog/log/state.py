@@ -11,14 +11,13 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
 from lakelog import actions
 from lakelog.errors import (
     CorruptionError,
-    InvalidActionError,
     MissingActionError,
 )
 from lakelog.formats.base import (
@@ -35,7 +34,8 @@ from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.replay import Layers, exclude, last_of, reconcile_files, reconcile_meta
 from lakelog.log.segment import LogSegment
-from lakelog.log.tally import may_repeat, sum_sizes
+from lakelog.log.settle import repeat_error
+from lakelog.log.tally import hash_identities, may_meet, may_repeat, sum_sizes
 from lakelog.storage.bounded import on_local_disk
 
 _FEW_TAIL_BYTES = 1 << 20
@@ -105,6 +105,8 @@ class State:
         new_commits: Commits that this state decodes; without `past`, all of the segment's.
         notes: Warnings from before this state was made.
         excluded: Checkpoints that were found broken on the way here.
+        settled: The actions that count, of files that the checkpoint holds more than once; with
+            `past` they are also in its layers.
     """
 
     log: Log
@@ -114,6 +116,7 @@ class State:
     new_commits: tuple[CommitFile, ...] = ()
     notes: tuple[str, ...] = ()
     excluded: tuple[Checkpoint, ...] = ()
+    settled: Layers = field(default_factory=Layers)
 
     @staticmethod
     def of(
@@ -183,7 +186,7 @@ class State:
     @cached_property
     def layers(self) -> Layers:
         """Reconciled file actions above the checkpoint."""
-        layers = self.past.layers if self.past is not None else Layers()
+        layers = self.past.layers if self.past is not None else self.settled
         for part in self.tail.parts:
             layers = layers.push(part.files)
         return layers
@@ -407,19 +410,27 @@ class State:
         """
         assert self.base is not None
         with broken_checkpoint(self.base.checkpoint):
-            rows = (
-                actions.conform(frame, actions.KEY)
-                for frame in self.base.reader.iter_files(actions.KEY)
-            )
-            keys = pl.concat([actions.empty(actions.KEY), *rows])
-            repeated = keys.filter(keys.is_duplicated())
+            columns = ("actionType", *actions.KEY)
+            rows = [actions.conform(f, columns) for f in self.base.reader.iter_files(actions.KEY)]
+            files = pl.concat([actions.empty(columns), *rows])
+            repeated = files.filter(files.select(actions.KEY).is_duplicated())
+            repeated = exclude(repeated, self.settled.keys())
             if repeated.height:
-                raise InvalidActionError(
-                    "the checkpoint holds the same file twice, so it is not reconciled",
-                    path=self.base.checkpoint.paths[0],
-                    expected="each (path, dvId) once",
-                    found=repeated["path"][0],
-                )
+                raise repeat_error(self.base.checkpoint, repeated)
+
+    def require_settled(self) -> None:
+        """Refuse a checkpoint that removes a file which it also adds, where nothing has decided
+        which of both counts (`lakelog.log.settle`).
+
+        Raises:
+            CheckpointCorruptionError: There is such a file.
+
+        Memory: the checkpoint's tombstones.
+        """
+        if self.base is None or not self.log.dialect.reconciled_checkpoints:
+            return
+        if exclude(self.base.clashes, self.settled.keys()).height:
+            self._refuse_repeats()
 
     def live(
         self, kind: str, columns: Sequence[str], transform: Transform = lambda frame: frame
@@ -432,15 +443,26 @@ class State:
 
         Memory: the columns asked for.
         """
-        if self.base is None:
+        base = self.base
+        if base is None:
             return list(self.iter_live(kind, columns, transform))
         hashes: list[pl.Series] = []
+        identities: list[pl.Series] = []
+        removes = base.removed_hashes
+        wanted = (*columns, "dvId") if len(removes) else columns
 
         def hashed(frame: pl.DataFrame) -> pl.DataFrame:
             hashes.append(frame["path"].hash())
+            if len(removes) and kind == "add":
+                identities.append(hash_identities(frame))
             return transform(frame)
 
-        frames = list(self.iter_live(kind, columns, hashed))
+        frames = list(self.iter_live(kind, wanted, hashed))
+        if may_meet(identities, removes) or (kind == "remove" and len(removes)):
+            if self.log.dialect.reconciled_checkpoints:
+                self.require_settled()
+            elif base.clashes.height:
+                return self._live_reconciled(kind, columns, transform)
         if not may_repeat(hashes):
             return frames
         if self.log.dialect.reconciled_checkpoints:
@@ -478,11 +500,15 @@ class State:
         files, size = above.height, sum_sizes(above)
         if self.base is not None:
             tally = self.base.tally
-            if tally.paths_repeat and not self.log.dialect.reconciled_checkpoints:
+            removed = exclude(self.base.removed, layers.keys())
+            clash = removed.height > 0 and tally.holds_any(removed)
+            if (clash or tally.paths_repeat) and not self.log.dialect.reconciled_checkpoints:
                 frames = self.live("add", ("path", "size"))
                 return sum(f.height for f in frames), sum(map(sum_sizes, frames))
             if tally.paths_repeat:
                 self._refuse_repeats()
+            if clash:
+                self.require_settled()
             below = tally.without(layers.keys())
             files, size = files + below[0], size + below[1]
         return files, size

@@ -57,6 +57,24 @@ class Tally:
         files = self.hashes.height - hidden.height
         return files, sum_sizes(self.hashes) - sum_sizes(hidden)
 
+    def holds_any(self, keys: pl.DataFrame) -> bool:
+        """Whether it may hold a file of `keys`; False is certain."""
+        return bool(self.hashes["one"].is_in(_hashes(keys)[0].implode()).any())
+
+
+def may_meet(hashes: Sequence[pl.Series], others: pl.Series) -> bool:
+    """Whether one of the files hashed (`hash_identities`) may be among `others`, hashed alike.
+    False is certain.
+    """
+    if not hashes or not len(others):
+        return False
+    return bool(pl.concat(hashes).is_in(others.implode()).any())
+
+
+def hash_identities(files: pl.DataFrame) -> pl.Series:
+    """Hashes of (path, dvId), in order (UInt64)."""
+    return _hashes(files)[0]
+
 
 def may_repeat(hashes: Sequence[pl.Series]) -> bool:
     """Whether two of the paths hashed may be one: two deletion vectors of a file, damage, or a

@@ -36,7 +36,8 @@ from lakelog.formats.delta.paths import ABSOLUTE
 from lakelog.formats.indextables.protocol import knows_flattened
 from lakelog.log.context import Log
 from lakelog.log.opening import table_ids
-from lakelog.log.segment import choose_segment, latest_version
+from lakelog.log.segment import LogSegment, choose_segment, latest_version
+from lakelog.log.settle import settle
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
 from lakelog.telemetry import Progress
@@ -104,6 +105,9 @@ def _why_unsound(log: Log, report: VerifyReport) -> str | None:
         return f"lakelog does not write the layout {report.layout}"
     state = independent_state(log, report.version)
     if state is None:
+        alone = LogSegment(report.version, report.checkpoint, ())
+        if settle(State.of(log, alone)) is not None:
+            return None  # the checkpoint itself proves what it should hold
         return "commits are missing that it would be replayed from; restore them, or the checkpoint"
     try:
         ids = table_ids(state)

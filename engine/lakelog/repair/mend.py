@@ -17,6 +17,7 @@ import polars as pl
 from lakelog import telemetry
 from lakelog.checkpoint.checksum import write_checksum
 from lakelog.checkpoint.publish import point_at
+from lakelog.checkpoint.verify import independent_state
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import LakelogError, UnsoundRepairError, UnsupportedStoreError
 from lakelog.log.context import Log
@@ -196,7 +197,7 @@ class Repair:
             )
         work = _Work(self)
         with telemetry.span("repair.apply", path=log.table):
-            work.prepare([f for f in found if f.action == WRITE])
+            work.prepare([f for f in found if f.action == WRITE and not _own_source(log, f)])
             # Oldest first: a newer checkpoint may be replayed from an older one.
             for finding in reversed([f for f in found if f.kind == "checkpoint"]):
                 if finding.action == WRITE:
@@ -260,7 +261,8 @@ class _Work:
         """Move a broken checkpoint aside, and write it anew."""
         checkpoint = finding.checkpoint
         assert checkpoint is not None
-        self._set_aside(checkpoint.paths)
+        if not _own_source(self._log, finding):
+            self._set_aside(checkpoint.paths)
         write_checkpoint(self._log, checkpoint.version, layout=checkpoint.layout)
 
     def point(self, finding: Finding) -> None:
@@ -286,6 +288,14 @@ class _Work:
             self.failed += [f._replace(action=REFUSE, why=str(error)) for f in findings]
         else:
             self.mended += findings
+
+
+def _own_source(log: Log, finding: Finding) -> bool:
+    """Whether a checkpoint is written from itself, so that it must stay until it is replaced."""
+    checkpoint = finding.checkpoint
+    if finding.kind != "checkpoint" or checkpoint is None:
+        return False
+    return independent_state(log, checkpoint.version) is None
 
 
 def _replaced(findings: Sequence[Finding]) -> Iterator[tuple[str, bool]]:

@@ -418,7 +418,7 @@ def listed_files(log: Log, inventory: Any = None) -> pl.Series:
 def _files(snapshot: Snapshot, kind: str, *columns: str) -> Iterator[pl.DataFrame]:
     # Whole, for a broken checkpoint may be met half-way and passed over.
     wanted = ("path", *_VECTOR_COLUMNS, *columns)
-    yield from snapshot.read_state(lambda state: list(state.iter_live(kind, wanted)))
+    yield from snapshot.read_state(lambda state: state.live(kind, wanted))
 
 
 def _of_entries(batches: Iterable[Sequence[FileEntry]]) -> Iterator[pl.DataFrame]:

@@ -38,7 +38,7 @@ from lakelog.spark.state_rows import (
     with_nulls,
     with_statistics,
 )
-from lakelog.spark.strategy import AUTO, BROADCAST, POLARS, Choice, Sizes, choose
+from lakelog.spark.strategy import AUTO, BROADCAST, HASH, POLARS, Choice, Sizes, choose
 from lakelog.table import Table
 from lakelog.table import open as open_table
 
@@ -180,6 +180,10 @@ def replay_state(
     paths = [spark_path(log.table, path) for path in footers.paths]
     sizes = _sizes(state, footers, paths)
     choice = choose(sizes, strategy)
+    if choice.strategy == HASH:
+        state.require_settled()
+        if state.settled.height:  # the tasks know the checkpoint's rows alone
+            choice = choose(sizes, POLARS if sizes.obstacle is not None else BROADCAST)
     telemetry.event(
         "replay.planned",
         path=log.table,
@@ -258,6 +262,8 @@ def _verify(state: State, footers: Footers, verify: bool | None) -> None:
     wanted = footers.may_repeat or footers.rows <= VERIFIED_ROWS if verify is None else verify
     if wanted or footers.may_repeat:
         _ = state.base_is_unique
+    elif verify is None:
+        state.require_settled()
 
 
 def _meta(state: State, columns: Sequence[str]) -> Sequence[pl.DataFrame]:

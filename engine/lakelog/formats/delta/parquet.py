@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from lakelog import actions, contract
 from lakelog.errors import InvalidActionError
-from lakelog.formats.base import STRUCT_STATISTICS
+from lakelog.formats.base import PATH_TEXT, STRUCT_STATISTICS
 from lakelog.formats.delta.footers import require_sound_chunks
 from lakelog.formats.delta.paths import decode_paths, with_dv_id
 from lakelog.formats.delta.plain_types import plain_schema
@@ -152,7 +152,10 @@ def _part(column: pa.StructArray, kind: str, path: str) -> Part:
         column = column.filter(valid)
     series = _collect(column, _WIRE.wrappers[kind], path)
     if "path" in series:
-        series["path"] = decode_paths(series["path"])
+        texts = series["path"]
+        series["path"] = decode_paths(texts)
+        if series["path"] is not texts:
+            series[PATH_TEXT] = texts.alias(PATH_TEXT)
     if (index := column.type.get_field_index(STRUCT_STATISTICS)) >= 0:
         series[STRUCT_STATISTICS] = pl.Series(STRUCT_STATISTICS, column.flatten()[index])
     return Part(valid, len(column), series, _extra_of(column, kind))
@@ -175,7 +178,8 @@ def assemble(parts: Sequence[Part], kind: str, columns: Sequence[str], path: str
         if required == "path" or required in columns:
             _require(frame, required, kind, path)
     frame = with_dv_id(frame).with_columns(pl.lit(kind).alias("actionType"))
-    unwanted = [c for c in _DV_COLUMNS if c in frame.columns and c not in columns]
+    spare = (*_DV_COLUMNS, PATH_TEXT)
+    unwanted = [c for c in spare if c in frame.columns and c not in columns]
     return frame.drop(unwanted)
 
 

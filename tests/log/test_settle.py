@@ -1,0 +1,280 @@
+"""Checkpoints that both add and remove a file: the action that counts is decided by proof."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import random
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import lakelog
+from lakelog import Table
+from lakelog.errors import CheckpointCorruptionError, LakelogWarning
+from lakelog.log.snapshot import Snapshot
+
+NOW = int(dt.datetime.now(dt.UTC).timestamp() * 1000)
+HEAD: list[dict[str, Any]] = [
+    {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+    {
+        "metaData": {
+            "id": "id",
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": '{"type":"struct","fields":[{"name":"x","type":"long",'
+            '"nullable":true,"metadata":{}}]}',
+            "partitionColumns": [],
+            "configuration": {},
+            "createdTime": NOW,
+        }
+    },
+]
+Action = dict[str, Any]
+
+
+def add(path: str) -> Action:
+    return {
+        "add": {
+            "path": path,
+            "partitionValues": {},
+            "size": 1,
+            "modificationTime": NOW,
+            "dataChange": True,
+        }
+    }
+
+
+def remove(path: str, at: int = NOW) -> Action:
+    return {"remove": {"path": path, "deletionTimestamp": at, "dataChange": True}}
+
+
+def commit(root: Path, version: int, *lines: Action) -> Path:
+    file = root / f"_delta_log/{version:020}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    return file
+
+
+def checkpoint(root: Path, version: int, *lines: Action) -> Path:
+    """A classic checkpoint of these lines, as they are."""
+    rows = [*HEAD, *lines]
+    kinds = ("protocol", "metaData", "add", "remove")
+    text = pa.map_(pa.string(), pa.string())
+    add_type = pa.struct(
+        [
+            ("path", pa.string()),
+            ("partitionValues", text),
+            ("size", pa.int64()),
+            ("modificationTime", pa.int64()),
+            ("dataChange", pa.bool_()),
+        ]
+    )
+    remove_type = pa.struct(
+        [("path", pa.string()), ("deletionTimestamp", pa.int64()), ("dataChange", pa.bool_())]
+    )
+    meta_type = pa.struct(
+        [
+            ("id", pa.string()),
+            ("format", pa.struct([("provider", pa.string()), ("options", text)])),
+            ("schemaString", pa.string()),
+            ("partitionColumns", pa.list_(pa.string())),
+            ("configuration", text),
+            ("createdTime", pa.int64()),
+        ]
+    )
+    protocol = pa.struct([("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32())])
+    types = dict(zip(kinds, (protocol, meta_type, add_type, remove_type), strict=True))
+    table = pa.table({k: pa.array([row.get(k) for row in rows], types[k]) for k in kinds})
+    file = root / f"_delta_log/{version:020}.checkpoint.parquet"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, file)
+    return file
+
+
+def live(snapshot: Snapshot) -> list[str]:
+    """The live files; every question about them gives one answer."""
+    found = sorted(snapshot.files().collect()["path"])
+    assert snapshot.num_files() == len(found)
+    assert snapshot.total_size() == len(found)
+    gone = snapshot.tombstones().collect()["path"]
+    assert not set(found) & set(gone)
+    assert gone.is_unique().all()
+    rows = pl.concat(snapshot.iter_state(["actionType", "path"]))
+    for kind, paths in (("add", found), ("remove", sorted(gone))):
+        assert sorted(rows.filter(rows["actionType"] == kind)["path"]) == paths
+    return found
+
+
+def opened(root: Path) -> Snapshot:
+    return Table.snapshot(lakelog.open(root, upkeep=False))
+
+
+QUESTIONS: dict[str, Callable[[Snapshot], object]] = {
+    "files": lambda s: s.files().collect(),
+    "num_files": lambda s: s.num_files(),
+    "total_size": lambda s: s.total_size(),
+    "tombstones": lambda s: s.tombstones().collect(),
+    "scan": lambda s: s.scan().collect(),
+}
+
+
+@pytest.mark.parametrize("question", [name for name in QUESTIONS if name != "scan"])
+def test_commits_prove_that_the_remove_is_the_later_action(question: str, tmp_path: Path) -> None:
+    commit(tmp_path, 0, *HEAD, add("p/a"))
+    commit(tmp_path, 1, remove("p/a"), add("p/b"))
+    checkpoint(tmp_path, 1, add("p/a"), add("p/b"), remove("p/a"))
+    snapshot = opened(tmp_path)
+    with pytest.warns(LakelogWarning, match="more than once"):
+        QUESTIONS[question](snapshot)
+    assert live(snapshot) == ["p/b"]
+    assert any("more than once" in note for note in snapshot.provenance.warnings)
+
+
+def test_the_latest_commits_suffice_where_older_ones_are_gone(tmp_path: Path) -> None:
+    commit(tmp_path, 7, remove("a"), add("b"))
+    commit(tmp_path, 8, add("a"))
+    commit(tmp_path, 9, remove("a"))
+    checkpoint(tmp_path, 9, add("a"), add("b"), remove("a"))
+    with pytest.warns(LakelogWarning, match="1 by the commits"):
+        assert live(opened(tmp_path)) == ["b"]
+
+
+def test_one_spelling_without_any_commit_is_the_kernels_and_the_file_is_live(
+    tmp_path: Path,
+) -> None:
+    checkpoint(tmp_path, 3, add("a"), add("b"), remove("a"), remove("c"), remove("c", NOW + 1))
+    with pytest.warns(LakelogWarning, match="spelling"):
+        assert live(opened(tmp_path)) == ["a", "b"]
+    kept = opened(tmp_path)
+    with pytest.warns(LakelogWarning, match="spelling"):
+        assert kept.tombstones().collect()["deletionTimestamp"].to_list() == [NOW + 1]
+
+
+def test_two_spellings_without_any_commit_are_refused_by_every_question(tmp_path: Path) -> None:
+    checkpoint(tmp_path, 3, add("p=é/a"), add("b"), remove("p=%C3%A9/a"))
+    for ask in QUESTIONS.values():
+        with pytest.raises(CheckpointCorruptionError, match="an add and a remove") as caught:
+            ask(opened(tmp_path))
+        assert caught.value.found == "p=é/a"
+        assert "restore" in str(caught.value.hint)
+
+
+def test_two_spellings_are_replayed_from_the_commits_where_these_are_there(tmp_path: Path) -> None:
+    commit(tmp_path, 0, *HEAD, add("p=é/a"), add("p=é/old"))
+    commit(tmp_path, 1, remove("p=%C3%A9/old"))
+    commit(tmp_path, 2, remove("p=%C3%A9/a"), add("b"))
+    # The tombstone of "old" has expired, so that nothing in the checkpoint shows that it is gone.
+    checkpoint(tmp_path, 2, add("p=é/a"), add("p=é/old"), add("b"), remove("p=%C3%A9/a"))
+    with pytest.warns(LakelogWarning, match="was passed over"):
+        assert live(opened(tmp_path)) == ["b"]
+
+
+def test_a_later_commit_on_top_of_what_was_settled(tmp_path: Path) -> None:
+    checkpoint(tmp_path, 3, add("a"), add("b"), remove("a"))
+    commit(tmp_path, 4, remove("b"))
+    table = lakelog.open(tmp_path, upkeep=False)
+    before = table.snapshot()
+    with pytest.warns(LakelogWarning, match="spelling"):
+        assert live(before) == ["a"]
+    commit(tmp_path, 5, remove("a"), add("c"))
+    assert live(before.update()) == ["c"]
+    commit(tmp_path, 6, add("a"))
+    assert live(before.update().update()) == ["a", "c"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakelogWarning)
+        assert live(opened(tmp_path)) == ["a", "c"]
+
+
+@pytest.mark.parametrize("memory_limit", [None, 1 << 30])
+def test_a_table_whose_only_source_is_such_a_checkpoint_gets_a_clean_one(
+    memory_limit: int | None, tmp_path: Path
+) -> None:
+    checkpoint(tmp_path, 3, add("a"), add("b"), remove("a"), remove("c"))
+    table = lakelog.open(tmp_path, upkeep=False)
+    assert table.verify().verdict == "broken"
+    with pytest.warns(LakelogWarning):
+        table.checkpoint(memory_limit=memory_limit)
+    assert table.verify().verdict != "broken"
+    assert live(opened(tmp_path)) == ["a", "b"]  # and without a warning
+    assert DeltaTable(tmp_path).version() == 3
+
+
+def test_repair_plans_a_clean_checkpoint_and_writes_it(tmp_path: Path) -> None:
+    checkpoint(tmp_path, 3, add("a"), add("b"), remove("a"))
+    table = lakelog.open(tmp_path, upkeep=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakelogWarning)
+        plan = table.repair()
+        rows = plan.findings.filter(pl.col("kind") == "checkpoint")
+        assert rows["action"].to_list() == ["write"]
+        plan.apply()
+    assert live(opened(tmp_path)) == ["a", "b"]
+
+
+def test_what_deltalake_leaves_after_an_overwrite_is_gone(tmp_path: Path) -> None:
+    """A table of an earlier lakelog, or of Spark: the folder's name is not encoded in the log."""
+    root = tmp_path / "t"
+    table = lakelog.create(root, {"p": pl.String, "x": pl.Int64}, ["p"])
+    (root / "p=é").mkdir()
+    pl.DataFrame({"x": [1, 2]}).write_parquet(root / "p=é/f.parquet")
+    size = (root / "p=é/f.parquet").stat().st_size
+    with table.transaction() as tx:
+        tx.add(path="p=é/f.parquet", size=size, partitionValues={"p": "é"})
+    log = root / "_delta_log/00000000000000000001.json"
+    log.write_bytes(log.read_bytes().replace(b"p=%C3%A9/", "p=é/".encode()))
+    last = pa.table({"p": ["last"], "x": pa.array([9], pa.int64())})
+    write_deltalake(root, last, mode="overwrite")
+    DeltaTable(root).create_checkpoint()
+    with pytest.warns(LakelogWarning):
+        assert opened(root).scan().collect()["x"].to_list() == [9]
+    with pytest.warns(LakelogWarning):
+        assert opened(root).num_files() == 1
+
+
+def test_random_histories_settle_as_plain_replay_does(tmp_path: Path) -> None:
+    """Checkpoints of writers that match by text, with and without their commits; the seed is in
+    the folder's name.
+    """
+    answered = 0
+    for seed in range(30):
+        rng = random.Random(seed)
+        root = tmp_path / f"seed-{seed}"
+        truth: dict[str, str] = {}
+        by_text: dict[str, Action] = {}
+        removes: list[Action] = []
+        last = rng.randrange(1, 30)
+        for version in range(last + 1):
+            lines: list[Action] = list(HEAD) if version == 0 else [{"commitInfo": {}}]
+            for number in rng.sample(range(6), rng.randrange(4)):
+                name, other = f"é{number}", rng.random() < 0.08
+                text = f"%C3%A9{number}" if other else name
+                truth[name] = rng.choice(["add", "remove"])
+                by_text[text] = add(text) if truth[name] == "add" else remove(text, NOW + version)
+                if truth[name] == "remove":
+                    removes.append(by_text[text])
+                lines.append(by_text[text])
+            commit(root, version, *lines)
+        live_rows = [action for action in by_text.values() if "add" in action]
+        if rng.random() < 0.5:  # not the Java Kernel, which keeps every remove
+            removes = [action for action in by_text.values() if "remove" in action]
+        rows = [*live_rows, *removes]
+        checkpoint(root, last, *rng.sample(rows, len(rows)))
+        for version in range(rng.randrange(last + 2)):
+            (root / f"_delta_log/{version:020}.json").unlink()
+        expected = sorted(name for name, kind in truth.items() if kind == "add")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LakelogWarning)
+            try:
+                assert live(opened(root)) == expected, seed
+                answered += 1
+            except CheckpointCorruptionError:
+                spelled = [action["add"]["path"] for action in live_rows]
+                assert any(text.startswith("%") for text in (*by_text, *spelled)), seed
+    assert answered > 10

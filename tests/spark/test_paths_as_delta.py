@@ -1,0 +1,65 @@
+"""Partition values and file names of every byte, on tables that Delta Lake on Spark writes too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import lakelog
+from lakelog import Table
+from tests.hostile_names import SCHEMA, VALUES, named_table, partitioned_table
+from tests.spark.reference import assert_same_state
+
+pytestmark = pytest.mark.reference
+
+LAST = pl.DataFrame({"p": ["last"], "x": [9]}, schema=SCHEMA)
+
+
+def rows_of(spark: Any, root: Path) -> list[int]:
+    return sorted(row.x for row in spark.read.format("delta").load(str(root)).collect())
+
+
+@pytest.mark.parametrize("make", [partitioned_table, named_table])
+def test_spark_reads_and_removes_files_of_any_name(
+    make: Callable[[Path], Table], delta: Any, tmp_path: Path
+) -> None:
+    table = make(tmp_path)
+    rows = sorted(table.snapshot().scan().collect()["x"])
+    assert_same_state(delta, str(tmp_path))
+    assert rows_of(delta, tmp_path) == rows
+    table.checkpoint()
+    assert rows_of(delta, tmp_path) == rows
+    delta.sql(f"DELETE FROM delta.`{tmp_path}` WHERE x > 9")
+    assert sorted(lakelog.open(tmp_path).snapshot().scan().collect()["x"]) == list(range(10))
+    if make is partitioned_table:  # whose paths every engine writes in one spelling
+        found = pl.DataFrame(DeltaTable(tmp_path).to_pyarrow_table())
+        assert sorted(found["x"]) == list(range(10))
+
+
+def test_spark_follows_what_both_other_engines_overwrite(delta: Any, tmp_path: Path) -> None:
+    """Files of Spark, then of lakelog, then of deltalake, each overwritten by the next."""
+    frame = delta.createDataFrame([(p, x) for x, p in enumerate(VALUES)], "p string, x bigint")
+    frame.write.format("delta").partitionBy("p").save(str(tmp_path))
+    table = lakelog.open(tmp_path)
+    assert sorted(table.snapshot().scan().collect()["x"]) == list(range(len(VALUES)))
+    table.overwrite(pl.DataFrame({"p": VALUES, "x": range(len(VALUES))}, schema=SCHEMA))
+    assert rows_of(delta, tmp_path) == list(range(len(VALUES)))
+    write_deltalake(tmp_path, LAST.to_arrow(), mode="overwrite")
+    table.checkpoint()
+    assert rows_of(delta, tmp_path) == [9]
+    assert pl.DataFrame(DeltaTable(tmp_path).to_pyarrow_table())["x"].to_list() == [9]
+
+
+def test_deltalake_follows_a_remove_that_lakelog_wrote_of_a_file_of_spark(
+    delta: Any, tmp_path: Path
+) -> None:
+    frame = delta.createDataFrame([(p, x) for x, p in enumerate(VALUES)], "p string, x bigint")
+    frame.write.format("delta").partitionBy("p").save(str(tmp_path))
+    lakelog.open(tmp_path).overwrite(LAST)
+    assert pa.table(DeltaTable(tmp_path).get_add_actions()).num_rows == 1
