@@ -39,6 +39,7 @@ unit: $(VENV)/.dev ## Run the tests only
 SOAKED := tests/conformance/test_sessions.py tests/faults tests/log tests/checkpoint \
 	tests/commit/test_state_machine.py tests/keyed tests/wal
 soak: export LAKELOG_SESSIONS ?= 300
+soak: export LAKELOG_MUTATIONS ?= 5000
 soak: export LAKELOG_EXAMPLES ?= 300
 soak: export LAKELOG_ROUNDS ?= 20
 soak: $(VENV)/.dev ## Run the random tests with large budgets, which takes hours

@@ -1,0 +1,82 @@
+"""Random mutations of every kind of file: the truth, a refusal, or a case that none can detect.
+
+The truth is the content of the unmutated subject. A refusal is a `LakelogError` other than an
+internal one. What no reader can detect is listed in `UNDETECTABLE`, with the argument.
+
+``LAKELOG_SEED`` repeats a run; ``LAKELOG_MUTATIONS`` is the number of mutations of all subjects.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lakelog.errors import LakelogError, LakelogWarning
+from tests.faults.mutations import mutate
+from tests.faults.subjects import SUBJECTS, Content, Subject, kind_of, made
+from tests.faults.undetectable import Case, argument
+
+pytestmark = pytest.mark.timeout(3600)
+
+SEED = int(os.environ.get("LAKELOG_SEED") or random.SystemRandom().randrange(1 << 32))
+MUTATIONS = int(os.environ.get("LAKELOG_MUTATIONS", "300"))
+
+
+def read(subject: Subject, root: Path) -> Content | LakelogError:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakelogWarning)
+        try:
+            return subject.read(root)
+        except LakelogError as refusal:
+            return refusal
+
+
+def judge(found: Content | LakelogError, truth: Content) -> str:
+    if isinstance(found, LakelogError):
+        return "internal error" if found.kind == "internal" else "refused"
+    return "truth" if found == truth else "another answer"
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_mutated_file_gives_the_truth_or_is_refused(name: str, tmp_path: Path) -> None:
+    subject = SUBJECTS[name]
+    rng = random.Random(f"{SEED} {name}")
+    print(f"LAKELOG_SEED={SEED}")
+    roots = [tmp_path / "whole"]
+    shutil.copytree(made(name), roots[0])
+    if subject.forget is not None:
+        roots.append(shutil.copytree(made(name), tmp_path / "forgotten"))
+        subject.forget(roots[1])
+    truth = subject.read(roots[0])
+    verdicts: Counter[str] = Counter()
+    for number in range(-(-MUTATIONS // len(SUBJECTS))):
+        root = roots[number % len(roots)]
+        files: dict[str, list[Path]] = {}
+        for file in sorted(root.rglob("*")):
+            kind = kind_of(file.relative_to(root).as_posix())
+            if file.is_file() and kind is not None:
+                files.setdefault(kind, []).append(file)
+        kind = rng.choice(sorted(files))
+        path = rng.choice(files[kind])
+        data = path.read_bytes()
+        mutation = mutate(data, rng)
+        path.write_bytes(mutation.data)
+        found = read(subject, root)
+        verdict = judge(found, truth)
+        if verdict == "another answer":
+            case = Case(name, root, path, kind, data, mutation, truth, found)
+            verdict = argument(case) or verdict
+        about = f"{path.relative_to(root)} ({kind}) {mutation.operation} {mutation.detail}"
+        assert verdict not in {"another answer", "internal error"}, (
+            f"LAKELOG_SEED={SEED} LAKELOG_MUTATIONS={MUTATIONS}, {root.name}, {about}:"
+            f" {verdict}\nfound {found!r}\ntruth {truth!r}"
+        )
+        verdicts[verdict] += 1
+        path.write_bytes(data)
+    print(name, dict(verdicts))
