@@ -6,6 +6,7 @@ Everything here runs on one machine and knows nothing of Spark, whose executors 
 |---|---|
 | `files`, `sources` | how the rows of a version look; data files, opened |
 | `read`, `columns`, `casts`, `calendar` | rows; their columns, made the table's |
+| `recorded` | what the log records of a file, compared with the file |
 | `vectors`, `groups` | deletion vectors decoded; row groups left out |
 | `scan`, `pack` | a lazy frame of it; files shared out among tasks |
 | `write_plan`, `layout`, `physical` | how the files of a write look; where rows go |

@@ -35,11 +35,13 @@ class Columns:
         found: For each column of the table, its place in a batch of those leaves and what converts
             it; None where the file lacks it. The conversion is None where the array is right.
         plain: The leaf of each column that is one leaf, and right as it is.
+        absent: Physical paths of the columns, and of the fields of structs, that the file lacks.
     """
 
     leaves: tuple[int, ...]
     found: tuple[tuple[int, Convert | None] | None, ...]
     plain: Mapping[str, int]
+    absent: tuple[tuple[str, ...], ...]
     _fields: tuple[pa.Field, ...]
 
     @staticmethod
@@ -82,6 +84,7 @@ class Columns:
                 for f, m, r in zip(fields, matches, resolved, strict=True)
                 if m is not None and r == _Resolved((m.first_leaf,), None)
             },
+            _absent(children, fields, rules),
             tuple(
                 pa.field(f.name, contract.to_arrow(f.type), f.nullable or _is_void(f.type))
                 for f in fields
@@ -200,6 +203,23 @@ def _match(
             hint=_HINT,
         )
     return found[0] if found else None
+
+
+def _absent(
+    children: Sequence[_Child], fields: Sequence[contract.Field], rules: _Rules
+) -> tuple[tuple[str, ...], ...]:
+    """Physical paths of the fields that have no match, structs walked through."""
+    found: list[tuple[str, ...]] = []
+    for field in fields:
+        name = contract.physical_name(field, rules.mapping)
+        match = _match(children, field, rules, field.name)
+        if match is None:
+            found += [] if _is_void(field.type) else [(name,)]
+        elif isinstance(field.type, contract.Struct) and pa.types.is_struct(match.field.type):
+            source = match.field.type
+            inner = _children([source.field(i) for i in range(source.num_fields)], 0)
+            found += [(name, *path) for path in _absent(inner, field.type.fields, rules)]
+    return tuple(found)
 
 
 def _resolve(

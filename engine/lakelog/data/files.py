@@ -29,14 +29,15 @@ FILE_COLUMNS = (
     "path",
     "partitionValues",
     "size",
+    "stats",
     "dvStorageType",
     "dvPathOrInline",
     "dvOffset",
     "dvSizeInBytes",
     "dvCardinality",
 )
-"""What reading needs of a file; a frame that lacks one is refused, for without its deletion vector
-a file would give rows that were deleted.
+"""What reading needs of a file; a frame that lacks one is refused: without its deletion vector a
+file would give rows that were deleted, without its statistics it could be another file.
 """
 
 MAPPING_MODE = "delta.columnMapping.mode"

@@ -27,6 +27,7 @@ from lakelog import contract
 from lakelog.data.columns import Columns, require_values
 from lakelog.data.files import FILE_COLUMNS, ReadPlan
 from lakelog.data.groups import row_groups
+from lakelog.data.recorded import require_contents
 from lakelog.data.sources import Sources, explained
 from lakelog.data.vectors import Vector, VectorReader
 from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatureError
@@ -76,9 +77,11 @@ def read_files(
         NotFoundError: A data file, or one of deletion vectors, is not there.
         ExternalPathError: One is outside the table's folder, and `lakelog.open` was not allowed to
             open it.
-        CorruptionError: A data file is cut short or damaged, has a column of a wrong type, values
-            that do not fit or nulls where none may be; a deletion vector is not what the log says;
-            a partition value is missing or none of its type. ``path`` and ``version`` say where.
+        CorruptionError: A data file is cut short or damaged, has another length or number of rows
+            than the log records, lacks a column in which the log records values, has a column of
+            a wrong type, values that do not fit or nulls where none may be; a deletion vector is
+            not what the log says; a partition value is missing or none of its type. ``path`` and
+            ``version`` say where.
         UnsupportedFeatureError: A binary partition value beyond ASCII, which writers spell in
             different ways.
         UnavailableError: The store failed.
@@ -110,8 +113,11 @@ def read_files(
 
 @dataclass(frozen=True)
 class _File:
-    """A data file: where it is, what of it is deleted, and its values of partition columns."""
+    """A data file: its row among those of the log, where it is, what of it is deleted, and its
+    values of partition columns.
+    """
 
+    index: int
     path: str
     size_bytes: int | None
     vector: Vector | None
@@ -135,12 +141,15 @@ class _Reading:
     def prepare(self, files: pl.DataFrame, sources: Sources) -> None:
         """Work out what the log says of each file; nothing is opened yet."""
         self._sources = sources
+        self._stats = files["stats"]
         self._vectors = VectorReader(sources.open)
         values = self._partition_values(files)
+        # 0 is how some writers record a size that they do not know.
+        sizes = files.select(pl.when(pl.col("size") > 0).then("size")).to_series()
         self._files = [
-            _File(path, size, vector, tuple(column[index] for column in values))
+            _File(index, path, size, vector, tuple(column[index] for column in values))
             for index, (path, size, vector) in enumerate(
-                zip(files["path"].to_list(), files["size"].to_list(), Vector.of(files), strict=True)
+                zip(files["path"].to_list(), sizes.to_list(), Vector.of(files), strict=True)
             )
         ]
 
@@ -194,11 +203,22 @@ class _Reading:
             deleted = None if file.vector is None else self._vectors.read(file.vector)
             parquet, by_group = self._sources.parquet(file.path, file.size_bytes)
             try:
-                _check_deleted(deleted, parquet.metadata.num_rows)
+                self._check(file, parquet, deleted)
                 for count, arrays in self._rows(parquet, deleted, by_group):
                     yield self._assembled(count, arrays, file)
             finally:
                 parquet.close(force=True)
+
+    def _check(self, file: _File, parquet: pq.ParquetFile, deleted: Rows | None) -> None:
+        """Refuse a file that is not the one that the log means."""
+        num_rows = parquet.metadata.num_rows
+        require_contents(
+            self._stats[file.index],
+            num_rows,
+            0 if deleted is None else len(deleted),
+            self._columns_of(parquet).absent if self._fields else (),
+        )
+        _check_deleted(deleted, num_rows)
 
     def _filtered(self, file: _File) -> Iterator[pa.RecordBatch]:
         """A file's rows for which the predicate is true. What it raises is not the file's fault."""

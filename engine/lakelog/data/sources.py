@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakelog.data.recorded import require_size
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
 from lakelog.storage import LogStore
 from lakelog.storage.bounded import on_local_disk, open_bounded, unbounded
@@ -62,6 +63,10 @@ class Sources:
         """A Parquet file, its footer read, and whether it is best read a row group at a time;
         close it with ``force=True``.
 
+        Args:
+            path: Its path in the log.
+            size_bytes: Its length, as the log records it.
+
         A remote file's columns are fetched together, in few requests, and kept for as long as what
         was asked for lasts: with several row groups, the whole file. Pages are checked against
         their checksums, where they have any.
@@ -70,6 +75,7 @@ class Sources:
             NotFoundError: It is not there.
             UnavailableError: The store failed.
             ExternalPathError: It is outside the table, and may not be opened.
+            CorruptionError: A local file has another length than the log records.
             pa.ArrowException | OSError: It is no Parquet; `explained` makes an error of that.
         """
         store, name = self._resolve(path)
@@ -96,6 +102,7 @@ class Sources:
         else:
             source = store.open(name, size_bytes)
         try:
+            require_size(size_bytes, source.size() if is_local else None)
             file = pq.ParquetFile(
                 source,
                 buffer_size=_BUFFER_BYTES if is_local else 0,

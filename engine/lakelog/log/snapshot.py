@@ -220,10 +220,12 @@ class Snapshot:
                 column that is asked for is of a type that lakelog does not read.
             InvalidInputError: `where` names a column that the table lacks, or looks beyond a row.
             NotFoundError: On collect: a file that the log names is not there.
-            CorruptionError: On collect: a data file, a deletion vector or the log is damaged.
+            CorruptionError: On collect: a data file, a deletion vector or the log is damaged; or a
+                data file is not the one that the log records, by its length, its number of rows
+                or a missing column.
 
-        Memory: of the files, a few batches (`lakelog.data.read.read_files`); of the log, the paths
-        and partition values of the files that match.
+        Memory: of the files, a few batches (`lakelog.data.read.read_files`); of the log, the paths,
+        partition values and statistics of the files that match.
         """
         from lakelog.data.scan import scan_rows
 

@@ -1,0 +1,230 @@
+"""Data files that are not what the log records of them: length, rows, columns without values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import lakelog
+from lakelog.errors import CorruptionError
+from tests.data.rows import data_file, rows, snapshot_of
+from tests.data.vector_writer import inline
+from tests.handmade import field
+
+COLUMNS = [
+    field("a", "long"),
+    field("b", "string"),
+    field(
+        "s",
+        {
+            "type": "struct",
+            "fields": [field("x", "long"), field("y", "long")],
+        },
+    ),
+]
+ROWS = pa.table(
+    {
+        "a": [1, 2, 3],
+        "b": ["p", "q", None],
+        "s": [{"x": 1, "y": None}, {"x": 2, "y": None}, None],
+    },
+    schema=pa.schema(
+        [
+            ("a", pa.int64()),
+            ("b", pa.string()),
+            ("s", pa.struct([("x", pa.int64()), ("y", pa.int64())])),
+        ]
+    ),
+)
+NULLS = {"a": 0, "b": 1, "s": {"x": 1, "y": 3}}
+
+
+def stats(count: int = 3, **more: Any) -> str:
+    return json.dumps({"numRecords": count, "nullCount": NULLS, **more})
+
+
+def refused(snapshot: lakelog.Snapshot, columns: list[str] | None = None) -> CorruptionError:
+    with pytest.raises(CorruptionError) as caught:
+        rows(snapshot, columns)
+    assert caught.value.path == "f.parquet"
+    assert caught.value.version == 0
+    assert caught.value.hint
+    return caught.value
+
+
+def test_a_file_that_was_replaced_by_one_of_fewer_rows_is_refused(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path, {"n": pl.Int64}, upkeep=False)
+    table.append(pl.DataFrame({"n": range(100)}))
+    (path,) = tmp_path.glob("*.parquet")
+    pl.DataFrame({"n": range(40)}).write_parquet(path)
+    for query in (
+        table.snapshot().scan(),
+        table.snapshot().scan(pl.col("n") > 1),
+        table.snapshot().scan().select(pl.len()),
+    ):
+        with pytest.raises(CorruptionError) as caught:
+            query.collect()
+        assert caught.value.path == path.name
+        assert str(path.stat().st_size) in str(caught.value.found)
+
+
+@pytest.mark.parametrize("length", [100, 1 << 20], ids=["small", "large"])
+def test_a_file_of_another_length_is_refused_before_its_rows_are_read(
+    tmp_path: Path, length: int
+) -> None:
+    file = data_file(tmp_path, "f.parquet", ROWS)
+    recorded = file["add"]["size"]
+    content = (tmp_path / "f.parquet").read_bytes()
+    # Parquet is read from its end: bytes before the rest change no row.
+    (tmp_path / "f.parquet").write_bytes(bytes(length) + content)
+    error = refused(snapshot_of(tmp_path, COLUMNS, file))
+    assert (error.expected, error.found) == (
+        f"{recorded} bytes of Parquet",
+        f"{recorded + length} bytes",
+    )
+
+
+def test_a_size_that_the_log_does_not_know_is_not_compared(tmp_path: Path) -> None:
+    for size in (0, -1):
+        root = tmp_path / str(size)
+        file = data_file(root, "f.parquet", ROWS, stats=stats())
+        file["add"]["size"] = size
+        assert rows(snapshot_of(root, COLUMNS, file)) == ROWS.to_pylist()
+
+
+def test_a_file_with_another_number_of_rows_than_recorded_is_refused(tmp_path: Path) -> None:
+    file = data_file(tmp_path, "f.parquet", ROWS, stats=stats(4))
+    snapshot = snapshot_of(tmp_path, COLUMNS, file)
+    for columns in (None, ["a"], []):
+        error = refused(snapshot, columns)
+        assert (error.expected, error.found) == ("4 rows", "3 rows")
+
+
+def test_records_are_counted_before_deletion_vectors(tmp_path: Path) -> None:
+    vector = inline([0])
+    kept = data_file(tmp_path / "1", "f.parquet", ROWS, stats=stats(), deletionVector=vector)
+    assert len(rows(snapshot_of(tmp_path / "1", COLUMNS, kept))) == 2
+    wrong = data_file(tmp_path / "2", "f.parquet", ROWS, stats=stats(2), deletionVector=vector)
+    refused(snapshot_of(tmp_path / "2", COLUMNS, wrong))
+
+
+@pytest.mark.parametrize(
+    ("lacks", "told"),
+    [("a", "a"), ("b", "b"), ("s", "s.x"), ("s.x", "s.x")],
+)
+def test_a_column_that_the_file_lacks_though_it_has_values_is_refused(
+    tmp_path: Path, lacks: str, told: str
+) -> None:
+    if lacks == "s.x":
+        inner = pa.array([{"z": 1, "y": None}, {"z": 2, "y": None}, None])
+        held = ROWS.set_column(
+            2, "s", inner.cast(pa.struct([("z", pa.int64()), ("y", pa.int64())]))
+        )
+    else:
+        held = ROWS.rename_columns([f"{n}_" if n == lacks else n for n in ROWS.column_names])
+    snapshot = snapshot_of(tmp_path, COLUMNS, data_file(tmp_path, "f.parquet", held, stats=stats()))
+    root = lacks.split(".", maxsplit=1)[0]
+    assert repr(told) in refused(snapshot).message
+    assert repr(told) in refused(snapshot, [root]).message
+    others = [name for name in ROWS.column_names if name != root]
+    assert rows(snapshot, others) == ROWS.select(others).to_pylist()
+
+
+def test_bounds_alone_prove_values_too(tmp_path: Path) -> None:
+    held = ROWS.drop_columns(["a"])
+    told = json.dumps({"numRecords": 3, "minValues": {"a": 1}, "maxValues": {"a": 3}})
+    file = data_file(tmp_path, "f.parquet", held, stats=told)
+    refused(snapshot_of(tmp_path, COLUMNS, file))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        "null",
+        "{",
+        '{"numRecords":3}',
+        '{"numRecords":3,"nullCount":{"a":3}}',
+        '{"numRecords":3,"nullCount":{"a":3},"minValues":{"a":null},"maxValues":{}}',
+        '{"numRecords":3,"nullCount":{"b":1}}',
+        '{"numRecords":3,"nullCount":{"a":2},"tightBounds":false}',
+        '{"numRecords":"3","nullCount":{"a":"0"}}',
+        '{"numRecords":null,"nullCount":[1]}',
+        "[3]",
+    ],
+)
+def test_a_column_that_was_added_after_the_file_is_null(tmp_path: Path, told: str | None) -> None:
+    file = data_file(tmp_path, "f.parquet", ROWS.drop_columns(["a"]), stats=told)
+    found = rows(snapshot_of(tmp_path, COLUMNS, file))
+    assert [row["a"] for row in found] == [None] * 3
+
+
+def test_wide_bounds_of_a_column_without_any_null_prove_values(tmp_path: Path) -> None:
+    told = '{"numRecords":3,"nullCount":{"a":0},"tightBounds":false}'
+    file = data_file(tmp_path, "f.parquet", ROWS.drop_columns(["a"]), stats=told)
+    refused(snapshot_of(tmp_path, COLUMNS, file))
+
+
+def test_nulls_that_are_counted_without_deleted_rows_prove_nothing(tmp_path: Path) -> None:
+    # Tight statistics of a file with a deletion vector count the rows that are left.
+    told = '{"numRecords":3,"nullCount":{"a":2}}'
+    held = ROWS.drop_columns(["a"])
+    file = data_file(tmp_path, "f.parquet", held, stats=told, deletionVector=inline([1]))
+    assert rows(snapshot_of(tmp_path, COLUMNS, file), ["a"]) == [{"a": None}] * 2
+
+
+def test_a_damaged_column_name_in_a_footer_is_refused(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path, {"n": pl.Int64, "name": pl.String}, upkeep=False)
+    table.append(pl.DataFrame({"n": [1, 2], "name": ["x", "y"]}))
+    (path,) = tmp_path.glob("*.parquet")
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"name", b"nbme"))
+    assert pq.read_schema(path).names == ["n", "nbme"]
+    with pytest.raises(CorruptionError, match="'name'"):
+        table.snapshot().scan().collect()
+    assert table.snapshot().scan().select("n").collect()["n"].to_list() == [1, 2]
+
+
+def test_columns_that_a_table_gained_by_every_way_are_still_null(tmp_path: Path) -> None:
+    table = lakelog.create(
+        tmp_path,
+        {"n": pl.Int64},
+        configuration={"delta.columnMapping.mode": "name"},
+        upkeep=False,
+    )
+    table.append(pl.DataFrame({"n": [1]}))
+    table.append(pl.DataFrame({"n": [2], "late": ["x"]}), schema_mode="merge")
+    table.append(pl.DataFrame({"n": [3]}))
+    found = table.snapshot().scan().sort("n").collect()
+    assert found["late"].to_list() == [None, "x", None]
+
+
+def test_rows_are_compared_where_a_checkpoint_keeps_the_statistics(tmp_path: Path) -> None:
+    table = lakelog.create(
+        tmp_path,
+        {"n": pl.Int64},
+        configuration={
+            "delta.checkpoint.writeStatsAsJson": "false",
+            "delta.checkpoint.writeStatsAsStruct": "true",
+        },
+        upkeep=False,
+    )
+    table.append(pl.DataFrame({"n": range(10)}))
+    table.checkpoint()
+    (path,) = tmp_path.glob("*.parquet")
+    length = path.stat().st_size
+    fewer = pa.table({"n": range(5)})
+    for padding in range(length):  # the same length, so that only the number of rows differs
+        with pq.ParquetWriter(path, fewer.schema, store_schema=False) as writer:
+            writer.write_table(fewer)
+            writer.add_key_value_metadata({"padding": "x" * padding})
+        if path.stat().st_size == length:
+            break
+    with pytest.raises(CorruptionError, match="number of rows"):
+        lakelog.open(tmp_path).snapshot().scan().collect()
