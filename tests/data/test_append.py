@@ -489,6 +489,7 @@ def frames(draw: st.DrawFn) -> tuple[list[pl.DataFrame], list[str]]:
     return parts, by
 
 
+@pytest.mark.filterwarnings("ignore:empty values:lakelog.LakelogWarning")
 @settings(max_examples=25, deadline=None)
 @given(frames())
 def test_what_is_appended_is_what_was_given(case: tuple[list[pl.DataFrame], list[str]]) -> None:

@@ -119,6 +119,7 @@ PARTITIONS: list[tuple[str, str | None, Any]] = [
     ("double", "Infinity", float("inf")),
     ("boolean", "true", True),
     ("binary", "\x01\x02", b"\x01\x02"),
+    ("binary", "ÿ", b"\xc3\xbf"),
     ("date", "1970-01-01", dt.date(1970, 1, 1)),
     ("timestamp", "2024-01-01 10:00:00", dt.datetime(2024, 1, 1, 10, tzinfo=dt.UTC)),
     ("timestamp", "2024-01-01T10:00:00.5Z", dt.datetime(2024, 1, 1, 10, 0, 0, 500_000, dt.UTC)),
@@ -149,7 +150,6 @@ def test_partition_values_are_typed(
         ("byte", {"p": "300"}, CorruptionError),
         ("decimal(4,1)", {"p": "1.25"}, CorruptionError),
         ("string", {}, CorruptionError),
-        ("binary", {"p": "ÿ"}, UnsupportedFeatureError),
     ],
 )
 def test_partition_values_that_cannot_be_told_are_refused(

@@ -126,6 +126,7 @@ def test_partition_columns_do_not_stand_in_the_files(tmp_path: Path) -> None:
     assert schema.metadata is None
 
 
+@pytest.mark.filterwarnings("ignore:empty values:lakelog.LakelogWarning")
 def test_bytes_may_be_partition_values(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path / "t", {"id": pl.Int64, "raw": pl.Binary}, ["raw"])
     raw = [b"a%/", None, b"abc", b"", b"a%/"]
@@ -504,6 +505,7 @@ def test_partitions_of_every_type_are_read_back(tmp_path: Path) -> None:
     assert found.equals(rows)
 
 
+@pytest.mark.filterwarnings("ignore:empty values:lakelog.LakelogWarning")
 def test_empty_texts_are_nulls_and_share_their_partition(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     with DataFileWriter(WritePlan.of(table.snapshot())) as writer:

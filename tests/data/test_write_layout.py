@@ -41,7 +41,7 @@ SPELLED: list[tuple[str, Any, str | None]] = [
     ("double", 1.25e-7, "1.25E-7"),
     ("double", 1234567.0, "1234567.0"),
     ("double", 0.001, "0.001"),
-    ("double", -0.0, "0.0"),
+    ("double", -0.0, "-0.0"),
     ("double", float("nan"), "NaN"),
     ("double", float("-inf"), "-Infinity"),
     ("float", 0.1, "0.1"),

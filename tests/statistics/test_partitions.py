@@ -102,8 +102,8 @@ def test_a_text_that_the_type_does_not_admit_is_unknown_and_not_null(type_: str,
     assert one(type_, text) == (None, False)
 
 
-def test_bytes_beyond_ascii_are_given_as_spark_reads_them_but_are_not_known() -> None:
-    assert one("binary", "é") == ("é".encode(), False)
+def test_bytes_are_the_utf_8_bytes_of_their_text() -> None:
+    assert one("binary", "é\\u0041") == (b"\xc3\xa9\\u0041", True)
 
 
 def test_a_missing_key_and_a_missing_map_are_unknown() -> None:

@@ -325,7 +325,7 @@ class _Write:
 
     def _given(self, plan: WritePlan, where: pl.Expr | None) -> Iterator[pa.Table]:
         """The rows of the caller, in the table's schema, each of which satisfies `where`."""
-        conform = Conform(plan.schema.fields)
+        conform = Conform(plan.schema.fields, plan.partition_columns)
         for batch in self._rows.batches:
             for piece in slices(batch):
                 table = conform.table(self._without_void(piece, plan))

@@ -5,12 +5,16 @@ that the table lacks is an error. Types are changed only where no value changes:
 fit, decimals that keep every digit, times of another unit or zone at the same instant. Everything
 is done and checked in whole columns.
 
-Source: Delta protocol, Default Columns; Schema Serialization Format.
+An empty text or binary value of a partition column becomes null here, before any condition is
+evaluated: the log has one spelling for both.
+
+Source: Delta protocol, Default Columns; Schema Serialization Format; Partition Value Serialization.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeAlias
 
@@ -21,7 +25,7 @@ import pyarrow.compute as pc
 from lakelog import contract
 from lakelog.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
 from lakelog.data.physical import wide_field, wide_type
-from lakelog.errors import InvalidInputError, UnsupportedFeatureError
+from lakelog.errors import InvalidInputError, LakelogWarning, UnsupportedFeatureError
 
 DEFAULT = "CURRENT_DEFAULT"
 _CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
@@ -46,10 +50,13 @@ class Conform:
 
     Args:
         columns: The table's columns, in order.
+        partition_columns: Names of those that it is partitioned by.
     """
 
-    def __init__(self, columns: Sequence[Field]) -> None:
+    def __init__(self, columns: Sequence[Field], partition_columns: Sequence[str] = ()) -> None:
         self._columns = tuple(columns)
+        self._partition_columns = frozenset(partition_columns)
+        self._has_warned = False
         self._struct = Struct(self._columns)
         self.schema = pa.schema([wide_field(column) for column in columns])
         """Of what `table` gives: logical names, all nullable, wide offsets."""
@@ -67,6 +74,9 @@ class Conform:
             UnsupportedFeatureError: A missing column has a default that is no literal, or the
                 column's type cannot be written.
 
+        Warns:
+            LakelogWarning: Once: an empty value of a partition column is stored as null.
+
         Memory: the columns whose types differ.
         """
         given = to_table(rows)
@@ -74,7 +84,7 @@ class Conform:
         columns = [
             self._missing(column, given.num_rows)
             if (place := places.get(column.name)) is None
-            else fit(given.column(place), column)
+            else self._fitted(given.column(place), column)
             for column in self._columns
         ]
         return pa.Table.from_arrays(columns, schema=self.schema)
@@ -97,6 +107,27 @@ class Conform:
                 )
             found[column.name] = place
         return found
+
+    def _fitted(self, values: pa.ChunkedArray, column: Field) -> pa.ChunkedArray:
+        fitted = fit(values, column)
+        if column.name in self._partition_columns and _is_texts(fitted.type):
+            fitted = self._without_empty(fitted, column)
+        _check(fitted, column, column.name)
+        return fitted
+
+    def _without_empty(self, values: pa.ChunkedArray, column: Field) -> pa.ChunkedArray:
+        empty = pc.equal(pc.binary_length(values), 0)
+        if not pc.any(empty).as_py():
+            return values
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"empty values of the partition column {column.name!r} are stored as null: the "
+                "Delta protocol has one spelling for both",
+                LakelogWarning,
+                stacklevel=2,
+            )
+        return pc.if_else(empty, pa.scalar(None, values.type), values)
 
     def _missing(self, column: Field, count: int) -> pa.ChunkedArray:
         value = _default(column)
@@ -137,12 +168,16 @@ def _default(column: Field) -> pa.Scalar | None:
 
 
 def fit(values: pa.ChunkedArray, column: Field) -> pa.ChunkedArray:
-    """A column's values in the type of the table's column; errors as `Conform.table`."""
+    """A column's values in the type of the table's column; errors as `Conform.table`, without
+    those of nulls and lengths.
+    """
     target = wide_type(column.type)
     chunks = [_fit(chunk, column.type, column.name) for chunk in values.chunks]
-    fitted = pa.chunked_array(chunks, type=target)
-    _check(fitted, column, column.name)
-    return fitted
+    return pa.chunked_array(chunks, type=target)
+
+
+def _is_texts(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_large_string(type_) or pa.types.is_large_binary(type_))
 
 
 def _check(values: Any, column: Field, path: str) -> None:

@@ -31,20 +31,23 @@ class Groups:
 
 
 def group_rows(table: pa.Table, fields: Sequence[contract.Field]) -> Groups:
-    """Where the rows of each partition stand."""
-    columns = []
-    for index, key in enumerate(fields):
-        values = pl.Series(str(index), table.column(key.name))
-        if values.dtype == pl.String:
-            values = values.set(values == "", None)
-        elif values.dtype == pl.Binary:  # Polars takes bytes on the right for so many numbers
-            values = values.set(values.bin.size() == 0, None)
-        columns.append(values)
+    """Where the rows of each partition stand.
+
+    Args:
+        table: Rows as `lakelog.data.conform.Conform` gives them.
+        fields: Partition columns, in order.
+
+    Zero and negative zero are partitions of their own, and all values that are not numbers are one.
+    """
+    columns = [pl.Series(str(i), table.column(key.name)) for i, key in enumerate(fields)]
     names = [series.name for series in columns]
+    # Polars groups the two zeros together.
+    signs = [(each == 0) & (1 / each < 0) for each in columns if each.dtype.is_float()]
+    signs = [sign.alias(f"sign {i}") for i, sign in enumerate(signs)]
     grouped = (
-        pl.DataFrame(columns)
+        pl.DataFrame([*columns, *signs])
         .with_row_index("row")
-        .group_by(names, maintain_order=True)
+        .group_by([*names, *(sign.name for sign in signs)], maintain_order=True)
         .agg(pl.col("row"))
     )
     texts = [

@@ -175,7 +175,7 @@ def _float_text(value: float, type_name: str) -> str:
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     if value == 0:
-        return "0.0"
+        return "-0.0" if math.copysign(1, value) < 0 else "0.0"
     shortest = repr(value)
     if type_name == "float":
         import numpy as np

@@ -30,7 +30,7 @@ from lakelog.data.groups import row_groups
 from lakelog.data.recorded import require_contents
 from lakelog.data.sources import Sources, explained
 from lakelog.data.vectors import Vector, VectorReader
-from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatureError
+from lakelog.errors import CorruptionError, InvalidInputError
 from lakelog.statistics.partitions import typed_partitions
 from lakelog.statistics.prune import referenced_columns
 from lakelog.storage import LogStore
@@ -82,8 +82,6 @@ def read_files(
             a wrong type, values that do not fit or nulls where none may be; a deletion vector is
             not what the log says; a partition value is missing or none of its type. ``path`` and
             ``version`` say where.
-        UnsupportedFeatureError: A binary partition value beyond ASCII, which writers spell in
-            different ways.
         UnavailableError: The store failed.
 
     Memory: of two large files a megabyte a column, or, on a remote store, one row group's columns,
@@ -333,7 +331,6 @@ class _Reading:
 
         Raises:
             CorruptionError: A value is missing, or none of the column's type.
-            UnsupportedFeatureError: A binary value whose bytes writers spell in different ways.
         """
         plan = self._plan
         if not self._partitions:
@@ -434,21 +431,11 @@ def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Sequence[pa
 
 def _unknown_value(
     plan: ReadPlan, field: contract.Field, files: pl.DataFrame, row: int
-) -> CorruptionError | UnsupportedFeatureError:
+) -> CorruptionError:
     values = dict(files["partitionValues"][row] or {})
     text = values.get(contract.physical_name(field, plan.mapping))
     path = files["path"][row]
     type_ = str(contract.to_json(field.type))
-    if type_ == "binary" and text is not None:
-        return UnsupportedFeatureError(
-            f"bytes of the partition value of {field.name!r} cannot be told: writers spell them in "
-            "different ways beyond ASCII",
-            path=path,
-            version=plan.version,
-            expected="ASCII",
-            found=ascii(text),
-            hint=f"ask for other columns than {field.name!r}",
-        )
     return CorruptionError(
         f"a file's partition value of {field.name!r} is missing, or none of its type",
         path=path,

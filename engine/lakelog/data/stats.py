@@ -343,7 +343,8 @@ def _spell(leaf: Leaf, value: Any, prefix_length: int, *, upper: bool) -> str | 
         return None if cut is None else orjson.dumps(cut).decode()
     if leaf.kind == "date":
         ms = value * 86_400_000
-        return f'"{_time(ms):%Y-%m-%d}"' if _FIRST_MS <= ms <= _LAST_MS else None
+        # Not by strftime: it writes the year 999 in three digits.
+        return f'"{_time(ms).date().isoformat()}"' if _FIRST_MS <= ms <= _LAST_MS else None
     ms = -(-value // 1000) if upper else value // 1000
     if not _FIRST_MS <= ms <= _LAST_MS:
         return None

@@ -133,7 +133,7 @@ class DataFileWriter:
         usual = OPEN_FILES if self._is_local else REMOTE_OPEN_FILES
         self._open_files = max(1, usual if open_files is None else open_files)
         self._codec = layout.codec_of(plan.compression)
-        self._conform = Conform(plan.schema.fields)
+        self._conform = Conform(plan.schema.fields, plan.partition_columns)
         self._schema = pa.schema([wide_field(f, plan.mapping) for f in plan.file_fields])
         self._keys = [contract.physical_name(f, plan.mapping) for f in plan.partition_fields]
         # A row group in memory for each file that is written at the time, and as much again.

@@ -184,13 +184,9 @@ class BatchWriter(DataSourceArrowWriter):
         batches: Iterable[Rows] = iterator
         where = self._where
         if where is not None:
-            batches = (self._satisfying(batch, where) for batch in iterator)
+            conform = Conform(self.plan.schema.fields, self.plan.partition_columns)
+            batches = (_satisfying(conform.table(batch), where) for batch in iterator)
         return Message(Landed(self.version, land(self.plan, batches, task_number())))
-
-    def _satisfying(self, batch: pa.RecordBatch, where: pl.Expr) -> pa.Table:
-        rows = Conform(self.plan.schema.fields).table(batch)
-        require_all(rows, where)
-        return rows
 
     # --- on the driver -----------------------------------------------------------------------
 
@@ -256,6 +252,11 @@ class BatchWriter(DataSourceArrowWriter):
         if None in messages:
             adds = unpacked(landed_of(messages))
             discard(kept_table(self.options), [adds], self.version)
+
+
+def _satisfying(rows: pa.Table, where: pl.Expr) -> pa.Table:
+    require_all(rows, where)
+    return rows
 
 
 def batch_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> BatchWriter:

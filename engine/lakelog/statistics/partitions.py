@@ -31,7 +31,7 @@ class TypedPartitions(NamedTuple):
         values: One ``partition.<logical>`` column a partition column, in the current schema's
             dtype; null where the value is null or unknown.
         known: The same columns as non-null Booleans: False where the value is unknown (key
-            missing, text unparsable, or bytes on which readers disagree).
+            missing, text unparsable).
     """
 
     values: pl.DataFrame
@@ -64,7 +64,7 @@ def typed_partitions(
         case. Memory: one typed column a partition column.
 
     An empty text is null for any type. A timestamp without a zone is taken as UTC. A binary value
-    is the UTF-8 bytes of its text, and known only when that is ASCII, since writers differ beyond.
+    is the UTF-8 bytes of its text, as Delta on Spark, both kernels and deltalake read it.
 
     Source: Delta protocol, Partition Value Serialization; Column Mapping.
 
@@ -88,8 +88,6 @@ def typed_partitions(
         type_ = _STRING if field is None else field.type
         parsed = parse_text(texts, type_)
         valid = present & (empty | parsed.is_not_null())
-        if type_ == contract.Primitive("binary"):
-            valid &= empty | (texts.str.len_bytes() == texts.str.len_chars()).fill_null(True)
         values.append(parsed.alias(PREFIX + column))
         known.append(valid.alias(PREFIX + column))
     if not values:
