@@ -244,7 +244,7 @@ def test_options_of_the_table_s_store_go_to_no_other_one(
         asked.append((place, options))
         return open_store("memory://contained")
 
-    monkeypatch.setattr(sources, "open_store", opened)
+    monkeypatch.setattr(sources, "open_bounded", opened)
     reading = sources.Sources(Reach(location, External(everything=True), SECRET), open_store("."))
     with pytest.raises(lakelog.LakelogError):
         reading.open(path)
