@@ -5,6 +5,10 @@ table concerned), ``version``, ``line`` (1-based), ``byte_offset`` (0-based, in 
 bytes), ``expected``, ``found``, and ``hint``: what to do next. Each branch also inherits the
 builtin that a caller would expect to catch.
 
+Texts are redacted as an error is made (`lakelog.redaction`): no message or field holds credentials.
+A driver's error that is chained as the cause keeps its type, its traceback and its texts without
+credentials; what else a driver attaches to it, such as a response, is as the driver made it.
+
 ========================  ==========================================  =====================
 branch                    the caller should                           also a
 ========================  ==========================================  =====================
@@ -22,6 +26,8 @@ branch                    the caller should                           also a
 from __future__ import annotations
 
 from typing import Any, ClassVar
+
+from lakelog.redaction import redact, redacted
 
 _FIELDS = ("path", "version", "line", "byte_offset", "expected", "found")
 
@@ -54,15 +60,18 @@ class LakelogError(Exception):
         found: object = None,
         hint: str | None = None,
     ) -> None:
+        # Foreign text comes in here: a driver's message, a URL, a setting of the caller.
+        message = redact(message)
         super().__init__(message)
         self.message = message
-        self.path = path
+        # A file's own path is kept as it is: its parts may be partition values, and it is compared.
+        self.path = redact(path) if path is not None and "://" in path else path
         self.version = version
         self.line = line
         self.byte_offset = byte_offset
-        self.expected = expected
-        self.found = found
-        self.hint = hint
+        self.expected = redacted(expected)
+        self.found = redacted(found)
+        self.hint = None if hint is None else redact(hint)
 
     def __str__(self) -> str:
         details = [

@@ -25,6 +25,7 @@ from lakelog.log.properties import read_limits
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.timestamps import Timestamp, to_ms
+from lakelog.redaction import redact
 from lakelog.retention.hourly import HourlyCleanup
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import DEFAULT_TIMEOUT_S, ReadLimits, bounded, open_bounded
@@ -405,10 +406,10 @@ class Table(Upkeep):
 
     def __repr__(self) -> str:
         only = ", read only" if self.refusal is not None else ""
-        return f"Table({self.path!r}, format={self.format!r}{only})"
+        return f"Table({redact(self.path)!r}, format={self.format!r}{only})"
 
     def _repr_html_(self) -> str:
-        facts = [("path", self.path), ("format", self.format)]
+        facts = [("path", redact(self.path)), ("format", self.format)]
         if self.refusal is not None:
             facts.append(("read only", self.refusal))
         return table_html("Table", facts)

@@ -43,6 +43,8 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Self
 
+from lakelog.redaction import redact, redacted
+
 Progress = Callable[[str, int, int | None], None]
 """Told of a step, how far it is, and of how much; None where that is not known."""
 
@@ -66,7 +68,7 @@ def event(name: str, /, level: int = logging.INFO, **fields: object) -> None:
             are left out.
     """
     if LOGGER.isEnabledFor(level):
-        told = {key: value for key, value in fields.items() if value is not None}
+        told = {key: redacted(value) for key, value in fields.items() if value is not None}
         extra = {"event": name, "fields": told}
         LOGGER.log(level, "%s", line(name, told), extra=extra, stacklevel=2)
 
@@ -203,7 +205,7 @@ def _instrument(kind: str, name: str, unit: str) -> Any:
 
 def _attributes(fields: dict[str, object]) -> dict[str, str | bool | int | float]:
     return {
-        key: value if isinstance(value, str | bool | int | float) else str(value)
+        key: value if isinstance(value, bool | int | float) else redact(str(value))
         for key, value in fields.items()
         if value is not None
     }

@@ -27,6 +27,7 @@ from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata
 from lakelog.log.properties import transaction_retention_ms
 from lakelog.log.snapshot import Snapshot
+from lakelog.redaction import redact
 from lakelog.version import __version__
 
 ISOLATION_PROPERTY = "delta.isolationLevel"
@@ -494,7 +495,9 @@ class Transaction:
         state = "open"
         if self._over:
             state = f"version {self._version}" if self.committed else "nothing committed"
-        return f"Transaction({self._log.table!r}, from version {self._head.version}, {state})"
+        return (
+            f"Transaction({redact(self._log.table)!r}, from version {self._head.version}, {state})"
+        )
 
 
 def refuse_unsafe_store(log: Log) -> None:

@@ -29,6 +29,7 @@ from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.opening import fall_back, is_outdated, open_state, update_state
 from lakelog.log.replay import is_expired, live_domains, retained_tombstones
 from lakelog.log.state import Provenance, State
+from lakelog.redaction import redact
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -418,9 +419,13 @@ class Snapshot:
 
     def _described(self) -> list[tuple[str, str]]:
         try:
-            return described(self.facts())
+            return described(self.facts() | {"path": redact(self.path)})
         except LakelogError as error:  # a display says what is wrong, and does not raise it
-            return [("path", self.path), ("version", str(self.version)), ("error", error.message)]
+            return [
+                ("path", redact(self.path)),
+                ("version", str(self.version)),
+                ("error", error.message),
+            ]
 
     def facts(self) -> dict[str, Any]:
         """What a person wants to know first, as plain data; reads no files' rows."""

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from lakelog.errors import LakelogError, OutcomeUnknownError, UnavailableError
+from lakelog.redaction import scrub
 
 ATTEMPTS = 5
 _FIRST_PAUSE_S = 0.1
@@ -156,6 +157,7 @@ def class_names(error: BaseException | None) -> frozenset[str]:
 
 
 def describe(error: BaseException) -> str:
-    """An error's type and first line."""
+    """An error's type and first line; its credentials are removed, there and in the error."""
+    scrub(error)
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from lakelog.errors import InvalidInputError, MissingDependencyError, UnavailableError
+from lakelog.redaction import register_secrets, scrub
 from lakelog.storage.base import LogStore
 from lakelog.storage.local import LocalStore
 
@@ -79,6 +80,7 @@ def open_store(
         UnavailableError: The driver refuses the options.
     """
     text = os.fspath(location)
+    register_secrets(storage_options)
     if not text:
         raise InvalidInputError("the location is empty", expected="a path or a URL")
     if text.startswith("file:"):
@@ -110,12 +112,14 @@ def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
             hint=f"pip install 'lakelog[{extra}]'" if extra else f"pip install {protocol}fs",
         ) from cause
     except ValueError as cause:
+        scrub(cause)
         raise InvalidInputError(
             f"the location cannot be opened: {cause}",
             path=url,
             expected="a protocol that fsspec knows, and options that its driver takes",
         ) from cause
     except Exception as cause:
+        scrub(cause)
         raise UnavailableError(
             f"the store cannot be opened: {type(cause).__name__}: {cause}",
             path=url,

@@ -1,0 +1,116 @@
+"""`redact`: texts without the credentials that they may hold.
+
+Drivers put what they were given into their errors: URLs with a signature, request headers, whole
+connection strings. Every error, log line and span of lakelog passes its texts through `redact`.
+
+What is removed: the user and password of a URL; the values of query parameters and of settings
+whose names say that they are secret, the ``Authorization`` header; and, wherever they occur, the
+secret values of the ``storage_options`` that stores were opened with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+REDACTED = "[redacted]"
+
+_LEAST_CHARACTERS = 6  # a shorter secret is found in words that are none
+_MOST_SECRETS = 4096
+
+# Names of settings, headers and query parameters; not one that only contains such a word.
+_NAME = (
+    r"(?:x-(?:amz|goog|ms)-(?:signature|credential|security-token)|signature|sig|awsaccesskeyid"
+    r"|[a-z0-9_.-]{0,40}(?:password|passwd|secret|token|account_?key|access_?key(?:_?id)?"
+    r"|shared_?access_?(?:key|signature)|secret_?key|api_?key|private_?key|credentials?))"
+)
+_SCHEMES = "bearer|basic|sharedkey|aws4-hmac-sha256"
+# A value with blanks is in quotes; any other ends where a URL, a list or a JSON text goes on.
+_VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s&;,"'<>\]})]+)"""
+_RULES = (
+    (re.compile(r"([a-z][a-z0-9+.-]*://)[^/\s@?#]+@", re.IGNORECASE), rf"\1{REDACTED}@"),
+    (
+        re.compile(
+            rf"(authorization[\"']?\s*[:=]\s*[\"']?(?:{_SCHEMES})?"
+            rf"\s*)(?!\[redacted\]|(?:{_SCHEMES})\b)[^\s\"',;][^\"'\r\n]*",
+            re.IGNORECASE,
+        ),
+        rf"\1{REDACTED}",
+    ),
+    (re.compile(r"\b(bearer\s+)[a-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1{REDACTED}"),
+    (
+        re.compile(
+            rf"((?<![a-z0-9]){_NAME}[\"']?\s*(?:=|:)\s*)(?!\[redacted\]){_VALUE}",
+            re.IGNORECASE,
+        ),
+        rf"\1{REDACTED}",
+    ),
+)
+_MARKS = re.compile(r"[=@:]|bearer", re.IGNORECASE)
+_OPTION = re.compile(rf"^{_NAME}$|^key$|connection_?string", re.IGNORECASE)
+
+_secrets: dict[str, None] = {}
+
+
+def redact(text: str) -> str:
+    """A text with ``[redacted]`` in the place of credentials.
+
+    >>> redact("GET https://me:pw@host/x?sig=a%2Fb&v=1 failed")
+    'GET https://[redacted]@host/x?sig=[redacted]&v=1 failed'
+    """
+    for secret in tuple(_secrets):
+        if secret in text:
+            text = text.replace(secret, REDACTED)
+    if _MARKS.search(text):
+        for pattern, replacement in _RULES:
+            text = pattern.sub(replacement, text)
+    return text
+
+
+def redacted(value: Any) -> Any:
+    """A value of a message: a text is redacted, and an exception by its own text."""
+    if isinstance(value, str):
+        return redact(value)
+    if value is None or isinstance(value, int | float):
+        return value
+    text = str(value)
+    clean = redact(text)
+    return value if clean == text else clean
+
+
+def register_secrets(options: Mapping[str, Any] | None) -> None:
+    """Redact the secret values among options of a store from now on, in this process."""
+    for name, value in (options or {}).items():
+        if isinstance(value, Mapping):
+            register_secrets(value)
+        elif (
+            isinstance(value, str) and len(value) >= _LEAST_CHARACTERS and _OPTION.search(str(name))
+        ):
+            _secrets.pop(value, None)
+            _secrets[value] = None
+    while len(_secrets) > _MOST_SECRETS:
+        del _secrets[next(iter(_secrets))]
+
+
+def scrub(error: BaseException) -> None:
+    """Redact the texts that a driver's error and its causes hold, in place, since a traceback
+    shows them as well.
+    """
+    seen: set[int] = set()
+    ahead: list[BaseException | None] = [error]
+    while ahead:
+        each = ahead.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        ahead += [each.__cause__, each.__context__]
+        clean = tuple(redact(a) if isinstance(a, str) else a for a in each.args)
+        if clean != each.args:
+            each.args = clean
+        for name, value in list(getattr(each, "__dict__", {}).items()):
+            if isinstance(value, str) and (text := redact(value)) != value:
+                try:
+                    setattr(each, name, text)
+                except (AttributeError, TypeError):  # read only: the text is not ours
+                    continue

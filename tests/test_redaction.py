@@ -1,0 +1,160 @@
+"""No credential reaches a message, a structured field, a log line, a span or a display."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import fsspec
+import pytest
+
+import lakelog
+from lakelog.errors import LakelogError, UnavailableError
+from lakelog.redaction import REDACTED, redact, register_secrets
+from lakelog.storage import LogStore, open_store
+from lakelog.storage.conditional import LOST, REFUSED, write_until_certain
+from lakelog.storage.resolve import store_of
+from lakelog.telemetry import event
+
+SECRET = "S3cr3tS3cr3t"
+OWN = "an-opaque-value-of-the-caller"
+
+TEXTS = [
+    f"GET https://user:{SECRET}@host/b failed",
+    f"GET https://host/b?sp=r&sig={SECRET}%3D&se=1 failed",
+    f"invalid access_token={SECRET}",
+    f"https://host/b?X-Amz-Credential={SECRET}%2F2020&X-Amz-Signature={SECRET}&X-Amz-Date=2020",
+    f"https://host/b?token={SECRET}",
+    f"X-Amz-Security-Token: {SECRET}",
+    f"headers {{'Authorization': 'Bearer {SECRET}', 'x': 'y'}}",
+    f"Authorization: AWS4-HMAC-SHA256 Credential={SECRET}/2020, Signature={SECRET}",
+    f"AccountName=a;AccountKey={SECRET}+/==;EndpointSuffix=core.windows.net",
+    f"SharedAccessSignature=sv=2020&sig={SECRET}",
+    f"aws_secret_access_key = {SECRET}",
+    f'{{"client_secret": "{SECRET} {SECRET}"}}',
+    f"the value {OWN} is refused",
+]
+
+
+class Driver(fsspec.AbstractFileSystem):  # type: ignore[misc]
+    """A driver that fails with a text."""
+
+    protocol = "failing"
+    cachable = False
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def fail(self, *_: Any, **__: Any) -> Any:
+        raise PermissionError(self.text) from RuntimeError(self.text)
+
+    ls = info = cat_file = open = fail
+
+
+READS: dict[str, Callable[[LogStore], object]] = {
+    "list_from": lambda store: store.list_from("a"),
+    "list_folders": lambda store: store.list_folders("a"),
+    "has_folders": lambda store: store.has_folders(["a"]),
+    "walk": lambda store: list(store.walk("a")),
+    "stat": lambda store: store.stat("a"),
+    "read": lambda store: store.read("a"),
+    "read_many": lambda store: list(store.read_many(["a", "b"])),
+    "open": lambda store: store.open("a"),
+}
+
+
+def holds_secret(text: str) -> bool:
+    return SECRET in text or OWN in text
+
+
+@pytest.fixture(autouse=True)
+def _own_secret() -> None:
+    register_secrets({"anon": False, "client_kwargs": {"aws_session_token": OWN}})
+
+
+def shown(error: BaseException) -> str:
+    """All that a person or a program sees of an error."""
+    fields = error.as_dict() if isinstance(error, LakelogError) else {}
+    trace = "".join(traceback.format_exception(error))
+    return f"{error} {error!r} {fields} {trace}"
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_is_redacted_and_stays_so(text: str) -> None:
+    clean = redact(text)
+    assert not holds_secret(clean)
+    assert REDACTED in clean
+    assert redact(clean) == clean
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the token was refused",
+        "a=b, 3 files of 4",
+        "s3://bucket/p=1/part-0.parquet?versionId=3",
+        "expected: at most 5; see https://host/page?x=1",
+    ],
+)
+def test_other_texts_stay_as_they_are(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("operation", READS)
+def test_a_driver_that_fails_to_read_tells_no_secret(operation: str, text: str) -> None:
+    store = store_of(Driver(text), "base", "failing://base")
+    with pytest.raises(LakelogError) as caught:
+        READS[operation](store)
+    assert not holds_secret(shown(caught.value))
+    assert not holds_secret(shown(pickle.loads(pickle.dumps(caught.value))))
+
+
+@pytest.mark.parametrize("verdict", [REFUSED, LOST], ids=["refused", "lost"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_driver_that_fails_to_write_tells_no_secret(text: str, verdict: Any) -> None:
+    async def attempt() -> None:
+        raise PermissionError(text)
+
+    async def pause(_: float) -> None:
+        return None
+
+    with pytest.raises(LakelogError) as caught:
+        asyncio.run(write_until_certain(attempt, lambda _: verdict, "x", pause=pause))
+    assert not holds_secret(shown(caught.value))
+
+
+def test_every_field_of_an_error_is_redacted_but_partition_values_in_paths() -> None:
+    text = TEXTS[2]
+    error = UnavailableError(
+        text, path=f"s3://u:{SECRET}@b/t", expected=text, found=RuntimeError(text), hint=text
+    )
+    assert not holds_secret(f"{error} {error.as_dict()} {error.args}")
+    assert UnavailableError("m", path="token=a/f.parquet").path == "token=a/f.parquet"
+
+
+def test_a_location_with_a_password_is_not_displayed(tmp_path: Any) -> None:
+    memory = f"memory://user:{SECRET}@host/t"
+    lakelog.create(memory, {"type": "struct", "fields": []}, upkeep=False)
+    table = lakelog.open(memory, upkeep=False)
+    snapshot = table.snapshot()
+    for each in (table, snapshot, table.transaction()):
+        assert not holds_secret(repr(each))
+    assert not holds_secret(table._repr_html_() + snapshot._repr_html_())
+
+
+def test_log_lines_are_redacted(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="lakelog"):
+        event("test.happened", path=TEXTS[0], error=TEXTS[2])
+    record: Any = caplog.records[0]
+    assert not holds_secret(f"{record.getMessage()} {record.fields}")
+
+
+def test_options_of_a_store_are_secrets_from_then_on() -> None:
+    open_store("memory://x", {"account_key": "Zm9vYmFyYmF6"})
+    assert redact("refused: Zm9vYmFyYmF6!") == f"refused: {REDACTED}!"
