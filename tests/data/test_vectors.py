@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,9 +13,10 @@ from typing import Any
 import polars as pl
 import pytest
 
+from lakelog.data import vectors
 from lakelog.data.vectors import Vector, VectorReader, decode_vector
 from lakelog.errors import CorruptionError, InvalidActionError, NotFoundError
-from tests.data.vector_writer import early, framed, runs, serialised, z85
+from tests.data.vector_writer import MAGIC, early, framed, runs, serialised, z85
 
 EXAMPLE = [3, 4, 7, 11, 18, 29]
 
@@ -96,7 +98,7 @@ def flip(at: int) -> Callable[[bytes], bytes]:
         (flip(4), {}, "size that the log says"),
         (lambda content: content[:-3], {}, "cut short"),
         (lambda _: b"", {}, "version that lakelog does not know"),
-        (lambda content: content, {"cardinality": 5}, "as many rows as the log says"),
+        (lambda content: content, {"cardinality": 5}, "more rows than the log says"),
         (lambda content: content, {"size_bytes": 12}, "size that the log says"),
         (lambda content: content, {"offset": 2}, "size that the log says"),
     ],
@@ -197,3 +199,45 @@ def test_descriptors_that_do_not_say_enough_are_refused() -> None:
 def test_the_checksum_is_of_the_data_alone() -> None:
     data = serialised(EXAMPLE)
     assert framed(data)[-4:] == zlib.crc32(data).to_bytes(4, "big")
+
+
+def bomb(containers: int) -> bytes:
+    """A set of 65,536 rows per container, in 12 bytes each."""
+    count = struct.pack("<HH", 12347, containers - 1) + b"\xff" * -(-containers // 8)
+    header = b"".join(struct.pack("<HH", key, 0xFFFF) for key in range(containers))
+    body = struct.pack("<HHH", 1, 0, 0xFFFF) * containers
+    return struct.pack("<IQI", MAGIC, 1, 0) + count + header + bytes(4 * containers) + body
+
+
+def test_a_small_vector_of_many_rows_is_refused_before_it_is_expanded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = bomb(3000)
+    assert len(data) < 50_000  # 196,608,000 rows: 1.5 GB
+    expanded: list[int] = []
+    whole = vectors._decode_container
+
+    def counted(cursor: Any, size: int, is_run: bool) -> Any:
+        expanded.append(size)
+        return whole(cursor, size, is_run)
+
+    monkeypatch.setattr(vectors, "_decode_container", counted)
+    with pytest.raises(CorruptionError, match="more rows than the log says"):
+        read(framed_file(data), stored(data, 5))
+    reader = VectorReader(lambda _path: io.BytesIO(framed_file(data)))
+    with pytest.raises(CorruptionError, match="more rows than the data file has"):
+        reader.read(stored(data, 3000 << 16), rows=1000)
+    assert not expanded
+    small = bomb(4)
+    assert len(read(framed_file(small), stored(small, 4 << 16))) == 4 << 16
+
+
+def test_a_vector_of_an_impossible_size_is_not_allocated() -> None:
+    data = serialised(EXAMPLE)
+    huge = replace(stored(data, 6), size_bytes=1 << 50)
+    with pytest.raises(CorruptionError):
+        read(framed_file(data), huge)
+
+
+def framed_file(data: bytes) -> bytes:
+    return b"\x01" + framed(data)

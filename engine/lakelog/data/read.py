@@ -198,9 +198,11 @@ class _Reading:
 
     def _read(self, file: _File) -> Iterator[pa.RecordBatch]:
         with explained(file.path, self._plan.version, self._sources, file.size_bytes):
-            deleted = None if file.vector is None else self._vectors.read(file.vector)
             parquet, by_group = self._sources.parquet(file.path, file.size_bytes)
             try:
+                deleted = None
+                if file.vector is not None:
+                    deleted = self._vectors.read(file.vector, parquet.metadata.num_rows)
                 self._check(file, parquet, deleted)
                 for count, arrays in self._rows(parquet, deleted, by_group):
                     yield self._assembled(count, arrays, file)

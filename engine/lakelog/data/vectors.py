@@ -43,6 +43,7 @@ _NO_OFFSETS_BELOW = 4
 _ARRAY_MOST = 4_096
 _BITMAP_BYTES = 8_192
 _KEPT_FILES = 8
+_PIECE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,12 @@ class VectorReader:
         self._files: OrderedDict[str, _Shared] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, vector: Vector) -> Rows:
+    def read(self, vector: Vector, rows: int | None = None) -> Rows:
         """The row indexes that a vector deletes, ascending and distinct.
+
+        Args:
+            vector: The vector.
+            rows: How many rows the data file has; None where that is not known.
 
         Raises:
             CorruptionError: The vector is not what the log says: another size, checksum, number of
@@ -127,12 +132,21 @@ class VectorReader:
 
         Memory: 8 bytes a deleted row.
         """
+        if rows is not None and vector.cardinality > rows:
+            # Before it is read: a few bytes of it may stand for any number of rows.
+            raise _wrong(
+                "a deletion vector deletes more rows than the data file has",
+                vector.path,
+                None,
+                f"at most {rows} rows",
+                vector.cardinality,
+            )
         if vector.path is None:
             data = _inline(vector)
-            return _counted(decode_vector(data), vector)
+            return _counted(decode_vector(data, vector.cardinality), vector)
         data = self._stored(vector.path, vector)
         try:
-            return _counted(decode_vector(data), vector)
+            return _counted(decode_vector(data, vector.cardinality), vector)
         except CorruptionError as error:
             error.path = vector.path
             error.byte_offset = vector.offset + 4 + (error.byte_offset or 0)
@@ -237,19 +251,24 @@ class _Shared:
             self._file = None
 
 
-def decode_vector(data: bytes) -> Rows:
+def decode_vector(data: bytes, most: int | None = None) -> Rows:
     """Decode a serialised set of row indexes.
 
     Args:
         data: The magic number and the bitmaps, without size and checksum.
+        most: How many indexes it may hold; None for any number.
 
     Returns:
         The indexes, ascending and distinct.
 
     Raises:
-        CorruptionError: The bytes are no such set; ``byte_offset`` says where.
+        CorruptionError: The bytes are no such set, or one of more indexes; ``byte_offset`` says
+            where.
+
+    Memory: 8 bytes per index. Each container says how many values it holds, and is refused before
+    it is expanded if they are more than are left.
     """
-    cursor = _Cursor(data)
+    cursor = _Cursor(data, most)
     magic = cursor.number("<I")
     if magic == MAGIC:
         count, key_form, bitmap_form = cursor.number("<Q"), "<I", None
@@ -283,9 +302,24 @@ def decode_vector(data: bytes) -> Rows:
 class _Cursor:
     """A position in bytes, which it never leaves."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, most: int | None = None) -> None:
         self.data = data
         self.at = 0
+        self.left = most
+
+    def spend(self, values: int) -> None:
+        """Count values that are about to be expanded."""
+        if self.left is None:
+            return
+        self.left -= values
+        if self.left < 0:
+            raise _wrong(
+                "a deletion vector holds more rows than the log says",
+                None,
+                self.at,
+                "as many rows as its cardinality",
+                f"at least {-self.left} more",
+            )
 
     def number(self, form: str) -> int:
         return int(struct.unpack(form, self.take(struct.calcsize(form)))[0])
@@ -329,6 +363,7 @@ def _decode_bitmap(cursor: _Cursor) -> Rows:
         raise _wrong("a bitmap's containers do not ascend", None, at, "ascending keys", "others")
     if runs is None or count >= _NO_OFFSETS_BELOW:
         cursor.take(4 * count)  # where each container begins: they are read one after the other
+    cursor.spend(int(sizes.sum()))
     parts = [
         _decode_container(cursor, int(size), bool(runs is not None and runs[index]))
         | np.uint64(int(key) << 16)
@@ -348,6 +383,7 @@ def _decode_container(cursor: _Cursor, size: int, is_run: bool) -> Rows:
         if not sound:
             raise _wrong("a bitmap's runs overlap", None, at, "ascending runs", "others")
         before = np.cumsum(lengths) - lengths
+        # At most 65,536, as the runs do not overlap.
         values = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
     elif size <= _ARRAY_MOST:
         values = cursor.array("<u2", size).astype(np.int64)
@@ -396,7 +432,8 @@ def _counted(rows: Rows, vector: Vector) -> Rows:
 def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
     file.seek(offset)
     parts: list[bytes] = []
-    while size > 0 and (part := file.read(size)):
+    # In pieces: the size is the log's word, and the file may be shorter.
+    while size > 0 and (part := file.read(min(size, _PIECE_BYTES))):
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
