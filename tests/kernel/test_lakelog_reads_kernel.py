@@ -130,3 +130,18 @@ def test_a_file_that_is_live_again_stays_live_after_a_checkpoint_of_the_kernel(
             files = made.table.snapshot().files().sort("path").collect()
         assert files["path"].to_list() == ["a", "b", "c"]
         assert files["size"].to_list() == [2, 1, 1]
+    # Where nothing else is left, the table gets a checkpoint of lakelog, without the older remove.
+    table = made.table
+    with table.transaction() as tx:
+        tx.set_txn(appId="app", version=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakelogWarning)
+        table.checkpoint()
+        assert table.verify().verdict in {"proved", "unprovable"}
+    made.forget(3)
+    assert {path for path, _ in kernel.state(tmp_path)["files"]} == {"a", "b", "c"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = lakelog.open(tmp_path).snapshot()
+        assert found.files().collect()["path"].sort().to_list() == ["a", "b", "c"]
+        assert found.tombstones().collect().is_empty()
