@@ -200,11 +200,6 @@ OPEN: tuple[Undetectable, ...] = (
         "Detectable: the protocol requires the field.",
         _checkpoint_footer,
     ),
-    Undetectable(
-        "a data file that gives fewer rows than numRecords says",
-        "Detectable by the statistics.",
-        lambda case: case.kind == "data file" and case.path.name == "0.parquet",
-    ),
 )
 """Detectable, and not yet detected: an entry goes once lakelog detects it."""
 
