@@ -28,7 +28,14 @@ from lakelog.log.timestamps import Timestamp, to_ms
 from lakelog.redaction import redact
 from lakelog.retention.hourly import HourlyCleanup
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.bounded import DEFAULT_TIMEOUT_S, ReadLimits, bounded, open_bounded
+from lakelog.storage.bounded import (
+    DEFAULT_TIMEOUT_S,
+    ReadLimits,
+    bounded,
+    on_local_disk,
+    open_bounded,
+    require_by_location,
+)
 from lakelog.storage.containment import Allowed, External
 from lakelog.upkeep import Upkeep, check_version
 
@@ -404,6 +411,17 @@ class Table(Upkeep):
         other = Log(store, self._log.dialect, self._log.clock)
         return replicate(self._log, other, version, progress)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How another process opens the table; what this handle has read stays behind.
+
+        Raises:
+            InvalidInputError: The table is over a store that was not opened by its location.
+        """
+        log, store = self._log, require_by_location(self._log.store)
+        root = os.path.abspath(self.path) if on_local_disk(store) else self.path
+        given = (log.storage_options, store.asked, log.external, self._scheduler is not None)
+        return _reopened, (root, self.format, *given)
+
     def __repr__(self) -> str:
         only = ", read only" if self.refusal is not None else ""
         return f"Table({redact(self.path)!r}, format={self.format!r}{only})"
@@ -519,6 +537,16 @@ def create(
         description=description,
     )
     return _handle(log, runtime, upkeep=upkeep)
+
+
+def _reopened(
+    location: str, format: str, options: Any, limits: ReadLimits, external: External, upkeep: bool
+) -> Table:
+    """The table that was pickled; reads nothing."""
+    dialect = next(each for each in DIALECTS if each.name == format)
+    store = open_bounded(location, options, limits)
+    log = Log(store, dialect, external=external, storage_options=options)
+    return _handle(log, Runtime(), upkeep=upkeep)
 
 
 def _handle(log: Log, runtime: Runtime, *, upkeep: bool) -> Table:

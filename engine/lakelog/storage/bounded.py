@@ -104,6 +104,11 @@ class BoundedStore(StoreWrapper):
         self._never_hangs = bool(getattr(store, "never_hangs", False))
         self.limits = self._effective(self._asked)
 
+    @property
+    def asked(self) -> ReadLimits:
+        """The limits that the caller asked for."""
+        return self._asked
+
     def apply_table_limits(self, limits: ReadLimits) -> None:
         """Apply the limits of the table's properties where the caller asked for none."""
         timeout_s = self._asked.timeout_s
@@ -236,6 +241,24 @@ def unbounded(store: LogStore) -> LogStore:
     """The store under such limits."""
     while isinstance(store, BoundedStore):
         store = store._store  # noqa: SLF001 - its own kind
+    return store
+
+
+def require_by_location(store: LogStore) -> BoundedStore:
+    """The store, if its location and options open it again in another process.
+
+    Raises:
+        InvalidInputError: It is a store of the caller's own.
+    """
+    kind = type(unbounded(store))
+    own = issubclass(kind, StoreWrapper) or not kind.__module__.startswith("lakelog.storage.")
+    if not isinstance(store, BoundedStore) or own:
+        raise InvalidInputError(
+            "the table cannot be pickled: its store was not opened by a location",
+            path=store.root,
+            found=kind.__name__,
+            hint="send the location, and call lakelog.open in the other process",
+        )
     return store
 
 

@@ -1,0 +1,60 @@
+"""A `Table` that is sent to another process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog import InvalidInputError, Table
+from lakelog.storage import StoreWrapper
+from lakelog.storage.bounded import BoundedStore
+
+ROWS = pl.DataFrame({"n": [1, 2]})
+
+
+def appended(table: Table) -> tuple[int | None, list[int]]:
+    """What another process does with the table."""
+    version = table.append(ROWS + 2).version
+    return version, table.snapshot().scan().collect()["n"].sort().to_list()
+
+
+def test_a_table_goes_to_a_spawned_process_and_writes_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = lakelog.create("t", {"n": pl.Int64}, upkeep=False)
+    table.append(ROWS)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(appended, (table,)) == (2, [1, 2, 3, 4])
+    assert table.version() == 2
+
+
+def test_what_open_was_given_goes_along_and_secrets_stay_out_of_repr(tmp_path: Path) -> None:
+    lakelog.create(tmp_path, {"n": pl.Int64}, upkeep=False)
+    options = {"auto_mkdir": True}
+    table = lakelog.open(tmp_path, options, read_timeout=7, parallelism=3, allow_external=True)
+    again = pickle.loads(pickle.dumps(table))
+    stores = (again.log.store, table.log.store)
+    asked = [store.asked for store in stores if isinstance(store, BoundedStore)]
+    assert len(asked) == 2
+    assert asked[0] == asked[1]
+    assert again.log.external == table.log.external
+    assert again.log.storage_options == options
+    assert (again.path, again.format) == (str(tmp_path), "delta")
+    assert "auto_mkdir" not in repr(again) + repr(again.log)
+    plain = pickle.loads(pickle.dumps(lakelog.open(tmp_path, upkeep=False)))
+    assert plain._scheduler is None
+    assert again._scheduler is not None
+
+
+def test_a_table_over_a_store_of_the_callers_own_is_not_pickled(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path, {"n": pl.Int64}, upkeep=False)
+    own = Table(replace(table.log, store=StoreWrapper(table.log.store)))
+    with pytest.raises(InvalidInputError, match="pickled"):
+        pickle.dumps(own)
