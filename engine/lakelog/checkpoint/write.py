@@ -237,6 +237,10 @@ class _Job:
         verify_seconds = 0.0
         try:
             staged, expected = staging.write(meta)
+            if staging.counts is not None:
+                self.state.hold_against_checksum(
+                    numFiles=staging.counts.files, tableSizeBytes=staging.counts.size_bytes
+                )
             if self.verify:
                 begin = time.perf_counter()
                 staging.read_back(staged, expected)

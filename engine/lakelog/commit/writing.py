@@ -46,6 +46,7 @@ from lakelog.errors import (
     UnavailableError,
 )
 from lakelog.formats.base import Actions, CommitContent, CommitFile, CommitInfo
+from lakelog.formats.commits import with_count
 from lakelog.log.context import Log
 from lakelog.storage import LogStore
 from lakelog.storage.wrapper import StoreWrapper
@@ -245,7 +246,7 @@ class Writing:
             self._dialect.name,
         )
         data = self._dialect.encode(
-            content,
+            with_count(content),
             columnar_above=self._plan.columnar_above,
             configuration=self.configuration,
         )

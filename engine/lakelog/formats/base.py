@@ -102,6 +102,7 @@ class LogListing:
         notes: Incomplete checkpoints and the like, one sentence each, for provenance.
         apart: Files named like commits that make no version of the table, by number ascending:
             skips that IndexTables numbers apart from its Avro states.
+        checksums: Versions that have a version checksum.
     """
 
     commits: tuple[CommitFile, ...] = ()
@@ -109,6 +110,7 @@ class LogListing:
     compactions: tuple[CompactionFile, ...] = ()
     notes: tuple[str, ...] = ()
     apart: tuple[CommitFile, ...] = ()
+    checksums: frozenset[int] = frozenset()
 
     def up_to(self, version: int) -> LogListing:
         """What it held when `version` was the latest."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import BinaryIO
 
 from lakelog.errors import MalformedLogError, NotFoundError, UnavailableError
-from lakelog.formats.base import CommitFile
+from lakelog.formats.base import Actions, CommitContent, CommitFile
 from lakelog.formats.exact import Blob
 from lakelog.storage import LogStore
+
+ACTIONS = "lakelogActions"
+"""Field of a commitInfo: how many other actions the commit holds."""
 
 
 def read_commits(
@@ -37,6 +41,66 @@ def read_commits(
         if unframe is not None:
             data = unframe(data, commit)
         yield Blob(commit.version, commit.path, data)
+
+
+def with_count(content: CommitContent) -> CommitContent:
+    """A commit that says, where it has a commitInfo, how many other actions it holds."""
+    if not content.info:
+        return content
+    spelled = content.spelled.count(b"\n")
+    count = content.meta.height + content.files.height + spelled
+    return replace(content, info={**content.info, ACTIONS: count})
+
+
+class Counts:
+    """What commits say of how many actions they hold, compared with their lines.
+
+    A commit that was cut at a line end looks whole. lakelog's commitInfo, which the first line
+    holds, has the number of the other actions.
+
+    Args:
+        beside: Whether the commitInfo has a line of its own.
+    """
+
+    def __init__(self, *, beside: bool) -> None:
+        self._beside = beside
+        self._lines: dict[int | None, int] = {}
+        self._expected: dict[int, tuple[int, int]] = {}
+
+    def counted(self, blobs: Iterable[Blob]) -> Iterator[Blob]:
+        """The same blobs, their lines counted as they go by."""
+        for blob in blobs:
+            data = bytes(blob.data)
+            lines = data.count(b"\n") + (not data.endswith(b"\n"))
+            self._lines[blob.version] = self._lines.get(blob.version, 0) + lines
+            yield blob
+
+    def learn(self, decoded: Actions) -> Actions:
+        """Take the numbers out of commitInfos, which nothing above needs."""
+        for info in decoded.commit_infos:
+            said = info.body.pop(ACTIONS, None)
+            if info.version is not None and type(said) is int and said >= 0:
+                own = 1 if self._beside or not said else 0
+                self._expected[info.version] = (said, said + own)
+        return decoded
+
+    def check(self, commits: Sequence[CommitFile]) -> None:
+        """Compare, once all of the commits have gone by.
+
+        Raises:
+            MalformedLogError: A commit does not hold what it says.
+        """
+        for version, (actions, lines) in self._expected.items():
+            found = self._lines.get(version, lines)
+            if found != lines:
+                raise MalformedLogError(
+                    "the commit does not hold as many actions as it says",
+                    path=next((c.path for c in commits if c.version == version), None),
+                    version=version,
+                    expected=f"{actions} actions on {lines} lines",
+                    found=f"{found} lines",
+                    hint="the file is cut short or damaged: restore it from a copy",
+                )
 
 
 def group_commits(commits: Sequence[CommitFile], piece_bytes: int) -> Iterator[list[CommitFile]]:

@@ -12,6 +12,7 @@
 | `metadata`, `properties` | `Protocol` and `Metadata`; properties that reading needs |
 | `history`, `diff`, `blame` | the commits; what changed between two; one file's life |
 | `checksum`, `histograms` | a version checksum beside what replay finds |
+| `witness` | which of the two is damaged where they differ |
 | `timestamps` | points in time as callers give them |
 | `export`, `display` | the state as Parquet; how tables and snapshots show themselves |
 """

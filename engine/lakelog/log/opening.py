@@ -227,7 +227,9 @@ def update_state(state: State, version: int | None = None) -> State:
     later = [c for c in listing.checkpoints if state.version < c.version <= target]
     if not run or run[-1].version != target or any(c.layout == "avro-state" for c in later):
         return open_state(state.log, version)
-    segment = LogSegment(target, state.segment.checkpoint, (*state.segment.commits, *run))
+    has_checksum = target in listing.checksums
+    known = (*state.segment.commits, *run)
+    segment = LogSegment(target, state.segment.checkpoint, known, has_checksum=has_checksum)
     updated = replace(state, segment=segment, past=_past(state), new_commits=tuple(run))
     try:
         updated.ensure_readable()

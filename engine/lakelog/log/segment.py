@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from lakelog.errors import LogGapError, TableNotFoundError, VersionNotFoundError
@@ -26,12 +26,14 @@ class LogSegment:
         commits: Every commit above the checkpoint up to `version`, ascending.
         compactions: Compactions that may stand in for some of `commits`; each lies wholly above
             the checkpoint and at or below `version`, and they do not overlap.
+        has_checksum: Whether a version checksum of `version` is listed.
     """
 
     version: int
     checkpoint: Checkpoint | None
     commits: tuple[CommitFile, ...]
     compactions: tuple[CompactionFile, ...] = ()
+    has_checksum: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         validate_contiguous(
@@ -151,7 +153,9 @@ def choose_segment(
     last = bisect_right([c.version for c in listing.commits], target)
     commits = listing.commits[first:last]
     try:
-        return LogSegment(target, checkpoint, commits, _usable_compactions(listing, base, target))
+        compactions = _usable_compactions(listing, base, target)
+        has_checksum = target in listing.checksums
+        return LogSegment(target, checkpoint, commits, compactions, has_checksum)
     except LogGapError as gap:
         if version is None:
             gap.path = table or None

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 
@@ -36,6 +37,7 @@ from lakelog.log.replay import Layers, exclude, last_of, reconcile_files, reconc
 from lakelog.log.segment import LogSegment
 from lakelog.log.settle import repeat_error
 from lakelog.log.tally import hash_identities, may_meet, may_repeat, sum_sizes
+from lakelog.log.witness import hold_against_checksum
 from lakelog.storage.bounded import on_local_disk
 
 _FEW_TAIL_BYTES = 1 << 20
@@ -253,21 +255,58 @@ class State:
             },
             self.log.table,
         )
-        return self._metadata is not None
+        self.hold_against_checksum(metadata=self._metadata)
+        return True
+
+    @cached_property
+    def recorded(self) -> dict[str, Any] | None:
+        """The version checksum, where one is listed and can be read."""
+        if not self.segment.has_checksum:
+            return None
+        return self.log.dialect.version_checksum(self.log.store, self.version)
+
+    def hold_against_checksum(self, **found: object) -> None:
+        """Compare what replay gives with the version checksum, where there is one; what was
+        compared already is not compared again.
+
+        Raises:
+            MalformedLogError: A commit is cut short; see `lakelog.log.witness`.
+        """
+        if self.segment.has_checksum and not found.keys() <= self._compared:
+            self._compared.update(found)
+            try:
+                hold_against_checksum(self, found)
+            except BaseException:
+                self._compared.difference_update(found)
+                raise
+
+    @cached_property
+    def _compared(self) -> set[str]:
+        return set()
 
     def _read_together(self) -> None:
-        """Read the checkpoint's protocol and metadata while the commits above it are read: on a
-        remote store the round trips of one pass under those of the other.
+        """Read the checkpoint's protocol and metadata while the commits above it and the version
+        checksum are read: on a remote store the round trips of one pass under those of the other.
         """
-        if self.base is None or not self.new_commits or "pair" in vars(self.base):
-            return
         tail_bytes = sum(c.size_bytes for c in self.new_commits)
-        if tail_bytes <= _FEW_TAIL_BYTES and on_local_disk(self.log.store):
-            return  # which has no round trips
-        with ThreadPoolExecutor(1, thread_name_prefix="lakelog-tail") as pool:
+        is_near = on_local_disk(self.log.store)  # which has no round trips
+        beside: list[Callable[[], object]] = []
+        if self.segment.has_checksum and not is_near:
+            beside.append(lambda: self.recorded)
+        base = self.base if self.base is not None and "pair" not in vars(self.base) else None
+        if (
+            base is not None
+            and self.new_commits
+            and not (is_near and tail_bytes <= _FEW_TAIL_BYTES)
+        ):
+            beside.append(lambda: self.meta_parts)
+        if not beside:
+            return
+        with ThreadPoolExecutor(len(beside), thread_name_prefix="lakelog-tail") as pool:
             # What fails there is met again where it is asked for, in the usual order.
-            pool.submit(lambda: self.meta_parts)
-            _ = self.base.pair
+            for read in beside:
+                pool.submit(read)
+            _ = base.pair if base is not None else self.meta_parts
 
     @property
     def protocol(self) -> Protocol:
@@ -444,26 +483,31 @@ class State:
         Memory: the columns asked for.
         """
         base = self.base
-        if base is None:
-            return list(self.iter_live(kind, columns, transform))
         hashes: list[pl.Series] = []
+        counts: list[int] = []
         identities: list[pl.Series] = []
-        removes = base.removed_hashes
+        removes = base.removed_hashes if base is not None else pl.Series(dtype=pl.UInt64)
         wanted = (*columns, "dvId") if len(removes) else columns
 
         def hashed(frame: pl.DataFrame) -> pl.DataFrame:
-            hashes.append(frame["path"].hash())
+            counts.append(frame.height)
+            if base is not None:
+                hashes.append(frame["path"].hash())
             if len(removes) and kind == "add":
                 identities.append(hash_identities(frame))
             return transform(frame)
 
         frames = list(self.iter_live(kind, wanted, hashed))
-        if may_meet(identities, removes) or (kind == "remove" and len(removes)):
+        if base is not None and (
+            may_meet(identities, removes) or (kind == "remove" and len(removes))
+        ):
             if self.log.dialect.reconciled_checkpoints:
                 self.require_settled()
             elif base.clashes.height:
                 return self._live_reconciled(kind, columns, transform)
-        if not may_repeat(hashes):
+        if base is None or not may_repeat(hashes):
+            if kind == "add":
+                self.hold_against_checksum(numFiles=sum(counts))
             return frames
         if self.log.dialect.reconciled_checkpoints:
             self._refuse_repeats()
@@ -511,6 +555,7 @@ class State:
                 self.require_settled()
             below = tally.without(layers.keys())
             files, size = files + below[0], size + below[1]
+        self.hold_against_checksum(numFiles=files, tableSizeBytes=size)
         return files, size
 
     # --- provenance --------------------------------------------------------------------------

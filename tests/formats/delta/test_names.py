@@ -93,7 +93,6 @@ def test_compactions_span_two_versions_or_more() -> None:
         f"{V}.json\n",
         f"{V[1:]}.json",
         f"0{V}.json",
-        f"{V}.crc",
         f"{V}.{UUID}.json",
         f"{V}.checkpoint.parquet.tmp",
         f".{V}.checkpoint.parquet.crc",

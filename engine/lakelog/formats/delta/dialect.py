@@ -20,7 +20,7 @@ from lakelog.formats.base import (
     LogListing,
 )
 from lakelog.formats.commit_info import flatten_commit_infos
-from lakelog.formats.commits import read_commits, read_pieces
+from lakelog.formats.commits import Counts, read_commits, read_pieces
 from lakelog.formats.delta import features
 from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
 from lakelog.formats.delta.checkpoint_writer import DeltaCheckpointWriter
@@ -83,7 +83,11 @@ class DeltaDialect:
         self, store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
     ) -> Actions:
         """Read and decode commits; see `Dialect.decode`."""
-        return _finish(decode_lines(read_commits(store, commits), _WIRE, files=files))
+        counts = Counts(beside=True)
+        lines = counts.counted(read_commits(store, commits))
+        decoded = counts.learn(decode_lines(lines, _WIRE, files=files))
+        counts.check(commits)
+        return _finish(decoded)
 
     def decode_pieces(
         self,
@@ -94,8 +98,11 @@ class DeltaDialect:
         files: bool = True,
     ) -> Iterator[Actions]:
         """Read and decode commits piece by piece; see `Dialect.decode_pieces`."""
-        for piece in decode_pieces(read_pieces(store, commits, piece_bytes), _WIRE, files=files):
-            yield _finish(piece)
+        counts = Counts(beside=True)
+        pieces = (list(counts.counted(p)) for p in read_pieces(store, commits, piece_bytes))
+        for piece in decode_pieces(pieces, _WIRE, files=files):
+            yield _finish(counts.learn(piece))
+        counts.check(commits)
 
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
         """Read and decode a log compaction file that says where it ends."""

@@ -23,6 +23,8 @@ _CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet", re.ASCII)
 _PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet", re.ASCII)
 _V2 = re.compile(rf"(\d{{20}})\.checkpoint\.({_UUID})\.(json|parquet)", re.ASCII)
 
+_CHECKSUM = re.compile(r"(\d{20})\.crc", re.ASCII)
+
 _LAST = f"{(1 << 63) - 1:020d}"  # a version is a Long, and 20 digits hold more
 _CLASSIC_RANK = 0
 _V2_RANK = 1 << 40  # above any number of parts
@@ -95,6 +97,7 @@ def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
     compactions: list[CompactionFile] = []
     parts: dict[tuple[int, int], dict[int, tuple[str, int]]] = {}
     notes: list[str] = []
+    checksums: set[int] = set()
     for entry in entries:
         name, size_bytes, modified_ms = entry
         if name[:20] > _LAST:
@@ -108,7 +111,8 @@ def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
             if int(match[1]) < int(match[2]):
                 compactions.append(CompactionFile(int(match[1]), int(match[2]), path, size_bytes))
         elif ".checkpoint." not in name:
-            continue
+            if match := _CHECKSUM.fullmatch(name):
+                checksums.add(int(match[1]))
         elif not size_bytes:
             notes.append(f"{path} is empty and was left out")
         elif match := _CLASSIC.fullmatch(name):
@@ -134,4 +138,5 @@ def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
         tuple(sorted(checkpoints, key=lambda c: (c.version, c.rank, c.paths))),
         tuple(sorted(compactions, key=lambda c: (c.start, c.end))),
         tuple(notes),
+        checksums=frozenset(checksums),
     )

@@ -20,7 +20,7 @@ import polars as pl
 from lakelog import actions
 from lakelog.errors import CorruptionError, NotFoundError
 from lakelog.formats.base import Actions, CommitContent, CommitFile
-from lakelog.formats.commits import read_commits
+from lakelog.formats.commits import Counts, read_commits
 from lakelog.formats.encode import encode_rows, ordered_content, require_content
 from lakelog.formats.exact import Line, parse_object
 from lakelog.formats.indextables.columnar import decode_columnar, encode_columnar, is_columnar
@@ -106,7 +106,17 @@ def decode_commits(
 
     A ``docMappingRef`` is resolved where the mapping is registered in one of these commits.
     """
-    return decode_blobs(read_commits(store, commits, _unframe), files=files)
+    counts = Counts(beside=False)
+    blobs = read_commits(store, commits, _unframe)
+    decoded = counts.learn(decode_blobs(_counted(blobs, counts), files=files))
+    counts.check(commits)
+    return decoded
+
+
+def _counted(blobs: Iterable[Blob], counts: Counts) -> Iterator[Blob]:
+    """Commits of lines counted; a columnar one has a checksum."""
+    for blob in blobs:
+        yield from (blob,) if is_columnar(blob.data) else counts.counted((blob,))
 
 
 def _unframe(data: bytes, commit: CommitFile) -> bytes:

@@ -1,0 +1,181 @@
+"""A commit that was cut at a line end: what counts its actions is used, and no hint alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog.errors import CorruptionError, LakelogWarning, MalformedLogError
+from tests.handmade import Handmade, add, info, remove
+
+ROWS = {"path": "", "size": 5, "partitionValues": {}, "dataChange": True}
+
+
+def cuts(data: bytes) -> list[int]:
+    return [match.end() for match in re.finditer(b"\n", data)][:-1]
+
+
+@pytest.mark.parametrize("format_", ["delta", "indextables"])
+@pytest.mark.parametrize("question", ["files", "metadata", "history", "actions"])
+def test_a_commit_of_lakelog_that_was_cut_is_refused(
+    tmp_path: Path, format_: str, question: str
+) -> None:
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, format=format_)
+    with table.transaction() as tx:
+        for number in range(4):
+            tx.add(path=f"f{number}", size=5, modificationTime=1)
+    folder = tmp_path / "t" / table.log.dialect.log_folder
+    for file in sorted(folder.glob("*.json")):
+        data = file.read_bytes()
+        assert b'"lakelogActions":' in data.splitlines()[0]
+        for length in cuts(data):
+            file.write_bytes(data[:length])
+            opened = lakelog.open(tmp_path / "t")
+            with pytest.raises(MalformedLogError, match="as many actions as it says") as refused:
+                ask(opened, question)
+            assert refused.value.path is not None
+            assert refused.value.path.endswith(file.name)
+        file.write_bytes(data)
+    assert lakelog.open(tmp_path / "t").snapshot().num_files() == 4
+
+
+def ask(table: lakelog.Table, question: str) -> object:
+    if question == "history":
+        return table.history()
+    if question == "actions":
+        return table.actions().collect()
+    snapshot = table.snapshot()
+    return snapshot.metadata if question == "metadata" else snapshot.files().collect()
+
+
+def test_the_number_of_actions_is_no_part_of_the_history(tmp_path: Path) -> None:
+    lakelog.create(tmp_path / "t", {"id": pl.Int64})
+    history = lakelog.open(tmp_path / "t").history()
+    assert "lakelogActions" not in str(history.to_dicts())
+
+
+# --- commits of other writers, and a version checksum ------------------------------------------
+
+
+def write_table(root: Path, metrics: dict[str, str] | None = None) -> Handmade:
+    """Version 1 removes a file and adds three; its checksum is right."""
+    log = Handmade(root).start(add("f0", size=5))
+    said = {"operationMetrics": metrics} if metrics is not None else {}
+    log.commit(
+        1,
+        info("WRITE", txnId="id-1", **said),
+        remove("f0"),
+        *(add(f"f{n}", size=5) for n in (1, 2, 3)),
+    )
+    write_checksum(log, 1, numFiles=3, tableSizeBytes=15)
+    return log
+
+
+def write_checksum(log: Handmade, version: int, **fields: Any) -> Path:
+    body = {"txnId": f"id-{version}", "numMetadata": 1, "numProtocol": 1, **fields}
+    return log.write(f"{version:020d}.crc", json.dumps(body).encode() + b"\n")
+
+
+def outcome(log: Handmade, question: str = "files") -> str:
+    """What becomes of a question: ``refused``, or ``warned`` or ``silent``, and the files."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            snapshot = log.table.snapshot()
+            if question == "files":
+                found = snapshot.files().collect().height
+            elif question == "num_files":
+                found = snapshot.num_files()
+            else:
+                found = snapshot.total_size() // 5
+        except CorruptionError:
+            return "refused"
+    return f"{'warned' if any(w.category is LakelogWarning for w in told) else 'silent'} {found}"
+
+
+QUESTIONS = ["files", "num_files", "total_size"]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_checksum_and_the_commits_own_metrics_together_refuse_a_cut_commit(
+    tmp_path: Path, question: str
+) -> None:
+    log = write_table(tmp_path / "t", {"numFiles": "3", "numRemovedFiles": "1"})
+    assert outcome(log, question) == "silent 3"
+    commit = log.log / f"{1:020d}.json"
+    data = commit.read_bytes()
+    for length in cuts(data):
+        commit.write_bytes(data[:length])
+        assert outcome(log, question) == "refused", length
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_checksum_alone_warns(tmp_path: Path, question: str) -> None:
+    log = write_table(tmp_path / "t")
+    assert outcome(log, question) == "silent 3"
+    commit = log.log / f"{1:020d}.json"
+    data = commit.read_bytes()
+    commit.write_bytes(data[: cuts(data)[-1]])
+    assert outcome(log, question) == "warned 2"
+    commit.write_bytes(data)
+    write_checksum(log, 1, numFiles=9, tableSizeBytes=15)
+    assert outcome(log, question) == "warned 3"
+
+
+def test_metrics_alone_say_nothing(tmp_path: Path) -> None:
+    log = write_table(tmp_path / "t", {"numFiles": "7"})
+    assert outcome(log) == "silent 3"
+    (log.log / f"{1:020d}.crc").unlink()
+    assert outcome(log) == "silent 3"
+
+
+def test_a_checksum_of_another_commit_or_of_no_sense_says_nothing(tmp_path: Path) -> None:
+    log = write_table(tmp_path / "t", {"numFiles": "4"})
+    write_checksum(log, 1, txnId="another", numFiles=4)
+    assert outcome(log) == "silent 3"
+    for content in (
+        b"",
+        b"{",
+        b"[]",
+        b'{"numFiles":"4"}',
+        b'{"numFiles":null}',
+        b'{"numFiles":true}',
+    ):
+        log.write(f"{1:020d}.crc", content)
+        assert outcome(log) == "silent 3", content
+
+
+def test_a_commit_of_which_only_the_commit_info_is_left_is_refused_by_its_metadata(
+    tmp_path: Path,
+) -> None:
+    log = Handmade(tmp_path / "t").start(add("f0", size=5))
+    before = log.table.snapshot().metadata
+    log.commit(1, info("SET TBLPROPERTIES", txnId="id-1"))
+    metadata: dict[str, Any] = {
+        "id": before.id,
+        "schemaString": before.schema_string,
+        "partitionColumns": [],
+        "configuration": {"a": "b"},
+    }
+    write_checksum(log, 1, numFiles=1, metadata=metadata)
+    assert outcome(log) == "refused"
+    log.commit(1, info("SET TBLPROPERTIES", txnId="id-1"), add("f1", size=5))
+    write_checksum(log, 1, numFiles=2, metadata=metadata)
+    assert outcome(log) == "warned 2"
+
+
+def test_no_checkpoint_is_written_of_a_commit_that_is_refused(tmp_path: Path) -> None:
+    log = write_table(tmp_path / "t", {"numFiles": "3"})
+    commit = log.log / f"{1:020d}.json"
+    data = commit.read_bytes()
+    commit.write_bytes(data[: cuts(data)[-1]])
+    with pytest.raises(CorruptionError):
+        log.table.checkpoint()
+    assert not list(log.log.glob("*.checkpoint*"))
