@@ -38,6 +38,8 @@ SETTINGS: list[tuple[str, str, dict[str, Any]]] = [
     (ITX + "checkpoint.parallelism", "9", {}),  # of every read: `read_limits`
     (ITX + "checkpoint.read.timeoutSeconds", "60", {}),
     (ITX + "checkpoint.actionsPerPart", "50", {"part_actions": 50}),
+    (ITX + "checkpoint.multiPart.enabled", "false", {"multi_part": False, "part_actions": None}),
+    (ITX + "checkpoint.format", "JSON", {"format": "json"}),
     (ITX + "logRetention.duration", "86400000", {"log_retention_ms": DAY_MS}),
     (ITX + "checkpointRetention.duration", "0", {"checkpoint_retention_ms": 0}),
     (ITX + "cleanup.enabled", "false", {"cleanup_enabled": False}),

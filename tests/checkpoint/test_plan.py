@@ -23,6 +23,8 @@ from tests.commit import making
 
 V2 = Protocol(3, 7, ("v2Checkpoint",), ("v2Checkpoint",))
 POLICY = {"delta.checkpointPolicy": "v2"}
+FORMAT = "spark.indextables.checkpoint.format"
+MAX_FILE = "spark.indextables.checkpoint.maxFileSize"
 NO_PARTS = {"spark.indextables.checkpoint.multiPart.enabled": "false"}
 
 
@@ -52,6 +54,10 @@ def plan(table: Table, layout: str = "auto", **more: Any) -> CheckpointPlan:
         (delta(making.V12, **POLICY), 2, "classic"),
         (indextables(), 2, "json"),
         (indextables(4), 2, "json"),
+        (indextables(3, "columnarCommits"), 2, "flattened"),
+        (indextables(**{FORMAT: "parquet"}), 2, "flattened"),
+        (indextables(**{FORMAT: "PARQUET"}), 2, "flattened"),
+        (indextables(3, "columnarCommits", **{FORMAT: "json"}), 2, "json"),
     ],
 )
 def test_auto_follows_the_protocol_and_the_policy(table: Table, others: int, expected: str) -> None:
@@ -63,7 +69,6 @@ def test_auto_follows_the_protocol_and_the_policy(table: Table, others: int, exp
     [
         (indextables(3), False, "json-multipart"),
         (indextables(3), True, "flattened"),
-        (indextables(3, "columnarCommits"), False, "flattened"),
         (indextables(3, **NO_PARTS), False, "flattened"),
         (indextables(2), False, "flattened"),
         (indextables(4), False, "flattened"),
@@ -78,6 +83,42 @@ def test_a_large_indextables_checkpoint_is_one_that_its_readers_know_where_there
     limit = 1 << 30 if bounded else None
     made = plan_checkpoint(table, 7, options, num_files=LARGE_ACTIONS, memory_limit=limit)
     assert made.layout == expected
+
+
+@pytest.mark.parametrize(
+    ("table", "bounded", "expected"),
+    [
+        (indextables(3, **{FORMAT: "json"}), True, "json-multipart"),
+        (indextables(3, "columnarCommits", **{FORMAT: "json"}), False, "json-multipart"),
+        (indextables(2, **{FORMAT: "json"}), False, "json"),
+        (indextables(3, **{FORMAT: "parquet"}), False, "flattened"),
+    ],
+)
+def test_the_format_that_a_large_indextables_table_names_is_taken(
+    table: Table, bounded: bool, expected: str
+) -> None:
+    options = CheckpointOptions.of(table.metadata.configuration, table.format)
+    assert choose_layout(table, options, LARGE_ACTIONS, 2, bounded=bounded) == expected
+
+
+@pytest.mark.parametrize(
+    ("table", "files", "expected", "parts"),
+    [
+        (delta(), 524_288, "classic", 1),
+        (delta(), 524_289, "multipart", 2),
+        (delta(**{MAX_FILE: "25600"}), 1_000, "multipart", 10),
+        (delta(V2, **{MAX_FILE: "25600"}), 1_000, "v2-json", 10),
+        (delta(V2, **{MAX_FILE: "25600"}), 100, "classic", 1),
+        (delta(**{MAX_FILE: "25600"}, **NO_PARTS), 1_000, "classic", 1),
+        (delta(**{"spark.indextables.checkpoint.actionsPerPart": "400"}), 1_000, "multipart", 3),
+    ],
+)
+def test_auto_writes_several_parts_when_one_would_pass_the_size_limit(
+    table: Table, files: int, expected: str, parts: int
+) -> None:
+    options = CheckpointOptions.of(table.metadata.configuration, table.format)
+    made = plan_checkpoint(table, 7, options, num_files=files)
+    assert (made.layout, made.parts) == (expected, parts)
 
 
 @pytest.mark.parametrize("layout", ["v2", "v2-json", "v2-parquet"])

@@ -16,6 +16,7 @@ Properties keep the names that their owners gave them. Which of them decides:
 ``checkpoint.interval``               ``checkpointInterval``             10
 .                                     ``checkpointPolicy``               classic
 ``checkpoint.compression``            .                                  snappy; zstd
+``checkpoint.format``                 .                                  by protocol; none
 ``checkpoint.maxFileSize``            .                                  134217728 bytes
 ``checkpoint.actionsPerPart``         .                                  100000; none
 ``checkpoint.multiPart.enabled``      .                                  true
@@ -71,6 +72,8 @@ class CheckpointOptions:
     """What a table's properties say of its checkpoints and of its log's life.
 
     Attributes:
+        format: ``json`` or ``parquet`` on IndexTables; None where the protocol decides.
+        multi_part: Whether a checkpoint may have several parts.
         enabled: Whether checkpoints follow commits by themselves; False also where the interval
             is 0. One that is asked for is written either way.
         interval: Versions from one checkpoint to the next.
@@ -108,6 +111,8 @@ class CheckpointOptions:
     retain_versions: int | None = None
     cleanup_enabled: bool = True
     cleanup_failure_policy: str = "continue"
+    format: str | None = None
+    multi_part: bool = True
 
     @staticmethod
     def of(configuration: Mapping[str, str | None], format: str) -> CheckpointOptions:
@@ -132,6 +137,7 @@ class CheckpointOptions:
         codec = read.text("checkpoint.compression", defaults.compression)
         parts = read.text("checkpoint.actionsPerPart")
         part_actions = int(parts) if parts else defaults.part_actions
+        multi_part = read.flag("checkpoint.multiPart.enabled")
         expired = read.text("", "", "enableExpiredLogCleanup")
         cleanup = expired or read.text("cleanup.enabled", "true")
         return CheckpointOptions(
@@ -143,7 +149,7 @@ class CheckpointOptions:
             max_file_bytes=read.whole("checkpoint.maxFileSize", defaults.max_file_bytes),
             stats_as_json=read.flag("", "checkpoint.writeStatsAsJson"),
             stats_as_struct=read.flag("", "checkpoint.writeStatsAsStruct"),
-            part_actions=part_actions if read.flag("checkpoint.multiPart.enabled") else None,
+            part_actions=part_actions if multi_part else None,
             checkpoint_retention_ms=read.duration_ms(
                 "checkpointRetention.duration",
                 defaults.checkpoint_retention_ms,
@@ -158,6 +164,8 @@ class CheckpointOptions:
             retain_versions=read.optional("checkpoint.retention", defaults.retain_versions),
             cleanup_enabled=cleanup == "true" and read.text("cleanup.dryRun", "false") == "false",
             cleanup_failure_policy=read.text("cleanup.failurePolicy", "continue"),
+            format=read.text("checkpoint.format") or None,
+            multi_part=multi_part,
         )
 
 

@@ -4,27 +4,30 @@
 layout                 ``auto`` takes it                           refused
 =====================  ==========================================  ===============================
 ``classic``            Delta
-``multipart``          never                                       where ``v2Checkpoint`` is
-                                                                   supported
-``v2-json``            Delta with ``delta.checkpointPolicy`` v2    where ``v2Checkpoint`` is not
-                                                                   supported
+``multipart``          Delta, where one file would be longer than  where ``v2Checkpoint`` is
+                       ``checkpoint.maxFileSize``                  supported
+``v2-json``            Delta with ``delta.checkpointPolicy`` v2,   where ``v2Checkpoint`` is not
+                       or where ``multipart`` would be taken and   supported
+                       is forbidden
 ``v2-parquet``         the same, with many rows that are no file   the same
                        actions
 ``json``               IndexTables, small
 ``json-multipart``     IndexTables of protocol 3 from 100,000      below protocol 3, whose readers
                        actions, without a memory limit             would take the manifest for a
                                                                    whole checkpoint
-``flattened``          IndexTables from 100,000 actions: with
-                       ``columnarCommits``, with a memory limit,
+``flattened``          IndexTables with ``columnarCommits``; from
+                       100,000 actions also with a memory limit,
                        or where parts are not known or not wanted
 =====================  ==========================================  ===============================
 
 ``v2`` asks for either V2 layout, ``flattened`` for one file or for several.
 
-IndexTables' own readers know JSON alone. What they do not know serves nobody but lakelog, and
-cleanup cannot rest on it; so it is chosen by itself only where lakelog alone reads the table
-(``columnarCommits`` says so), or where JSON would not do: in one file it has no bound, and in parts
-it is read whole, which no memory limit allows.
+IndexTables' own readers know JSON alone. They ignore a flattened checkpoint and read the commits,
+so cleanup keeps these (``schemas/cleanup.md``). Therefore ``auto`` takes it only if
+``columnarCommits`` excludes those readers already, or if JSON does not serve: one JSON file has no
+bound, and JSON parts are read whole, which no memory limit allows. The property
+``spark.indextables.checkpoint.format`` replaces this rule: ``parquet`` takes ``flattened`` at any
+size, ``json`` never does.
 
 Source: Delta protocol, Checkpoint Specs; V2 Spec; specification 004; facts on IndexTables.
 """
@@ -168,7 +171,10 @@ def choose_layout(
         v2 = supports(table.protocol, "v2Checkpoint")
         either = "v2-json" if num_others <= _MANIFEST_ROWS else "v2-parquet"
         if layout == AUTO:
-            return either if v2 and options.policy == "v2" else "classic"
+            in_parts = options.multi_part and num_files > part_actions("multipart", options)
+            if v2 and (options.policy == "v2" or in_parts):
+                return either
+            return "multipart" if in_parts else "classic"
         found = either if layout == "v2" else layout
         if found == "multipart" and v2:
             raise _refused(
@@ -190,12 +196,7 @@ def choose_layout(
         reader = table.protocol.min_reader_version or 1
         parts = reader >= _MULTI_PART_PROTOCOL
         if layout == AUTO:
-            if num_files + num_others < LARGE_ACTIONS:
-                return "json"
-            wanted = parts and reader < STATE_PROTOCOL and options.part_actions is not None
-            if wanted and not bounded and not knows_flattened(table.protocol.reader_features):
-                return "json-multipart"
-            return "flattened"
+            return _indextables_layout(table, options, num_files + num_others, bounded=bounded)
         found = layout
         if found == "json-multipart" and not parts:
             raise _refused(
@@ -213,6 +214,21 @@ def choose_layout(
             found=layout,
         )
     return found
+
+
+def _indextables_layout(
+    table: Table, options: CheckpointOptions, num_actions: int, *, bounded: bool
+) -> str:
+    own = knows_flattened(table.protocol.reader_features)
+    if options.format == "parquet" or (own and options.format is None):
+        return "flattened"
+    if num_actions < LARGE_ACTIONS:
+        return "json"
+    reader = table.protocol.min_reader_version or 1
+    known = _MULTI_PART_PROTOCOL <= reader < STATE_PROTOCOL
+    if known and options.part_actions is not None and (options.format == "json" or not bounded):
+        return "json-multipart"
+    return "json" if options.format == "json" else "flattened"
 
 
 def count_parts(layout: str, options: CheckpointOptions, num_files: int) -> int:

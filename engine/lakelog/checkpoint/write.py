@@ -191,9 +191,11 @@ class _Job:
         table = Table(format_, self.log.table, source.protocol, source.metadata)
         options = self.options or CheckpointOptions.of(source.metadata.configuration, format_)
         others = source.meta.height
-        # Of a classic checkpoint nothing depends on its size, and sidecars are closed when full.
+        # Sidecars are closed when they are full, whatever the number of files.
         chosen = choose_layout(table, options, 0, others, self.layout)
         sized = format_ != "delta" or chosen == "multipart"
+        if chosen == "classic" and self.layout == AUTO:
+            sized = not _fits_one_file(self.state, options)
         return plan_checkpoint(
             table,
             self.state.version,
@@ -349,6 +351,21 @@ def checkpoints_there(log: Log, plan: CheckpointPlan) -> list[Checkpoint]:
     listing = log.list_since(plan.version)
     same = [c for c in listing.checkpoints if (c.version, c.layout) == (plan.version, plan.layout)]
     return same[::-1]
+
+
+def _fits_one_file(state: State, options: CheckpointOptions) -> bool:
+    """Whether what is replayed is short enough for one file; reads nothing.
+
+    A classic checkpoint is no longer than what it replaces: Parquet of the same schema, or text.
+    """
+    base = state.base.checkpoint if state.base is not None else None
+    sizes = base.sizes_bytes if base is not None else ()
+    if options.part_actions is not None or (
+        base is not None and (base.layout.startswith("v2-") or not sizes)
+    ):
+        return False
+    tail = sum(c.size_bytes for c in state.segment.commits)
+    return sum(sizes) + tail <= options.max_file_bytes
 
 
 def _estimate_files(state: State, source: Source) -> int:

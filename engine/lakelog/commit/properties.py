@@ -215,6 +215,7 @@ INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
         (_NAME, "dataSkippingStatsColumns"),
         (_CHECKPOINT_CODEC, "checkpoint.compression"),
         (_one_of("continue", "fail"), "cleanup.failurePolicy"),
+        (_any_case(_one_of("json", "parquet")), "checkpoint.format"),
     )
     for key in keys.split()
 }

@@ -1,0 +1,90 @@
+"""``auto`` and the properties that bound one file of a checkpoint, on tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import lakelog
+from tests.checkpoint import tables
+
+MAX_FILE = "spark.indextables.checkpoint.maxFileSize"
+FORMAT = "spark.indextables.checkpoint.format"
+NEVER = {"spark.indextables.checkpoint.enabled": "false"}
+V2_FEATURE = {"delta.feature.v2Checkpoint": "supported"}
+
+
+def _table(root: Path, properties: dict[str, str], files: int = 200) -> lakelog.Table:
+    table = lakelog.create(root, {"id": pl.Int64}, configuration={**NEVER, **properties})
+    with table.transaction() as tx:
+        for number in range(files):
+            tx.add(path=f"{number}.parquet", partitionValues={}, size=1, modificationTime=1)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected", "parts"),
+    [
+        ({}, "classic", 1),
+        ({MAX_FILE: "12800"}, "multipart", 4),
+        ({MAX_FILE: "12800", **V2_FEATURE}, "v2-json", 5),
+    ],
+    ids=["one-file", "multipart", "v2"],
+)
+def test_a_delta_checkpoint_is_split_at_the_size_limit(
+    tmp_path: Path, properties: dict[str, str], expected: str, parts: int
+) -> None:
+    table = _table(tmp_path / "t", properties)
+    report = table.checkpoint()
+    assert (report.layout, report.parts, report.verified) == (expected, parts, True)
+    before = tables.state_of(table.log)
+    with table.transaction() as tx:
+        tx.remove(path="3.parquet", deletionTimestamp=1 << 50, partitionValues={})
+    # Again, above the checkpoint in parts.
+    assert table.checkpoint().layout == expected
+    fresh = lakelog.open(tmp_path / "t", upkeep=False).snapshot()
+    assert fresh.num_files() == 199
+    assert tables.state_of(table.log) != before
+
+
+def _batch(table: lakelog.Table, number: int) -> None:
+    with table.transaction() as tx:
+        tx.add(path=f"batch_{number}.split", size=100, modificationTime=1, numRecords=100)
+
+
+def test_specification_004_finds_parquet_under_checkpoints_after_15_writes(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    parquet = {FORMAT: "parquet"}
+    table = lakelog.create(
+        root, {"id": pl.Int64, "name": pl.String}, format="indextables", configuration=parquet
+    )
+    assert table.scheduler is not None
+    for number in range(15):
+        _batch(table, number)
+        assert table.scheduler.wait(60)
+    name = "00000000000000000010.checkpoint.parquet"
+    assert (root / "_transaction_log" / "_checkpoints" / name).exists()
+    snapshot = lakelog.open(root, upkeep=False).snapshot()
+    assert snapshot.num_files() == 15
+    assert any(path.endswith(f"_checkpoints/{name}") for path in snapshot.provenance.files)
+
+
+def test_a_parquet_checkpoint_leaves_pointer_and_commits_to_readers_of_json(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = lakelog.create(
+        root, {"id": pl.Int64}, format="indextables", configuration={**NEVER, FORMAT: "parquet"}
+    )
+    for number in range(12):
+        _batch(table, number)
+    log = root / "_transaction_log"
+    table.checkpoint(layout="json", version=5)
+    pointer = (log / "_last_checkpoint").read_bytes()
+    report = table.checkpoint()
+    assert (report.layout, report.pointer_moved) == ("flattened", False)
+    assert (log / "_last_checkpoint").read_bytes() == pointer
+    plan = table.cleanup(retention=0, checkpoint_retention=0, force=True)
+    planned = plan.files["path"].to_list()
+    commits = [f"_transaction_log/{version:020d}.json" for version in range(6, 13)]
+    assert not {path for path in planned if path in commits}
