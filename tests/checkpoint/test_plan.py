@@ -55,8 +55,8 @@ def plan(table: Table, layout: str = "auto", **more: Any) -> CheckpointPlan:
         (indextables(), 2, "json"),
         (indextables(4), 2, "json"),
         (indextables(3, "columnarCommits"), 2, "flattened"),
-        (indextables(**{FORMAT: "parquet"}), 2, "flattened"),
-        (indextables(**{FORMAT: "PARQUET"}), 2, "flattened"),
+        (indextables(2, **{FORMAT: "parquet"}), 2, "flattened"),
+        (indextables(2, **{FORMAT: "PARQUET"}), 2, "flattened"),
         (indextables(3, "columnarCommits", **{FORMAT: "json"}), 2, "json"),
     ],
 )
@@ -106,11 +106,16 @@ def test_the_format_that_a_large_indextables_table_names_is_taken(
     [
         (delta(), 524_288, "classic", 1),
         (delta(), 524_289, "multipart", 2),
-        (delta(**{MAX_FILE: "25600"}), 1_000, "multipart", 10),
+        (delta(making.V12, **{MAX_FILE: "25600"}), 1_000, "multipart", 10),
         (delta(V2, **{MAX_FILE: "25600"}), 1_000, "v2-json", 10),
         (delta(V2, **{MAX_FILE: "25600"}), 100, "classic", 1),
-        (delta(**{MAX_FILE: "25600"}, **NO_PARTS), 1_000, "classic", 1),
-        (delta(**{"spark.indextables.checkpoint.actionsPerPart": "400"}), 1_000, "multipart", 3),
+        (delta(making.V12, **{MAX_FILE: "25600"}, **NO_PARTS), 1_000, "classic", 1),
+        (
+            delta(making.V12, **{"spark.indextables.checkpoint.actionsPerPart": "400"}),
+            1_000,
+            "multipart",
+            3,
+        ),
     ],
 )
 def test_auto_writes_several_parts_when_one_would_pass_the_size_limit(

@@ -107,9 +107,9 @@ def schemas(root: Path, paths: Iterable[str]) -> set[str]:
 
 
 def rows_by_name(root: Path, paths: Iterable[str]) -> dict[str, list[str]]:
-    """The rows of each file by its name, which tells its number."""
+    """The rows of each file by its name, which has its number; in the order of the file."""
     return {
-        path: sorted(map(str, pq.read_table(root / path).to_pylist()))
+        path: list(map(str, pq.read_table(root / path).to_pylist()))
         for path in paths
         if path.endswith(".parquet")
     }
@@ -208,6 +208,35 @@ def test_what_goes_wrong_in_a_task_publishes_nothing(
         sidecars = set((root / "_delta_log" / "_sidecars").glob("*"))
         named = {p for p in table.snapshot().provenance.checkpoint_files if "_sidecars" in p}
         assert {f"_delta_log/_sidecars/{p.name}" for p in sidecars} == named
+
+
+@pytest.mark.parametrize("strategy", [BROADCAST, HASH])
+def test_files_that_cleanup_removes_while_executors_run_are_replaced_by_a_new_listing(
+    strategy: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tables.make(tables.MULTIPART, tmp_path / "t")
+    expected = tables.state_of(tables.log_at(root, tables.MULTIPART.dialect))
+    cleaned: list[Path] = []
+
+    def writer(*given: Any) -> spark_parts.PartWriter:
+        """Another process checkpoints the version and removes all that was planned with."""
+        if not cleaned:
+            other = tables.log_at(root, tables.MULTIPART.dialect)
+            write_checkpoint(other, tables.LATEST, layout="classic")
+            cleaned.extend((root / "_delta_log").glob("*.json"))
+            cleaned.extend((root / "_delta_log").glob(f"{tables.EARLIER:020d}.checkpoint*"))
+            for path in cleaned:
+                path.unlink()
+        return spark_parts.PartWriter(*given)
+
+    monkeypatch.setattr(sys.modules["lakelog.spark.checkpoint"], "PartWriter", writer)
+    table = lakelog.Table(tables.log_at(root, tables.MULTIPART.dialect))
+    report = lakelog.spark.checkpoint(spark, table, layout="multipart", strategy=strategy)
+    assert len(cleaned) > 1
+    assert (report.version, report.layout, report.verified) == (tables.LATEST, "multipart", True)
+    assert staged(root) == []
+    (root / "_delta_log" / f"{tables.LATEST:020d}.checkpoint.parquet").unlink()
+    assert tables.state_of(tables.log_at(root, tables.MULTIPART.dialect)) == expected
 
 
 def names_seen(root: Path) -> dict[str, bytes]:

@@ -10,10 +10,11 @@ Source: Delta protocol, Checkpoints; specification 001, 3.2; specification 004.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -98,24 +99,69 @@ def write_checkpoint(
     """
     begin = time.perf_counter()
     with telemetry.span("checkpoint.write", path=log.table, format=log.dialect.name) as span:
-        state = open_state(log, version)
-        looks = 0
-        while True:
-            job = _Job(log, state, layout, memory_limit, verify, options, progress)
-            looks += 1
-            try:
-                report = replace(job.run(), seconds=time.perf_counter() - begin)
-                break
-            except (CorruptionError, NotFoundError) as error:
-                if looks < MOST_LOOKS and is_outdated(log, job.state.segment, error):
-                    state = open_state(log, version)  # a cleaner took what it was replayed from
-                elif isinstance(error, CheckpointCorruptionError) and job.state.base is not None:
-                    state = fall_back(job.state, error)
-                else:
-                    raise
+        job, report = attempt(
+            log,
+            version,
+            lambda state: _Job(log, state, layout, memory_limit, verify, options, progress),
+        )
+        report = replace(report, seconds=time.perf_counter() - begin)
         span.set(version=report.version, layout=report.layout, size_bytes=report.size_bytes)
     tell_of(log, report, job.plain_bytes)
     return report
+
+
+class Job(Protocol):
+    """One attempt at one checkpoint.
+
+    Attributes:
+        state: What it is written from; a run may replace it.
+    """
+
+    state: State
+
+    def run(self) -> CheckpointReport:
+        """Write it, or keep what is there."""
+        ...
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+
+def attempt(
+    log: Log, version: int | None, job_of: Callable[[State], AnyJob]
+) -> tuple[AnyJob, CheckpointReport]:
+    """Run a job on a version's state, and again on another state if files are missing or damaged.
+
+    If cleanup removed files that the state is read from, the log is listed again. If the checkpoint
+    below is damaged, the state does without it.
+
+    Args:
+        log: The table's log.
+        version: The version; None is the latest.
+        job_of: Makes the job for a state.
+
+    Returns:
+        The job that succeeded, and its report.
+
+    Raises:
+        NotFoundError: Files were removed in every one of the attempts.
+        CorruptionError: The log is damaged, and no older file replaces the damaged one.
+        LakelogError: As `open_state` and the job.
+    """
+    state = open_state(log, version)
+    looks = 0
+    while True:
+        job = job_of(state)
+        looks += 1
+        try:
+            return job, job.run()
+        except (CorruptionError, NotFoundError) as error:
+            if looks < MOST_LOOKS and is_outdated(log, job.state.segment, error):
+                state = open_state(log, version)
+            elif isinstance(error, CheckpointCorruptionError) and job.state.base is not None:
+                state = fall_back(job.state, error)
+            else:
+                raise
 
 
 def tell_of(log: Log, report: CheckpointReport, plain_bytes: int) -> None:

@@ -61,8 +61,11 @@ def is_outdated(log: Log, segment: LogSegment, error: BaseException) -> bool:
     while cause is not None and cause not in causes:
         causes.append(cause)
         cause = cause.__cause__
-    if not any(isinstance(each, FileNotFoundError) for each in causes):
-        return False
+    return any(isinstance(each, FileNotFoundError) for each in causes) and has_left(log, segment)
+
+
+def has_left(log: Log, segment: LogSegment) -> bool:
+    """Whether the log no longer lists all files that were chosen for a version."""
     there = log_paths(log.list_all())
     chosen = [c.path for c in segment.commits] + [c.path for c in segment.compactions]
     if segment.checkpoint is not None:

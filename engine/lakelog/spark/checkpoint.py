@@ -32,6 +32,7 @@ from lakelog.checkpoint.report import CheckpointReport
 from lakelog.checkpoint.source import Source
 from lakelog.checkpoint.verify import independent_state, verify_one
 from lakelog.checkpoint.write import (
+    attempt,
     checkpoints_there,
     remove_replaced,
     report_kept,
@@ -45,6 +46,7 @@ from lakelog.errors import (
     InternalError,
     InvalidInputError,
     LakelogError,
+    NotFoundError,
     OutcomeUnknownError,
 )
 from lakelog.formats.base import (
@@ -62,7 +64,7 @@ from lakelog.formats.digest import Digest
 from lakelog.formats.indextables.flattened_writer import stage_parts
 from lakelog.formats.indextables.staging import Staging
 from lakelog.log.context import Log
-from lakelog.log.opening import fall_back, open_state
+from lakelog.log.opening import has_left
 from lakelog.log.properties import deleted_file_retention_ms
 from lakelog.log.state import State
 from lakelog.spark.exchange import Place
@@ -93,7 +95,8 @@ def checkpoint(
     """Write the checkpoint of a version with a session's executors, prove it, and publish it.
 
     A complete checkpoint of the same version and layout that is there already is kept if it is
-    sound, as `lakelog.checkpoint.write.write_checkpoint` does.
+    valid, as `lakelog.checkpoint.write.write_checkpoint` does. If cleanup removes files while
+    executors read them, the log is listed again, and the checkpoint is written from what remains.
 
     Args:
         spark: The session, classic or Connect; its executors reach the table as the driver does.
@@ -114,6 +117,7 @@ def checkpoint(
             serve.
         UnsupportedFeatureError: The table needs what lakelog does not honour.
         CorruptionError: The log is damaged, and nothing sound stands behind the damage.
+        NotFoundError: Cleanup removed what the version is read from in every attempt.
         CheckpointWriteError: Executors could not write it, or it could not be published.
         CheckpointValidationError: What was written is not what replay gives; nothing was published.
 
@@ -125,16 +129,11 @@ def checkpoint(
     log = opened.log
     ship(spark)
     with telemetry.span("checkpoint.write", path=log.table, format=log.dialect.name) as span:
-        state = open_state(log, version)
-        while True:
-            job = _Job(spark, log, state, layout, verify, parts, strategy, storage_options)
-            try:
-                report = job.run()
-                break
-            except CheckpointCorruptionError as error:
-                if state.base is None:
-                    raise
-                state = fall_back(state, error)
+        job, report = attempt(
+            log,
+            version,
+            lambda state: _Job(spark, log, state, layout, verify, parts, strategy, storage_options),
+        )
         report = replace(report, seconds=time.perf_counter() - begin)
         span.set(version=report.version, layout=report.layout, size_bytes=report.size_bytes)
     tell_of(log, report, job.plain_bytes)
@@ -299,7 +298,14 @@ class _Job:
         return written
 
     def _failed(self, plan: CheckpointPlan, cause: Exception) -> LakelogError:
-        """What a failed job means: damage that tasks met, or a failure."""
+        """What a failed job means: removed files, damage that tasks met, or a failure."""
+        if has_left(self.log, self.state.segment):
+            return NotFoundError(
+                "files that the version is read from were removed while executors read them",
+                path=self.log.table,
+                version=plan.version,
+                hint="try again, when no cleanup is running",
+            )
         lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
         told = next((line for line in lines if any(m in line for m in _DAMAGE)), None)
         base = self.state.base
