@@ -15,7 +15,7 @@ from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakelog.errors import InternalError, InvalidInputError
 
@@ -300,6 +300,54 @@ def _arrow_field(name: str, type_: DataType, *, nullable: bool) -> pa.Field:
     arrow = to_arrow(type_)
     # Opaque types become Arrow's null type, and Arrow allows no field of that type to be required.
     return pa.field(name, arrow, nullable or pa.types.is_null(arrow))
+
+
+_AnyArrow = TypeVar("_AnyArrow", "pa.Table", "pa.RecordBatch")
+
+
+def without_metadata(data: _AnyArrow) -> _AnyArrow:
+    """A table or batch from outside without its schema's and fields' metadata, nested ones too:
+    metadata that is not UTF-8 makes Polars panic. No data is copied.
+    """
+    import pyarrow as pa
+
+    schema = pa.schema([_plain_field(field) for field in data.schema])
+    if data.schema.equals(schema, check_metadata=True):
+        return data
+    columns = [
+        # A nested array has a type of its own, with its fields' metadata.
+        column if column.type.equals(field.type, check_metadata=True) else column.cast(field.type)
+        for column, field in zip(data.columns, schema, strict=True)
+    ]
+    return type(data).from_arrays(columns, schema=schema)
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    import pyarrow as pa
+
+    return pa.field(field.name, _plain_type(field.type), field.nullable)
+
+
+def _plain_type(type_: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_struct(type_):
+        return pa.struct([_plain_field(type_.field(i)) for i in range(type_.num_fields)])
+    if pa.types.is_map(type_):
+        return pa.map_(
+            _plain_field(type_.key_field), _plain_field(type_.item_field), type_.keys_sorted
+        )
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(_plain_field(type_.value_field), type_.list_size)
+    for is_list, make in (
+        (pa.types.is_list, pa.list_),
+        (pa.types.is_large_list, pa.large_list),
+        (pa.types.is_list_view, pa.list_view),
+        (pa.types.is_large_list_view, pa.large_list_view),
+    ):
+        if is_list(type_):
+            return make(_plain_field(type_.value_field))
+    return type_
 
 
 def physical_name(field: Field, mapping: str) -> str:

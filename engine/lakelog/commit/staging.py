@@ -256,22 +256,29 @@ def _read(table: Any, spelling: Spelling) -> pl.DataFrame:
 
 
 def _to_polars(table: Any) -> pl.DataFrame:
-    if hasattr(table, "__arrow_c_stream__"):
-        frame = pl.DataFrame(table)
-    elif type(table).__module__.partition(".")[0] == "pandas":
-        frame = pl.from_pandas(table)
-    elif hasattr(table, "__arrow_c_array__"):
+    if hasattr(table, "__arrow_c_stream__") or hasattr(table, "__arrow_c_array__"):
         import pyarrow as pa
 
-        frame = pl.DataFrame(pa.table(pa.record_batch(table)))
+        try:
+            whole = hasattr(table, "__arrow_c_stream__")
+            arrow = pa.table(table if whole else pa.record_batch(table))
+            frame = pl.DataFrame(contract.without_metadata(arrow))
+        except (pa.ArrowException, ValueError) as cause:
+            raise _not_actions(table) from cause
+    elif type(table).__module__.partition(".")[0] == "pandas":
+        frame = pl.from_pandas(table)
     else:
-        raise InvalidInputError(
-            "that is no table of actions",
-            expected="a Polars or pandas frame, an Arrow table, or keywords for one action",
-            found=type(table).__name__,
-        )
+        raise _not_actions(table)
     # pandas hands its index over under this name.
     return frame.drop("__index_level_0__", strict=False)
+
+
+def _not_actions(table: object) -> InvalidInputError:
+    return InvalidInputError(
+        "that is no table of actions",
+        expected="a Polars or pandas frame, an Arrow table, or keywords for one action",
+        found=type(table).__name__,
+    )
 
 
 def _take(columns: dict[str, pl.Series], target: Leaf | Node, series: pl.Series) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from lakelog.contract import without_metadata
 from lakelog.data.conform import Rows
 from lakelog.errors import InvalidInputError
 
@@ -49,20 +50,25 @@ class Incoming:
         if isinstance(rows, pl.DataFrame):
             return Incoming(_arrow_schema(rows), iter([rows]))
         if isinstance(rows, pa.Table | pa.RecordBatch):
+            rows = without_metadata(rows)
             return Incoming(rows.schema, iter([rows]))
         if isinstance(rows, pa.RecordBatchReader):
-            return Incoming(rows.schema, iter(rows))
+            return Incoming._read(rows)
         if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
             table = pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata()
             return Incoming(table.schema, iter([table]))
         if hasattr(rows, "__arrow_c_stream__"):
-            reader = pa.RecordBatchReader.from_stream(rows)
-            return Incoming(reader.schema, iter(reader))
+            return Incoming._read(pa.RecordBatchReader.from_stream(rows))
         raise InvalidInputError(
             "those are no rows",
             expected="a Polars, pandas or Arrow frame, or an Arrow reader",
             found=type(rows).__name__,
         )
+
+    @staticmethod
+    def _read(reader: pa.RecordBatchReader) -> Incoming:
+        schema = without_metadata(reader.schema.empty_table()).schema
+        return Incoming(schema, map(without_metadata, reader))
 
 
 def _arrow_schema(frame: pl.DataFrame) -> pa.Schema:

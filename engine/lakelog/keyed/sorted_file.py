@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakelog.contract import without_metadata
 from lakelog.errors import CorruptionError
 from lakelog.keyed import plan, rows
 
@@ -329,6 +330,6 @@ class SortedFile:
                 raise self._corrupt("has a damaged row group", f"{found:08x}", expected, start)
         file = pq.ParquetFile(pa.BufferReader(self._data), metadata=self._metadata)
         table = file.read_row_groups(list(range(first, stop)), columns=rows.SCHEMA.names())
-        frame = pl.from_arrow(table)
+        frame = pl.from_arrow(without_metadata(table))
         assert isinstance(frame, pl.DataFrame)
         return frame

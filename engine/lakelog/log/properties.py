@@ -64,11 +64,15 @@ def parse_interval_ms(text: str) -> int:
     return total
 
 
+_LONGEST_MS = 60_000_000_000_000
+"""Some 1,900 years: a time that long ago is still a date."""
+
+
 def to_duration_ms(value: Duration) -> int:
     """A duration in milliseconds.
 
     Raises:
-        InvalidInputError: It is none, or negative.
+        InvalidInputError: It is not a duration, is negative, or longer than 1,900 years.
 
     >>> to_duration_ms("interval 1 week"), to_duration_ms(dt.timedelta(hours=1)), to_duration_ms(5)
     (604800000, 3600000, 5)
@@ -79,7 +83,7 @@ def to_duration_ms(value: Duration) -> int:
         found = value // dt.timedelta(milliseconds=1)
     else:
         found = value
-    if type(found) is not int or found < 0:
+    if type(found) is not int or not 0 <= found <= _LONGEST_MS:
         raise InvalidInputError(
             "a duration is wanted",
             expected="milliseconds, a timedelta, or a text such as '30 days'",

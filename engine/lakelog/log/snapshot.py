@@ -407,6 +407,14 @@ class Snapshot:
 
         Memory: one batch, and the layers above the checkpoint.
         """
+        known = actions.schema()
+        unknown = [] if columns is None else [name for name in columns if name not in known]
+        if unknown:
+            raise InvalidInputError(
+                "columns of the flattened action table are wanted",
+                expected=", ".join(known),
+                found=repr(unknown[0]),
+            )
         return iter_state(self._state, columns)
 
     # --- display -----------------------------------------------------------------------------

@@ -315,9 +315,9 @@ def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
     """
     if older_than_ms < 0:
         raise InvalidInputError("an age is a time from 0", expected=">= 0", found=older_than_ms)
-    before = dt.datetime.fromtimestamp((log.clock() - older_than_ms) / 1000, dt.UTC)
+    before_ms = log.clock() - older_than_ms
     lying = _lying(log)  # once: another purge or an undo may be at work
-    old = _described(log, lying).filter(pl.col("created") <= before)
+    old = _described(log, lying).filter(pl.col("created").dt.epoch("ms") <= before_ms)
     for id_ in old["id"]:
         folder = Quarantine(log, id_).folder
         errors = log.store.delete_many([f"{folder}/{name}" for name, _ in lying[id_]])

@@ -442,7 +442,7 @@ def _of_inventory(inventory: Any) -> pl.DataFrame:
     Raises:
         InvalidInputError: It lacks a column, or a path in it is not relative to the table.
     """
-    frame = inventory.collect() if isinstance(inventory, pl.LazyFrame) else pl.DataFrame(inventory)
+    frame = _as_frame(inventory)
     if "isDir" in frame.columns:
         frame = frame.filter(~pl.col("isDir").fill_null(value=False))
     chosen = {"path": "path"}
@@ -472,6 +472,23 @@ def _of_inventory(inventory: Any) -> pl.DataFrame:
             found=odd["modified_ms"][0],
         )
     return listed
+
+
+def _as_frame(inventory: Any) -> pl.DataFrame:
+    if isinstance(inventory, pl.LazyFrame):
+        return inventory.collect()
+    try:
+        if hasattr(inventory, "__arrow_c_stream__") and not isinstance(inventory, pl.DataFrame):
+            import pyarrow as pa
+
+            inventory = contract.without_metadata(pa.table(inventory))
+        return pl.DataFrame(inventory)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as cause:
+        raise InvalidInputError(
+            "the inventory is not a table",
+            expected="a Polars, pandas or Arrow frame",
+            found=type(inventory).__name__,
+        ) from cause
 
 
 def _planned(files: pl.DataFrame) -> pl.DataFrame:

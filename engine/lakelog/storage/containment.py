@@ -96,7 +96,15 @@ class External:
                 expected="True, False, or a list of URLs or paths of folders",
                 found=repr(allow_external)[:200],
             )
-        return External(folders=tuple(a for each in given for a in addresses_of(os.fspath(each))))
+        try:
+            folders = [a for each in given for a in addresses_of(os.fspath(each))]
+        except ValueError as cause:  # a NUL character or a lone surrogate
+            raise InvalidInputError(
+                "allow_external names a folder that cannot exist",
+                expected="URLs or paths of folders",
+                found=repr(allow_external)[:200],
+            ) from cause
+        return External(folders=tuple(folders))
 
     def allows(self, address: Address) -> bool:
         """Whether a file may be opened."""

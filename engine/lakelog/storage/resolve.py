@@ -83,12 +83,26 @@ def open_store(
     register_secrets(storage_options)
     if not text:
         raise InvalidInputError("the location is empty", expected="a path or a URL")
+    if "\0" in text or not _is_text(text):
+        raise InvalidInputError(
+            "the location is not valid text",
+            expected="a path or a URL without NUL characters and lone surrogates",
+            found=repr(text)[:200],
+        )
     if text.startswith("file:"):
         return LocalStore(unquote(urlsplit(text).path))
     # A colon alone is legal in a local path; only ://, or a chained URL, names a protocol.
     if "://" not in text and "::" not in text:
         return LocalStore(text)
     return _open_remote(text, dict(storage_options or {}))
+
+
+def _is_text(location: str) -> bool:
+    try:
+        os.fsencode(location)  # names of files that are not UTF-8 are spelled with surrogates
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _open_remote(url: str, options: dict[str, Any]) -> LogStore:

@@ -106,13 +106,21 @@ def local_directory(directory: str | os.PathLike[str]) -> str:
         '/var/lib'
     """
     name = os.fsdecode(directory)
-    if _ADDRESS.match(name) or "\0" in name:
+    if _ADDRESS.match(name) or "\0" in name or not _is_a_name(name):
         raise InvalidInputError(
             "a log of small writes is on local disk",
             expected="the path of a directory",
             found=repr(name),
         )
     return os.path.abspath(name)
+
+
+def _is_a_name(text: str) -> bool:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True
 
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")

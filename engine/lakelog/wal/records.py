@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from lakelog.contract import without_metadata
 from lakelog.errors import InvalidInputError
 from lakelog.wal.encode import Columns, column_of
 from lakelog.wal.frames import DELETE, OPS, PUT, Op
@@ -126,15 +127,20 @@ def arrow_table(table: Any) -> pa.Table:
     Raises:
         InvalidInputError: It has none, or one of something else than a table.
     """
-    if type(table).__module__.startswith("polars."):
-        table = getattr(table, "collect", lambda: table)().to_arrow()
+    if type(table).__module__.startswith("polars.") and hasattr(table, "collect_schema"):
+        table = getattr(table, "collect", lambda: table)()
+        if any("\0" in name for name in table.columns):  # Polars panics as it exports one
+            raise InvalidInputError(
+                "a column's name has a NUL character", expected="key, value and op", found="NUL"
+            )
+        table = table.to_arrow()
     if isinstance(table, pa.Table):
-        return table
+        return without_metadata(table)
     if isinstance(table, pa.RecordBatch):
-        return pa.Table.from_batches([table])
+        return without_metadata(pa.Table.from_batches([table]))
     try:
         if hasattr(table, "__arrow_c_stream__"):
-            return pa.table(table)
+            return without_metadata(pa.table(table))
         cause = None
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
         cause = error

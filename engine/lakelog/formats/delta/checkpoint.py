@@ -344,7 +344,13 @@ def unreadable_is_malformed(path: str, version: int) -> Iterator[None]:
         ) from cause
     except LakelogError:
         raise
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as cause:
+    except (
+        pa.ArrowException,
+        pl.exceptions.PanicException,  # of metadata that is not UTF-8, for one
+        OSError,
+        ValueError,
+        MemoryError,
+    ) as cause:
         said = next(iter(str(cause).splitlines()), type(cause).__name__)
         raise MalformedLogError(
             f"the checkpoint cannot be read: {said[:200]}",
@@ -360,7 +366,7 @@ def _at_once(function: Callable[..., _T], *given: Any) -> Future[_T]:
     future: Future[_T] = Future()
     try:
         future.set_result(function(*given))
-    except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+    except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
         future.set_exception(error)
     return future
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog import actions
+from lakelog.contract import without_metadata
 from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError, NotFoundError
 from lakelog.formats.base import CHECKPOINT_META, Checkpoint
 from lakelog.formats.indextables.commits import meta_at_or_below, wire
@@ -148,7 +149,7 @@ class FlattenedReader:
     def _frame(self, table: pa.Table, path: str) -> pl.DataFrame:
         """Arrow to the contract's columns and dtypes, with spec 004's spelling mended."""
         table.validate(full=True)  # Arrow does not check that Parquet's text is UTF-8
-        frame = pl.DataFrame(pl.from_arrow(table))
+        frame = pl.DataFrame(pl.from_arrow(without_metadata(table)))
         if _TYPE not in frame.columns or frame[_TYPE].null_count():
             raise InvalidActionError(
                 "a row of the checkpoint has no action type",
@@ -202,6 +203,7 @@ class FlattenedReader:
         except (
             pa.ArrowException,
             pl.exceptions.PolarsError,
+            pl.exceptions.PanicException,
             OSError,
             ValueError,
             MemoryError,
