@@ -11,6 +11,7 @@ spec 001, Validation Points.
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 
@@ -25,13 +26,14 @@ from lakelog.commit.features import (
     supports,
 )
 from lakelog.commit.file_rules import check_files
-from lakelog.commit.properties import changed, check_properties
+from lakelog.commit.properties import changed, check_properties, without_effect
 from lakelog.commit.schema_evolution import check_evolution
 from lakelog.commit.upgrade import features_needed
 from lakelog.errors import (
     CorruptionError,
     InvalidMetadataError,
     InvalidProtocolError,
+    LakelogWarning,
     UnsupportedFeatureError,
 )
 from lakelog.log.metadata import Metadata, Protocol, mapping_mode
@@ -82,11 +84,16 @@ def check_metadata(
         SchemaEvolutionError: Files that stay could not be read under the new schema.
         UnsupportedFeatureError: A new CHECK constraint, which rows that are there may break.
 
+    Properties that are accepted and have no effect are named by a `LakelogWarning`.
+
     Whether every file has row ids, as switching row tracking on asks, only the table's state can
     tell: it is not checked here.
     """
     before = {} if old is None else old.configuration
-    check_properties(changed(new.configuration, before), format)
+    properties = changed(new.configuration, before)
+    check_properties(properties, format)
+    for note in without_effect(properties, format):
+        warnings.warn(note, LakelogWarning, stacklevel=2)
     _check_identity(new, old, format)
     schema = _schema(new)
     fields = _fields_before(old)

@@ -4,8 +4,9 @@ Keys of ``delta.*`` are the format's own: one that is not known is refused, sinc
 does not know it could not honour it. All other keys are the user's and free. Of
 ``spark.indextables.*`` the known ones are checked and the others taken as they are: the reference
 adds options with each release, reads them by name, and none of them changes what a log means.
-Only what would govern checkpoints, retention and cleanup is refused where it is unknown
-(`CHECKPOINT_FAMILIES`): a misspelt retention must not pass for the default one.
+Only what would govern commits, checkpoints, retention and cleanup is refused where it is unknown: a
+misspelt retention must not pass for the default one. A known one without an effect here is accepted
+with a warning (`without_effect`). ``schemas/properties.md`` lists them all.
 
 Values are texts, as the log holds them. Source: Delta Lake, DeltaConfig; Delta protocol, Table
 Properties; IndexTables4Spark, Checkpoint Configuration.
@@ -183,7 +184,8 @@ INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
                 "protocol.autoUpgrade protocol.checkEnabled protocol.enforceReaderVersion "
                 "protocol.enforceWriterVersion "
                 "skippedFiles.trackingEnabled stats.truncation.enabled "
-                "transaction.cache.enabled transaction.useOptimized"
+                "transaction.allowDirectUsage transaction.cache.enabled "
+                "transaction.compression.enabled transaction.useOptimized"
             ),
         ),
         (
@@ -192,7 +194,8 @@ INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
                 "checkpoint.actionsPerPart checkpoint.parallelism "
                 "checkpoint.read.timeoutSeconds stats.truncation.maxLength "
                 "transaction.cache.expirationSeconds transaction.maxConcurrentReads "
-                "transaction.retry.maxAttempts"
+                "transaction.cache.fileList.capacity transaction.cache.snapshot.capacity "
+                "transaction.cache.version.capacity transaction.retry.maxAttempts"
             ),
         ),
         # An interval of 0 switches checkpoints off.
@@ -207,11 +210,21 @@ INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
         (
             _LONG_COUNT,
             (
-                "checkpointRetention.duration logRetention.duration transaction.retry.baseDelayMs "
-                "transaction.retry.maxDelayMs"
+                "checkpointRetention.duration logRetention.duration "
+                "transaction.cache.fileList.ttl.ms transaction.cache.metadata.ttl.ms "
+                "transaction.cache.snapshot.ttl.ms transaction.cache.ttl.ms "
+                "transaction.cache.version.ttl.ms"
             ),
         ),
-        (_whole(1, _LONG_BITS), "checkpoint.maxFileSize"),
+        (
+            _whole(1, _LONG_BITS),
+            "checkpoint.maxFileSize transaction.retry.baseDelayMs transaction.retry.maxDelayMs",
+        ),
+        (_any_case(_one_of("gzip", "none")), "transaction.compression.codec"),
+        (
+            Kind("a whole number from 0 to 9", lambda value: bool(re.fullmatch(r"[0-9]", value))),
+            "transaction.compression.gzip.level",
+        ),
         (_NAME, "dataSkippingStatsColumns"),
         (_CHECKPOINT_CODEC, "checkpoint.compression"),
         (_one_of("continue", "fail"), "cleanup.failurePolicy"),
@@ -220,6 +233,75 @@ INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
     for key in keys.split()
 }
 """Properties of IndexTables that are checked, by key; the reference reads keys in any case."""
+
+_NO_STATISTICS = "statistics of IndexTables files are written as they are given"
+_OWN_CACHE = (
+    "a handle validates its cache against the log on each use; see Table.snapshot(max_staleness=)"
+)
+_BOTH, _DELTA_ONLY = ("delta", "indextables"), ("delta",)
+
+_WITHOUT_EFFECT: Mapping[str, tuple[str, tuple[str, ...], str]] = {
+    f"{_INDEXTABLES}{key}".lower(): (reason, formats, same)
+    for reason, formats, same, keys in (
+        (
+            "each checkpoint is verified; pass verify=False to Table.checkpoint",
+            _BOTH,
+            "true",
+            "checkpoint.checksumValidation.enabled",
+        ),
+        ("stores repeat failed requests by themselves", _BOTH, "", "checkpoint.maxRetries"),
+        ("Delta's checkpoints are Parquet", _DELTA_ONLY, "parquet", "checkpoint.format"),
+        (
+            "Delta's commits and manifests are not compressed",
+            _DELTA_ONLY,
+            "",
+            (
+                "checkpoint.compression.enabled transaction.compression.enabled "
+                "transaction.compression.codec transaction.compression.gzip.level"
+            ),
+        ),
+        (
+            "the protocol is always checked",
+            _BOTH,
+            "true",
+            "protocol.checkEnabled protocol.enforceReaderVersion protocol.enforceWriterVersion",
+        ),
+        (
+            "a commit that needs a feature raises the protocol; see Transaction.set_protocol",
+            _BOTH,
+            "true",
+            "protocol.autoUpgrade",
+        ),
+        ("skips are always recorded and read", _BOTH, "true", "skippedFiles.trackingEnabled"),
+        ("a Delta log has no skips", _DELTA_ONLY, "", "skippedFiles.cooldownDuration"),
+        (_NO_STATISTICS, _BOTH, "", "stats.truncation.enabled stats.truncation.maxLength"),
+        (
+            "set delta.dataSkipping* on a Delta table; " + _NO_STATISTICS,
+            _BOTH,
+            "",
+            "dataSkippingNumIndexedCols dataSkippingStatsColumns",
+        ),
+        ("lakelog has one implementation of the log", _BOTH, "true", "transaction.useOptimized"),
+        ("it is a switch of the reference's own tests", _BOTH, "", "transaction.allowDirectUsage"),
+        ("set transaction.retry.maxAttempts", _BOTH, "", "transaction.maxRetries"),
+        (_OWN_CACHE, _BOTH, "true", "transaction.cache.enabled"),
+        (
+            _OWN_CACHE,
+            _BOTH,
+            "",
+            (
+                "transaction.cache.expirationSeconds transaction.cache.fileList.capacity "
+                "transaction.cache.fileList.ttl.ms transaction.cache.metadata.ttl.ms "
+                "transaction.cache.snapshot.capacity transaction.cache.snapshot.ttl.ms "
+                "transaction.cache.ttl.ms transaction.cache.version.capacity "
+                "transaction.cache.version.ttl.ms"
+            ),
+        ),
+    )
+    for key in keys.split()
+}
+"""Properties without an effect, by their key in lower case: the reason, the formats of tables where
+there is none, and the value that describes what lakelog does anyway (empty where no value does)."""
 
 LAKELOG_PROPERTIES: Mapping[str, Kind] = {
     "lakelog.checkpoint.intervalBytes": _LONG_COUNT,
@@ -231,6 +313,7 @@ _INDEXTABLES_FAMILIES = tuple(
     f"{_INDEXTABLES}{family}."
     for family in ("checkpoint", "checkpointretention", "cleanup", "logretention")
 )
+_REFUSED_FAMILIES = (*_INDEXTABLES_FAMILIES, f"{_INDEXTABLES}transaction.")
 CHECKPOINT_FAMILIES = (
     _OWN_FAMILY,
     *_INDEXTABLES_FAMILIES,
@@ -299,6 +382,27 @@ def check_properties(configuration: Mapping[str, str | None], format: str) -> No
         )
 
 
+def without_effect(configuration: Mapping[str, str | None], format: str) -> list[str]:
+    """A sentence for each property that is accepted and has no effect, with the reason.
+
+    Args:
+        configuration: Properties to be written; of an existing table, those that change.
+        format: ``delta`` or ``indextables``.
+
+    A property whose value describes what lakelog does anyway gets none.
+
+    >>> without_effect({"spark.indextables.checkpoint.maxRetries": "5"}, "indextables")
+    ['the property spark.indextables.checkpoint.maxRetries has no effect: stores repeat failed \
+requests by themselves']
+    """
+    found = []
+    for key, value in configuration.items():
+        reason, formats, same = _WITHOUT_EFFECT.get(key.lower(), ("", (), ""))
+        if format in formats and (value or "").lower() != (same or None):
+            found.append(f"the property {key} has no effect: {reason}")
+    return found
+
+
 def without_requests(configuration: Mapping[str, str | None]) -> dict[str, str | None]:
     """The properties without ``delta.feature.*``: those ask for features when a table is made or
     altered, and what they asked for stands in the protocol afterwards.
@@ -363,15 +467,15 @@ def _check_indextables(key: str, lower: str, value: str | None) -> None:
         )
     if (kind := _INDEXTABLES_BY_LOWER.get(lower)) is not None:
         _check_value(key, value, kind)
-    elif lower.startswith(_INDEXTABLES_FAMILIES):
+    elif lower.startswith(_REFUSED_FAMILIES):
         raise InvalidPropertyError(
-            "the property is unknown, and one of its family governs checkpoints or cleanup",
+            "the property is unknown, and its family governs commits, checkpoints or cleanup",
             path=key,
             expected=", ".join(
                 sorted(
                     known
                     for known in INDEXTABLES_PROPERTIES
-                    if known.lower().startswith(_INDEXTABLES_FAMILIES)
+                    if known.lower().startswith(_REFUSED_FAMILIES)
                 )
             ),
             found=value,

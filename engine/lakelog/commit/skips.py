@@ -16,6 +16,7 @@ import polars as pl
 
 from lakelog import actions
 from lakelog.errors import InvalidInputError, InvalidPropertyError
+from lakelog.formats.indextables.framing import in_any_case
 from lakelog.log.properties import parse_interval_ms
 
 COOLDOWN_PROPERTY = "spark.indextables.skippedFiles.cooldownDuration"
@@ -34,7 +35,7 @@ def cooldown_ms(configuration: Mapping[str, str | None]) -> int:
     >>> cooldown_ms({"spark.indextables.skippedFiles.cooldownDuration": "48"})
     172800000
     """
-    value = configuration.get(COOLDOWN_PROPERTY)
+    value = in_any_case(configuration, COOLDOWN_PROPERTY)
     if value is None:
         return DEFAULT_COOLDOWN_MS
     if re.fullmatch(r"\s*\d{1,9}\s*", value, re.ASCII):

@@ -47,6 +47,7 @@ from lakelog.errors import (
 )
 from lakelog.formats.base import Actions, CommitContent, CommitFile, CommitInfo
 from lakelog.formats.commits import with_count
+from lakelog.formats.indextables.framing import in_any_case
 from lakelog.log.context import Log
 from lakelog.storage import LogStore
 from lakelog.storage.wrapper import StoreWrapper
@@ -102,7 +103,7 @@ class Retry:
 
 
 def _number(configuration: Mapping[str, str | None], key: str) -> int | None:
-    text = configuration.get(_RETRY + key)
+    text = in_any_case(configuration, _RETRY + key)
     if text is None:
         return None
     if not (text.strip().isascii() and text.strip().isdigit()) or int(text) < 1:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 from lakelog.errors import InvalidInputError
+from lakelog.formats.indextables.framing import in_any_case
 from lakelog.storage.bounded import ReadLimits
 
 _UNITS_MS = {
@@ -26,6 +27,7 @@ _PART = re.compile(
 )
 
 READ_PARALLELISM = "spark.indextables.checkpoint.parallelism"
+MAX_CONCURRENT_READS = "spark.indextables.transaction.maxConcurrentReads"
 READ_TIMEOUT = "spark.indextables.checkpoint.read.timeoutSeconds"
 Duration = dt.timedelta | int | str
 """A length of time: a timedelta, whole milliseconds, or a text such as ``30 days``."""
@@ -138,8 +140,10 @@ def read_limits(configuration: Mapping[str, str | None]) -> ReadLimits:
 
     Source: specification 001, 3.2.4 and 3.3.1.
     """
-    parallelism = configuration.get(READ_PARALLELISM) or ""
-    timeout = configuration.get(READ_TIMEOUT) or ""
+    names = (READ_PARALLELISM, MAX_CONCURRENT_READS)  # the first that the table sets
+    found = (in_any_case(configuration, name) for name in names)
+    parallelism = next((value for value in found if value), "")
+    timeout = in_any_case(configuration, READ_TIMEOUT) or ""
     return ReadLimits(
         int(parallelism) if parallelism.isdecimal() and int(parallelism) else None,
         float(timeout) if timeout.isdecimal() and int(timeout) else None,

@@ -74,18 +74,18 @@ def checkpoint_level(configuration: Mapping[str, str | None]) -> int | None:
     Raises:
         InvalidPropertyError: See `frame_as`.
     """
-    if _value(configuration, _CHECKPOINT_ENABLED) is None:
+    if in_any_case(configuration, _CHECKPOINT_ENABLED) is None:
         return commit_level(configuration)
     level = _level(configuration)
     return level if _is_on(configuration, _CHECKPOINT_ENABLED) else None
 
 
 def _is_on(configuration: Mapping[str, str | None], key: str) -> bool:
-    return (_value(configuration, key) or "false").lower() == "true"
+    return (in_any_case(configuration, key) or "false").lower() == "true"
 
 
-def _value(configuration: Mapping[str, str | None], key: str) -> str | None:
-    """A property; the reference reads keys in any case."""
+def in_any_case(configuration: Mapping[str, str | None], key: str) -> str | None:
+    """A property of ``spark.indextables.*``, whose keys are not case-sensitive; None if not set."""
     exact = configuration.get(key)
     if exact is not None:
         return exact
@@ -96,8 +96,8 @@ def _value(configuration: Mapping[str, str | None], key: str) -> str | None:
 
 
 def _level(configuration: Mapping[str, str | None]) -> int | None:
-    codec = (_value(configuration, _CODEC) or "gzip").lower()
-    level = _value(configuration, _LEVEL) or "6"
+    codec = (in_any_case(configuration, _CODEC) or "gzip").lower()
+    level = in_any_case(configuration, _LEVEL) or "6"
     if codec not in {"gzip", "none"}:
         raise InvalidPropertyError(
             f"{_CODEC} names an unknown codec", expected="gzip or none", found=codec
