@@ -73,8 +73,9 @@ def test_replay_gives_the_documented_columns(tmp_path: Path) -> None:
     assert full.schema.names == ["seqNum", "op", "key", "value"]
     types = [pa.int64(), pa.dictionary(pa.int8(), pa.string()), pa.binary(), pa.binary()]
     assert full.schema.types == types
-    frame = pl.from_arrow(full)
+    frame = pl.from_arrow(full.table)
     assert isinstance(frame, pl.DataFrame)
+    assert frame.equals(pl.DataFrame(full))
     assert frame.filter(pl.col("op") == "PUT")["key"].to_list() == [b"k"]
 
 

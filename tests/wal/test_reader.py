@@ -18,9 +18,9 @@ def test_a_reader_sees_what_the_writer_adds(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log, WriteAheadLog(tmp_path, read_only=True) as reader:
         assert reader.replay().num_rows == 0
         log.append("PUT", "a", "1")
-        assert reader.replay().equals(log.replay())
+        assert reader.replay() == log.replay()
         log.append_batch([("PUT", "b", "2"), ("DELETE", "a", None)])
-        assert reader.replay(1).equals(log.replay(1))
+        assert reader.replay(1) == log.replay(1)
         assert reader.state().to_pydict() == log.state().to_pydict()
         assert reader.current_seq_num() == log.current_seq_num() == 4
         log.truncate(4)

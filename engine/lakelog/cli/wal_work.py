@@ -202,11 +202,11 @@ def _read(
     """The rows, the damage that they end at, and what nobody can know."""
     if form is not None or _is_historic(directory):
         old = read_historic(directory, cast("HistoricFormat | None", form), strict=not safe)
-        table = old.replay(after_seq)
+        table = old.replay(after_seq).table
         damage = [finding for finding in old.findings if finding.is_damage]
         return state_of(table) if state else table, damage, old.doubts
     with WriteAheadLog(directory, read_only=True, strict=not safe) as log:
-        table = log.state() if state else log.replay(after_seq)
+        table = log.state() if state else log.replay(after_seq).table
         report = log.recovery
     if report is None or report.damage is None:
         return table, [], ()

@@ -95,7 +95,7 @@ def look_beside_a_writer(
 def _view(found: Manifest, room: FileRoom, log: WriteAheadLog, known: Iterable[SortedFile]) -> View:
     files = room.opened(found, known)
     active = Memtable()
-    active.add_replayed(log.replay(after_seq=found.flushed_seq_num))
+    active.add_replayed(log.replay(after_seq=found.flushed_seq_num).table)
     # After the replay: a log that is not truncated further now was not when it was replayed.
     _check_log(found, room.manifest_path, log)
     return View(active, (), found.flushed_seq_num, files, found)

@@ -79,6 +79,8 @@ class KeyedStore(Closing):
         sync: When a write counts as done: ``sync`` once it is fsynced (writers at the same time
             share one), ``batch`` every hundred, ``none`` when the operating system likes.
         memtable_bytes: Bytes of keys and values, repeats counted, after which a write flushes.
+        memtable_entries: Records, repeats counted, after which a write flushes too (specification
+            003 has 1,000 entries); None lets bytes alone decide.
         read_only: Read beside a writer: takes no lock, changes nothing.
         disk: The filesystem; that of the operating system where it is None.
 
@@ -105,6 +107,7 @@ class KeyedStore(Closing):
         sync: Literal["sync", "batch", "none"] = "sync",
         *,
         memtable_bytes: int = 64 << 20,
+        memtable_entries: int | None = None,
         read_only: bool = False,
         disk: Disk | None = None,
     ) -> None:
@@ -112,8 +115,13 @@ class KeyedStore(Closing):
             raise InvalidInputError(
                 "A memtable holds at least a byte.", expected=">= 1", found=memtable_bytes
             )
+        if memtable_entries is not None and memtable_entries < 1:
+            raise InvalidInputError(
+                "memtable_entries must be at least 1", expected=">= 1", found=memtable_entries
+            )
         self._directory = local_directory(directory) if disk is None else os.fsdecode(directory)
         self._memtable_bytes = memtable_bytes
+        self._memtable_entries = memtable_entries
         disk = disk or LocalDisk()
         log_directory = f"{self._directory}/{_LOG_FOLDER}"
         with store_errors("be opened", self._directory):
@@ -337,12 +345,12 @@ class KeyedStore(Closing):
                 raise
 
     def _flush_if_full(self) -> None:
-        if self._view.active.size_bytes < self._memtable_bytes:
+        if not self._is_full():
             return
         if not self._upkeep.acquire(blocking=False):
             return  # somebody is at it
         try:
-            if not self._access.is_closed and self._view.active.size_bytes >= self._memtable_bytes:
+            if not self._access.is_closed and self._is_full():
                 self._flush_and_merge()
                 self._upkeep_error = None
         except LakelogError as error:
@@ -352,6 +360,12 @@ class KeyedStore(Closing):
             telemetry.event("keyed.flush_failed", logging.WARNING, error=str(error))
         finally:
             self._upkeep.release()
+
+    def _is_full(self) -> bool:
+        active, most = self._view.active, self._memtable_entries
+        if most is not None and active.records >= most:
+            return True
+        return active.size_bytes >= self._memtable_bytes
 
     def _flush_and_merge(self) -> FileReport | None:
         report = self._flush()
@@ -389,7 +403,7 @@ class KeyedStore(Closing):
             active = view.active
             if self._log_may_have_more:
                 active = Memtable()
-                active.add_replayed(self._wal.replay(after_seq=view.frozen_seq_num))
+                active.add_replayed(self._wal.replay(after_seq=view.frozen_seq_num).table)
             if active.records:
                 self._view = replace(
                     view,

@@ -24,8 +24,16 @@ from lakelog.wal.group import Committer, Entry
 from lakelog.wal.handle import Access, Closing, disk_errors, local_directory
 from lakelog.wal.judge import Verdict, judge
 from lakelog.wal.opening import RecoveryReport, open_for_writing, report_of
-from lakelog.wal.reading import records_of, state_of, table_of, tables_of
-from lakelog.wal.records import WalRecord, batch_of, code_of, columns_of_table, data_of
+from lakelog.wal.reading import state_of, table_of, tables_of
+from lakelog.wal.records import (
+    WalRecord,
+    WalRecords,
+    batch_of,
+    code_of,
+    columns_of_table,
+    data_of,
+    records_of,
+)
 from lakelog.wal.segments import LOCK_NAME
 from lakelog.wal.survey import survey, with_frames
 from lakelog.wal.threads import of_segments
@@ -86,6 +94,8 @@ class WriteAheadLog(Closing):
         strict: Whether damage is an error. Otherwise the log goes on from what is safe; a writer
             puts the rest under names that end in ``.damaged``, and `recovery` tells of it.
         read_only: Read beside a writer: takes no lock, changes nothing.
+        missing_ok: With `read_only`, a log that does not exist is empty, until a writer creates it
+            (specification 002, "an empty list means either no WAL exists ...").
         batch_appends: With ``sync="batch"``, how many appends share an fsync.
         frame_bytes: How much of a batch goes into one frame.
         disk: The filesystem.
@@ -95,7 +105,7 @@ class WriteAheadLog(Closing):
     Raises:
         LogLockedError: Another writer has the log.
         WalCorruptionError: The log is damaged, and ``strict``. Nothing was changed.
-        NotFoundError: There is no log to read.
+        NotFoundError: There is no log to read, and `missing_ok` is false.
         UnsupportedError: A later version of lakelog wrote the log, or an earlier program.
         UnavailableError: The disk failed.
 
@@ -120,6 +130,7 @@ class WriteAheadLog(Closing):
         compression: Compression = "none",
         strict: bool = True,
         read_only: bool = False,
+        missing_ok: bool = False,
         batch_appends: int = BATCH_APPENDS,
         frame_bytes: int = FRAME_BYTES,
         disk: Disk | None = None,
@@ -141,6 +152,7 @@ class WriteAheadLog(Closing):
         self._directory = local_directory(directory) if disk is None else os.fsdecode(directory)
         self._disk = disk or LocalDisk()
         self._strict = strict
+        self._missing_ok = missing_ok
         self._sync = sync
         self._access = Access("log", self._directory, read_only, None if read_only else os.getpid())
         self._lock: Held | None = None
@@ -150,7 +162,7 @@ class WriteAheadLog(Closing):
         with self._errors(may_be_missing=read_only):
             if read_only:
                 found = self._survey(MAX_SEQ if strict else 0)
-                if not found.live and found.damage is None:
+                if not found.live and found.damage is None and not missing_ok:
                     raise NotFoundError("there is no write-ahead log", path=self._directory)
                 return
             self._disk.make_directory(self._directory)
@@ -315,22 +327,24 @@ class WriteAheadLog(Closing):
         event("wal.truncated", path=self._directory, up_to_seq=up_to_seq, files=len(report.removed))
         return report
 
-    def replay(self, after_seq: int = 0) -> pa.Table:
+    def replay(self, after_seq: int = 0) -> WalRecords:
         """The PUT and DELETE records, in order.
 
         Args:
             after_seq: Only records with a greater sequence number.
 
         Returns:
-            ``seqNum`` (int64), ``op`` (dictionary of strings), ``key`` and ``value`` (binary).
-            Large frames' columns are the pages of the segments; small ones' are copied.
+            A sequence of records with ``op_type``, ``key``, ``value``, ``seq_num`` and
+            ``checksum``, as specification 002 has it, and at the same time the table of their
+            columns: ``seqNum`` (int64), ``op`` (dictionary of strings), ``key`` and ``value``
+            (binary). Large frames' columns are the pages of the segments; small ones' are copied.
 
         Raises:
             WalCorruptionError: A record that should be among them is damaged, and ``strict``.
             UnavailableError: The disk failed.
         """
         after_seq = _whole(after_seq)
-        return table_of(self._verdict(after_seq), after_seq)
+        return WalRecords(table_of(self._verdict(after_seq), after_seq))
 
     def iterate(self, after_seq: int = 0) -> Iterator[pa.Table]:
         """All records, COMMIT and CHECKPOINT included, in order, a table a segment.
@@ -362,7 +376,7 @@ class WriteAheadLog(Closing):
         Raises:
             WalCorruptionError, UnavailableError: As `replay`.
         """
-        return state_of(self.replay())
+        return state_of(self.replay().table)
 
     def current_seq_num(self) -> int:
         """The last sequence number that was given to a record, void ones included; 0 for none."""
@@ -454,7 +468,12 @@ class WriteAheadLog(Closing):
         return verdict
 
     def _survey(self, after_seq: int) -> Verdict:
-        verdict = survey(self._disk, self._directory, after_seq)
+        try:
+            verdict = survey(self._disk, self._directory, after_seq)
+        except FileNotFoundError:
+            if not self._missing_ok:
+                raise
+            verdict = judge([], after_seq)
         if verdict.damage is not None and after_seq:
             verdict = survey(self._disk, self._directory)  # which tells of all that is safe
         if verdict.damage is not None and self._strict:

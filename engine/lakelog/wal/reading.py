@@ -11,7 +11,6 @@ import pyarrow as pa
 from lakelog.wal.decode import SCHEMA, pieces, table
 from lakelog.wal.judge import Verdict
 from lakelog.wal.payload import mask_of
-from lakelog.wal.records import WalRecord
 from lakelog.wal.segments import Segment
 from lakelog.wal.threads import are_small, of_segments, parts_of
 
@@ -52,13 +51,6 @@ def table_of(verdict: Verdict, after_seq: int = 0) -> pa.Table:
 def _table_of_one(segment: Segment, after_seq: int, *, controls: bool = False) -> pa.Table:
     found = pieces(segment.data, segment.frames, segment.path, after_seq, controls=controls)
     return table(list(found))
-
-
-def records_of(tables: Iterator[pa.Table]) -> Iterator[WalRecord]:
-    """Records one by one."""
-    for each in tables:
-        for batch in each.to_batches(max_chunksize=1 << 14):
-            yield from map(WalRecord, *(column.to_pylist() for column in batch.columns))
 
 
 def state_of(records: pa.Table) -> pa.Table:

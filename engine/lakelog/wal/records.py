@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,86 @@ class WalRecord(NamedTuple):
         """CRC-32 over the operation's code, the key and the value, as specification 002 has it."""
         start = zlib.crc32(self.key, zlib.crc32(_CODES[self.op_type]))
         return zlib.crc32(self.value or b"", start)
+
+
+class WalRecords:
+    """Records of a log: a sequence of `WalRecord`, and the table of columns that they come from.
+
+    Iteration, ``len`` and indexing by numbers give `WalRecord` objects, made as they are asked for.
+    Indexing by a column's name, and every attribute of `pyarrow.Table`, give the columns.
+    Everything that reads an Arrow stream (`polars.DataFrame`, Pandas, DuckDB) takes it as a table;
+    what accepts a `pyarrow.Table` only takes `table`.
+
+    Attributes:
+        table: ``seqNum`` (int64), ``op`` (dictionary of strings), ``key`` and ``value`` (binary).
+
+    Example:
+        >>> from lakelog import WriteAheadLog
+        >>> with WriteAheadLog("log") as log:
+        ...     _ = log.append("PUT", "city", "Ghent")
+        ...     for record in log.replay():
+        ...         print(record.op_type, record.key, record.value, record.seq_num)
+        ...     log.replay()["key"].to_pylist(), log.replay().num_rows
+        PUT b'city' b'Ghent' 1
+        ([b'city'], 1)
+    """
+
+    __slots__ = ("table",)
+    __hash__ = None  # type: ignore[assignment] # it equals lists
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __iter__(self) -> Iterator[WalRecord]:
+        return records_of((self.table,))
+
+    @overload
+    def __getitem__(self, key: int) -> WalRecord: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> list[WalRecord]: ...
+
+    @overload
+    def __getitem__(self, key: str) -> pa.ChunkedArray: ...
+
+    def __getitem__(self, key: int | slice | str) -> WalRecord | list[WalRecord] | pa.ChunkedArray:
+        if isinstance(key, str):
+            return self.table[key]
+        if isinstance(key, slice):
+            return list(records_of((self.table.take(list(range(len(self))[key])),)))
+        row = range(len(self))[key]
+        return next(records_of((self.table.slice(row, 1),)))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, WalRecords):
+            return bool(self.table.equals(other.table))
+        if isinstance(other, pa.Table):
+            return bool(self.table.equals(other))
+        return list(self) == other if isinstance(other, list) else NotImplemented
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.table, name)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WalRecords, (self.table,)
+
+    def __repr__(self) -> str:
+        return f"WalRecords({len(self)} records)"
+
+
+def records_of(tables: Iterable[pa.Table]) -> Iterator[WalRecord]:
+    """Records one by one, of tables with their columns."""
+    for each in tables:
+        for batch in each.to_batches(max_chunksize=1 << 14):
+            yield from map(WalRecord, *(column.to_pylist() for column in batch.columns))
 
 
 def code_of(op: str) -> bytes:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakelog.errors import WalCorruptionError
+from lakelog.wal.records import WalRecords
 
 HistoricFormat = Literal["002", "003", "003-crc"]
 """The formats by the number of their specification; 003 without and with checksums."""
@@ -139,7 +140,7 @@ class HistoricLog:
     is_checked: bool
     undecided_records: int = 0
 
-    def replay(self, after_seq: int = 0) -> pa.Table:
+    def replay(self, after_seq: int = 0) -> WalRecords:
         """PUT and DELETE records above a sequence number, without those of unfinished batches.
 
         Whether a batch is finished is decided by the whole log, so that no ``after_seq`` lets a
@@ -149,7 +150,8 @@ class HistoricLog:
             after_seq: Records up to this one, included, are left out.
 
         Returns:
-            Columns ``seqNum``, ``op``, ``key``, ``value`` of `RECORDS_SCHEMA`.
+            A sequence of records, and the table of their columns ``seqNum``, ``op``, ``key``,
+            ``value`` of `RECORDS_SCHEMA`.
         """
         chosen = self.records
         mask = pc.and_(
@@ -157,7 +159,7 @@ class HistoricLog:
             pc.greater(chosen["seqNum"], after_seq),
         )
         chosen = chosen.drop_columns(["isCommitted"])
-        return chosen if pc.all(mask, min_count=0).as_py() else chosen.filter(mask)
+        return WalRecords(chosen if pc.all(mask, min_count=0).as_py() else chosen.filter(mask))
 
     @property
     def doubts(self) -> tuple[str, ...]:

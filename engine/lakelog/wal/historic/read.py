@@ -23,6 +23,7 @@ def read_historic(
     format: HistoricFormat | None = None,
     *,
     strict: bool = True,
+    missing_ok: bool = False,
     disk: Disk | None = None,
 ) -> HistoricLog:
     """Read a log that one of the programs of specifications 002 and 003 wrote.
@@ -33,6 +34,8 @@ def read_historic(
             what the files hold, and refuses where they cannot be told apart for sure.
         strict: Refuse a log that is damaged before its end. False takes what is before the damage,
             and ``findings`` says what was left.
+        missing_ok: Take a file or folder that does not exist, or a folder without a log, for an
+            empty log, as both programs do.
         disk: Where it lies; the local disk by default.
 
     Returns:
@@ -41,7 +44,8 @@ def read_historic(
         memory, about twice while it is read.
 
     Raises:
-        NotFoundError: There is no such file, or no historic log in the folder.
+        NotFoundError: There is no such file, or no historic log in the folder, and `missing_ok` is
+            false.
         InvalidInputError: The format cannot be told, is unknown, or is not the one that is named.
         WalCorruptionError: The log is damaged, and `strict`.
         UnavailableError: A file cannot be read.
@@ -51,7 +55,12 @@ def read_historic(
         expected = ", ".join(FORMATS)
         raise InvalidInputError("there is no such format", expected=expected, found=format)
     disk = disk or LocalDisk()
-    files = in_threads(partial(_read, disk), _paths(disk, os.fspath(path)))
+    try:
+        files = in_threads(partial(_read, disk), _paths(disk, os.fspath(path)))
+    except NotFoundError:
+        if not missing_ok:
+            raise
+        return _decode([(os.fspath(path), np.zeros(0, np.uint8))], format or "003")
     log = decode(files, format)
     if strict:
         log.check()
