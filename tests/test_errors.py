@@ -39,6 +39,7 @@ def test_kinds_are_unique_and_never_change() -> None:
         "CorruptionError": "corruption",
         "MalformedLogError": "malformed_log",
         "NotRegularFileError": "not_regular_file",
+        "CheckpointError": "checkpoint",
         "CheckpointCorruptionError": "checkpoint_corruption",
         "CheckpointValidationError": "checkpoint_validation",
         "UnsoundRepairError": "unsound_repair",
@@ -90,6 +91,12 @@ def test_each_branch_is_caught_as_the_builtin_that_callers_expect(
 ) -> None:
     with pytest.raises(builtin):
         raise branch("x")
+
+
+def test_the_errors_of_checkpoints_have_a_common_base() -> None:
+    assert {e.__name__ for e in TREE if e.__name__.startswith("Checkpoint")} == {
+        e.__name__ for e in TREE if issubclass(e, errors.CheckpointError)
+    }
 
 
 @pytest.mark.parametrize("error", TREE, ids=lambda e: e.__name__)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from lakelog import lazy
 from lakelog.errors import (
     CheckpointCorruptionError,
+    CheckpointError,
     CheckpointValidationError,
     CheckpointWriteError,
     CommitOutcomeUnknown,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckpointCorruptionError",
+    "CheckpointError",
     "CheckpointValidationError",
     "CheckpointWriteError",
     "CommitOutcomeUnknown",

@@ -213,13 +213,21 @@ class NotRegularFileError(CorruptionError):
     kind = "not_regular_file"
 
 
-class CheckpointCorruptionError(CorruptionError):
+class CheckpointError(LakelogError):
+    """A checkpoint could not be read, proved or written. The common base of these errors: each of
+    them also belongs to the branch that says what to do next.
+    """
+
+    kind = "checkpoint"
+
+
+class CheckpointCorruptionError(CheckpointError, CorruptionError):
     """A checkpoint cannot be read, and no older files give the version soundly."""
 
     kind = "checkpoint_corruption"
 
 
-class CheckpointValidationError(CorruptionError):
+class CheckpointValidationError(CheckpointError, CorruptionError):
     """A checkpoint can be read, and is not what replay gives (``expected`` and ``found``). One that
     was just written has not been published.
     """
@@ -386,7 +394,7 @@ class UnavailableError(LakelogError, OSError):
     kind = "unavailable"
 
 
-class CheckpointWriteError(UnavailableError):
+class CheckpointWriteError(CheckpointError, UnavailableError):
     """A checkpoint could not be written; the one before it is as it was."""
 
     kind = "checkpoint_write"

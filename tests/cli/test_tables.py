@@ -23,17 +23,20 @@ from lakelog.cli import view
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def on_a_terminal(repository: Path, *words: str, columns: int = 100) -> str:
-    """What a command shows on a terminal of that width; a progress bar goes elsewhere."""
+def on_a_terminal(
+    repository: Path, *words: str, columns: int = 100, errors: bool = False, **environ: str
+) -> str:
+    """What a command shows on a terminal of that width: its output, or its error output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     chosen = {"PYTHONPATH": str(repository / "engine"), "TERM": "xterm-256color"}
     hidden = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
-    environment = {k: v for k, v in os.environ.items() if k not in hidden} | chosen
+    environment = {k: v for k, v in os.environ.items() if k not in hidden} | chosen | environ
+    nowhere = subprocess.DEVNULL
     with subprocess.Popen(
         [sys.executable, "-m", "lakelog", *words],
-        stdout=theirs,
-        stderr=subprocess.DEVNULL,
+        stdout=nowhere if errors else theirs,
+        stderr=theirs if errors else nowhere,
         env=environment,
     ):
         os.close(theirs)
@@ -137,6 +140,18 @@ def test_replay_sums_up_what_was_written(lakelog: Any, table: str, tmp_path: Pat
         r"cost +\d.*; \d+ log files read",
     ):
         assert re.search(f"^{fact}", text, re.MULTILINE), fact
+
+
+@pytest.mark.parametrize("asked", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_an_error_has_no_colour_where_the_user_asks_for_none(
+    repository: Path, tmp_path: Path, asked: dict[str, str]
+) -> None:
+    missing = os.fspath(tmp_path)
+    coloured = on_a_terminal(repository, "info", missing, errors=True)
+    assert ANSI.search(coloured)
+    assert on_a_terminal(repository, "info", missing, errors=True, **asked) == ANSI.sub(
+        "", coloured
+    )
 
 
 def test_a_pipe_gets_whole_texts_and_no_colour(lakelog: Any, table: str) -> None:

@@ -65,7 +65,9 @@ class GuardedGroup(click.Group):
 def run(group: click.Group, arguments: Sequence[str] | None) -> int:
     """Run a group to its end; returns the exit code."""
     try:
-        outcome = group.main(arguments, prog_name="lakelog", standalone_mode=False)
+        outcome = group.main(
+            arguments, prog_name="lakelog", standalone_mode=False, color=_colour_wanted()
+        )
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -73,6 +75,12 @@ def run(group: click.Group, arguments: Sequence[str] | None) -> int:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     return outcome if isinstance(outcome, int) else 0
+
+
+def _colour_wanted() -> bool | None:
+    """False where the user asked for plain text (NO_COLOR, TERM=dumb); None lets click decide."""
+    plain_text = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return False if plain_text else None
 
 
 def _debug(context: click.Context) -> bool:
