@@ -210,11 +210,20 @@ def test_what_goes_wrong_in_a_task_publishes_nothing(
         assert {f"_delta_log/_sidecars/{p.name}" for p in sidecars} == named
 
 
-@pytest.mark.parametrize("strategy", [BROADCAST, HASH])
+@pytest.mark.parametrize(
+    ("strategy", "has_base"),
+    [
+        pytest.param(BROADCAST, True, id="checkpoint"),
+        pytest.param(HASH, False, id="commits"),
+    ],
+)
 def test_files_that_cleanup_removes_while_executors_run_are_replaced_by_a_new_listing(
-    strategy: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    strategy: str, has_base: bool, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tables.make(tables.MULTIPART, tmp_path / "t")
+    if not has_base:
+        for path in (root / "_delta_log").glob("*checkpoint*"):
+            path.unlink()
     expected = tables.state_of(tables.log_at(root, tables.MULTIPART.dialect))
     cleaned: list[Path] = []
 
