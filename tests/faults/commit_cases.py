@@ -22,6 +22,7 @@ import lakelog
 from lakelog import Table, TableNotFoundError
 from lakelog.commit import transaction
 from lakelog.storage import LogStore, open_store
+from lakelog.storage.bounded import DEFAULT_LIMITS, BoundedStore, ReadLimits, open_bounded
 from tests import checkpoint_writer
 from tests.model import replay
 from tests.model.compare import normal, rows_of
@@ -161,7 +162,7 @@ def _overtaken(location: str) -> int | None:
 
 def _quiet(location: str) -> Table:
     """The table, over a store without faults."""
-    with mock.patch("lakelog.table.open_store", open_store):
+    with mock.patch("lakelog.table.open_bounded", open_bounded):
         return lakelog.open(location)
 
 
@@ -349,8 +350,10 @@ def _follow(location: str, form: str, state: State) -> None:
 def store_replaced(replace: Callable[[LogStore], LogStore]) -> Iterator[None]:
     """`lakelog.open` and `lakelog.create` get their store through `replace`."""
 
-    def opened(*args: Any) -> LogStore:
-        return replace(open_store(*args))
+    def opened(
+        location: str, storage_options: Any = None, limits: ReadLimits = DEFAULT_LIMITS
+    ) -> LogStore:
+        return BoundedStore(replace(open_store(location, storage_options)), limits)
 
-    with mock.patch("lakelog.table.open_store", opened):
+    with mock.patch("lakelog.table.open_bounded", opened):
         yield

@@ -95,17 +95,17 @@ def with_faults(order: dict[str, Any]) -> None:
     rule = Rule(order["fault"], order["kinds"], nth=order["nth"])
     opened: dict[str, InjectingStore] = {}
 
-    def open_faulty(location: Any, *options: Any) -> LogStore:
+    def open_faulty(location: Any, options: Any = None, _limits: object = None) -> LogStore:
         name = os.fspath(location)
         if name not in opened:
             rules = [rule] if name == order["target"] else []
-            opened[name] = InjectingStore(open_store(location, *options), rules)
+            opened[name] = InjectingStore(open_store(location, options), rules)
         return opened[name]
 
     with (
-        mock.patch.object(tables, "open_store", open_faulty),
+        mock.patch.object(tables, "open_bounded", open_faulty),
         mock.patch.object(data_write, "open_store", open_faulty),
-        mock.patch.object(rewrite, "open_store", open_faulty),
+        mock.patch.object(rewrite, "open_bounded", open_faulty),
     ):
         JOBS[order["job"]](order)
 
