@@ -262,7 +262,7 @@ def _write_parquet(
     present = {wrapper for action in actions for wrapper in action}
     names = list(wrappers or ("txn", "add", "remove", "metaData", "protocol", "domainMetadata"))
     # Readers must take a missing column for one of nulls; writers differ in which they leave out.
-    names = [n for n in names if n in present or rng.random() < 0.7]
+    names = [n for n in names if n in present or rng.random() < 0.7 or n == "add"]
     names += [n for n in sorted(present) if n not in names]
     if not names:
         names = ["add"]

@@ -153,9 +153,9 @@ class Handmade:
 
 
 def write_parquet(path: Path, actions: Sequence[Action], without: Sequence[str] = ()) -> None:
-    """Actions as a checkpoint keeps them: one struct column an action type."""
+    """Actions as a checkpoint keeps them: one struct column an action type, and ``add``."""
     columns = {}
-    for kind in dict.fromkeys(kind for action in actions for kind in action):
+    for kind in dict.fromkeys([*(kind for action in actions for kind in action), "add"]):
         fields = [f for f in FIELDS[kind] if kind != "add" or f[0] not in without]
         bodies = [_fit(action.get(kind), fields) for action in actions]
         columns[kind] = pa.array(bodies, pa.struct(fields))

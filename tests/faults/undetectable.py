@@ -182,23 +182,11 @@ UNDETECTABLE: tuple[Undetectable, ...] = (
 )
 
 
-def _checkpoint_footer(case: Case) -> bool:
-    if case.kind not in {"checkpoint", "sidecar"}:
-        return False
-    footer = len(case.before) - 8 - int.from_bytes(case.before[-8:-4], "little")
-    return case.mutation.end > footer
-
-
 OPEN: tuple[Undetectable, ...] = (
     Undetectable(
         "a commit of lakelog with fewer actions than the version's checksum says",
         "Detectable by the checksum.",
         lambda case: case.kind == "commit" and _contradicted(case),
-    ),
-    Undetectable(
-        "a field of metaData or protocol that the footer of a checkpoint no longer names",
-        "Detectable: the protocol requires the field.",
-        _checkpoint_footer,
     ),
 )
 """Detectable, and not yet detected: an entry goes once lakelog detects it."""

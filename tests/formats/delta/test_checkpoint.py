@@ -183,6 +183,7 @@ def test_fields_that_nobody_knows_are_kept_in_extra(made: Handmade) -> None:
         return {"add": {"path": path, "size": 1, "deletionVector": None, "odd": None, **body}}
 
     dv = {"storageType": "u", "pathOrInlineDv": "v", "maxRowIndex": 9}
+    dv |= {"offset": 1, "sizeInBytes": 2, "cardinality": 1}
     table = [
         rows("plain", {}),
         rows("odd", {"odd": {"a": [1, 2]}}),

@@ -10,6 +10,7 @@
 | `checkpoint_writer`, `checkpoint_lanes` | checkpoints written, side by side with reading |
 | `checkpoint_files` | their files, whole or not at all |
 | `checkpoint_rows`, `checkpoint_schema` | their rows and schemas |
+| `checkpoint_columns` | columns whose absence is damage |
 | `checkpoint_typed` | typed copies of statistics and partition values |
 | `checkpoint_manifest`, `fingerprints` | what a V2 manifest records of itself and of sidecars |
 | `inspection`, `path_filters` | what a sidecar says unread; which paths it may hold |

@@ -27,6 +27,7 @@ from lakelog.errors import (
     NotFoundError,
 )
 from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, Actions, Checkpoint
+from lakelog.formats.delta.checkpoint_columns import features_of, require_columns
 from lakelog.formats.delta.names import SIDECAR_FOLDER
 from lakelog.formats.delta.parquet import (
     FILE_READERS,
@@ -81,6 +82,7 @@ class DeltaCheckpointReader:
         self._store = store
         self._sizes = dict(zip(checkpoint.paths, checkpoint.sizes_bytes, strict=False))
         self._sources: dict[str, RangedFile] = {}
+        self._features: frozenset[str] | None = None  # of the protocol, once it was read
 
     @cached_property
     def _json_manifest(self) -> Actions | None:
@@ -98,6 +100,8 @@ class DeltaCheckpointReader:
         """The sidecar and checkpointMetadata actions of a Parquet manifest."""
         path = self.checkpoint.paths[0]
         with self._opened(path) as (source, file):
+            if self.checkpoint.layout.startswith("v2-"):
+                self._require_columns(path, file)
             if child_type(file.schema_arrow, "checkpointMetadata", "version") is None:
                 versions = []
             else:
@@ -151,6 +155,8 @@ class DeltaCheckpointReader:
         """The non-file actions of the types in `kinds`, narrow."""
         if self._json_manifest is not None:
             meta = actions.of_type(self._json_manifest.meta, *kinds)
+            features = features_of(self._json_manifest.meta, self.checkpoint.paths[0])
+            self._features = frozenset() if features is None else features
         else:
             if self.checkpoint.layout != "multipart":
                 _ = self._manifest_rows
@@ -206,6 +212,9 @@ class DeltaCheckpointReader:
             source, file = stack.enter_context(self._opened(path))
             if path in self._sidecars:
                 _refuse_other_actions(file, path)
+                if self._features is None:
+                    self.read_meta(("protocol",))
+            self._require_columns(path, file)
             shares = shares_of(file, leaf_columns(file.schema_arrow, columns, kinds))
             twins = (stack.enter_context(self._twin(path, source, file)) for _ in shares[1:])
             files = [file, *twins]
@@ -227,7 +236,18 @@ class DeltaCheckpointReader:
 
     def _read_parquet_meta(self, path: str, kinds: Sequence[str]) -> pl.DataFrame:
         with self._opened(path) as (source, file):
-            return self._meta_of(path, source, file, kinds)
+            self._require_columns(path, file)
+            meta = self._meta_of(path, source, file, kinds)
+            if (features := features_of(meta, path)) is not None:
+                self._features = features
+                self._require_columns(path, file)
+            return meta
+
+    def _require_columns(self, path: str, file: pq.ParquetFile) -> None:
+        sidecar = path not in self.checkpoint.paths
+        features = self._features or ()
+        layout = self.checkpoint.layout
+        require_columns(file.schema_arrow, path, layout, features, sidecar=sidecar)
 
     def _meta_of(
         self, path: str, source: BinaryIO, first: pq.ParquetFile, kinds: Sequence[str]

@@ -1,0 +1,126 @@
+"""Columns without which a checkpoint's Parquet is damaged: nulls in their place would give another
+state, and no writer is known to leave them out.
+
+Writers leave out the columns of action types that they have no row of, so of those only ``add`` of
+a classic checkpoint is demanded; one is missing too where a column of an unknown name has all of
+its fields. Absent statistics, tags, times and origins tell less, and change no state.
+
+Source: Delta protocol, Checkpoint Schema; Protocol Evolution (version 3 and 7 list features).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog import actions
+from lakelog.errors import InvalidActionError
+
+_FIELDS = {
+    "protocol": ("minReaderVersion", "minWriterVersion"),
+    "metaData": ("id", "format", "schemaString", "partitionColumns", "configuration"),
+    "txn": ("appId", "version"),
+    "domainMetadata": ("domain", "configuration"),
+    "add": ("path", "size"),
+    "remove": ("path",),
+    "sidecar": ("path", "sizeInBytes"),
+    "checkpointMetadata": ("version",),
+}
+_VECTOR = ("storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality")
+_PARTITIONED = "partition columns"
+_FILE_FIELDS = {"path", "dataChange"}
+_OF_FEATURES = {
+    "deletionVectors": ("add", "deletionVector"),
+    _PARTITIONED: ("add", "partitionValues"),
+}
+_LISTS = (("minReaderVersion", 3, "readerFeatures"), ("minWriterVersion", 7, "writerFeatures"))
+
+
+def require_columns(
+    schema: pa.Schema, path: str, layout: str, features: Iterable[str] = (), *, sidecar: bool
+) -> None:
+    """Refuse a file of a checkpoint that lacks a column.
+
+    Args:
+        schema: Of the file.
+        path: The file.
+        layout: Of the checkpoint.
+        features: Table features, as far as they are known.
+        sidecar: Whether it is a sidecar, which holds file actions alone.
+
+    Raises:
+        InvalidActionError: With the column in ``expected``.
+    """
+    present = [name for name in _FIELDS if schema.get_field_index(name) >= 0]
+    wanted = [
+        *((name,) for name in _renamed(schema, present)),
+        *((("add",),) if layout == "classic" and not sidecar else ()),
+        *((name, field) for name in present for field in _FIELDS[name]),
+        *(
+            (name, "deletionVector", field)
+            for name in ("add", "remove")
+            if _has(schema, (name, "deletionVector"))
+            for field in _VECTOR
+        ),
+        *(names for f in features if (names := _OF_FEATURES.get(f)) and names[0] in present),
+    ]
+    for names in wanted:
+        if not _has(schema, names):
+            raise InvalidActionError(
+                "a column of the checkpoint is missing",
+                path=path,
+                expected=".".join(names),
+                found=None,
+                hint="restore the file, or remove the checkpoint's files if its commits are there",
+            )
+
+
+def _renamed(schema: pa.Schema, present: Sequence[str]) -> Iterator[str]:
+    """Action types without a column, where a column of another name has their fields."""
+    known = {*present, "cdc", "commitInfo"}
+    unknown = [f.type for f in schema if f.name not in known and pa.types.is_struct(f.type)]
+    held = [{type_.field(n).name for n in range(type_.num_fields)} for type_ in unknown]
+    for name, fields in _FIELDS.items():
+        wanted = _FILE_FIELDS if name == "remove" else {*fields}
+        # Of one field alone it would be chance.
+        if name not in present and len(wanted) > 1 and any(names >= wanted for names in held):
+            yield name
+
+
+def _has(schema: pa.Schema, names: tuple[str, ...]) -> bool:
+    type_: pa.DataType = pa.struct(list(schema))
+    for name in names:
+        if not pa.types.is_struct(type_) or type_.get_field_index(name) < 0:
+            return False
+        type_ = type_.field(name).type
+    return True
+
+
+def features_of(meta: pl.DataFrame, path: str) -> frozenset[str] | None:
+    """The table features of a checkpoint's protocol, and whether its table is partitioned; None
+    where `meta` holds no protocol.
+
+    Raises:
+        InvalidActionError: The versions demand a list of features, and there is none.
+    """
+    rows = actions.of_type(meta, "protocol")
+    if not rows.height:
+        return None
+    versions = [version for version, _, _ in _LISTS]
+    names = [features for _, _, features in _LISTS]
+    row = actions.conform(rows, (*versions, *names)).row(-1, named=True)
+    for version, least, features in _LISTS:
+        if (row[version] or 0) >= least and row[features] is None:
+            raise InvalidActionError(
+                f"the checkpoint's protocol has {version} {row[version]} and no {features}",
+                path=path,
+                expected=f"protocol.{features}",
+                found=None,
+                hint="restore the file, or remove the checkpoint's files if its commits are there",
+            )
+    found = frozenset(feature for name in names for feature in row[name] or ())
+    metadata = actions.conform(actions.of_type(meta, "metaData"), ("partitionColumns",))
+    is_partitioned = any(columns for columns in metadata["partitionColumns"].to_list())
+    return found | {_PARTITIONED} if is_partitioned else found

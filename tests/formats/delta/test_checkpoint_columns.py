@@ -1,0 +1,109 @@
+"""A renamed column in a checkpoint's footer is damage, and not a column of nulls."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog.errors import CheckpointCorruptionError, CorruptionError, LakelogWarning
+from tests import handmade
+from tests.handmade import Handmade
+
+FEATURES = ["deletionVectors", "domainMetadata", "v2Checkpoint"]
+READER_FEATURES = ["deletionVectors", "v2Checkpoint"]
+VECTOR = {"storageType": "u", "pathOrInlineDv": "ab", "offset": 1, "sizeInBytes": 3}
+ACTIONS = (
+    handmade.protocol(
+        3, 7, readerFeatures=["deletionVectors", "v2Checkpoint"], writerFeatures=FEATURES
+    ),
+    handmade.metadata(properties={"a": "b"}, partitioned=["name"]),
+    {"txn": {"appId": "app", "version": 3, "lastUpdated": 1}},
+    {"domainMetadata": {"domain": "d", "configuration": "x", "removed": False}},
+    handmade.add("f0", size=5),
+    handmade.add("f1", size=5, deletionVector={**VECTOR, "cardinality": 2}),
+    handmade.remove("f2", deletionTimestamp=handmade.FIRST_MS * 2),
+)
+META = {"protocol", "metaData", "txn", "minReaderVersion", "minWriterVersion", "appId"}
+META |= {"readerFeatures", "writerFeatures", "schemaString", "partitionColumns", "configuration"}
+META |= {"domainMetadata"}
+FILES = {"add", "remove", "path", "partitionValues", "size"}
+FILES |= {"deletionVector", "storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality"}
+LAYOUTS = {
+    "classic": (META | FILES, "*.checkpoint.parquet"),
+    "v2-parquet": (META | {"checkpointMetadata", "sidecar"}, "*.checkpoint.*.parquet"),
+    "sidecar": (FILES, "_sidecars/*.parquet"),
+}
+CASES = [(layout, name) for layout, (names, _) in LAYOUTS.items() for name in sorted(names)]
+
+
+def rename(path: Path, name: str) -> None:
+    """Spell a column's name in another way, wherever the footer has it."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[-8:-4], "little") + 8
+    said = bytes([len(name)]) + name.encode()
+    assert said in data[-length:]
+    footer = data[-length:].replace(said, said[:-1] + b"~")
+    path.write_bytes(data[:-length] + footer)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("tables")
+    made = {}
+    for layout in LAYOUTS:
+        log = Handmade(folder / layout)
+        log.commit(0, *ACTIONS)
+        log.commit(1, handmade.add("f3", size=5))
+        written = "classic" if layout == "classic" else "v2-parquet"
+        lakelog.open(folder / layout).checkpoint(1, layout=written)
+        made[layout] = folder / layout
+    return made
+
+
+def state(root: Path) -> tuple[object, ...]:
+    snapshot = lakelog.open(root).snapshot()
+    files = snapshot.files().select("path", "size", "partitionValues", "dvId", "dvCardinality")
+    return (
+        files.collect().sort("path", "dvId").to_dicts(),
+        snapshot.tombstones().select("path").collect().to_dicts(),
+        snapshot.transactions().select("appId", "txnVersion").collect().to_dicts(),
+        snapshot.domains().select("domain").collect().to_dicts(),
+        snapshot.metadata,
+        snapshot.protocol,
+    )
+
+
+@pytest.mark.parametrize(("layout", "name"), CASES)
+def test_a_renamed_column_is_passed_over_or_refused(
+    tables: dict[str, Path], tmp_path: Path, layout: str, name: str
+) -> None:
+    root = tmp_path / "t"
+    shutil.copytree(tables[layout], root)
+    expected = state(root)
+    (file,) = (root / "_delta_log").glob(LAYOUTS[layout][1])
+    rename(file, name)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert state(root) == expected
+    assert any(w.category is LakelogWarning for w in told)
+    for version in (0, 1):
+        (root / "_delta_log" / f"{version:020d}.json").unlink()
+    with pytest.raises((CheckpointCorruptionError, CorruptionError)):
+        state(root)
+
+
+def test_what_real_writers_leave_out_is_no_damage(tmp_path: Path) -> None:
+    log = Handmade(tmp_path / "t")
+    log.checkpoint(
+        1,
+        handmade.protocol(),
+        handmade.metadata(),
+        handmade.add("f0", size=5),
+        without=["stats", "stats_parsed", "tags", "deletionVector", "baseRowId"],
+    )
+    assert log.table.snapshot().files().select(pl.len()).collect().item() == 1
