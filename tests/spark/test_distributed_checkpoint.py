@@ -107,9 +107,9 @@ def schemas(root: Path, paths: Iterable[str]) -> set[str]:
 
 
 def rows_by_name(root: Path, paths: Iterable[str]) -> dict[str, list[str]]:
-    """The rows of each file by its name, which has its number; in the order of the file."""
+    """The rows of each file by its name, which has its number."""
     return {
-        path: list(map(str, pq.read_table(root / path).to_pylist()))
+        path: sorted(map(str, pq.read_table(root / path).to_pylist()))
         for path in paths
         if path.endswith(".parquet")
     }
