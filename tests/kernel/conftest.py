@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +21,11 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
         jars = delta_jars(java_home(tmp_path_factory.mktemp("java")))
     except JarsUnavailableError as error:
         pytest.skip(f"Delta's jars are not here and cannot be fetched: {error}")
+    with warnings.catch_warnings():
+        # PySpark's converters load this module, which keeps a warning about pandas as the reason
+        # why Spark Connect cannot be had, where warnings are errors.
+        warnings.simplefilter("ignore")
+        importlib.import_module("pyspark.testing.utils")
     started = Kernel.start(packaged_java().home / "bin" / "java", jars)
     yield started
     started.stop()
