@@ -35,7 +35,8 @@ def theirs(spark: Any, path: Path, version: int | None = None) -> list[str]:
 
 
 def mine(path: Path, version: int | None = None) -> list[str]:
-    snapshot = lakelog.open(str(path)).snapshot(version)
+    # Data files of a shallow clone are those of its source.
+    snapshot = lakelog.open(str(path), allow_external=[str(path.parent)]).snapshot(version)
     plan = ReadPlan.of(snapshot)
     batches = list(read_files(plan, snapshot.files().collect(), batch_rows=25))
     table = pa.Table.from_batches(batches, plan.arrow_schema)
