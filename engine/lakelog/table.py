@@ -296,13 +296,7 @@ class Table(Upkeep):
         from lakelog.data.append import WriteOptions, append
 
         options = WriteOptions(
-            schema_mode,
-            app_id,
-            app_version,
-            user_metadata,
-            target_file_bytes,
-            compression,
-            version,
+            schema_mode, app_id, app_version, user_metadata, target_file_bytes, compression, version
         )
         return append(self._log, self._runtime, self.transaction, df, options)
 
@@ -362,13 +356,7 @@ class Table(Upkeep):
         from lakelog.data.append import WriteOptions, overwrite
 
         options = WriteOptions(
-            schema_mode,
-            app_id,
-            app_version,
-            user_metadata,
-            target_file_bytes,
-            compression,
-            version,
+            schema_mode, app_id, app_version, user_metadata, target_file_bytes, compression, version
         )
         return overwrite(self._log, self._runtime, self.transaction, df, where, options)
 

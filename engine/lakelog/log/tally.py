@@ -59,7 +59,7 @@ class Tally:
 
     def holds_any(self, keys: pl.DataFrame) -> bool:
         """Whether it may hold a file of `keys`; False is certain."""
-        return bool(self.hashes["one"].is_in(_hashes(keys)[0].implode()).any())
+        return bool(self.hashes["one"].is_in(hash_identities(keys).implode()).any())
 
 
 def may_meet(hashes: Sequence[pl.Series], others: pl.Series) -> bool:
@@ -71,9 +71,13 @@ def may_meet(hashes: Sequence[pl.Series], others: pl.Series) -> bool:
     return bool(pl.concat(hashes).is_in(others.implode()).any())
 
 
-def hash_identities(files: pl.DataFrame) -> pl.Series:
+def hash_identities(files: pl.DataFrame, seed: int = _SEEDS["one"]) -> pl.Series:
     """Hashes of (path, dvId), in order (UInt64)."""
-    return _hashes(files)[0]
+    hashes = files["path"].hash(seed)
+    if "dvId" in files.columns and files["dvId"].null_count() < files.height:
+        vectors = files["dvId"]
+        hashes = hashes ^ vectors.hash(seed + 1) * vectors.is_not_null().cast(pl.UInt64)
+    return hashes
 
 
 def may_repeat(hashes: Sequence[pl.Series]) -> bool:
@@ -96,11 +100,4 @@ _NOTHING = actions.empty(("path", "size"))
 
 
 def _hashes(files: pl.DataFrame) -> list[pl.Series]:
-    series = []
-    for name, seed in _SEEDS.items():
-        hashes = files["path"].hash(seed)
-        if "dvId" in files.columns and files["dvId"].null_count() < files.height:
-            vectors = files["dvId"]
-            hashes = hashes ^ vectors.hash(seed + 1) * vectors.is_not_null().cast(pl.UInt64)
-        series.append(hashes.alias(name))
-    return series
+    return [hash_identities(files, seed).alias(name) for name, seed in _SEEDS.items()]

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lakelog import actions
 from lakelog.errors import InvalidActionError
+from lakelog.formats.delta.parquet import child_type
 
 _FIELDS = {
     "protocol": ("minReaderVersion", "minWriterVersion"),
@@ -61,13 +62,13 @@ def require_columns(
         *(
             (name, "deletionVector", field)
             for name in ("add", "remove")
-            if _has(schema, (name, "deletionVector"))
+            if child_type(schema, name, "deletionVector") is not None
             for field in _VECTOR
         ),
         *(names for f in features if (names := _OF_FEATURES.get(f)) and names[0] in present),
     ]
     for names in wanted:
-        if not _has(schema, names):
+        if child_type(schema, *names) is None:
             raise InvalidActionError(
                 "a column of the checkpoint is missing",
                 path=path,
@@ -87,15 +88,6 @@ def _renamed(schema: pa.Schema, present: Sequence[str]) -> Iterator[str]:
         # Of one field alone it would be chance.
         if name not in present and len(wanted) > 1 and any(names >= wanted for names in held):
             yield name
-
-
-def _has(schema: pa.Schema, names: tuple[str, ...]) -> bool:
-    type_: pa.DataType = pa.struct(list(schema))
-    for name in names:
-        if not pa.types.is_struct(type_) or type_.get_field_index(name) < 0:
-            return False
-        type_ = type_.field(name).type
-    return True
 
 
 def features_of(meta: pl.DataFrame, path: str) -> frozenset[str] | None:
