@@ -10,7 +10,12 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog.errors import CheckpointCorruptionError, CorruptionError, LakelogWarning
+from lakelog.errors import (
+    CheckpointCorruptionError,
+    CorruptionError,
+    InvalidActionError,
+    LakelogWarning,
+)
 from tests import handmade
 from tests.handmade import Handmade
 
@@ -95,6 +100,20 @@ def test_a_renamed_column_is_passed_over_or_refused(
         (root / "_delta_log" / f"{version:020d}.json").unlink()
     with pytest.raises((CheckpointCorruptionError, CorruptionError)):
         state(root)
+
+
+def test_a_reader_of_sidecars_alone_demands_what_the_metadata_needs(
+    tables: dict[str, Path], tmp_path: Path
+) -> None:
+    root = tmp_path / "t"
+    shutil.copytree(tables["sidecar"], root)
+    (file,) = (root / "_delta_log").glob(LAYOUTS["sidecar"][1])
+    rename(file, "partitionValues")
+    log = lakelog.open(root).log
+    (checkpoint,) = log.list_all().checkpoints
+    reader = log.dialect.open_checkpoint(log.store, checkpoint)
+    with pytest.raises(InvalidActionError, match=r"add\.partitionValues"):
+        list(reader.iter_files(("path",)))
 
 
 def test_what_real_writers_leave_out_is_no_damage(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ class DeltaCheckpointReader:
             if path in self._sidecars:
                 _refuse_other_actions(file, path)
                 if self._features is None:
-                    self.read_meta(("protocol",))
+                    self.read_meta(("protocol", "metaData"))
             self._require_columns(path, file)
             shares = shares_of(file, leaf_columns(file.schema_arrow, columns, kinds))
             twins = (stack.enter_context(self._twin(path, source, file)) for _ in shares[1:])
