@@ -28,13 +28,16 @@ SEED = int(os.environ.get("LAKELOG_SEED") or random.SystemRandom().randrange(1 <
 MUTATIONS = int(os.environ.get("LAKELOG_MUTATIONS", "300"))
 
 
-def read(subject: Subject, root: Path) -> Content | LakelogError:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LakelogWarning)
+def read(subject: Subject, root: Path) -> tuple[Content | LakelogError, bool]:
+    """What a subject holds, and whether a warning was given."""
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        found: Content | LakelogError
         try:
-            return subject.read(root)
+            found = subject.read(root)
         except LakelogError as refusal:
-            return refusal
+            found = refusal
+    return found, any(issubclass(warning.category, LakelogWarning) for warning in given)
 
 
 def judge(found: Content | LakelogError, truth: Content) -> str:
@@ -67,10 +70,10 @@ def test_a_mutated_file_gives_the_truth_or_is_refused(name: str, tmp_path: Path)
         data = path.read_bytes()
         mutation = mutate(data, rng)
         path.write_bytes(mutation.data)
-        found = read(subject, root)
+        found, warned = read(subject, root)
         verdict = judge(found, truth)
         if verdict == "another answer":
-            case = Case(name, root, path, kind, data, mutation, truth, found)
+            case = Case(name, root, path, kind, data, mutation, truth, found, warned)
             verdict = argument(case) or verdict
         about = f"{path.relative_to(root)} ({kind}) {mutation.operation} {mutation.detail}"
         assert verdict not in {"another answer", "internal error"}, (

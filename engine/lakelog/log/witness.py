@@ -54,9 +54,10 @@ def hold_against_checksum(state: State, found: Mapping[str, Any]) -> None:
     path = state.log.dialect.checksum_path(state.version)
     name = differ[0]
     warnings.warn(
-        f"{path} disagrees with the commits on {', '.join(differ)} (for {name} it says "
-        f"{said[name]!r:.100}, they give {_plain(found[name])!r:.100}); the commits were used. "
-        "If a commit is cut short, restore it; else the checksum is wrong: repair the table",
+        f"{path} disagrees with the log on {', '.join(differ)} (for {name} it says "
+        f"{said[name]!r:.100}, the log gives {_plain(found[name])!r:.100}); the checksum was "
+        "ignored. If a commit or checkpoint lost actions, restore it; else the checksum is wrong: "
+        "repair the table",
         LakelogWarning,
         stacklevel=2,
     )
