@@ -207,6 +207,32 @@ def _paths_of(snapshot: Any, files: pl.DataFrame, rows: pl.DataFrame) -> pl.Seri
     return held.join(rows, on=columns, how="semi", nulls_equal=True)["path"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"overwrite": True},
+        {"overwrite": True, "replaceWhere": "id = 0"},
+        {"overwrite": True, "partitionOverwriteMode": "dynamic"},
+    ],
+    ids=["append", "overwrite", "rows", "partitions"],
+)
+def test_rows_read_at_an_earlier_version_do_not_overwrite_an_update_since_then(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    table = new_table(tmp_path)
+    read = table.append(pl.DataFrame(rows(0, 1))).version
+    table.overwrite(pl.DataFrame(rows(0)), pl.col("id") == 0)  # the other writer
+    late = writer(tmp_path, readVersion=str(read), **options)
+    error = finish(late, [task(late, rows(0))])
+    assert isinstance(error, ConflictError)
+    assert table.version() == 2
+    assert not orphans(tmp_path)
+    again = writer(tmp_path, readVersion="2", **options)
+    assert finish(again, [task(again, rows(0))]) is None
+    assert table.version() == 3
+
+
 def test_a_table_that_keeps_its_changes_is_overwritten_by_whole_files(tmp_path: Path) -> None:
     where = tmp_path / "t"
     table = new_table(where, configuration=FEED)

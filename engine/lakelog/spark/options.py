@@ -162,6 +162,7 @@ OPTIONS = (
     _option("limit", _count, "a number of commits", "read", ("history",)),
     _option("replaceWhere", _text, "a condition in SQL", "write"),
     _option("partitionOverwriteMode", _one_of(*_MODES), " | ".join(_MODES), "write"),
+    _option("readVersion", _count, "a version", "write"),
     _option("userMetadata", _text, "any text", "write sink"),
     _option("txnAppId", _text, "any text", "write sink"),
     _option("txnVersion", _count, "a number that only rises", "write"),

@@ -1,9 +1,10 @@
 """The batch writer of the data source: ``append``, ``overwrite``, and ``replaceWhere``.
 
 Tasks write data files and tell the driver of them; the driver commits them at once, see `landing`.
-The transaction rests on the version that was the latest when the write was planned: what an
-overwrite removes is what that version held, and what others committed since is checked for
-conflicts, so two overwrites at once never leave the rows of both.
+The transaction is based on the version that option ``readVersion`` names, else on the version that
+was the latest when the write was planned: what an overwrite removes is what that version held, and
+what others committed since is checked for conflicts, so two overwrites at once never leave the rows
+of both.
 
 ``replaceWhere`` takes away the rows for which it is true. Where files hold other rows too, these
 are copied on the driver: made for partition columns, or for few files.
@@ -135,7 +136,7 @@ class BatchWriter(DataSourceArrowWriter):
                 path=options.path,
                 hint="number the writes of the application, and give each write its number",
             )
-        snapshot = kept_table(options).snapshot()
+        snapshot = kept_table(options).snapshot(options.get("readVersion"))
         self.options = options
         self.overwrite = overwrite
         self.version = snapshot.version
@@ -221,6 +222,8 @@ class BatchWriter(DataSourceArrowWriter):
         )
 
     def _fill(self, tx: Transaction, adds: pl.DataFrame) -> pl.DataFrame:
+        if not self.overwrite and "readVersion" in self.options.values:
+            tx.read()
         if not self.overwrite or (self.dynamic and not adds.height):
             return pl.DataFrame()
         where, store = self._where, kept_table(self.options).log.store
