@@ -396,3 +396,25 @@ def test_columns_that_lakelog_mapped_are_read_and_renamed(delta: Any, tmp_path: 
     frame = load(delta, path).orderBy("id")
     assert frame.columns == ["id", "plain", "p", "later"]
     assert [tuple(row) for row in frame.collect()] == [(1, "x", "q", None), (2, "y", None, 3)]
+
+
+def test_files_that_spark_gave_checksums_are_replaced_and_read_by_spark(
+    delta: Any, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "t")
+    for number in range(2):
+        delta.range(number, number + 1).write.format("delta").mode("append").save(path)
+    delta_log(delta, path).checkpoint()
+    log = tmp_path / "t" / "_delta_log"
+    checkpoint = log / f"{1:020}.checkpoint.parquet"
+    for name in ("_last_checkpoint", checkpoint.name):
+        assert (log / f".{name}.crc").exists(), "Spark writes no checksums any more"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-7])
+    table = lakelog.open(path, upkeep=False)
+    table.repair(plan=False)
+    table.checkpoint()
+    assert checkpoint.exists()
+    (log / f"{0:020}.json").unlink()  # so that Spark needs the checkpoint
+    delta._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    assert values(load(delta, path)) == [(0,), (1,)]
+    assert_same_state(delta, path)
