@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -382,11 +383,16 @@ def test_a_kept_sidecar_that_is_damaged_is_refused(table: Table, how: str) -> No
     assert caught.value.path == sidecars(table.root)[0]
 
 
+def without_counts(manifest: str) -> str:
+    """A manifest's text without the tags by which every reader notices that an action is gone."""
+    return re.sub(r'"(lakelog\.actions|sidecarSizeInBytes)"', r'"x\1"', manifest)
+
+
 def test_a_manifest_that_lost_a_sidecar_is_refused(table: Table) -> None:
     path = manifest(table.root)
     lines = path.read_text().splitlines(keepends=True)
     lost = next(n for n, line in enumerate(lines) if "sidecar" in json.loads(line))
-    path.write_text("".join(lines[:lost] + lines[lost + 1 :]))
+    path.write_text(without_counts("".join(lines[:lost] + lines[lost + 1 :])))
     table.commit(add("new"))
     with pytest.raises(CheckpointCorruptionError, match="not those that it was written with"):
         stage(logged(table))
@@ -430,7 +436,7 @@ def staged(table: Table) -> tuple[Incremental, Any]:
 def change_manifest(table: Table, staged: Any, change: Any) -> None:
     path = table.root / staged.checkpoint.paths[0]
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(line) + "\n" for line in change(lines)))
+    path.write_text(without_counts("".join(json.dumps(line) + "\n" for line in change(lines))))
 
 
 def test_a_manifest_that_names_a_sidecar_twice_is_not_published(table: Table) -> None:

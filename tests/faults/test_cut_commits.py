@@ -1,4 +1,4 @@
-"""A commit that was cut at a line end: what counts its actions is used, and no hint alone."""
+"""Commits and V2 manifests that lost lines: counts of actions are used, and no hint alone."""
 
 from __future__ import annotations
 
@@ -179,3 +179,50 @@ def test_no_checkpoint_is_written_of_a_commit_that_is_refused(tmp_path: Path) ->
     with pytest.raises(CorruptionError):
         log.table.checkpoint()
     assert not list(log.log.glob("*.checkpoint*"))
+
+
+def v2_table(root: Path, paths: list[str]) -> tuple[Path, list[str]]:
+    """The JSON manifest of a table with an application's transaction, and its lines."""
+    properties = {"delta.checkpointPolicy": "v2"}
+    table = lakelog.create(root, {"id": pl.Int64}, configuration=properties, upkeep=False)
+    with table.transaction("app", 1) as tx:
+        for path in paths:
+            tx.add(path=path, size=1, modificationTime=1)
+    table.checkpoint(layout="v2-json")
+    (manifest,) = (root / "_delta_log").glob("*.checkpoint.*.json")
+    return manifest, manifest.read_text().splitlines(keepends=True)
+
+
+def remove_commits(root: Path) -> None:
+    for file in (root / "_delta_log").glob(f"{'[0-9]' * 20}.json"):
+        file.unlink()
+
+
+@pytest.mark.parametrize("paths", [["f"], []], ids=["sidecar", "no files"])
+def test_a_manifest_of_lakelog_that_lost_an_action_is_not_used(
+    tmp_path: Path, paths: list[str]
+) -> None:
+    manifest, lines = v2_table(tmp_path, paths)
+    for number in range(len(lines)):
+        manifest.write_text("".join(lines[:number] + lines[number + 1 :]))
+        with pytest.warns(LakelogWarning, match=manifest.name):
+            snapshot = lakelog.open(tmp_path).snapshot()
+        assert snapshot.num_files() == len(paths)
+        assert snapshot.transactions().collect()["txnVersion"].to_list() == [1]
+    manifest.write_text("".join(lines))
+    remove_commits(tmp_path)
+    assert lakelog.open(tmp_path).snapshot().num_files() == len(paths)
+
+
+def test_a_manifest_of_another_writer_that_lost_a_sidecar_is_not_used(tmp_path: Path) -> None:
+    manifest, lines = v2_table(tmp_path, ["f"])
+    others = [re.sub(r',"lakelog\.actions":"\d+"', "", line) for line in lines]
+    assert others != lines
+    manifest.write_text("".join(others))
+    assert lakelog.open(tmp_path).snapshot().num_files() == 1
+    manifest.write_text("".join(line for line in others if '{"sidecar"' not in line))
+    with pytest.warns(LakelogWarning, match=manifest.name):
+        assert lakelog.open(tmp_path).snapshot().num_files() == 1
+    remove_commits(tmp_path)
+    with pytest.raises(lakelog.LakelogError, match="sidecarSizeInBytes"):
+        lakelog.open(tmp_path).snapshot().num_files()

@@ -28,6 +28,7 @@ from lakelog.errors import (
 )
 from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, Actions, Checkpoint
 from lakelog.formats.delta.checkpoint_columns import features_of, require_columns
+from lakelog.formats.delta.checkpoint_manifest import require_whole
 from lakelog.formats.delta.names import SIDECAR_FOLDER
 from lakelog.formats.delta.parquet import (
     FILE_READERS,
@@ -89,10 +90,12 @@ class DeltaCheckpointReader:
         if self.checkpoint.layout != "v2-json":
             return None
         (path,) = self.checkpoint.paths
-        decoded = decode_lines([Blob(None, path, self._store.read(path))], _WIRE)
+        data = self._store.read(path)
+        decoded = decode_lines([Blob(None, path, data)], _WIRE)
         own = actions.of_type(decoded.meta, "checkpointMetadata")
         bodies = actions.conform(own, ["extra"])["extra"]
         self._check_versions([orjson.loads(body or "{}").get("version") for body in bodies])
+        require_whole(decoded.meta, data.count(b"\n") - 1, path, self.checkpoint.version)
         return Actions(_decoded(decoded.files), decoded.meta)
 
     @cached_property
@@ -109,7 +112,9 @@ class DeltaCheckpointReader:
                 found = [batch.column(0) for batch in leaf]
                 versions = [v["version"] for rows in found for v in rows.drop_null().to_pylist()]
             self._check_versions(versions)
-            return self._meta_of(path, source, file, _MANIFEST_ONLY)
+            meta = self._meta_of(path, source, file, _MANIFEST_ONLY)
+            require_whole(meta, file.metadata.num_rows - 1, path, self.checkpoint.version)
+            return meta
 
     def _check_versions(self, versions: Sequence[object]) -> None:
         """A V2 manifest says once which version it is of: one that does not is cut short, doubled,

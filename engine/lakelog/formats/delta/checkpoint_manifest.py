@@ -30,6 +30,9 @@ from lakelog.storage import LogStore
 META_ORDER = ("protocol", "metaData", "domainMetadata", "txn")
 """Actions of a state that are no file actions, as they are written."""
 
+ACTIONS_TAG = "lakelog.actions"
+"""Key, among the tags of the checkpointMetadata action: the number of the manifest's other rows."""
+
 _LONGEST_SCHEMA = 20_000
 """Characters of a schema that is still repeated; as Spark decides it."""
 _MOST_REPEATED = 30
@@ -48,6 +51,37 @@ def checkpoint_metadata(version: int, tags: dict[str, str]) -> pl.DataFrame:
     """The one checkpointMetadata action of a manifest, as a flattened row."""
     row = {"actionType": "checkpointMetadata", "extra": json.dumps({"version": version})}
     return _frame([row | {"tags": tags}])
+
+
+def require_whole(meta: pl.DataFrame, others: int, path: str, version: int) -> None:
+    """Compare a manifest with the counts that its own tags hold.
+
+    Args:
+        meta: Its sidecar and checkpointMetadata rows.
+        others: Number of all of its rows but the checkpointMetadata.
+        path: The manifest, for messages.
+        version: Its version, for messages.
+
+    Raises:
+        MalformedLogError: They differ.
+    """
+    rows = actions.conform(meta, ("actionType", "size", "tags"))
+    own = rows.filter(pl.col("actionType") == "checkpointMetadata")
+    tags = (own["tags"][0] if own.height else None) or {}
+    held = int(rows.filter(pl.col("actionType") == "sidecar")["size"].sum())
+    found = {ACTIONS_TAG: others, "sidecarSizeInBytes": held}
+    for key, value in found.items():
+        said = tags.get(key) or ""
+        if said.isascii() and said.isdigit() and said.lstrip("0") != str(value).lstrip("0"):
+            raise MalformedLogError(
+                "the manifest does not hold what its tags say",
+                path=path,
+                version=version,
+                expected=f"{key} {said:.30}",
+                found=value,
+                hint="the file is cut short or damaged: restore it from a copy, or remove the "
+                "checkpoint's files if its commits are there",
+            )
 
 
 def sidecar_rows(sidecars: Sequence[SidecarFile]) -> pl.DataFrame:

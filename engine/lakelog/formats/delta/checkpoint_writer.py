@@ -30,6 +30,7 @@ from lakelog.formats.base import (
 from lakelog.formats.delta.checkpoint_files import CheckpointFile, JsonFile, ParquetFile
 from lakelog.formats.delta.checkpoint_lanes import Lanes
 from lakelog.formats.delta.checkpoint_manifest import (
+    ACTIONS_TAG,
     META_ORDER,
     Held,
     checkpoint_metadata,
@@ -173,8 +174,6 @@ class DeltaCheckpointWriter:
         self._counts.meta = [actions.of_type(meta, kind) for kind in META_ORDER if kind in kinds]
         self._open(_configuration(meta))
         if not self._has_sidecars:
-            if self._is_v2:
-                self._counts.meta.insert(0, checkpoint_metadata(self._plan.version, {}))
             top = self._tops[part_of_others(len(self._tops))]
             for rows in self._counts.meta:
                 self._put(top, rows)
@@ -320,7 +319,7 @@ class DeltaCheckpointWriter:
         if self._sidecars and self._sidecars[-1].given < self._plan.part_actions:
             self._close_sidecar(self._sidecars[-1])
         self._lanes.wait()
-        if self._has_sidecars:
+        if self._is_v2:
             self._write_manifest()
         self._lanes.wait()
         tops = []
@@ -360,15 +359,22 @@ class DeltaCheckpointWriter:
         return [*self._plan.kept, *new]
 
     def _write_manifest(self) -> None:
+        """The rows of a V2 manifest that need to know all others."""
         (top,) = self._tops
         plan = self._plan
-        kept = count_actions(self._store, plan.kept)
-        self._counts.adds += kept.adds
-        self._counts.removes += kept.removes
-        tags = manifest_tags(self._named, self._held, sidecar_schema(self._files))
-        first = checkpoint_metadata(plan.version, tags)
-        sidecars = [sidecar_rows(self._named)] if self._named else []
-        for rows in (first, *sidecars, *self._counts.meta):
+        others = [sidecar_rows(self._named)] if self._named else []
+        others += self._counts.meta
+        count = sum(rows.height for rows in others)
+        tags: dict[str, str] = {}
+        if self._has_sidecars:
+            kept = count_actions(self._store, plan.kept)
+            self._counts.adds += kept.adds
+            self._counts.removes += kept.removes
+            tags = manifest_tags(self._named, self._held, sidecar_schema(self._files))
+        else:
+            count += self._counts.adds + self._counts.removes
+        first = checkpoint_metadata(plan.version, tags | {ACTIONS_TAG: str(count)})
+        for rows in (first, *(others if self._has_sidecars else ())):
             self._put(top, rows)
         self._counts.meta.insert(0, first)
 

@@ -480,6 +480,7 @@ def _raised(meta: pl.DataFrame, version: int) -> pl.DataFrame:
         .otherwise(column)
         .alias(column)
         for column in ("minReaderVersion", "minWriterVersion")
+        if column in meta.columns
     )
 
 
