@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 import lakelog
 from lakelog.spark.reading import share_files, unpack
+from tests.handmade import Handmade, add, metadata, protocol
 from tests.spark.data_files import data_file, ids
 
 DAYS = [dt.date(2026, 1, day) for day in (1, 2, 3)]
@@ -223,6 +224,25 @@ def test_errors_reach_the_user_with_path_version_and_hint(
     assert "NotFoundError" in gone
     assert "a.parquet" in gone
     assert "version=1" in gone
+
+
+def test_a_data_file_outside_the_table_is_read_where_the_option_allows_it(
+    spark: Any, tmp_path: Path
+) -> None:
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    file = outside / "f.parquet"
+    pl.DataFrame({"id": [7], "name": ["x"]}).write_parquet(file)
+    made = Handmade(tmp_path / "t")
+    made.commit(0, protocol(), metadata(), add(file.as_uri(), file.stat().st_size))
+    path = os.fspath(tmp_path / "t")
+    refusals: list[dict[str, str]] = [{}, {"allowExternal": f"{tmp_path}/other"}]
+    for refused in refusals:
+        with pytest.raises(Exception, match="ExternalPathError") as caught:
+            load(spark, path, **refused).collect()
+        assert "elsewhere/f.parquet" in str(caught.value)
+    for allowed in ("true", os.fspath(outside)):
+        assert load(spark, path, allowExternal=allowed).collect() == [(7, "x")]
 
 
 def test_columns_that_cannot_be_read_are_refused_by_name(spark: Any, tmp_path: Path) -> None:
