@@ -10,13 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 import fsspec
+import fsspec.asyn
 import pytest
 
 import lakelog
 from lakelog.errors import LakelogError, UnavailableError
 from lakelog.redaction import REDACTED, redact, register_secrets
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.conditional import LOST, REFUSED, write_until_certain
+from lakelog.storage.base import FileEntry
+from lakelog.storage.cloud import CloudStore, Names
+from lakelog.storage.conditional import LOST, REFUSED, Verdict, write_until_certain
+from lakelog.storage.parts import PART_BYTES
 from lakelog.storage.resolve import store_of
 from lakelog.telemetry import event
 
@@ -127,6 +131,69 @@ def test_a_driver_that_fails_to_write_tells_no_secret(text: str, verdict: Any) -
     with pytest.raises(LakelogError) as caught:
         asyncio.run(write_until_certain(attempt, lambda _: verdict, "x", pause=pause))
     assert not holds_secret(shown(caught.value))
+
+
+class FailingCloud:
+    """An object store of which every request but a listing fails with a text."""
+
+    refusal = None
+    deleted_at_once = 1
+    in_flight = 1
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    async def fail(self, *_: Any, **__: Any) -> Any:
+        raise PermissionError(self.text) from RuntimeError(self.text)
+
+    async def list_names(self, *_: Any) -> Names:
+        return Names([FileEntry("", 1, 0)], [])
+
+    async def abort(self) -> None:
+        return None
+
+    def read_options(self, _: Any) -> dict[str, Any]:
+        return {}
+
+    def judge(self, _: BaseException) -> Verdict:
+        return REFUSED
+
+    def parts(self, *_: Any) -> Any:
+        return self
+
+    write = copy = delete_many = list_page = begin = send = finish = fail
+
+
+def uploaded(store: LogStore, size_bytes: int) -> None:
+    with store.upload("a") as upload:
+        upload.write(b"x" * size_bytes)
+
+
+def deleted(store: LogStore) -> None:
+    (error,) = store.delete_many(["a"])
+    raise error
+
+
+WRITES: dict[str, Callable[[LogStore], object]] = {
+    "put_if_absent": lambda store: store.put_if_absent("a", b"x"),
+    "put": lambda store: store.put("a", b"x"),
+    "upload": lambda store: uploaded(store, 1),
+    "upload in parts": lambda store: uploaded(store, 2 * PART_BYTES),
+    "move": lambda store: store.move("a", "b"),
+    "delete": lambda store: store.delete("a"),
+    "delete_many": deleted,
+}
+
+
+@pytest.mark.parametrize("operation", WRITES)
+def test_an_object_store_that_refuses_a_request_tells_no_secret(operation: str) -> None:
+    text = " ".join(TEXTS)
+    driver = fsspec.asyn.AsyncFileSystem(skip_instance_cache=True)
+    store = CloudStore(driver, "bucket/t", "s3://bucket/t", FailingCloud(text))
+    with pytest.raises(LakelogError) as caught:
+        WRITES[operation](store)
+    assert not holds_secret(shown(caught.value))
+    assert not holds_secret(shown(pickle.loads(pickle.dumps(caught.value))))
 
 
 def test_every_field_of_an_error_is_redacted_but_partition_values_in_paths() -> None:

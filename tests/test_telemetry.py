@@ -135,6 +135,20 @@ def test_a_span_tells_the_error_and_lets_it_go_on(
     assert caplog.messages[0].endswith("error=KeyError")
 
 
+def test_a_span_has_no_secret_of_an_error(spans: InMemorySpanExporter) -> None:
+    text = "GET https://user:S3cr3t@host?sig=S3cr3t failed"
+
+    def fail() -> None:
+        with telemetry.span("work", path="s3://user:S3cr3t@bucket/t"):
+            raise PermissionError(text)
+
+    with pytest.raises(PermissionError):
+        fail()
+    (finished,) = spans.get_finished_spans()
+    assert not finished.status.is_ok
+    assert "S3cr3t" not in finished.to_json()
+
+
 def test_counters_add_up_by_attribute(
     readers: tuple[InMemorySpanExporter, InMemoryMetricReader],
 ) -> None:

@@ -43,7 +43,7 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Self
 
-from lakelog.redaction import redact, redacted
+from lakelog.redaction import redact, redacted, scrub
 
 Progress = Callable[[str, int, int | None], None]
 """Told of a step, how far it is, and of how much; None where that is not known."""
@@ -126,6 +126,8 @@ class Span:
         if self._listener is not None:
             current = import_module(_API["trace"][0]).get_current_span()
             current.set_attributes(_attributes(self._fields))
+            if error is not None:
+                scrub(error)  # the listener records its text and traceback
             self._listener.__exit__(kind, error, trace)
             self._listener = None
         outcome = None if kind is None else getattr(error, "kind", kind.__name__)
