@@ -14,7 +14,7 @@ import polars as pl
 
 from lakelog.formats.arrow_maps import as_int64
 from lakelog.formats.base import CommitInfo
-from lakelog.formats.exact import MAX_DEPTH, Blob, Line, parse_object, parse_objects
+from lakelog.formats.exact import MAX_DEPTH, Blob, Line, no_action, parse_object, parse_objects
 from lakelog.formats.unproven import NotProvenError
 
 CHUNK_BYTES = 8 << 20
@@ -46,9 +46,8 @@ def chunked(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
 
 def _cut(blob: Blob) -> Iterator[Blob]:
     data = bytes(blob.data)
-    if data.isspace():
-        yield blob  # of blanks alone, it has to be seen whole to be refused
-        return
+    if data.isspace() and blob.whole:
+        raise no_action(blob)
     start, line = 0, blob.first_line
     view = memoryview(data)
     while start < len(data):

@@ -24,6 +24,10 @@ MAX_DEPTH = 200
 """How deep arrays and objects may nest in a line, the line's own object counted. Deeper ones would
 exhaust the stack of one parser or another, which a process does not survive."""
 
+MAX_BLANK_LINES = 10_000
+"""Blank lines that a file, or 8 MB of a longer one, may have. No writer leaves blank lines, and a
+compressed file could hold hundreds of millions."""
+
 _INT_BITS = {"long": 64, "integer": 32}
 
 
@@ -67,7 +71,8 @@ def decode_exact(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Ac
         files: False leaves file actions, cdc and unknown actions out.
 
     Raises:
-        MalformedLogError: A line is not one JSON object, or holds a key twice.
+        MalformedLogError: A line is not one JSON object, or holds a key twice; too many lines are
+            blank.
         InvalidActionError: A known field has the wrong type, or a required one is missing.
     """
     rows = _Rows()
@@ -76,16 +81,21 @@ def decode_exact(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Ac
         for line in _lines(blob):
             _decode_object(parse_object(line), line, wire, rows, files)
         if blob.whole and rows.count == before:
-            raise MalformedLogError(
-                "the file holds no action",
-                path=blob.path,
-                version=blob.version,
-                expected="one action or more",
-                found=f"{len(blob.data)} bytes",
-                hint="it is a torn write: restore the file from a copy",
-            )
+            raise no_action(blob)
     return Actions(
         _frame(rows.files), _frame(rows.meta), _frame(rows.other), tuple(rows.commit_infos)
+    )
+
+
+def no_action(blob: Blob) -> MalformedLogError:
+    """The error of a file without any action."""
+    return MalformedLogError(
+        "the file holds no action",
+        path=blob.path,
+        version=blob.version,
+        expected="one action or more",
+        found=f"{len(blob.data)} bytes",
+        hint="it is a torn write: restore the file from a copy",
     )
 
 
@@ -225,9 +235,16 @@ def _refuse_duplicates(line: Line) -> None:
 def _lines(blob: Blob) -> Iterable[Line]:
     """Every line that is not blank."""
     offset = blob.offset
+    blank = 0
     for number, line in enumerate(bytes(blob.data).split(b"\n"), blob.first_line):
         if line.strip(b" \t\r"):
             yield Line(line, blob.path, blob.version, number, offset)
+        else:
+            blank += 1
+            if blank > MAX_BLANK_LINES:
+                raise Line(line, blob.path, blob.version, number, offset).refuse(
+                    "the file has too many blank lines", expected=f"at most {MAX_BLANK_LINES}"
+                )
         offset += len(line) + 1
 
 

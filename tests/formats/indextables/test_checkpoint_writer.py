@@ -30,7 +30,7 @@ from lakelog.formats.base import (
     CheckpointWriter,
     StagedCheckpoint,
 )
-from lakelog.formats.indextables import DIALECT, framing
+from lakelog.formats.indextables import DIALECT, expansion
 from lakelog.formats.indextables.checkpoint_writer import LAYOUTS, checkpoint_writer
 from lakelog.formats.indextables.flattened_writer import FOOTER_KEY
 from lakelog.storage import LogStore, open_store
@@ -406,7 +406,7 @@ def test_json_is_compressed_as_the_properties_ask(
 def test_a_compressed_file_that_nobody_would_unpack_is_refused(
     store: LogStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(framing, "MAX_DECOMPRESSED_BYTES", 600)
+    monkeypatch.setattr(expansion, "MAX_DECOMPRESSED_BYTES", 600)
     properties = {"spark.indextables.checkpoint.compression.enabled": "true"}
     meta = [META[0], META[1] | {"configuration": properties}]
     writer = checkpoint_writer(store, plan(), ids())

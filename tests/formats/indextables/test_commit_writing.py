@@ -10,7 +10,7 @@ import pytest
 
 from lakelog.errors import InvalidPropertyError, MalformedLogError
 from lakelog.formats import ndjson
-from lakelog.formats.indextables import DIALECT, framing
+from lakelog.formats.indextables import DIALECT, expansion
 from tests.formats.commit_rows import content, decode
 from tests.formats.indextables.writing import Log
 
@@ -96,7 +96,7 @@ def test_a_commit_that_would_be_refused_on_reading_is_not_compressed(
     plain = DIALECT.encode(COMMIT)
     properties = {PREFIX + "enabled": "true"}
     for room, compressed in ((len(plain), True), (len(plain) - 1, False)):
-        monkeypatch.setattr(framing, "MAX_DECOMPRESSED_BYTES", room)
+        monkeypatch.setattr(expansion, "MAX_DECOMPRESSED_BYTES", room)
         encoded = DIALECT.encode(COMMIT, configuration=properties)
         assert (encoded != plain) is compressed
         assert decode(DIALECT, encoded).files.equals(decode(DIALECT, plain).files)

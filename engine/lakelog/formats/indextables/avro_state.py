@@ -45,7 +45,7 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.formats.base import CHECKPOINT_META, Checkpoint
-from lakelog.formats.indextables.avro import read_records
+from lakelog.formats.indextables.avro import Container, read_state_record
 from lakelog.formats.indextables.commits import (
     decode_blobs,
     decode_commits,
@@ -122,16 +122,7 @@ class StateManifest:
             CorruptionError: It is the state of another version.
             UnsupportedFeatureError: A newer format of states, or protocol.
         """
-        records = read_records(data, path, version)
-        if len(records) != 1:
-            raise MalformedLogError(
-                "a state manifest holds one record",
-                path=path,
-                version=version,
-                expected=1,
-                found=len(records),
-            )
-        record = _Record(records[0], path, version)
+        record = _Record(read_state_record(data, path, version), path, version)
         format_version = record.integer("formatVersion")
         if format_version > MAX_FORMAT_VERSION:
             raise UnsupportedFeatureError(
@@ -181,8 +172,8 @@ class StateManifest:
 class AvroStateReader:
     """Reads one Avro state.
 
-    Memory: entries come out of fastavro as Python objects, one manifest at a time (writers put
-    50,000 entries in one); the wanted columns of all manifests are held until the counts agree.
+    Memory: one manifest decompressed, and 8,192 of its entries as Python objects; the wanted
+    columns of all manifests are held until the counts agree.
     """
 
     def __init__(self, store: LogStore, checkpoint: Checkpoint) -> None:
@@ -344,24 +335,26 @@ class AvroStateReader:
                     state.version,
                     cause,
                 ) from cause
-            frame = decode_entries(data, path, state.version, columns)
-            if frame.height != count:
+            container = Container(data, path, state.version)
+            if container.records != count:
                 raise CorruptionError(
                     "a manifest does not hold the entries that the state counts",
                     path=path,
                     version=state.version,
                     expected=f"{count} entries",
-                    found=f"{frame.height} entries",
+                    found=f"{container.records} entries",
                 )
-            frames.append(frame)
+            frames.append(decode_entries(container, path, state.version, columns))
         return frames
 
 
-def decode_entries(data: bytes, path: str, version: int, columns: Sequence[str]) -> pl.DataFrame:
+def decode_entries(
+    container: Container, path: str, version: int, columns: Sequence[str]
+) -> pl.DataFrame:
     """Entries of one manifest as ``add`` rows.
 
     Args:
-        data: The manifest file.
+        container: The manifest file.
         path: Its name, for errors.
         version: Version of the state, for errors.
         columns: Flattened columns wanted; ``path`` and ``size`` always come along, and
@@ -378,11 +371,24 @@ def decode_entries(data: bytes, path: str, version: int, columns: Sequence[str])
         wanted.add("docMappingRef")
     chosen = {name: leaf for name, leaf in fields.items() if leaf.column in wanted}
     # An unknown field can only be kept by reading them all.
-    records = read_records(data, path, version, None if "extra" in wanted else chosen.keys())
+    batches = container.batches(None if "extra" in wanted else chosen.keys())
+    frames = [_frame_of(batch, chosen, wanted, path, version) for batch in batches]
+    if not frames:
+        return actions.empty(("actionType", *_ALWAYS_READ))
+    return pl.concat(frames) if len(frames) > 1 else frames[0]
+
+
+def _frame_of(
+    records: Sequence[dict[str, Any]],
+    chosen: Mapping[str, Leaf],
+    wanted: set[str],
+    path: str,
+    version: int,
+) -> pl.DataFrame:
     schema = actions.schema()
     # fastavro hands out one dict a record and nothing columnar, so this is the one place that
     # walks rows in Python; each column is then built in one go.
-    present = records[0].keys() if records else ()
+    present = records[0].keys()
     series = []
     for name, leaf in chosen.items():
         if name not in present:
@@ -401,15 +407,13 @@ def decode_entries(data: bytes, path: str, version: int, columns: Sequence[str])
                 found=str(cause)[:120],
             ) from cause
         series.append(column)
-    if "extra" in wanted and records:
+    if "extra" in wanted:
+        fields = _entry_fields()
         series.append(pl.Series("extra", [_extra(r, fields) for r in records], dtype=pl.String))
     frame = pl.DataFrame(series, height=len(records)).with_columns(
         pl.lit("add", dtype=pl.String).alias("actionType")
     )
-    if records:
-        _require(frame, wanted, path, version)
-    else:
-        frame = actions.empty(("actionType", *_ALWAYS_READ))
+    _require(frame, wanted, path, version)
     return frame
 
 

@@ -221,20 +221,24 @@ class _LinesFile:
         return self.framer.plain_bytes
 
     def write(self, lines: bytes, num_actions: int) -> None:
-        most = self.framer.most_bytes
-        if most is not None and self.plain_bytes + len(lines) > most:
-            raise InvalidInputError(
-                "the checkpoint is too large for one compressed file",
-                path=self.target,
-                expected=f"at most {most} bytes before compression",
-                hint="write json-multipart or flattened",
-            )
+        self._require_room(len(lines))
         self.upload.write(self.framer.add(self.marker.add(lines)))
         self.num_actions += num_actions
 
     def finish(self) -> None:
         self.upload.write(self.framer.add(self.marker.end()))
         self.upload.write(self.framer.end())
+        self._require_room(0)
+
+    def _require_room(self, more_bytes: int) -> None:
+        most = self.framer.most_bytes
+        if most is not None and self.plain_bytes + more_bytes > most:
+            raise InvalidInputError(
+                "the checkpoint is too large for one compressed file",
+                path=self.target,
+                expected=f"at most {most} bytes before compression",
+                hint="write json-multipart or flattened",
+            )
 
 
 def _slices(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:

@@ -18,9 +18,11 @@ import zlib
 from collections.abc import Mapping
 
 from lakelog.errors import InvalidPropertyError, MalformedLogError
-
-MAX_DECOMPRESSED_BYTES = 512 * 1024 * 1024
-"""No JSON file of a log decompresses to more; a longer one is refused before it fills memory."""
+from lakelog.formats.indextables.expansion import (
+    TooLargeError,
+    decompress,
+    most_decompressed,
+)
 
 _GZIP = b"\x1f\x8b"
 _CODEC_MAGIC = 0x01
@@ -39,8 +41,7 @@ def frame_as(data: bytes, configuration: Mapping[str, str | None]) -> bytes:
     """The framing that a table's properties ask for; plain where they do not.
 
     gzip gets the two bytes of codec header, which every reader of the reference knows; a bare
-    stream only its native one. What would decompress to more than `MAX_DECOMPRESSED_BYTES` stays
-    plain, for `unframe` would refuse it.
+    stream only its native one. What expands further than `unframe` accepts stays plain.
 
     Args:
         data: The JSON bytes.
@@ -50,9 +51,10 @@ def frame_as(data: bytes, configuration: Mapping[str, str | None]) -> bytes:
         InvalidPropertyError: A codec other than ``gzip`` and ``none``, or a level outside 0 to 9.
     """
     level = commit_level(configuration)
-    if level is None or len(data) > MAX_DECOMPRESSED_BYTES:
+    if level is None or len(data) > most_decompressed():
         return data
-    return _HEADER + gzip.compress(data, level, mtime=0)
+    packed = gzip.compress(data, level, mtime=0)
+    return data if len(data) > most_decompressed(len(packed)) else _HEADER + packed
 
 
 def commit_level(configuration: Mapping[str, str | None]) -> int | None:
@@ -119,24 +121,36 @@ class Framer:
             None if level is None else zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW_BITS)
         )
         self._begun = level is None
+        self._packed_bytes = 0
+        self._ended = False
         self.plain_bytes = 0
         """Bytes taken so far, before compression."""
 
     @property
     def most_bytes(self) -> int | None:
-        """How many bytes it may take, for `unframe` to take them back; None where any number."""
-        return None if self._deflater is None else MAX_DECOMPRESSED_BYTES
+        """How many bytes it may take, so that `unframe` accepts the file; None where any number.
+
+        The ratio of the compression is known, and counts, after `end`.
+        """
+        if self._deflater is None:
+            return None
+        return most_decompressed(self._packed_bytes if self._ended else None)
 
     def add(self, data: bytes) -> bytes:
         """The next bytes of the file; maybe none yet."""
         self.plain_bytes += len(data)
         if self._deflater is None:
             return data
-        return self._head() + self._deflater.compress(data)
+        return self._packed(self._deflater.compress(data))
 
     def end(self) -> bytes:
         """The last bytes of the file."""
-        return b"" if self._deflater is None else self._head() + self._deflater.flush()
+        self._ended = True
+        return b"" if self._deflater is None else self._packed(self._deflater.flush())
+
+    def _packed(self, data: bytes) -> bytes:
+        self._packed_bytes += len(data)
+        return self._head() + data
 
     def _head(self) -> bytes:
         head = b"" if self._begun else _HEADER
@@ -153,8 +167,8 @@ def unframe(data: bytes, path: str, version: int | None = None) -> bytes:
         version: Its table version, for errors.
 
     Raises:
-        MalformedLogError: An unknown codec, a broken or truncated gzip stream, or more than
-            `MAX_DECOMPRESSED_BYTES` in it.
+        MalformedLogError: An unknown codec, a broken or truncated gzip stream, or one that expands
+            further than `lakelog.formats.indextables.expansion` allows.
 
     Memory: the decompressed bytes.
     """
@@ -176,40 +190,32 @@ def unframe(data: bytes, path: str, version: int | None = None) -> bytes:
 
 
 def _gunzip(data: memoryview, path: str, version: int | None) -> bytes:
-    chunks: list[bytes] = []
-    room = MAX_DECOMPRESSED_BYTES
-    rest: memoryview | bytes = data
-    # gzip allows several members in a row; each is a stream of its own.
-    while True:
-        inflater = zlib.decompressobj(_GZIP_WINDOW_BITS)
-        try:
-            chunk = inflater.decompress(rest, room + 1)
-        except zlib.error as cause:
-            raise MalformedLogError(
-                f"the gzip stream is broken: {cause}",
-                path=path,
-                version=version,
-                expected="a gzip stream",
-                hint="restore the file from a copy; no state is read past it",
-            ) from cause
-        room -= len(chunk)
-        if room < 0:
-            raise MalformedLogError(
-                "the file decompresses to more than a log file may hold",
-                path=path,
-                version=version,
-                expected=f"at most {MAX_DECOMPRESSED_BYTES} bytes",
-            )
-        chunks.append(chunk)
-        if not inflater.eof:
-            raise MalformedLogError(
-                "the gzip stream ends early",
-                path=path,
-                version=version,
-                expected="a whole gzip stream",
-                found=f"{len(data)} bytes",
-                hint="the file is truncated: restore it from a copy",
-            )
-        rest = inflater.unused_data
-        if not rest:
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    most = most_decompressed(len(data))
+    try:
+        # gzip allows several members in a row; each is a stream of its own.
+        return decompress(lambda: zlib.decompressobj(_GZIP_WINDOW_BITS), data, most)
+    except zlib.error as cause:
+        raise MalformedLogError(
+            f"the gzip stream is broken: {cause}",
+            path=path,
+            version=version,
+            expected="a gzip stream",
+            hint="restore the file from a copy; no state is read past it",
+        ) from cause
+    except EOFError as cause:
+        raise MalformedLogError(
+            "the gzip stream ends early",
+            path=path,
+            version=version,
+            expected="a whole gzip stream",
+            found=f"{len(data)} bytes",
+            hint="the file is truncated: restore it from a copy",
+        ) from cause
+    except (TooLargeError, MemoryError) as cause:
+        raise MalformedLogError(
+            "the file decompresses to more than a log file may hold",
+            path=path,
+            version=version,
+            expected=f"at most {most} bytes",
+            hint="restore the file from a copy; no state is read past it",
+        ) from cause

@@ -28,7 +28,7 @@ import orjson
 
 from lakelog.errors import LakelogError
 from lakelog.formats.base import Checkpoint, CommitFile, LogListing, Promise
-from lakelog.formats.indextables.avro import read_records
+from lakelog.formats.indextables.avro import read_state_record
 from lakelog.formats.indextables.framing import unframe
 from lakelog.storage import FileEntry, LogStore
 
@@ -55,6 +55,7 @@ _MAX_VERSION = (1 << 63) - 1
 _MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 # IndexTables records one skip in a commit of its own.
 _MAX_SKIP_BYTES = 64 * 1024
+_MAX_SKIP_RATIO = 50  # of a compressed one
 _NO_CONTENT = frozenset({"mergeskip", "skip", "commitInfo"})
 
 
@@ -175,6 +176,8 @@ def _holds_only_skips(store: LogStore, commit: CommitFile) -> bool:
         return False
     try:
         data = unframe(store.read(commit.path), commit.path, commit.version)
+        if len(data) > _MAX_SKIP_RATIO * _MAX_SKIP_BYTES:
+            return False
         lines = [orjson.loads(line) for line in data.split(b"\n") if line.strip()]
     except (LakelogError, orjson.JSONDecodeError):
         return False  # the decoder says what is wrong with it
@@ -313,10 +316,10 @@ def _created_ms(store: LogStore, version: int) -> int | None:
     """When a state was written, or None where its manifest does not say."""
     path = state_manifest_path(version)
     try:
-        records = read_records(store.read(path), path, version, ("createdAt",))
+        record = read_state_record(store.read(path), path, version, ("createdAt",))
     except LakelogError:
         return None
-    created = records[0].get("createdAt") if records else None
+    created = record.get("createdAt")
     return created if type(created) is int else None
 
 
