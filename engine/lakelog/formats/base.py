@@ -319,6 +319,10 @@ class CheckpointReader(Protocol):
         """Files that a full read of this checkpoint rests on (manifest, parts, sidecars)."""
         ...
 
+    def is_reconciled(self) -> bool:
+        """Whether its writer proved that it removes no file which it also adds."""
+        ...
+
     def struct_statistics(self) -> pa.DataType | None:
         """Arrow type of ``add.stats_parsed``, or None where statistics are not kept as a struct."""
         ...

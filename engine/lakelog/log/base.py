@@ -73,8 +73,10 @@ class Base:
 
     @cached_property
     def removed(self) -> pl.DataFrame:
-        """(path, dvId) of the checkpoint's tombstones. Memory: they."""
+        """(path, dvId) of tombstones that may be of files which it also adds. Memory: they."""
         with broken_checkpoint(self.checkpoint):
+            if self.reader.is_reconciled():
+                return actions.empty(actions.KEY)
             frames = self.reader.iter_files(actions.KEY, ("remove",))
             return pl.concat(
                 [actions.empty(actions.KEY), *(actions.conform(f, actions.KEY) for f in frames)]

@@ -36,7 +36,7 @@ from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.replay import Layers, exclude, last_of, reconcile_files, reconcile_meta
 from lakelog.log.segment import LogSegment
 from lakelog.log.settle import repeat_error
-from lakelog.log.tally import hash_identities, may_meet, may_repeat, sum_sizes
+from lakelog.log.tally import hash_identities, hash_paths, may_meet, may_repeat, sum_sizes
 from lakelog.log.witness import hold_against_checksum
 from lakelog.storage.bounded import on_local_disk
 
@@ -492,9 +492,10 @@ class State:
         def hashed(frame: pl.DataFrame) -> pl.DataFrame:
             counts.append(frame.height)
             if base is not None:
-                hashes.append(frame["path"].hash())
-            if len(removes) and kind == "add":
-                identities.append(hash_identities(frame))
+                paths = hash_paths(frame)
+                hashes.append(paths)
+                if len(removes) and kind == "add":
+                    identities.append(hash_identities(frame, paths))
             return transform(frame)
 
         frames = list(self.iter_live(kind, wanted, hashed))

@@ -38,8 +38,8 @@ class Tally:
         paths: list[pl.Series] = []
         for batch in batches:
             sizes = actions.conform(batch, ("size",)).to_series()
-            frames.append(pl.DataFrame([*_hashes(batch), sizes]))
-            paths.append(batch["path"].hash())
+            paths.append(hash_paths(batch))
+            frames.append(pl.DataFrame([*_hashes(batch, paths[-1]), sizes]))
         if not frames:
             return Tally(pl.DataFrame([*_hashes(_NOTHING), _NOTHING["size"]]), False)
         return Tally(pl.concat(frames), may_repeat(paths))
@@ -71,9 +71,22 @@ def may_meet(hashes: Sequence[pl.Series], others: pl.Series) -> bool:
     return bool(pl.concat(hashes).is_in(others.implode()).any())
 
 
-def hash_identities(files: pl.DataFrame, seed: int = _SEEDS["one"]) -> pl.Series:
-    """Hashes of (path, dvId), in order (UInt64)."""
-    hashes = files["path"].hash(seed)
+def hash_paths(files: pl.DataFrame) -> pl.Series:
+    """Hashes of the paths, in order (UInt64)."""
+    return files["path"].hash(_SEEDS["one"])
+
+
+def hash_identities(
+    files: pl.DataFrame, paths: pl.Series | None = None, seed: int = _SEEDS["one"]
+) -> pl.Series:
+    """Hashes of (path, dvId), in order (UInt64).
+
+    Args:
+        files: The files.
+        paths: Their `hash_paths` where these are at hand, for the default seed.
+        seed: Of the hash.
+    """
+    hashes = files["path"].hash(seed) if paths is None else paths
     if "dvId" in files.columns and files["dvId"].null_count() < files.height:
         vectors = files["dvId"]
         hashes = hashes ^ vectors.hash(seed + 1) * vectors.is_not_null().cast(pl.UInt64)
@@ -99,5 +112,6 @@ def sum_sizes(files: pl.DataFrame) -> int:
 _NOTHING = actions.empty(("path", "size"))
 
 
-def _hashes(files: pl.DataFrame) -> list[pl.Series]:
-    return [hash_identities(files, seed).alias(name) for name, seed in _SEEDS.items()]
+def _hashes(files: pl.DataFrame, paths: pl.Series | None = None) -> list[pl.Series]:
+    one = hash_identities(files, paths).alias("one")
+    return [one, hash_identities(files, seed=_SEEDS["two"]).alias("two")]

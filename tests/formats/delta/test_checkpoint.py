@@ -68,6 +68,7 @@ def write(made: Handmade, layout: str) -> None:
             made.checkpoint(5, SAID, *META, *sidecars())
 
 
+KINDS = ("add", "remove")
 LAYOUTS = [
     *("classic", "multipart", "classic with sidecars"),
     *("v2-parquet", "v2-parquet inline", "v2-json", "v2-json inline"),
@@ -212,6 +213,28 @@ def test_a_checkpoint_of_many_batches_is_read_whole(
     found = files_of(made, ["size"], "add")
     assert found["size"].to_list() == list(range(100))
     assert reader(made).read_meta().height == 3
+
+
+@pytest.mark.parametrize("statistics", [True, False, ["remove.path"]], ids=["all", "none", "one"])
+def test_row_groups_without_a_kind_are_left_out_where_all_statistics_say_so(
+    made: Handmade, statistics: bool | list[str]
+) -> None:
+    files = [
+        *[add(f"a{n}", n) for n in range(5)],
+        remove("z", deletionTimestamp=4),
+        *[add(f"b{n}", n) for n in range(3)],
+        *[remove(f"y{n}", deletionTimestamp=n) for n in range(7)],
+    ]
+    path = made.checkpoint(5, *META, *files)
+    plain = {kind: files_of(made, ["size", "deletionTimestamp"], kind) for kind in KINDS}
+    pq.write_table(pq.read_table(path), path, row_group_size=2, write_statistics=statistics)
+    file = pq.ParquetFile(path)
+    assert file.num_row_groups == 10
+    left_out = statistics is True
+    assert parquet.groups_with(file, ["remove"]) == ([4, 6, 7, 8, 9] if left_out else [*range(10)])
+    assert parquet.groups_with(file, ["add"]) == ([*range(1, 6)] if left_out else [*range(10)])
+    for kind in KINDS:
+        assert_frame_equal(files_of(made, ["size", "deletionTimestamp"], kind), plain[kind])
 
 
 def test_a_file_of_few_rows_is_read_without_threads_as_a_large_one_is_with_them(

@@ -33,12 +33,14 @@ from lakelog.formats.delta.names import SIDECAR_FOLDER
 from lakelog.formats.delta.parquet import (
     FILE_READERS,
     META_READERS,
+    RECONCILED,
     assemble,
     batch_rows,
     checked_batches,
     child_type,
     find_rows,
     flatten_meta,
+    groups_with,
     leaf_columns,
     leaf_shares,
     read_parts,
@@ -184,6 +186,14 @@ class DeltaCheckpointReader:
                 found=repeated.height,
             )
 
+    def is_reconciled(self) -> bool:
+        """Whether lakelog wrote the checkpoint, as one file, and compared all of its actions."""
+        if self.checkpoint.layout != "classic":
+            return False
+        with self._parquet(self.checkpoint.paths[0]) as file:
+            marks = file.metadata.metadata or {}
+        return bool(marks.get(RECONCILED.encode()) == str(self.checkpoint.version).encode())
+
     def struct_statistics(self) -> pa.DataType | None:
         """Arrow type of ``add.stats_parsed``; None where no file has it."""
         for path in self._parquet_files:
@@ -224,7 +234,10 @@ class DeltaCheckpointReader:
             twins = (stack.enter_context(self._twin(path, source, file)) for _ in shares[1:])
             files = [file, *twins]
             rows = batch_rows(file, [leaf for share in shares for leaf in share], self._batch_bytes)
-            readers = [read_parts(*pair, path, rows) for pair in zip(files, shares, strict=False)]
+            groups = groups_with(file, kinds)
+            readers = [
+                read_parts(*pair, path, groups, rows) for pair in zip(files, shares, strict=False)
+            ]
             submit = pool.submit if file.metadata.num_rows > _FEW_ROWS else _at_once
             ahead = [submit(next, reader, None) for reader in readers]
             try:

@@ -85,6 +85,7 @@ class ParquetFile:
         row_group_rows: Rows of a row group; the last has fewer.
         typed: The typed copies that live files get; None for none.
         options: Further keyword arguments for `pyarrow.parquet.ParquetWriter`.
+        marks: Key-value metadata of the file.
         num_actions: Rows taken so far.
     """
 
@@ -96,6 +97,7 @@ class ParquetFile:
     row_group_rows: int
     typed: TypedCopies | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict)
     num_actions: int = 0
     _tables: list[pa.Table] = field(default_factory=list)
     _waiting: int = 0
@@ -154,6 +156,8 @@ class ParquetFile:
             **_DECIMALS,
             **self.options,
         )
+        if self.marks:
+            self._writer.add_key_value_metadata(dict(self.marks))
         return self._writer
 
     def close(self) -> StagedFile:

@@ -58,6 +58,7 @@ from lakelog.formats.delta.names import (
     part_name,
     rank_of,
 )
+from lakelog.formats.delta.parquet import RECONCILED
 from lakelog.formats.delta.path_filters import filter_options
 from lakelog.formats.delta.paths import encode_paths
 from lakelog.formats.digest import Digest
@@ -213,6 +214,7 @@ class DeltaCheckpointWriter:
             plan.compression,
             rows,
             self._typed,
+            marks={RECONCILED: str(plan.version)} if plan.layout == "classic" else {},
         )
 
     def _hidden(self) -> str:

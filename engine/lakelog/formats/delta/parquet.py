@@ -34,6 +34,8 @@ FILE_READERS = min(2, os.cpu_count() or 1)
 """How many threads share the leaves of the file actions."""
 _DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset")
 _WIRE = Wire.of("delta")
+RECONCILED = "lakelog.reconciled"
+"""Key in the metadata of a checkpoint of one file; see `DeltaCheckpointReader.is_reconciled`."""
 _DERIVED = (("add", STRUCT_STATISTICS), ("add", "partitionValues_parsed"))
 """Typed copies of other fields: nothing is lost with them."""
 
@@ -132,11 +134,34 @@ def batch_rows(file: pq.ParquetFile, leaves: Sequence[str], batch_bytes: int | N
     return max(_LEAST_BATCH_ROWS, min(_BATCH_ROWS, int(batch_bytes / width)))
 
 
+def groups_with(file: pq.ParquetFile, kinds: Sequence[str]) -> list[int]:
+    """Row groups that may hold file actions of these types.
+
+    A group is left out only if the statistics of every leaf of these types say that it is null, so
+    that no single damaged or missing statistic hides a row.
+    """
+    leaves = [i for i, c in enumerate(_columns(file)) if c.path.split(".", 1)[0] in kinds]
+    groups = range(file.num_row_groups)
+    if len(groups) < 2 or not leaves:
+        return list(groups)
+    require_sound_chunks(file.metadata, groups, leaves)
+    found = []
+    for group in groups:
+        chunks = file.metadata.row_group(group)
+        if not all(_holds_nulls_only(chunks.column(leaf)) for leaf in leaves):
+            found.append(group)
+    return found
+
+
 def read_parts(
-    file: pq.ParquetFile, leaves: Sequence[str], path: str, rows: int = _BATCH_ROWS
+    file: pq.ParquetFile,
+    leaves: Sequence[str],
+    path: str,
+    groups: Sequence[int],
+    rows: int = _BATCH_ROWS,
 ) -> Iterator[dict[str, Part]]:
     """For each batch of `rows` rows, the columns that `leaves` hold, by action type."""
-    for batch in checked_batches(file, leaves, batch_rows=rows):
+    for batch in checked_batches(file, leaves, groups, rows):
         yield {
             kind: _part(batch.column(index), kind, path)
             for index, kind in enumerate(batch.schema.names)
@@ -255,7 +280,7 @@ def find_rows(file: pq.ParquetFile, kinds: Iterable[str]) -> dict[str, dict[int,
 
     def look(asked: Sequence[str], group: int) -> None:
         paths = [columns[probes[kind]].path for kind in asked]
-        for batch in checked_batches(file, paths, group) if asked else ():
+        for batch in checked_batches(file, paths, [group]) if asked else ():
             for kind in asked:
                 if rows := len(batch) - batch.column(kind).null_count:
                     counts = found.setdefault(kind, {})
@@ -322,7 +347,7 @@ def rows_of(
         missing = total
         left = file.metadata.row_group(group).num_rows
         whole = True
-        for batch in checked_batches(file, leaves, group, _FEW_ROWS):
+        for batch in checked_batches(file, leaves, [group], _FEW_ROWS):
             # A short batch may have lost rows, so the reading goes on to where they are counted.
             whole &= len(batch) == min(_FEW_ROWS, left)
             left -= len(batch)
@@ -341,28 +366,28 @@ def rows_of(
 def checked_batches(
     file: pq.ParquetFile,
     leaves: Sequence[str],
-    group: int | None = None,
+    groups: Sequence[int] | None = None,
     batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of `leaves` in plain types, of one row group or of all, checked to hold every row
+    """Batches of `leaves` in plain types, of some row groups or of all, checked to hold every row
     that the footer promises.
 
     Arrow's reader ends a damaged column early without a word, and its rows would be missing.
     """
-    promised = file.metadata if group is None else file.metadata.row_group(group)
-    groups = None if group is None else [group]
+    chosen = range(file.num_row_groups) if groups is None else groups
+    promised = sum(file.metadata.row_group(group).num_rows for group in chosen)
     rows = 0
     plain: pa.Schema | None = None
-    threads = promised.num_rows > _FEW_PROMISED
+    threads = promised > _FEW_PROMISED
     for batch in file.iter_batches(
-        batch_rows, row_groups=groups, columns=leaves, use_threads=threads
+        batch_rows, row_groups=list(chosen), columns=leaves, use_threads=threads
     ):
         batch.validate()
         rows += len(batch)
         plain = plain or plain_schema(batch.schema)
         yield batch if plain.equals(batch.schema) else batch.cast(plain)
-    if rows != promised.num_rows:
-        raise pa.ArrowInvalid(f"{rows} rows of {promised.num_rows} can be read")
+    if rows != promised:
+        raise pa.ArrowInvalid(f"{rows} rows of {promised} can be read")
 
 
 def _columns(file: pq.ParquetFile) -> Iterator[pq.ColumnSchema]:

@@ -317,6 +317,10 @@ class AvroStateReader:
             return f"{len(entries - tombstones)} files in the first state, {len(live)} in commits"
         return None
 
+    def is_reconciled(self) -> bool:
+        """See `CheckpointReader`; the dialect's writers repeat files."""
+        return False
+
     def struct_statistics(self) -> pa.DataType | None:
         """None: statistics stand as text."""
         return None

@@ -107,6 +107,10 @@ class FlattenedReader:
         below = list_commits(self._store, end=self.checkpoint.version)
         return (*self.checkpoint.paths, *(commit.path for commit in below))
 
+    def is_reconciled(self) -> bool:
+        """See `CheckpointReader`; the dialect's writers repeat files."""
+        return False
+
     def struct_statistics(self) -> pa.DataType | None:
         """None: statistics stand as text."""
         return None

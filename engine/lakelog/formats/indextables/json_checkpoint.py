@@ -131,6 +131,10 @@ class JsonCheckpointReader:
                 hint="a file of it is cut short: restore it, or replay the commits without it",
             )
 
+    def is_reconciled(self) -> bool:
+        """See `CheckpointReader`; the dialect's writers repeat files."""
+        return False
+
     def struct_statistics(self) -> pa.DataType | None:
         """None: statistics stand as text."""
         return None
