@@ -47,9 +47,14 @@ def outcomes(
 
 def _ask(question: str, root: str) -> int:
     table = lakelog.open(root)
-    if question == "rows":
-        return int(table.snapshot().scan().collect().height)
     snapshot = table.snapshot()
+    match question:
+        case "rows":
+            return int(snapshot.scan().collect().height)
+        case "count":
+            return int(snapshot.scan().select(pl.len()).collect().item())
+        case "where":
+            return int(snapshot.files(where=pl.col("id") > 1).collect().height)
     _ = snapshot.metadata, snapshot.protocol
     return int(snapshot.files().collect().height)
 

@@ -111,6 +111,11 @@ class Struct:
         return by_case
 
 
+MAX_DEPTH = 200
+"""How deep arrays and objects may nest in JSON of a log (a line's own object counted), and in a
+schema. Deeper ones would exhaust the stack of one parser or another, which a process does not
+survive."""
+
 DataType = Primitive | Decimal | Array | Map | Struct
 
 

@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakelog.contract import MAX_DEPTH
 from lakelog.errors import LakelogError
 from lakelog.formats import chunks
-from lakelog.formats.exact import MAX_DEPTH, Blob, Line, parse_object, parse_objects
+from lakelog.formats.exact import Blob, Line, parse_object, parse_objects
 
 KEYS = st.sampled_from(["commitInfo", "a", "b", "é", '"', "["])
 VALUES: st.SearchStrategy[Any] = st.recursive(

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelog import actions
+from lakelog.contract import MAX_DEPTH
 from lakelog.errors import InternalError, InvalidTransactionError
 from lakelog.formats import encode as encode_module
 from lakelog.formats import ndjson
 from lakelog.formats.base import CommitContent, Dialect
 from lakelog.formats.delta.dialect import DIALECT as DELTA
-from lakelog.formats.exact import MAX_DEPTH, Blob, decode_exact
+from lakelog.formats.exact import Blob, decode_exact
 from lakelog.formats.indextables import DIALECT as INDEXTABLES
 from lakelog.formats.ndjson import decode_lines
 from lakelog.formats.wire import Wire

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from lakelog.contract import MAX_DEPTH
 from lakelog.errors import InvalidActionError, MalformedLogError
 from lakelog.formats.exact import (
-    MAX_DEPTH,
     Blob,
     Line,
     decode_exact,

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from lakelog.contract import MAX_DEPTH
 from lakelog.formats.arrow_maps import as_int64
 from lakelog.formats.base import CommitInfo
-from lakelog.formats.exact import MAX_DEPTH, Blob, Line, no_action, parse_object, parse_objects
+from lakelog.formats.exact import Blob, Line, no_action, parse_object, parse_objects
 from lakelog.formats.unproven import NotProvenError
 
 CHUNK_BYTES = 8 << 20

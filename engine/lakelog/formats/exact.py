@@ -16,13 +16,10 @@ import orjson
 import polars as pl
 
 from lakelog import actions, contract
+from lakelog.contract import MAX_DEPTH
 from lakelog.errors import InvalidActionError, MalformedLogError
 from lakelog.formats.base import Actions, CommitInfo
 from lakelog.formats.wire import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire
-
-MAX_DEPTH = 200
-"""How deep arrays and objects may nest in a line, the line's own object counted. Deeper ones would
-exhaust the stack of one parser or another, which a process does not survive."""
 
 MAX_BLANK_LINES = 10_000
 """Blank lines that a file, or 8 MB of a longer one, may have. No writer leaves blank lines, and a

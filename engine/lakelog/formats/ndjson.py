@@ -24,11 +24,12 @@ import pyarrow as pa
 import pyarrow.compute  # is_valid, take and filter need it: here, not amid the first read
 
 from lakelog import actions
+from lakelog.contract import MAX_DEPTH
 from lakelog.formats.arrow_json import Keys, depth, parse, parse_with_keys
 from lakelog.formats.arrow_maps import as_int64, map_array, null_entries, validity
 from lakelog.formats.base import Actions, CommitInfo
 from lakelog.formats.chunks import Prepared, chunked, prepare
-from lakelog.formats.exact import MAX_DEPTH, Blob, decode_exact
+from lakelog.formats.exact import Blob, decode_exact
 from lakelog.formats.garbage import uncollected
 from lakelog.formats.unproven import NotProvenError
 from lakelog.formats.wire import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire

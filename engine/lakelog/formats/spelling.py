@@ -16,8 +16,8 @@ import orjson
 import polars as pl
 
 from lakelog import actions, contract
+from lakelog.contract import MAX_DEPTH
 from lakelog.errors import InvalidTransactionError
-from lakelog.formats.exact import MAX_DEPTH
 from lakelog.formats.wire import Leaf, Node, Wire
 
 ACTION_TYPE = "actionType"

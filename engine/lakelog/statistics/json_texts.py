@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from lakelog import contract
+from lakelog.contract import MAX_DEPTH
 from lakelog.statistics.alike import decode_alike
 from lakelog.statistics.values import fit_decimal
 
@@ -74,26 +75,32 @@ def _placed(parts: Sequence[tuple[pl.DataFrame, pl.Series]]) -> pl.DataFrame:
 
 def _parsed(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
     """Texts read by the parser; what is not plainly one object on one line, by itself."""
-    checks = (
-        texts.alias("t")
-        .to_frame()
-        .select(
-            plain=pl.col("t").str.starts_with("{")
-            & pl.col("t").str.ends_with("}")
-            & ~pl.col("t").str.contains_any(["\n", "\r"]),
-            # Rows without text join as an empty object.
-            line=pl.col("t").fill_null("{}"),
-        )
-    )
-    plain = checks["plain"].fill_null(True)
+    plain = are_lines(texts).fill_null(True)
+    lines = texts.fill_null("{}")  # rows without text join as an empty object
     if plain.all():
-        return _lines(checks["line"], schema)
-    frame = _lines(checks["line"].set(~plain, "{}"), schema)
+        return _lines(lines, schema)
+    frame = _lines(lines.set(~plain, "{}"), schema)
     odd = (~plain).arg_true()
     by_row = _rows(texts.gather(odd), schema)
     order = pl.int_range(texts.len(), eager=True, dtype=pl.Int64)
     order = order.scatter(odd, pl.int_range(odd.len(), eager=True) + texts.len())
     return pl.concat([frame, by_row])[order]
+
+
+def are_lines(texts: pl.Series) -> pl.Series:
+    """Which texts `read_lines` may be given: those with the braces of one object, without a line
+    break, and with too few brackets to nest deeper than `MAX_DEPTH`.
+    """
+    text = pl.col("t")
+    plain = (
+        text.str.starts_with("{") & text.str.ends_with("}") & ~text.str.contains_any(["\n", "\r"])
+    )
+    longest = texts.str.len_bytes().max()
+    if isinstance(longest, int) and longest > 2 * MAX_DEPTH:
+        # Arrow's reader takes its stack a level at a time, and ends the process.
+        brackets = [text.str.count_matches(bracket, literal=True) for bracket in "{["]
+        plain &= pl.sum_horizontal(brackets) <= MAX_DEPTH
+    return texts.alias("t").to_frame().select(plain).to_series()
 
 
 def read_lines(
@@ -102,8 +109,8 @@ def read_lines(
     """Read lines as one NDJSON buffer; None where the reader refuses any of them.
 
     Args:
-        lines: Texts without nulls and line breaks, each of which begins with a brace and ends
-            with one. So each gives a row at least, and as many rows as lines means one each.
+        lines: Texts without nulls that are `are_lines`. So each gives a row at least, and as many
+            rows as lines means one each.
         schema: What to read; None infers every field.
         unexpected: ``ignore`` leaves out fields that `schema` does not name, ``error`` refuses
             the lines for one.

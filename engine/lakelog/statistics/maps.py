@@ -14,7 +14,7 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.statistics.json_texts import CHUNK_ROWS, read_lines
+from lakelog.statistics.json_texts import CHUNK_ROWS, are_lines, read_lines
 
 _MAPS = ("minValues", "maxValues", "nullCount")
 _MAP_TYPE = pa.map_(pa.string(), pa.string())
@@ -55,11 +55,7 @@ def map_stats(texts: pl.Series) -> pl.DataFrame:
 def _chunk(texts: pl.Series, schema: pa.Schema | None) -> tuple[pl.DataFrame, pa.Schema | None]:
     """One chunk, and the schema by which the next one is likely to be read."""
     lines = texts.fill_null("{}").str.replace_all(_SCALAR, ':"${1}"${2}')
-    plain = (
-        lines.str.starts_with("{")
-        & lines.str.ends_with("}")
-        & ~lines.str.contains_any(["\n", "\r"])
-    )
+    plain = are_lines(lines)
     if not plain.all():
         return _by_row(texts), schema
     flat = None if schema is None else read_lines(lines, schema, unexpected="error")
