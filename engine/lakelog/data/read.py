@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 65_536
 
 _WHOLE_BYTES = 1 << 20  # of a file that is read to its end ahead of its turn
+_WHOLE_MEMORY_BYTES = 16 << 20  # that its rows take: a value that repeats stands in it once
 _AHEAD_BYTES = 32 << 20
 _LOCAL_THREADS = 2
 _REMOTE_THREADS = 8
@@ -82,10 +82,11 @@ def read_files(
             a wrong type, values that do not fit or nulls where none may be; a deletion vector is
             not what the log says; a partition value is missing or none of its type. ``path`` and
             ``version`` say where.
-        UnavailableError: The store failed.
+        UnavailableError: The store failed, or a batch needs more memory than is left.
 
     Memory: of two large files a megabyte a column, or, on a remote store, one row group's columns,
-    encoded, and two batches; of small files, of a megabyte at most, up to 16 read side by side.
+    encoded, and two batches; of small files, of a megabyte at most, up to 16 read side by side,
+    each to 16 MB and a batch ahead.
 
     Source: Delta protocol, Action Reconciliation: the rows of a table are those of its live files.
     """
@@ -192,9 +193,16 @@ class _Reading:
     def _open(self, file: _File) -> _Opened:
         """A small file's rows, or the first of a large one's."""
         batches = self._filtered(file)
+        room = 0
         if file.size_bytes is not None and file.size_bytes <= _WHOLE_BYTES:
-            return _Opened(list(batches), None)
-        return _Opened(list(islice(batches, 1)), batches)
+            room = _WHOLE_MEMORY_BYTES
+        taken: list[pa.RecordBatch] = []
+        for batch in batches:
+            taken.append(batch)
+            room -= batch.nbytes
+            if room < 0:
+                return _Opened(taken, batches)
+        return _Opened(taken, None)
 
     def _read(self, file: _File) -> Iterator[pa.RecordBatch]:
         with explained(file.path, self._plan.version, self._sources, file.size_bytes):
@@ -369,7 +377,7 @@ def _ahead(opened: _Opened, pool: ThreadPoolExecutor) -> Iterator[pa.RecordBatch
     future = pool.submit(step)
     try:
         while opened.batches:
-            yield opened.batches.pop()
+            yield opened.batches.pop(0)
         while (batch := future.result()) is not None:
             future = pool.submit(step)
             yield batch

@@ -170,9 +170,14 @@ def explained(
         error.path = error.path or path
         error.version = version if error.version is None else error.version
         raise
-    except MemoryError as error:  # of this machine, or what a damaged length asks for
-        error.add_note(f"while reading {path}")
-        raise
+    except MemoryError as cause:  # values that repeat stand in the file once
+        raise UnavailableError(
+            "a data file needs more memory than is left",
+            path=path,
+            version=version,
+            found=None if size_bytes is None else f"{size_bytes} bytes of Parquet",
+            hint="read fewer columns, or smaller batches, or allow more memory",
+        ) from cause
     except (pa.ArrowException, OSError, ValueError, IndexError) as cause:
         found = sources.size(path)
         short = found is not None and size_bytes is not None and found != size_bytes

@@ -13,5 +13,6 @@
 | `digest` | how many actions there are, and a hash over them in any order |
 | `marks` | what tells a whole file of lines from one that was cut |
 | `pointers` | what a pointer says of a checkpoint that stands |
+| `parquet_bounds` | how much a Parquet file may hold for its length |
 | `arrow_texts`, `garbage` | texts to Arrow without a copy; the collector held still |
 """

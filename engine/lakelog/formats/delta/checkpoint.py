@@ -8,6 +8,7 @@ Source: Delta protocol, Checkpoints; Checkpoint Schema; Sidecar Files.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
@@ -33,6 +34,7 @@ from lakelog.formats.delta.names import SIDECAR_FOLDER
 from lakelog.formats.delta.parquet import (
     FILE_READERS,
     META_READERS,
+    ONE_EACH,
     RECONCILED,
     assemble,
     batch_rows,
@@ -50,6 +52,7 @@ from lakelog.formats.delta.parquet import (
 from lakelog.formats.delta.paths import decode_path, decode_paths, with_dv_id
 from lakelog.formats.delta.plain_types import plain_type
 from lakelog.formats.ndjson import Blob, decode_lines
+from lakelog.formats.parquet_bounds import Bound
 from lakelog.formats.wire import Wire
 from lakelog.lazy import cached_property
 from lakelog.storage import LogStore
@@ -178,13 +181,16 @@ class DeltaCheckpointReader:
         )
         if (again := keys.is_duplicated()).any():
             repeated = keys.filter(again)
-            raise InvalidActionError(
-                "the checkpoint holds the same action twice, so it is not reconciled",
-                path=self.checkpoint.paths[0],
-                version=self.checkpoint.version,
-                expected=f"one {repeated['actionType'][0]}",
-                found=repeated.height,
-            )
+            raise self._repeated(repeated["actionType"][0], repeated.height)
+
+    def _repeated(self, kind: str, rows: int) -> InvalidActionError:
+        return InvalidActionError(
+            "the checkpoint holds the same action twice, so it is not reconciled",
+            path=self.checkpoint.paths[0],
+            version=self.checkpoint.version,
+            expected=f"one {kind}",
+            found=rows,
+        )
 
     def is_reconciled(self) -> bool:
         """Whether lakelog wrote the checkpoint, as one file, and compared all of its actions."""
@@ -225,6 +231,7 @@ class DeltaCheckpointReader:
     ) -> Iterator[pl.DataFrame]:
         with ExitStack() as stack:
             source, file = stack.enter_context(self._opened(path))
+            bound = Bound(file.metadata, _length(source))
             if path in self._sidecars:
                 _refuse_other_actions(file, path)
                 if self._features is None:
@@ -247,6 +254,7 @@ class DeltaCheckpointReader:
                     ahead = [submit(next, reader, None) for reader in readers]
                     for kind in kinds:
                         frame = assemble([p[kind] for p in parts if kind in p], kind, columns, path)
+                        bound.check(frame)
                         if frame.height:
                             yield frame
             finally:
@@ -271,7 +279,11 @@ class DeltaCheckpointReader:
         self, path: str, source: BinaryIO, first: pq.ParquetFile, kinds: Sequence[str]
     ) -> pl.DataFrame:
         known = [kind for kind in kinds if kind in _WIRE.wrappers]
+        Bound(first.metadata, _length(source))
         held = find_rows(first, known)
+        for kind in ONE_EACH:
+            if (count := sum(held.get(kind, {}).values())) > 1:
+                raise self._repeated(kind, count)
         present = [(k, _WIRE.wrappers[k], held[k]) for k in known if k in held]
         shares = {kind: leaf_shares(first, kind, groups) for kind, _, groups in present}
         tasks = [(kind, leaves, groups) for kind, _, groups in present for leaves in shares[kind]]
@@ -397,6 +409,13 @@ def unreadable_is_malformed(path: str, version: int) -> Iterator[None]:
             expected="whole Parquet",
             hint=hint,
         ) from cause
+
+
+def _length(source: BinaryIO) -> int:
+    """Bytes of an open file."""
+    if isinstance(source, pa.NativeFile):
+        return int(source.size())
+    return source.size_bytes if isinstance(source, RangedFile) else source.seek(0, os.SEEK_END)
 
 
 def _at_once(function: Callable[..., _T], *given: Any) -> Future[_T]:

@@ -25,7 +25,8 @@ from lakelog.formats.wire import Leaf, Node, Wire
 _BATCH_ROWS = 1 << 16
 _LEAST_BATCH_ROWS = 1 << 10
 _FEW_PROMISED = 4_096  # rows that are decoded before another thread has begun
-_ONE_EACH = ("protocol", "metaData")
+ONE_EACH = ("protocol", "metaData")
+"""Action types of which a state holds one action."""
 _FEW_ROWS = 1 << 12  # protocol and metaData mostly stand first, and reading stops there
 _MANY_ROWS = 1 << 17
 META_READERS = min(4, os.cpu_count() or 1)
@@ -275,7 +276,7 @@ def find_rows(file: pq.ParquetFile, kinds: Iterable[str]) -> dict[str, dict[int,
     for index, column in enumerate(columns):
         leaves.setdefault(column.path.split(".", 1)[0], []).append(index)
     present = [kind for kind in kinds if kind in leaves]
-    alone = [kind for kind in present if kind in _ONE_EACH]
+    alone = [kind for kind in present if kind in ONE_EACH]
     probes = {kind: min(leaves[kind], key=lambda i: _effort(columns[i])) for kind in present}
 
     def look(asked: Sequence[str], group: int) -> None:

@@ -26,6 +26,7 @@ from lakelog import actions, contract
 from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError
 from lakelog.formats.base import Actions, CommitInfo
 from lakelog.formats.exact import Blob
+from lakelog.formats.parquet_bounds import Bound
 from lakelog.formats.spelling import ACTION_TYPE, EXTRA, check_extra, columns_of, without_nulls
 from lakelog.formats.wire import FILE_WRAPPERS, META_WRAPPERS, Wire
 
@@ -169,6 +170,7 @@ def decode_columnar(blob: Blob, *, files: bool = True) -> Actions:
         pl.exceptions.PanicException,  # Parquet that no writer makes may trip Polars' reader
         OSError,
         ValueError,
+        MemoryError,
     ) as cause:
         error = _damaged(blob, "the columnar commit cannot be read", "Parquet", str(cause)[:200])
         raise error from cause
@@ -179,7 +181,11 @@ def _decode(blob: Blob, data: bytes, files: bool) -> Actions:
     names = metadata.schema.to_arrow_schema().names
     if not metadata.num_rows or ACTION_TYPE not in names:
         raise _damaged(blob, "the columnar commit holds no action", "one action or more")
+    bound = Bound(metadata, len(data))
     types = _read(data, [ACTION_TYPE], 0, metadata.num_rows)[ACTION_TYPE].cast(pl.String)
+    if bound.is_suspicious and "path" in names:
+        paths = _read(data, ["path"], 0, metadata.num_rows)
+        bound.check_paths(paths.filter(types.is_in(["add", "remove"])))
     if types.null_count():
         raise _invalid(blob, "a row has no action type", ACTION_TYPE, None)
     sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]

@@ -10,6 +10,7 @@ names, and whether they are whole in their footers.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -31,6 +32,7 @@ from lakelog.formats.indextables.reading import (
     one_protocol,
     project,
 )
+from lakelog.formats.parquet_bounds import Bound
 from lakelog.lazy import cached_property
 from lakelog.storage import LogStore
 
@@ -58,7 +60,7 @@ class FlattenedReader:
         """
         own: list[pl.DataFrame] = []
         for path in self.checkpoint.paths:
-            with self._parquet(path) as file:
+            with self._parquet(path) as (file, _):
                 own.extend(self._read_meta_rows(file, path, kinds))
         return compose_meta(
             actions.concat(own),
@@ -72,7 +74,7 @@ class FlattenedReader:
     def _is_complete(self) -> bool:
         """Whether every part has lakelog's schema, which keeps what spec 004's leaves out."""
         for path in self.checkpoint.paths:
-            with self._parquet(path) as file:
+            with self._parquet(path) as (file, _):
                 if "skipTimestamp" not in file.schema_arrow.names:
                     return False
         return True
@@ -87,7 +89,7 @@ class FlattenedReader:
             wanted.add("docMappingRef")
             registry = registry_of_meta(self.read_meta(("metaData",)))
         for path in self.checkpoint.paths:
-            with self._parquet(path) as file:
+            with self._parquet(path) as (file, bound):
                 names = [n for n in file.schema_arrow.names if n in wanted]
                 rows_read = 0
                 for batch in file.iter_batches(_BATCH_ROWS, columns=names):
@@ -96,6 +98,7 @@ class FlattenedReader:
                     rows = resolve_references(frame, registry)
                     for part in project([rows], columns, kinds):
                         _require_path(part, path)
+                        bound.check(part)
                         if part.height:
                             yield part
                 self._check_rows(path, file.metadata.num_rows, rows_read)
@@ -123,21 +126,24 @@ class FlattenedReader:
         if _TYPE not in names:
             self._frame(pa.table({}), path)
         for group in range(file.num_row_groups):
-            types = self._read_group(file, group, [_TYPE], path)[_TYPE]
-            found = set(types.unique()).intersection(kinds)
+            found: set[str] = set()
+            for types in self._batches(file, group, [_TYPE], path):
+                found |= set(types[_TYPE].unique()).intersection(kinds)
             if not found:
                 continue
             wanted = {_TYPE, *_ROW_COLUMNS}.union(*(_columns_of(kind) for kind in found))
             columns = [name for name in names if name in wanted]
-            frame = self._read_group(file, group, columns, path)
-            yield actions.of_type(frame, *kinds)
+            for frame in self._batches(file, group, columns, path):
+                yield actions.of_type(frame, *kinds)
 
-    def _read_group(
+    def _batches(
         self, file: pq.ParquetFile, group: int, columns: list[str], path: str
-    ) -> pl.DataFrame:
-        table = file.read_row_group(group, columns=columns)
-        self._check_rows(path, file.metadata.row_group(group).num_rows, table.num_rows)
-        return self._frame(table, path)
+    ) -> Iterator[pl.DataFrame]:
+        rows_read = 0
+        for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns):
+            rows_read += batch.num_rows
+            yield self._frame(pa.Table.from_batches([batch]), path)
+        self._check_rows(path, file.metadata.row_group(group).num_rows, rows_read)
 
     def _check_rows(self, path: str, expected: int, found: int) -> None:
         # Arrow ends a read early, without a word, where a damaged page header makes a column short.
@@ -193,11 +199,13 @@ class FlattenedReader:
         return rows
 
     @contextmanager
-    def _parquet(self, path: str) -> Iterator[pq.ParquetFile]:
+    def _parquet(self, path: str) -> Iterator[tuple[pq.ParquetFile, Bound]]:
         version = self.checkpoint.version
         try:
             with self._store.open(path) as source:
-                yield pq.ParquetFile(source, page_checksum_verification=True)
+                size_bytes = source.seek(0, os.SEEK_END)
+                file = pq.ParquetFile(source, page_checksum_verification=True)
+                yield file, Bound(file.metadata, size_bytes)
         except NotFoundError as cause:
             raise missing_file(
                 "a file of the checkpoint is not there", path, version, cause
