@@ -411,6 +411,13 @@ def test_without_the_codec_the_command_that_installs_it_is_named(
     assert caught.value.hint == "pip install 'lakelog[avro]'"
 
 
+@pytest.mark.parametrize("depth", [300, 1_000, 100_000])
+def test_cached_metadata_that_nests_deep_is_malformed(log: Log, depth: int) -> None:
+    reader = _state(log, metadata='{"metaData":{"x":' + "[" * depth + "]" * depth + "}}")
+    with pytest.raises(MalformedLogError):
+        reader.read_meta()
+
+
 def test_a_reader_parses_its_state_manifest_once(log: Log) -> None:
     reader = _state(log)
     assert isinstance(reader, AvroStateReader)

@@ -519,13 +519,16 @@ def _metadata_line(text: str | None, path: str, version: int) -> bytes | None:
         return None
     try:
         parsed = orjson.loads(text)
-    except orjson.JSONDecodeError as cause:
+        if isinstance(parsed, dict) and "metaData" not in parsed:
+            parsed = {"metaData": parsed}
+        return orjson.dumps(parsed)
+    except (orjson.JSONDecodeError, TypeError) as cause:  # TypeError: it nests too deep
         raise MalformedLogError(
-            "the metadata that the state caches is not JSON", path=path, version=version
+            "the metadata that the state caches is not JSON",
+            path=path,
+            version=version,
+            found=str(cause)[:80],
         ) from cause
-    if isinstance(parsed, dict) and "metaData" not in parsed:
-        parsed = {"metaData": parsed}
-    return orjson.dumps(parsed)
 
 
 class _Record:
