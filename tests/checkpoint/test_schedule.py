@@ -16,10 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lakelog
 from lakelog import Table
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.checkpoint.schedule import (
@@ -558,3 +560,14 @@ def test_a_forked_process_starts_afresh(tmp_path: Path) -> None:
     release.set()
     assert scheduler.wait(120)
     assert child.exitcode == 0
+
+
+def test_a_table_whose_other_writer_commits_the_multiples_gets_checkpoints(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path, {"id": pl.Int64})
+    other = lakelog.open(tmp_path, upkeep=False)
+    for _ in range(12):
+        table.append(pl.DataFrame({"id": [1]}))  # versions 1, 3, 5, ...
+        other.append(pl.DataFrame({"id": [2]}))
+    assert table.scheduler is not None
+    assert table.scheduler.wait(120)
+    assert len(list(tmp_path.glob("_delta_log/*.checkpoint.parquet"))) == 2

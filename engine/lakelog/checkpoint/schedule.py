@@ -80,12 +80,13 @@ def is_due(
     Args:
         version: The version.
         options: The table's options.
-        format: ``delta``: at multiples of the interval; ``indextables``: so many versions after
-            the last checkpoint, or after the first version.
+        format: ``delta``: at multiples of the interval, and where as many versions have no
+            checkpoint; ``indextables``: so many versions after the last checkpoint, or after the
+            first version.
         lag: Since the last checkpoint, as far as known.
 
     >>> options = CheckpointOptions(interval=10)
-    >>> is_due(20, options, "delta", Lag()), is_due(21, options, "delta", Lag(9))
+    >>> is_due(20, options, "delta", Lag()), is_due(21, options, "delta", Lag(12))
     (True, False)
     >>> is_due(21, options, "indextables", Lag(9))
     True
@@ -96,7 +97,7 @@ def is_due(
     most_bytes = options.bytes_interval
     if most_bytes is not None and lag.bytes_since >= most_bytes:
         return True
-    if format == "delta":
+    if format == "delta" and (last is None or version % options.interval == 0):
         return version % options.interval == 0
     return version - (last or 0) >= options.interval
 
@@ -163,6 +164,7 @@ class Scheduler:
         self._options: tuple[Mapping[str, str | None], CheckpointOptions] | None = None
         self._refused: str | None = None
         self._lag: Lag | None = None
+        self._first: int | None = None  # version that was committed, while `_lag` is not known
         self._pauses = 0
         self._not_before_s = float("-inf")
         self._rested_s = float("-inf")
@@ -237,8 +239,15 @@ class Scheduler:
             return False
         if options.bytes_interval is not None:
             return True
-        # Without knowing of any checkpoint, one is due no sooner than with one at 0.
-        return is_due(version, options, self._log.dialect.name, Lag())
+        # Without knowing of any checkpoint, one is due no sooner than with one at 0. On Delta other
+        # writers may commit every version that the interval divides, so that from time to time the
+        # log has to be looked at: as often as if the first version seen had a checkpoint.
+        if self._first is None:
+            self._first = version
+        unknown = Lag(self._first) if version > self._first else Lag()
+        return any(
+            is_due(version, options, self._log.dialect.name, lag) for lag in (Lag(), unknown)
+        )
 
     def _wake(self) -> None:
         if self._running:
@@ -310,7 +319,8 @@ class Scheduler:
         by_rule = form == "delta" and version % options.interval == 0
         if by_rule and is_due(version, options, form, known):
             return True
-        seen = self._look(self._log)
+        last, since = self._look(self._log)
+        seen = Lag(max(last or 0, known.last_version or 0), since)
         with self._lock:
             self._lag = seen
         return is_due(version, options, form, seen)
