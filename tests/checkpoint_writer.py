@@ -157,7 +157,7 @@ def write(root: Path, state: State, layout: str, rng: random.Random) -> list[Pat
     meta, files = state_actions(state)
     if rng.random() < 0.5:
         rng.shuffle(files)
-    columns = _choose_columns(files, rng)
+    columns = _choose_columns(files, rng, _has_vectors(state))
     stem = root / LOG / f"{state.version:020d}.checkpoint"
     if layout == "classic":
         path = Path(f"{stem}.parquet")
@@ -185,7 +185,7 @@ def _write_v2(
     rng: random.Random,
 ) -> list[Path]:
     stem = root / LOG / f"{state.version:020d}.checkpoint"
-    columns = _choose_columns(files, rng)
+    columns = _choose_columns(files, rng, _has_vectors(state))
     tags = {"numOfAddFiles": str(len(state.files))} if rng.random() < 0.5 else {}
     top = [{"checkpointMetadata": {"version": state.version, "tags": tags}}, *meta]
     written: list[Path] = []
@@ -229,12 +229,19 @@ def _mixed(
     return actions
 
 
+def _has_vectors(state: State) -> bool:
+    """Whether the protocol lists deletion vectors; no writer leaves their column out then."""
+    lists = ("readerFeatures", "writerFeatures")
+    protocol = state.protocol or {}
+    return any("deletionVectors" in (protocol.get(name) or ()) for name in lists)
+
+
 def _choose_columns(
-    files: Sequence[dict[str, Any]], rng: random.Random
+    files: Sequence[dict[str, Any]], rng: random.Random, vectors: bool
 ) -> dict[str, list[tuple[str, pa.DataType]]]:
     """Which fields each action's struct has; what is left out is read as null."""
     # Deletion vectors are half of a file's identity: never left out where there are any.
-    vectors = any("deletionVector" in body for action in files for body in action.values())
+    vectors |= any("deletionVector" in body for action in files for body in action.values())
     dropped = {
         (wrapper, name)
         for wrapper, names in OPTIONAL.items()

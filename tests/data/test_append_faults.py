@@ -21,6 +21,7 @@ from lakelog.data.append import WriteReport
 from lakelog.errors import LakelogError, OutcomeUnknownError
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store
+from lakelog.storage.base import Upload
 from lakelog.storage.inject import WRITES, Fault, InjectingStore, Kind, Rule
 from lakelog.storage.wrapper import StoreWrapper
 
@@ -217,3 +218,31 @@ def test_files_of_a_write_that_lost_to_another_are_deleted() -> None:
         over(location, Overtaken).overwrite(NEW, pl.col("p") == "a")
     assert ids(location) == [10]
     assert orphans(location) == set()
+
+
+class FullDisk(StoreWrapper):
+    """A store with room for 100 kB in a file."""
+
+    def upload(self, path: str) -> Upload:
+        real = super().upload(path)
+        write = real.write
+
+        def limited(data: Any) -> int:
+            if real.tell() + len(data) > 100_000:
+                raise UnavailableError("nothing was written: no space left", path=path)
+            return write(data)
+
+        real.write = limited  # type: ignore[method-assign]
+        return real
+
+
+@pytest.mark.parametrize("way", ["append", "overwrite"])
+def test_a_disk_that_is_full_in_the_middle_of_a_file_is_named_as_the_cause(way: str) -> None:
+    location = prepared()
+    rows = pl.DataFrame({"id": range(200_000)}).select(
+        p=pl.lit("a"), id=pl.col("id").hash().reinterpret(signed=True)
+    )
+    with pytest.raises(UnavailableError, match="no space left"):
+        getattr(over(location, FullDisk), way)(rows)
+    table = lakelog.open(location, upkeep=False)
+    assert sorted(table.snapshot().scan().collect()["id"]) == [1, 2, 3]

@@ -16,12 +16,12 @@ import lakelog
 from lakelog.data import sources
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
-from lakelog.errors import ExternalPathError, InvalidInputError
+from lakelog.errors import ExternalPathError, InvalidInputError, UnavailableError
 from lakelog.storage import open_store
 from lakelog.storage.containment import External, Reach
 from tests.data.rows import data_file, snapshot_of
 from tests.data.vector_writer import vector_file
-from tests.handmade import field
+from tests.handmade import Handmade, add, field, metadata, protocol
 
 NUMBERS = (field("n"),)
 
@@ -118,8 +118,8 @@ def test_an_absolute_path_into_the_table_is_inside(tmp_path: Path) -> None:
     paths = [f"{folder}/a.parquet", f"file:///{link}/b.parquet", f"file:{folder}//./c.parquet"]
     adds = [data_file(folder, path[-9:], numbers(n)) for n, path in enumerate(paths)]
     link.symlink_to(folder)
-    for add, path in zip(adds, paths, strict=True):
-        add["add"]["path"] = path
+    for action, path in zip(adds, paths, strict=True):
+        action["add"]["path"] = path
     snapshot_of(folder, NUMBERS, adds[0], adds[2])
     assert read(lakelog.open(folder)) == [0, 2]
     assert read(lakelog.open(link)) == [0, 2]
@@ -281,3 +281,17 @@ def test_a_plan_carries_the_permission_to_other_processes(tmp_path: Path) -> Non
                 list(read_files(plan, files))
         else:
             assert sum(batch.num_rows for batch in read_files(plan, files)) == rows
+
+
+@pytest.mark.parametrize("name", ["sig", "X-Amz-Signature"])
+def test_a_presigned_url_that_cannot_be_read_is_named_whole_without_its_signature(
+    tmp_path: Path, name: str
+) -> None:
+    made = Handmade(tmp_path / "t")
+    url = f"http://127.0.0.1:9/d/x.parquet?{name}=SECRET&se=2"
+    made.commit(0, protocol(), metadata(), add(url))
+    table = lakelog.open(tmp_path / "t", allow_external=True, read_timeout=20)
+    with pytest.raises(UnavailableError) as caught:
+        table.snapshot().scan().collect()
+    assert "SECRET" not in f"{caught.value} {caught.value.as_dict()}"
+    assert str(caught.value.path).startswith("http://127.0.0.1:9/d/x.parquet?")

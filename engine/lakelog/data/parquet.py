@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -83,6 +84,8 @@ class ParquetFile:
         """Leave nothing behind; after `close` it does nothing."""
         self._sink.is_void = True
         if self._writer.is_open:
-            # pyarrow closes its writers when they are collected, whatever became of the file.
-            self._writer.close()
+            # pyarrow closes its writers when they are collected, whatever became of the file. What
+            # it says then of a file that failed would hide why it failed.
+            with suppress(RuntimeError, pa.ArrowException, OSError):
+                self._writer.close()
         self._upload.abandon()

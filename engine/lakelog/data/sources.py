@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from lakelog.data.recorded import require_size
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
+from lakelog.redaction import redact
 from lakelog.storage import LogStore
 from lakelog.storage.bounded import on_local_disk, open_bounded, unbounded
 from lakelog.storage.containment import LOCAL, Address, Reach
@@ -125,6 +126,13 @@ class Sources:
             return None
         return None if entry is None else entry.size_bytes
 
+    def name(self, path: str) -> str:
+        """The file's name in its store, which is what the store's errors call it."""
+        try:
+            return self._resolve(path)[1]
+        except LakelogError:
+            return path
+
     def _resolve(self, path: str) -> tuple[LogStore, str]:
         """The store of a path, and its name there."""
         resolved = self._reach.resolve(path)
@@ -157,7 +165,7 @@ def explained(
     try:
         yield
     except NotFoundError as error:
-        if error.path != path and error.path is not None:  # its deletion vector
+        if error.path not in {None, path, sources.name(path)}:  # its deletion vector
             error.version = version
             raise
         raise NotFoundError(
@@ -167,7 +175,8 @@ def explained(
             hint="it was deleted: look for a vacuum that ran since, or restore the file",
         ) from error
     except LakelogError as error:
-        error.path = error.path or path
+        if error.path in {None, sources.name(path)}:
+            error.path = redact(path)
         error.version = version if error.version is None else error.version
         raise
     except MemoryError as cause:  # values that repeat stand in the file once

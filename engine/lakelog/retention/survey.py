@@ -42,7 +42,7 @@ from lakelog.storage.base import FileEntry
 _T = TypeVar("_T")
 
 _LOG = ("commit", "checksum", "checkpoint", "compaction", "sidecar")
-_ATTEMPTS = 5
+_ATTEMPTS = 12
 
 _CATALOG = frozenset(
     {
