@@ -206,8 +206,8 @@ def test_an_encoder_that_errs_publishes_nothing(
     log = _table(tmp_path / "t")
     real = compaction._Compaction._spell
 
-    def wrong(self: Any, rows: pl.DataFrame) -> bytes:
-        return real(self, rows).replace(b'"size":7', b'"size":8')
+    def wrong(self: Any, rows: pl.DataFrame, commits: Any) -> bytes:
+        return real(self, rows, commits).replace(b'"size":7', b'"size":8')
 
     monkeypatch.setattr(compaction._Compaction, "_spell", wrong)
     with pytest.raises(CheckpointValidationError, match="add"):

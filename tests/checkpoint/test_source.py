@@ -33,7 +33,7 @@ from lakelog.errors import (
     InvalidInputError,
     LakelogWarning,
 )
-from lakelog.formats.base import STRUCT_STATISTICS
+from lakelog.formats.base import PATH_TEXT, STRUCT_STATISTICS
 from lakelog.log.files import statistics_text
 from lakelog.log.opening import open_state
 from tests import handmade
@@ -74,7 +74,7 @@ def file_rows(source: Source) -> dict[str, list[Row]]:
         order.append(kind)
         assert 0 < frame.height <= 65_536
         assert not frame["dataChange"].any()
-        rows = frame
+        rows = frame.drop(PATH_TEXT, strict=False)
         if STRUCT_STATISTICS in rows.columns:
             rows = rows.with_columns(statistics_text(rows)).drop(STRUCT_STATISTICS)
         found[kind] += [normal(row) for row in rows_of(rows)]

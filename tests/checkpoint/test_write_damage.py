@@ -15,7 +15,7 @@ import pytest
 from lakelog.checkpoint import write as writing
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import CheckpointValidationError, LakelogError
-from lakelog.formats.base import CheckpointWriter, StagedCheckpoint
+from lakelog.formats.base import PATH_TEXT, CheckpointWriter, StagedCheckpoint
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import Upload
 from lakelog.storage.wrapper import StoreWrapper
@@ -198,7 +198,10 @@ HARMS: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
     "a size is another": only("add", lambda rows: rows.with_columns(pl.col("size") + 1)),
     "sizes change places": only("add", lambda rows: rows.with_columns(pl.col("size").reverse())),
     "paths are escaped twice": only(
-        "add", lambda rows: rows.with_columns(pl.col("path").str.replace_all(" ", "%20"))
+        "add",
+        lambda rows: rows.with_columns(pl.col("path").str.replace_all(" ", "%20")).drop(
+            PATH_TEXT, strict=False
+        ),
     ),
     "a column is lost": only("add", lambda rows: rows.drop("modificationTime")),
     "partition values are lost": only(

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import lakelog
-from tests.hostile_names import SCHEMA, VALUES, partitioned_table
+from lakelog import Table
+from tests.handmade import Handmade, add, metadata, protocol
+from tests.hostile_names import SCHEMA, VALUES, named_table, partitioned_table
 
 pytestmark = pytest.mark.reference
 
@@ -55,3 +58,91 @@ def test_both_engines_name_the_folders_of_partitions_alike(tmp_path: Path) -> No
         {path.name for path in (tmp_path / where).iterdir()} for where in ("ours", "theirs")
     )
     assert ours == theirs
+
+
+def test_files_of_any_name_that_lakelog_added_are_removed_by_deltalake(tmp_path: Path) -> None:
+    table = named_table(tmp_path)
+    added = table.snapshot().version
+    table.checkpoint()
+    write_deltalake(tmp_path, LAST, mode="overwrite")
+    assert paths_in(tmp_path, added + 1, "remove") == paths_in(tmp_path, added, "add")
+    DeltaTable(tmp_path).create_checkpoint()
+    assert lakelog.open(tmp_path).snapshot().scan().collect()["x"].to_list() == [9]
+
+
+TEXTS = [
+    "é",
+    "%C3%A8",
+    "%c3%aa",
+    "e%CC%81",
+    "a*b",
+    "a%2Ac",
+    "q(1)",
+    "q%282%29",
+    "p=1/x%20y",
+    "%2Bz",
+]
+"""Paths as other writers have them in the log."""
+
+
+def table_of_another_writer(root: Path, *features: str) -> Table:
+    made = Handmade(root)
+    v2 = protocol(3, 7, readerFeatures=features, writerFeatures=features)
+    made.commit(0, v2 if features else protocol(), metadata())
+    made.commit(1, *map(add, TEXTS[:6]))
+    made.commit(2, *map(add, TEXTS[6:]))
+    return lakelog.open(root, upkeep=False)
+
+
+def texts_in_checkpoint(root: Path, kind: str) -> list[str]:
+    """The paths of the adds or removes of the newest checkpoint, as text."""
+    log = root / "_delta_log"
+    newest = max(file.name[:20] for file in log.glob("*.checkpoint.*"))
+    files = [*log.glob(f"{newest}.checkpoint*.parquet"), *log.glob("_sidecars/*.parquet")]
+    tables = [pq.read_table(file) for file in files]
+    rows = [table[kind] for table in tables if kind in table.column_names]
+    return sorted(row["path"] for column in rows for row in column.to_pylist() if row)
+
+
+@pytest.mark.parametrize("layout", ["commits", "classic", "multipart", "v2-json", "v2-parquet"])
+def test_a_path_keeps_the_text_that_another_writer_gave_it(tmp_path: Path, layout: str) -> None:
+    table = table_of_another_writer(tmp_path, *(["v2Checkpoint"] if "v2" in layout else []))
+    if layout != "commits":
+        table.checkpoint(layout=layout)
+        assert texts_in_checkpoint(tmp_path, "add") == sorted(TEXTS)
+        table = lakelog.open(tmp_path, upkeep=False)
+    with table.transaction() as tx:
+        tx.remove(tx.read().collect().head(5))
+    with table.transaction() as tx:
+        rows = tx.read().collect()
+        tx.remove(rows.tail(4))
+        tx.add(rows.head(1).with_columns(size=pl.lit(7)))
+    removed = paths_in(tmp_path, 3, "remove"), paths_in(tmp_path, 4, "remove")
+    added = paths_in(tmp_path, 4, "add")
+    assert [len(texts) for texts in (*removed, added)] == [5, 4, 1]
+    assert set.union(*removed, added) == set(TEXTS)
+    table.checkpoint(layout="classic" if layout == "commits" else layout)
+    assert set(texts_in_checkpoint(tmp_path, "remove")) == set.union(*removed)
+    assert added <= set(texts_in_checkpoint(tmp_path, "add"))
+
+
+@pytest.mark.parametrize("limit", [None, 1 << 30])
+def test_a_log_compaction_keeps_the_texts_of_paths(tmp_path: Path, limit: int | None) -> None:
+    table = table_of_another_writer(tmp_path)
+    report = table.compact_log(1, 2, memory_limit=limit)
+    lines = (tmp_path / report.path).read_bytes().splitlines()
+    actions = [json.loads(line) for line in lines]
+    assert {action["add"]["path"] for action in actions if "add" in action} == set(TEXTS)
+
+
+def test_a_checkpoint_within_a_memory_limit_keeps_the_texts_of_paths(tmp_path: Path) -> None:
+    table = table_of_another_writer(tmp_path)
+    table.checkpoint(layout="classic", memory_limit=1 << 30)
+    assert texts_in_checkpoint(tmp_path, "add") == sorted(TEXTS)
+
+
+def test_a_new_file_is_encoded_as_deltalake_encodes_it(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path, SCHEMA)
+    with table.transaction() as tx:
+        tx.add(path="é*(1) 😀.parquet", size=1, modificationTime=1)
+    assert paths_in(tmp_path, 1, "add") == {"%C3%A9%2A(1)%20%F0%9F%98%80.parquet"}

@@ -166,24 +166,30 @@ def test_two_spellings_without_any_commit_are_refused_by_every_question(tmp_path
         assert "restore" in str(caught.value.hint)
 
 
-def test_lakelogs_mark_of_another_version_proves_nothing(tmp_path: Path) -> None:
-    lines = [add("p=%C3%A9"), remove("p=é"), add("b")]
-    file = checkpoint(tmp_path, 7, *lines)
-    commit(tmp_path, 8, add("c"))
-    marked = pq.read_table(file).replace_schema_metadata({"lakelog.reconciled": "6"})
-    pq.write_table(marked, file)
-    assert pq.ParquetFile(file).metadata.metadata[b"lakelog.reconciled"] == b"6"
-    with pytest.raises(CheckpointCorruptionError):
-        lakelog.open(tmp_path).snapshot().num_files()
-
-
-def test_a_checkpoint_of_lakelog_says_that_it_is_reconciled(tmp_path: Path) -> None:
+def test_a_checkpoint_of_lakelog_is_marked_and_one_made_from_it_is_not_believed(
+    tmp_path: Path,
+) -> None:
     commit(tmp_path, 0, *HEAD, add("a"), add("b"))
     commit(tmp_path, 1, remove("a"))
-    table = lakelog.open(tmp_path, upkeep=False)
-    table.checkpoint(layout="classic")
+    lakelog.open(tmp_path, upkeep=False).checkpoint(layout="classic")
     (file,) = tmp_path.glob("_delta_log/*.checkpoint.parquet")
-    assert pq.ParquetFile(file).metadata.metadata[b"lakelog.reconciled"] == b"1"
+    written = pq.read_table(file)
+    mark = written.schema.metadata[b"lakelog.reconciled"]
+    assert mark.startswith(b"1 4 ")
+    # The same mark, and as many rows: b is removed in the spelling %62, and was added.
+    rows = written.to_pylist()
+    for row in rows:
+        if row["remove"] is not None:
+            row["remove"]["path"] = "%62"
+    changed = pa.Table.from_pylist(rows, schema=written.schema)
+    pq.write_table(changed, file, compression="zstd", compression_level=1)
+    assert pq.ParquetFile(file).metadata.metadata[b"lakelog.reconciled"] == mark
+    for version in (0, 1):
+        (tmp_path / f"_delta_log/{version:020}.json").unlink()
+    commit(tmp_path, 2, add("c"))
+    for ask in QUESTIONS.values():
+        with pytest.raises(CheckpointCorruptionError, match="an add and a remove"):
+            ask(opened(tmp_path))
 
 
 def test_two_spellings_are_replayed_from_the_commits_where_these_are_there(tmp_path: Path) -> None:

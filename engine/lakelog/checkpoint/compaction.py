@@ -207,7 +207,7 @@ class _Compaction:
         ):
             lines = crc = 0
             for frame in rows.frames():
-                spelled = self._spell(frame)
+                spelled = self._spell(frame, commits)
                 lines, crc = lines + frame.height, zlib.crc32(spelled, crc)
                 upload.write(spelled)
                 expected += _digest(frame)
@@ -215,9 +215,12 @@ class _Compaction:
             written = upload.tell()
         return written, expected
 
-    def _spell(self, rows: pl.DataFrame) -> bytes:
+    def _spell(self, rows: pl.DataFrame, commits: Sequence[CommitFile]) -> bytes:
         is_file = rows["actionType"][0] in actions.FILE_ACTIONS
-        content = CommitContent(files=rows) if is_file else CommitContent(meta=rows)
+        content = CommitContent(meta=rows)
+        if is_file:
+            texts = self.log.dialect.path_texts(self.log.store, None, commits, rows["path"])
+            content = CommitContent(files=rows, texts=texts)
         try:
             return self.log.dialect.encode(content)
         except InvalidTransactionError as cause:

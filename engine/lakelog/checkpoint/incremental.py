@@ -140,6 +140,8 @@ def plan_incremental(
         return Unfit("a later checkpoint exists, so this one may be cleaned up meanwhile")
     configuration = state.metadata.configuration
     keys = state.layers.keys().unique()
+    if state.path_texts(keys["path"]).drop_nulls().height:
+        return Unfit("a path has another writer's text, which no fingerprint finds")
     minimum = now_ms - properties.deleted_file_retention_ms(configuration)
     columns, _ = file_action_columns(plan, configuration)
     with broken_checkpoint(previous):

@@ -24,7 +24,7 @@ from lakelog import actions
 from lakelog.checkpoint.memory import Budget, release, resident_bytes
 from lakelog.checkpoint.spill import PathMask, Repeats, Spill, hashes_of, stack
 from lakelog.errors import InvalidInputError
-from lakelog.formats.base import STRUCT_STATISTICS, Actions, Checkpoint, CheckpointReader
+from lakelog.formats.base import PATH_TEXT, STRUCT_STATISTICS, Actions, Checkpoint, CheckpointReader
 from lakelog.lazy import cached_property
 from lakelog.log import properties
 from lakelog.log.base import broken_checkpoint
@@ -220,6 +220,7 @@ class Source:
         configuration = self.metadata.configuration
         minimum = self._now_ms - properties.deleted_file_retention_ms(configuration)
         adds = list(dict.fromkeys((*actions.KEY, "actionType", *columns)))
+        adds.append(PATH_TEXT)
         removes = list(dict.fromkeys((*adds, "deletionTimestamp")))
         if self._state.log.dialect.name == "delta":
             removes = [c for c in removes if c not in _NOT_IN_REMOVES]
@@ -247,13 +248,15 @@ class Source:
             return
         layers = self._state.layers if self.road is Road.FREE else self._layers[0]
         keys = layers.keys()
+        texts = self._state.path_texts(keys["path"])
         with Repeats(None if self._budget is None else self._budget.hashes) as seen:
             for kind, columns in (("add", adds), ("remove", removes)):
                 for frame in self._read_base(columns, (kind,)):
                     if sound:
                         seen.add(hashes_of(frame["path"]))
                     yield kind, exclude(frame, keys)
-                yield kind, self._resolved(layers.live(kind, columns), columns)
+                above = self._resolved(layers.live(kind, columns), columns)
+                yield kind, with_path_texts(above, texts)
             self._refuse_repeats(seen)
 
     def _partitioned(
@@ -264,6 +267,7 @@ class Source:
         """
         assert self._budget is not None
         above, _, mask = self._spilled
+        texts = self._state.path_texts()
         flush = self._budget.flush // 2
         sound = self._state.log.dialect.reconciled_checkpoints
         with (
@@ -277,19 +281,21 @@ class Source:
                 gone.append(retained_tombstones(removed, minimum_ms))
                 return rows.filter(pl.col("actionType") == "add")
 
-            for frame in self._read_base([*adds, "deletionTimestamp"], actions.FILE_ACTIONS):
+            wanted = [c for c in (*adds, "deletionTimestamp") if c != PATH_TEXT]
+            for frame in self._read_base(wanted, actions.FILE_ACTIONS):
                 hashes = hashes_of(frame["path"])
                 if sound:
                     seen.add(hashes)
                 suspect = mask.may_hold(hashes)
                 below.append(frame.filter(suspect))
-                yield "add", settle(frame.filter(~suspect))
+                yield "add", with_path_texts(settle(frame.filter(~suspect)), texts)
             for number in range(above.partitions):
                 rows = stack([*below.frames(number), *above.frames(number)])
                 if rows.height:
-                    yield "add", self._resolved(settle(reconcile_files(rows)), adds)
+                    rows = self._resolved(settle(reconcile_files(rows)), adds)
+                    yield "add", with_path_texts(rows, texts)
             for frame in gone.frames(0):
-                yield "remove", self._resolved(frame, removes)
+                yield "remove", with_path_texts(self._resolved(frame, removes), texts)
             self._refuse_repeats(seen)
 
     @cached_property
@@ -423,6 +429,14 @@ def open_in_batches(
     if batch_bytes is None and on_local_disk(log.store):
         batch_bytes = near_batch_bytes
     return log.dialect.open_checkpoint(log.store, checkpoint, batch_bytes)
+
+
+def with_path_texts(files: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
+    """File actions with the texts of `State.path_texts`, where there are any."""
+    if not texts.height or not files.height:
+        return files
+    bare = files.drop(PATH_TEXT, strict=False)
+    return bare.join(texts, on="path", how="left", maintain_order="left")
 
 
 def _batches(frame: pl.DataFrame, columns: Sequence[str]) -> Iterator[pl.DataFrame]:

@@ -28,7 +28,7 @@ from lakelog.commit import file_rules, gates, operations, row_tracking
 from lakelog.commit.features import is_active, listed, supports
 from lakelog.commit.staging import rows_frame
 from lakelog.errors import LakelogError
-from lakelog.formats.delta.paths import encode_path
+from lakelog.formats.delta.paths import VARYING, encode_path
 from lakelog.formats.spelling import columns_of
 from lakelog.formats.wire import Leaf, Wire
 from lakelog.lazy import cached_property
@@ -52,6 +52,7 @@ _TAKEN = {
 """Columns of the actions of each format that are for it."""
 
 _SUSPECT = re.compile(file_rules.SUSPECT)
+_VARYING = re.compile(VARYING)
 _NOTHING = actions.concat([])
 
 _RULED_BY_ROWS = ("appendOnly", "changeDataFeed", "inCommitTimestamp", *gates.UNCHECKED_FEATURES)
@@ -172,6 +173,8 @@ class PlainTable:
             return False
         if any(row.get(column, 0) < 0 for column in file_rules.NOT_NEGATIVE):
             return False
+        if self.format == "delta" and _VARYING.search(row["path"]):
+            return False  # the log's own text of the path has to be looked up
         if kind == "remove":
             return True
         if "size" not in row or not self._admits(row["partitionValues"]):

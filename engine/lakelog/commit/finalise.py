@@ -156,7 +156,7 @@ def finalise(
             meta = _record_enablement(meta, intent, ground, version, at)
     elif _rows(meta, "mergeskip"):
         meta = skips.counted(meta, ground.meta)
-    return CommitContent(info, meta, files)
+    return CommitContent(info, meta, files, texts=intent.texts)
 
 
 def _commit_info(description: Description, now_ms: int) -> dict[str, Any]:

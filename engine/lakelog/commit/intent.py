@@ -58,6 +58,7 @@ class Intent:
         isolation: One of `ISOLATION_LEVELS`.
         protocol: Protocol of the snapshot that was read.
         metadata: Metadata of the snapshot that was read.
+        texts: How the log has paths of `staged`; see `lakelog.formats.base.Dialect.path_texts`.
     """
 
     reads: Reads
@@ -66,6 +67,7 @@ class Intent:
     isolation: str
     protocol: Protocol
     metadata: Metadata
+    texts: pl.DataFrame | None = None
 
     @cached_property
     def files(self) -> pl.DataFrame:

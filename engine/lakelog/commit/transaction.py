@@ -417,6 +417,7 @@ class Transaction:
             # The new columns rest on there being no other file.
             intent = replace(intent, reads=replace(reads, whole_table=True))
         self._check(intent)
+        intent = replace(intent, texts=self._texts_of(files))
         inferred = operations.infer(files, meta, self._metadata, metadata, protocol)
         adds_only = not files.height or bool((files["actionType"] == "add").all())
         description = self._described(inferred, lambda: operations.metrics(files), adds_only, reads)
@@ -432,6 +433,12 @@ class Transaction:
             COLUMNAR_ABOVE_BYTES if columnar else None,
             self._retry,
         )
+
+    def _texts_of(self, files: pl.DataFrame) -> pl.DataFrame | None:
+        """How the log has the paths of the files; see `lakelog.formats.base.Dialect.path_texts`."""
+        if not files.height:
+            return None
+        return self.snapshot.read_state(lambda state: state.path_texts(files["path"]))
 
     def _few(self) -> Few | None:
         """The actions by the short way, if they and the table are for it."""

@@ -162,12 +162,14 @@ class CommitContent:
         files: Narrow flattened rows of ``add``, ``remove`` and ``cdc``, paths decoded, in the order
             to write.
         spelled: File actions that are lines of the dialect already; they stand last.
+        texts: See `Dialect.path_texts`; the paths of `files` are written so.
     """
 
     info: Mapping[str, Any] = field(default_factory=dict)
     meta: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
     files: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
     spelled: bytes = b""
+    texts: pl.DataFrame | None = None
 
 
 @dataclass(frozen=True)
@@ -421,6 +423,36 @@ class Dialect(Protocol):
 
         Raises:
             CorruptionError: It cannot be decoded, or does not prove that it is whole.
+        """
+        ...
+
+    def path_texts(
+        self,
+        store: LogStore,
+        reader: CheckpointReader | None,
+        commits: Sequence[CommitFile],
+        paths: pl.Series | None = None,
+    ) -> pl.DataFrame:
+        """How the log has the paths that writers encode in different ways.
+
+        Writers compare the paths of an add and a remove as text, and do not all encode alike: a
+        path has to be written again with the text that it has.
+
+        Args:
+            store: Store of the table.
+            reader: The checkpoint to look in; None for none.
+            commits: The commits above it.
+            paths: The paths to look for, decoded; None for all.
+
+        Returns:
+            Columns ``path`` and `PATH_TEXT`, one row for each path that the log has: its last
+            text, or null where this dialect's writer gives the same. Paths that all writers encode
+            alike are left out, and nothing is read for them.
+
+        Raises:
+            CorruptionError: A file cannot be read.
+
+        Memory: the rows that are returned, and one decoded batch or the commits' file actions.
         """
         ...
 

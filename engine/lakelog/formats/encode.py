@@ -15,15 +15,15 @@ import orjson
 import polars as pl
 
 from lakelog.errors import InvalidTransactionError
-from lakelog.formats.base import CHECKPOINT_META, CommitContent
+from lakelog.formats.base import CHECKPOINT_META, PATH_TEXT, CommitContent
 from lakelog.formats.spelling import ACTION_TYPE, EXTRA, by_type, conform_rows, parse_extra
 from lakelog.formats.wire import Leaf, Node, Wire
 
 SLICE_ROWS = 1 << 16
 _WORKERS = min(8, os.cpu_count() or 1)
 
-Spell = Callable[[pl.Series], pl.Series]
-"""Turns a column of decoded paths into what stands in the log."""
+Spell = Callable[[pl.DataFrame], pl.Series]
+"""Gives the paths of file actions as they are written, from rows with decoded ones."""
 
 
 def require_content(content: CommitContent) -> None:
@@ -74,7 +74,7 @@ def encode_rows(
 
 def _encode_slice(rows: pl.DataFrame, wire: Wire, spell: Spell | None) -> bytes:
     if spell is not None and "path" in rows.columns:
-        rows = rows.with_columns(spell(rows["path"]).alias("path"))
+        rows = rows.with_columns(spell(rows).alias("path")).drop(PATH_TEXT, strict=False)
     return _as_bytes(lines_of(rows, wire))
 
 

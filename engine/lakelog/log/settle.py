@@ -142,8 +142,9 @@ def _rows_of(state: State, keys: pl.DataFrame) -> pl.DataFrame:
         if near.height:
             if STRUCT_STATISTICS in near.columns:
                 near = near.with_columns(statistics_text(near)).drop(STRUCT_STATISTICS)
-            text = pl.col(PATH_TEXT) if PATH_TEXT in near.columns else pl.col("path")
-            frames.append(near.with_columns(text.alias(PATH_TEXT)))
+            if PATH_TEXT not in near.columns:
+                near = near.with_columns(pl.lit(None, pl.String).alias(PATH_TEXT))
+            frames.append(near)
     return pl.concat(frames, how="diagonal_relaxed")
 
 

@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -558,6 +559,17 @@ class State:
             files, size = files + below[0], size + below[1]
         self.hold_against_checksum(numFiles=files, tableSizeBytes=size)
         return files, size
+
+    def path_texts(self, paths: pl.Series | None = None) -> pl.DataFrame:
+        """See `lakelog.formats.base.Dialect.path_texts`.
+
+        Raises:
+            CheckpointCorruptionError: The checkpoint cannot be read.
+        """
+        base, segment = self.base, self.segment
+        reader = base.reader if base is not None else None
+        with broken_checkpoint(base.checkpoint) if base is not None else nullcontext():
+            return self.log.dialect.path_texts(self.log.store, reader, segment.commits, paths)
 
     # --- provenance --------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from lakelog.formats.delta.fingerprints import SidecarRecord, shape_of
 from lakelog.formats.delta.murmur3 import part_of, part_of_others
 from lakelog.formats.delta.names import LOG_FOLDER, SIDECAR_FOLDER, part_name
 from lakelog.formats.delta.path_filters import filter_options
-from lakelog.formats.delta.paths import encode_paths
+from lakelog.formats.delta.paths import spell_paths
 from lakelog.formats.digest import Digest
 from lakelog.formats.indextables.docmapping import registry_of_meta, without_registered
 from lakelog.formats.indextables.flattened_writer import ParquetPart, part_schema, part_target
@@ -304,7 +304,7 @@ class _DeltaPart(_Delta):
     def take(self, rows: pl.DataFrame) -> None:
         """Rows of one kind, all of this part."""
         plan = self.job.plan
-        keys = rows.with_columns(encode_paths(rows["path"]).alias("path"))
+        keys = rows.with_columns(spell_paths(rows).alias("path"))
         parts = part_of(keys, plan.parts, plan.deletion_vectors)
         _require_dealt(parts.to_numpy(), self.number)
         self.expected += self.counted(rows)

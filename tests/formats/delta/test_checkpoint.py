@@ -279,8 +279,8 @@ def test_a_file_is_not_closed_while_a_thread_reads_it(
         sources[id(file)] = source
         return file
 
-    def slow(file: Any, *rest: Any) -> Iterator[Any]:
-        for part in read_parts(file, *rest):
+    def slow(file: Any, *rest: Any, **more: Any) -> Iterator[Any]:
+        for part in read_parts(file, *rest, **more):
             time.sleep(0.02)
             closed.append(sources[id(file)].closed)
             yield part

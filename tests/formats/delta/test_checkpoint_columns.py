@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import lakelog
@@ -126,3 +129,55 @@ def test_what_real_writers_leave_out_is_no_damage(tmp_path: Path) -> None:
         without=["stats", "stats_parsed", "tags", "deletionVector", "baseRowId"],
     )
     assert log.table.snapshot().files().select(pl.len()).collect().item() == 1
+
+
+def without_rows(table: pa.Table) -> pa.Table:
+    return table.slice(0, 0)
+
+
+def without_one_row(table: pa.Table) -> pa.Table:
+    return table.slice(0, len(table) - 1)
+
+
+def of_other_columns(table: pa.Table) -> pa.Table:
+    return pa.table({"id": range(len(table))})
+
+
+def of_nulls(table: pa.Table) -> pa.Table:
+    return pa.table([pa.nulls(len(table), field.type) for field in table.schema], table.schema)
+
+
+def of_null_removes(table: pa.Table) -> pa.Table:
+    return of_nulls(table).select(["remove"])
+
+
+REPLACED: list[tuple[str, Callable[[pa.Table], pa.Table]]] = [
+    *(("multipart", change) for change in (of_other_columns, of_nulls, of_null_removes)),
+    *(("v2-json", change) for change in (of_other_columns, of_nulls, of_null_removes)),
+    *(("v2-json", change) for change in (without_rows, without_one_row)),
+]
+"""Only of sidecars does anything record how many rows they have."""
+
+
+@pytest.mark.parametrize(("layout", "replaced"), REPLACED)
+def test_a_file_of_a_checkpoint_that_lost_its_actions_is_not_used(
+    tmp_path: Path, layout: str, replaced: Callable[[pa.Table], pa.Table]
+) -> None:
+    policy = {"delta.checkpointPolicy": "v2"} if layout == "v2-json" else {}
+    table = lakelog.create(tmp_path, {"id": pl.Int64}, configuration=policy, upkeep=False)
+    for number in range(6):
+        table.append(pl.DataFrame({"id": [number]}))
+    table.checkpoint(layout=layout)
+    table.append(pl.DataFrame({"id": [6]}))  # the version that is read has no checksum
+    parts = sorted(tmp_path.glob("_delta_log/*.checkpoint.*.parquet"))
+    parts = parts[1:] or sorted(tmp_path.glob("_delta_log/_sidecars/*.parquet"))
+    holding = next(file for file in parts if pq.ParquetFile(file).metadata.num_rows)
+    pq.write_table(replaced(pq.read_table(holding)), holding)
+    with pytest.warns(LakelogWarning, match="passed over"):
+        rows = lakelog.open(tmp_path).snapshot().scan().collect()
+    assert sorted(rows["id"]) == list(range(7))
+    for commit in tmp_path.glob(f"_delta_log/{'[0-9]' * 20}.json"):
+        if int(commit.stem) < 7:
+            commit.unlink()
+    with pytest.raises(CheckpointCorruptionError):
+        lakelog.open(tmp_path).snapshot().files().collect()

@@ -27,15 +27,14 @@ from lakelog.errors import (
     MalformedLogError,
     NotFoundError,
 )
-from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, Actions, Checkpoint
-from lakelog.formats.delta.checkpoint_columns import features_of, require_columns
+from lakelog.formats.base import CHECKPOINT_META, PATH_TEXT, STRUCT_STATISTICS, Actions, Checkpoint
+from lakelog.formats.delta.checkpoint_columns import features_of, require_actions, require_columns
 from lakelog.formats.delta.checkpoint_manifest import require_whole
 from lakelog.formats.delta.names import SIDECAR_FOLDER
 from lakelog.formats.delta.parquet import (
     FILE_READERS,
     META_READERS,
     ONE_EACH,
-    RECONCILED,
     assemble,
     batch_rows,
     checked_batches,
@@ -43,13 +42,14 @@ from lakelog.formats.delta.parquet import (
     find_rows,
     flatten_meta,
     groups_with,
+    is_marked_reconciled,
     leaf_columns,
     leaf_shares,
     read_parts,
     rows_of,
     shares_of,
 )
-from lakelog.formats.delta.paths import decode_path, decode_paths, with_dv_id
+from lakelog.formats.delta.paths import decode_path, decode_paths, other_texts, with_dv_id
 from lakelog.formats.delta.plain_types import plain_type
 from lakelog.formats.ndjson import Blob, decode_lines
 from lakelog.formats.parquet_bounds import Bound
@@ -89,6 +89,8 @@ class DeltaCheckpointReader:
         self._sizes = dict(zip(checkpoint.paths, checkpoint.sizes_bytes, strict=False))
         self._sources: dict[str, RangedFile] = {}
         self._features: frozenset[str] | None = None  # of the protocol, once it was read
+        self._promised: int | None = None  # actions in all sidecars, by the manifest
+        self._counts: dict[str, int] = {}  # rows of each file that was opened for its files
 
     @cached_property
     def _json_manifest(self) -> Actions | None:
@@ -100,7 +102,8 @@ class DeltaCheckpointReader:
         own = actions.of_type(decoded.meta, "checkpointMetadata")
         bodies = actions.conform(own, ["extra"])["extra"]
         self._check_versions([orjson.loads(body or "{}").get("version") for body in bodies])
-        require_whole(decoded.meta, data.count(b"\n") - 1, path, self.checkpoint.version)
+        lines = data.count(b"\n")
+        self._promised = require_whole(decoded.meta, lines - 1, path, self.checkpoint.version)
         return Actions(_decoded(decoded.files), decoded.meta)
 
     @cached_property
@@ -118,7 +121,8 @@ class DeltaCheckpointReader:
                 versions = [v["version"] for rows in found for v in rows.drop_null().to_pylist()]
             self._check_versions(versions)
             meta = self._meta_of(path, source, file, _MANIFEST_ONLY)
-            require_whole(meta, file.metadata.num_rows - 1, path, self.checkpoint.version)
+            others = file.metadata.num_rows - 1
+            self._promised = require_whole(meta, others, path, self.checkpoint.version)
             return meta
 
     def _check_versions(self, versions: Sequence[object]) -> None:
@@ -197,8 +201,7 @@ class DeltaCheckpointReader:
         if self.checkpoint.layout != "classic":
             return False
         with self._parquet(self.checkpoint.paths[0]) as file:
-            marks = file.metadata.metadata or {}
-        return bool(marks.get(RECONCILED.encode()) == str(self.checkpoint.version).encode())
+            return is_marked_reconciled(file, self.checkpoint.version)
 
     def struct_statistics(self) -> pa.DataType | None:
         """Arrow type of ``add.stats_parsed``; None where no file has it."""
@@ -220,11 +223,27 @@ class DeltaCheckpointReader:
         """
         if self._json_manifest is not None:
             inline = self._json_manifest.files
+            if PATH_TEXT not in columns:
+                inline = inline.drop(PATH_TEXT, strict=False)
             if inline.height:
                 yield actions.of_type(inline, *kinds)
         with ThreadPoolExecutor(FILE_READERS, thread_name_prefix="lakelog-parquet") as pool:
             for path in self._parquet_files:
                 yield from self._iter_parquet(path, columns, kinds, pool)
+        self._require_counts()
+
+    def _require_counts(self) -> None:
+        """Compare the rows of all sidecars with what the manifest says."""
+        held = sum(self._counts.get(path, 0) for path in self._sidecars)
+        if self._sidecars and self._promised not in {None, held}:
+            raise MalformedLogError(
+                "the sidecars do not hold as many actions as their manifest says",
+                path=self.checkpoint.paths[0],
+                version=self.checkpoint.version,
+                expected=f"sidecarNumActions {self._promised}",
+                found=held,
+                hint="restore them, or remove the checkpoint's files if its commits are there",
+            )
 
     def _iter_parquet(
         self, path: str, columns: Sequence[str], kinds: Sequence[str], pool: ThreadPoolExecutor
@@ -237,13 +256,17 @@ class DeltaCheckpointReader:
                 if self._features is None:
                     self.read_meta(("protocol", "metaData"))
             self._require_columns(path, file)
+            if path not in self._counts:
+                require_actions(file, path)
+                self._counts[path] = file.metadata.num_rows
             shares = shares_of(file, leaf_columns(file.schema_arrow, columns, kinds))
             twins = (stack.enter_context(self._twin(path, source, file)) for _ in shares[1:])
             files = [file, *twins]
             rows = batch_rows(file, [leaf for share in shares for leaf in share], self._batch_bytes)
             groups = groups_with(file, kinds)
             readers = [
-                read_parts(*pair, path, groups, rows) for pair in zip(files, shares, strict=False)
+                read_parts(*pair, path, groups, rows, texts=PATH_TEXT in columns)
+                for pair in zip(files, shares, strict=False)
             ]
             submit = pool.submit if file.metadata.num_rows > _FEW_ROWS else _at_once
             ahead = [submit(next, reader, None) for reader in readers]
@@ -459,7 +482,9 @@ def _sidecar_path(path: str) -> str:
 
 
 def _decoded(files: pl.DataFrame) -> pl.DataFrame:
-    """File actions with their paths decoded and ``dvId`` derived."""
+    """File actions with their paths decoded, `PATH_TEXT`, and ``dvId`` derived."""
     if "path" not in files.columns:
         return files
-    return with_dv_id(files.with_columns(decode_paths(files["path"])))
+    paths = decode_paths(files["path"])
+    others = other_texts(files["path"], paths)
+    return with_dv_id(files.with_columns(paths, *(() if others is None else (others,))))

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lakelog import actions
 from lakelog.errors import InvalidActionError
+from lakelog.formats.delta.footers import require_sound_chunks
 from lakelog.formats.delta.parquet import child_type
 
 _FIELDS = {
@@ -76,6 +78,41 @@ def require_columns(
                 found=None,
                 hint="restore the file, or remove the checkpoint's files if its commits are there",
             )
+
+
+def require_actions(file: pq.ParquetFile, path: str) -> None:
+    """Refuse a file with rows that hold no action: another file took its place, and the actions of
+    its own would be missing without a word. Only the footer is read.
+
+    Args:
+        file: Of a checkpoint, with any rows.
+        path: The file.
+
+    Raises:
+        InvalidActionError: It has such rows, by the statistics of every field that an action needs.
+    """
+    schema, rows = file.schema_arrow, file.metadata.num_rows
+    present = [name for name in _FIELDS if schema.get_field_index(name) >= 0]
+    if present and {*schema.names} - {*present}:
+        return  # they may be of a type that is not known
+    wanted = {f"{name}.{_FIELDS[name][0]}" for name in present}
+    leaves = [i for i in range(len(file.schema)) if file.schema.column(i).path in wanted]
+    groups = range(file.num_row_groups)
+    require_sound_chunks(file.metadata, groups, leaves)
+    held = 0
+    for group in map(file.metadata.row_group, groups):
+        for statistics in (group.column(leaf).statistics for leaf in leaves):
+            if statistics is None or not statistics.has_null_count:
+                return
+            held += group.num_rows - statistics.null_count
+    if held < rows:
+        raise InvalidActionError(
+            "a file of the checkpoint has rows without an action",
+            path=path,
+            expected=f"{rows} actions",
+            found=f"{held} actions",
+            hint="restore the file, or remove the checkpoint's files if its commits are there",
+        )
 
 
 def _renamed(schema: pa.Schema, present: Sequence[str]) -> Iterator[str]:

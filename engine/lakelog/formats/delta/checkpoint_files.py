@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,7 +15,8 @@ import pyarrow.parquet as pq
 from lakelog.formats.base import StagedFile
 from lakelog.formats.delta.checkpoint_rows import action_rows, encoded
 from lakelog.formats.delta.checkpoint_typed import TypedCopies, with_texts
-from lakelog.formats.delta.paths import encode_paths
+from lakelog.formats.delta.parquet import RECONCILED, reconciled_mark
+from lakelog.formats.delta.paths import spell_paths
 from lakelog.formats.encode import encode_rows
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
@@ -85,7 +87,7 @@ class ParquetFile:
         row_group_rows: Rows of a row group; the last has fewer.
         typed: The typed copies that live files get; None for none.
         options: Further keyword arguments for `pyarrow.parquet.ParquetWriter`.
-        marks: Key-value metadata of the file.
+        reconciled: The version, if the file alone is a checkpoint whose actions were compared.
         num_actions: Rows taken so far.
     """
 
@@ -97,7 +99,7 @@ class ParquetFile:
     row_group_rows: int
     typed: TypedCopies | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    marks: Mapping[str, str] = field(default_factory=dict)
+    reconciled: int | None = None
     num_actions: int = 0
     _tables: list[pa.Table] = field(default_factory=list)
     _waiting: int = 0
@@ -156,8 +158,6 @@ class ParquetFile:
             **_DECIMALS,
             **self.options,
         )
-        if self.marks:
-            self._writer.add_key_value_metadata(dict(self.marks))
         return self._writer
 
     def close(self) -> StagedFile:
@@ -165,6 +165,9 @@ class ParquetFile:
         if self._waiting:
             self._write(self._waiting)
         writer = self._writer if self._writer is not None else self._start()
+        if self.reconciled is not None:
+            mark = reconciled_mark(self.reconciled, self.num_actions, self._buffered.tell())
+            writer.add_key_value_metadata({RECONCILED: mark})
         writer.close()
         self._buffered.flush()
         assert self._upload is not None
@@ -179,7 +182,8 @@ class ParquetFile:
         # pyarrow closes its writers when they are collected, whatever became of the file.
         self._sink.is_void = True
         if self._writer is not None and self._writer.is_open:
-            self._writer.close()
+            with suppress(RuntimeError, pa.ArrowException, OSError):  # they would hide the cause
+                self._writer.close()
         self._upload.abandon()
 
 
@@ -206,7 +210,7 @@ class JsonFile:
             rows = rows.drop("extra", *(() if self.stats_as_json else ("stats",)), strict=False)
         elif kind != "checkpointMetadata":
             rows = rows.drop("extra", strict=False)
-        return b"".join(encode_rows(rows, "delta", encode_paths, ahead=False)), rows.height
+        return b"".join(encode_rows(rows, "delta", spell_paths, ahead=False)), rows.height
 
     def append(self, prepared: tuple[bytes, int]) -> None:
         """See `CheckpointFile`."""

@@ -53,7 +53,7 @@ def checkpoint_metadata(version: int, tags: dict[str, str]) -> pl.DataFrame:
     return _frame([row | {"tags": tags}])
 
 
-def require_whole(meta: pl.DataFrame, others: int, path: str, version: int) -> None:
+def require_whole(meta: pl.DataFrame, others: int, path: str, version: int) -> int | None:
     """Compare a manifest with the counts that its own tags hold.
 
     Args:
@@ -61,6 +61,9 @@ def require_whole(meta: pl.DataFrame, others: int, path: str, version: int) -> N
         others: Number of all of its rows but the checkpointMetadata.
         path: The manifest, for messages.
         version: Its version, for messages.
+
+    Returns:
+        How many actions its sidecars hold by its tags; None where these do not say.
 
     Raises:
         MalformedLogError: They differ.
@@ -82,6 +85,8 @@ def require_whole(meta: pl.DataFrame, others: int, path: str, version: int) -> N
                 hint="the file is cut short or damaged: restore it from a copy, or remove the "
                 "checkpoint's files if its commits are there",
             )
+    said = tags.get("sidecarNumActions") or ""
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 19 else None
 
 
 def sidecar_rows(sidecars: Sequence[SidecarFile]) -> pl.DataFrame:

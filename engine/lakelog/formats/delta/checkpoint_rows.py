@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.formats.arrow_texts import text_array
-from lakelog.formats.delta.paths import encode_paths
+from lakelog.formats.delta.paths import spell_paths
 from lakelog.formats.wire import Leaf, Node, Wire
 
 _WIRE = Wire.of("delta")
@@ -40,7 +40,7 @@ def columns_of(kind: str, schema: pa.Schema) -> tuple[str, ...]:
 def encoded(files: pl.DataFrame) -> pl.DataFrame:
     """File actions with their paths as they stand in the log, and nothing that changes data."""
     return files.with_columns(
-        encode_paths(files["path"]).alias("path"), pl.lit(value=False).alias("dataChange")
+        spell_paths(files).alias("path"), pl.lit(value=False).alias("dataChange")
     )
 
 

@@ -58,9 +58,8 @@ from lakelog.formats.delta.names import (
     part_name,
     rank_of,
 )
-from lakelog.formats.delta.parquet import RECONCILED
 from lakelog.formats.delta.path_filters import filter_options
-from lakelog.formats.delta.paths import encode_paths
+from lakelog.formats.delta.paths import spell_paths
 from lakelog.formats.digest import Digest
 from lakelog.storage import LogStore
 
@@ -214,7 +213,7 @@ class DeltaCheckpointWriter:
             plan.compression,
             rows,
             self._typed,
-            marks={RECONCILED: str(plan.version)} if plan.layout == "classic" else {},
+            reconciled=plan.version if plan.layout == "classic" else None,
         )
 
     def _hidden(self) -> str:
@@ -246,7 +245,7 @@ class DeltaCheckpointWriter:
 
     def _dealt(self, files: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
         """Rows by their part, in the order of the rows."""
-        keys = files.with_columns(encode_paths(files["path"]).alias("path"))
+        keys = files.with_columns(spell_paths(files).alias("path"))
         part = part_of(keys, self._plan.parts, self._plan.deletion_vectors)
         order = part.arg_sort()
         counts = part.value_counts().sort("part")

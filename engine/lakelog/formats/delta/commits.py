@@ -6,10 +6,12 @@ Source: Delta protocol, Delta Log Entries; Commit Provenance Information; In-Com
 
 from __future__ import annotations
 
+from functools import partial
+
 from lakelog.errors import InternalError
 from lakelog.formats.base import CommitContent
 from lakelog.formats.delta.names import LOG_FOLDER, commit_name
-from lakelog.formats.delta.paths import encode_paths
+from lakelog.formats.delta.paths import spell_new_paths
 from lakelog.formats.encode import encode_rows, ordered_content, require_content
 from lakelog.formats.spelling import encode_info
 
@@ -37,5 +39,6 @@ def encode_commit(content: CommitContent, *, columnar_above: int | None = None) 
     require_content(content)
     meta, files = ordered_content(content, _DELTA)
     info = [b'{"commitInfo":', encode_info(content.info), b"}\n"] if content.info else []
-    rows = [*encode_rows(meta, _DELTA), *encode_rows(files, _DELTA, encode_paths)]
+    spell = partial(spell_new_paths, texts=content.texts)
+    rows = [*encode_rows(meta, _DELTA), *encode_rows(files, _DELTA, spell)]
     return b"".join([*info, *rows, content.spelled])

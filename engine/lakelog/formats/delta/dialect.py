@@ -10,9 +10,11 @@ import orjson
 import polars as pl
 
 from lakelog.formats.base import (
+    PATH_TEXT,
     Actions,
     Checkpoint,
     CheckpointPlan,
+    CheckpointReader,
     CommitContent,
     CommitFile,
     CommitInfo,
@@ -38,7 +40,7 @@ from lakelog.formats.delta.names import (
     compaction_name,
     parse_listing,
 )
-from lakelog.formats.delta.paths import decode_paths, with_dv_id
+from lakelog.formats.delta.paths import VARYING, decode_paths, other_texts, with_dv_id
 from lakelog.formats.marks import without_closing_line
 from lakelog.formats.ndjson import Blob, decode_lines, decode_pieces
 from lakelog.formats.pointers import count_held
@@ -46,6 +48,7 @@ from lakelog.formats.wire import Wire
 from lakelog.storage import LogStore
 
 _WIRE = Wire.of("delta")
+_NO_TEXTS = pl.DataFrame(schema={"path": pl.String, PATH_TEXT: pl.String})
 
 
 class DeltaDialect:
@@ -108,6 +111,36 @@ class DeltaDialect:
         """Read and decode a log compaction file that says where it ends."""
         data = without_closing_line(store.read(compaction.path), compaction.path)
         return _finish(decode_lines([Blob(None, compaction.path, data)], _WIRE))
+
+    def path_texts(
+        self,
+        store: LogStore,
+        reader: CheckpointReader | None,
+        commits: Sequence[CommitFile],
+        paths: pl.Series | None = None,
+    ) -> pl.DataFrame:
+        """See `Dialect.path_texts`."""
+        found = [_NO_TEXTS]
+        if paths is not None:
+            paths = paths.filter(paths.str.contains(VARYING)).unique()
+            if not len(paths):
+                return _NO_TEXTS
+
+        def keep(files: pl.DataFrame) -> None:
+            own = files["path"]
+            known = own.str.contains(VARYING) if paths is None else own.is_in(paths.implode())
+            if PATH_TEXT not in files.columns:
+                files = files.with_columns(pl.lit(None, pl.String).alias(PATH_TEXT))
+            found.append(files.filter(known).select("path", PATH_TEXT))
+
+        for frame in reader.iter_files((PATH_TEXT,)) if reader is not None else ():
+            keep(frame)
+        files = decode_lines(read_commits(store, commits), _WIRE).files
+        if "path" in files.columns:
+            decoded = decode_paths(files["path"])
+            others = other_texts(files["path"], decoded)
+            keep(pl.DataFrame([decoded, *(() if others is None else (others,))]))
+        return pl.concat(found).unique("path", keep="last", maintain_order=True)
 
     def commit_path(self, version: int) -> str:
         """File of the commit of `version`."""

@@ -26,7 +26,7 @@ import pyarrow as pa
 from lakelog import contract
 from lakelog.actions import FILE_ACTIONS
 from lakelog.errors import InvalidInputError, MalformedLogError
-from lakelog.formats.base import CheckpointPlan, SidecarFile
+from lakelog.formats.base import PATH_TEXT, CheckpointPlan, SidecarFile
 from lakelog.formats.delta.checkpoint_schema import spark_schema
 from lakelog.formats.delta.inspection import FooterRecord, Inspection, inspect_sidecar
 from lakelog.formats.delta.path_filters import CAN_READ
@@ -122,14 +122,22 @@ class SidecarRecord:
     def __init__(self, shape: str, digest_of: Callable[[pl.DataFrame], Digest]) -> None:
         self._digest_of = digest_of
         self._shape = shape
+        self._findable = True
         self.digest = Digest()
 
     def add(self, files: pl.DataFrame) -> None:
         """Count file actions of one kind that go into the sidecar; paths decoded."""
         self.digest += self._digest_of(files)
+        self._findable &= PATH_TEXT not in files.columns or not files[PATH_TEXT].drop_nulls().len()
 
     def tags(self, store: LogStore, file: SidecarFile) -> dict[str, str]:
-        """The tags for the sidecar's action, once it is written; errors as `take_fingerprint`."""
+        """The tags for the sidecar's action, once it is written; errors as `take_fingerprint`.
+
+        None where a path has another writer's text: the filters, which hold the texts, would not
+        find it.
+        """
+        if not self._findable:
+            return {}
         return take_fingerprint(store, file, self.digest, self._shape).to_tags()
 
 

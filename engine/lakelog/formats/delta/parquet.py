@@ -18,7 +18,7 @@ from lakelog import actions, contract
 from lakelog.errors import InvalidActionError
 from lakelog.formats.base import PATH_TEXT, STRUCT_STATISTICS
 from lakelog.formats.delta.footers import require_sound_chunks
-from lakelog.formats.delta.paths import decode_paths, with_dv_id
+from lakelog.formats.delta.paths import decode_paths, other_texts, with_dv_id
 from lakelog.formats.delta.plain_types import plain_schema
 from lakelog.formats.wire import Leaf, Node, Wire
 
@@ -39,6 +39,30 @@ RECONCILED = "lakelog.reconciled"
 """Key in the metadata of a checkpoint of one file; see `DeltaCheckpointReader.is_reconciled`."""
 _DERIVED = (("add", STRUCT_STATISTICS), ("add", "partitionValues_parsed"))
 """Typed copies of other fields: nothing is lost with them."""
+
+
+def reconciled_mark(version: int, rows: int, data_end: int) -> str:
+    """The mark of a file in which no file is both added and removed.
+
+    It names the length of the data, so that a file which another program made of its rows, and
+    which kept the metadata, does not pass for it.
+    """
+    return f"{version} {rows} {data_end}"
+
+
+def is_marked_reconciled(file: pq.ParquetFile, version: int) -> bool:
+    """Whether a file has the mark, and is the one that got it."""
+    mark = (file.metadata.metadata or {}).get(RECONCILED.encode())
+    last = file.num_row_groups - 1
+    if mark is None or last < 0:
+        return False
+    leaves = range(len(file.schema))
+    require_sound_chunks(file.metadata, [last], leaves)
+    chunks = [file.metadata.row_group(last).column(leaf) for leaf in leaves]
+    ends = [
+        (c.dictionary_page_offset or c.data_page_offset) + c.total_compressed_size for c in chunks
+    ]
+    return bool(mark == reconciled_mark(version, file.metadata.num_rows, max(ends)).encode())
 
 
 def child_type(schema: pa.Schema, *names: str) -> pa.DataType | None:
@@ -160,16 +184,20 @@ def read_parts(
     path: str,
     groups: Sequence[int],
     rows: int = _BATCH_ROWS,
+    *,
+    texts: bool = False,
 ) -> Iterator[dict[str, Part]]:
-    """For each batch of `rows` rows, the columns that `leaves` hold, by action type."""
+    """For each batch of `rows` rows, the columns that `leaves` hold, by action type; with `texts`
+    also `PATH_TEXT`.
+    """
     for batch in checked_batches(file, leaves, groups, rows):
         yield {
-            kind: _part(batch.column(index), kind, path)
+            kind: _part(batch.column(index), kind, path, texts)
             for index, kind in enumerate(batch.schema.names)
         }
 
 
-def _part(column: pa.StructArray, kind: str, path: str) -> Part:
+def _part(column: pa.StructArray, kind: str, path: str, texts: bool) -> Part:
     if column.null_count == len(column):
         return Part(column.is_valid(), 0, {}, {})
     valid: pa.BooleanArray | None = None
@@ -178,10 +206,10 @@ def _part(column: pa.StructArray, kind: str, path: str) -> Part:
         column = column.filter(valid)
     series = _collect(column, _WIRE.wrappers[kind], path)
     if "path" in series:
-        texts = series["path"]
-        series["path"] = decode_paths(texts)
-        if series["path"] is not texts:
-            series[PATH_TEXT] = texts.alias(PATH_TEXT)
+        written = series["path"]
+        series["path"] = decode_paths(written)
+        if texts and (others := other_texts(written, series["path"])) is not None:
+            series[PATH_TEXT] = others
     if (index := column.type.get_field_index(STRUCT_STATISTICS)) >= 0:
         series[STRUCT_STATISTICS] = pl.Series(STRUCT_STATISTICS, column.flatten()[index])
     return Part(valid, len(column), series, _extra_of(column, kind))
@@ -204,8 +232,7 @@ def assemble(parts: Sequence[Part], kind: str, columns: Sequence[str], path: str
         if required == "path" or required in columns:
             _require(frame, required, kind, path)
     frame = with_dv_id(frame).with_columns(pl.lit(kind).alias("actionType"))
-    spare = (*_DV_COLUMNS, PATH_TEXT)
-    unwanted = [c for c in spare if c in frame.columns and c not in columns]
+    unwanted = [c for c in _DV_COLUMNS if c in frame.columns and c not in columns]
     return frame.drop(unwanted)
 
 

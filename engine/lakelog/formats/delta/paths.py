@@ -1,9 +1,12 @@
 """Paths and deletion vector identities of file actions.
 
 A path in the log is a URI, percent-encoded once; lakelog decodes it exactly once when it reads and
-never again. ``+`` stays ``+``. Bytes that do not decode as UTF-8 stay encoded. Writing encodes it
-once, as Delta on Spark does: what Java's ``URI`` quotes in a path, and no more, so that letters
-beyond ASCII stand as they are.
+never again. ``+`` stays ``+``. Bytes that do not decode as UTF-8 stay encoded.
+
+Other writers compare the paths of an add and a remove as text, and do not encode alike. So a path
+that the log has is written again with the text that it has (`PATH_TEXT`, which is null for what
+`encode_paths` gives: Delta on Spark's text, what Java's ``URI`` quotes in a path and no more). The
+path of a new file is quoted as deltalake does it (`quote_paths`), which Spark and the kernels keep.
 
 Source: Delta protocol, Add File and Remove File; Deletion Vectors. RFC 2396, section 3.3.
 """
@@ -11,12 +14,13 @@ Source: Delta protocol, Add File and Remove File; Deletion Vectors. RFC 2396, se
 from __future__ import annotations
 
 import re
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import polars as pl
 
 from lakelog.errors import InvalidActionError
 from lakelog.formats.arrow_texts import text_bytes
+from lakelog.formats.base import PATH_TEXT
 
 SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:"
 """Pattern of what an absolute URL begins with."""
@@ -43,6 +47,9 @@ _ESCAPES = {char: "".join(f"%{byte:02X}" for byte in char.encode()) for char in 
 _TRANSLATION = str.maketrans(_ESCAPES)
 _NEEDS_QUOTING = "[" + "".join(f"\\x{{{ord(char):x}}}" for char in _QUOTED) + "]"
 _PLAIN = "".join(_UNQUOTED).encode()
+VARYING = r"[^A-Za-z0-9\-_./= %]"
+"""Pattern of the characters that writers encode in different ways, or not at all."""
+
 # RFC 2396: a colon in the first segment of a relative path would make a scheme of what precedes it.
 _COLON_FIRST = re.compile(r"^[^/:]*:")
 _URL = re.compile(f"^{SCHEME}/")
@@ -120,6 +127,61 @@ def encode_paths(paths: pl.Series) -> pl.Series:
         # In place, and the column may still be the caller's.
         encoded = encoded.clone().scatter(rows, [encode_path(p) for p in paths.gather(rows)])
     return encoded
+
+
+def other_texts(texts: pl.Series, paths: pl.Series) -> pl.Series | None:
+    """The texts of paths in the log where `encode_paths` gives another one, else null; None where
+    it gives all of them.
+
+    Args:
+        texts: The paths as the log has them.
+        paths: The same paths, decoded.
+    """
+    if _is_plain(texts):
+        return None
+    differ = (encode_paths(paths) != texts).fill_null(False)
+    if not differ.any():
+        return None
+    return texts.zip_with(differ, texts.clear(len(texts))).alias(PATH_TEXT)
+
+
+def quote_paths(paths: pl.Series) -> pl.Series:
+    """Percent-encode a column of new files' paths: every byte beyond ASCII too, and ``*``, as
+    deltalake does, which encodes the path again when it removes the file.
+    """
+    quoted = encode_paths(paths)
+    data = text_bytes(quoted)
+    if data.isascii() and b"*" not in data:
+        return quoted
+    beyond = quoted.str.extract_all(r"[^\x00-\x7f]|\*").explode().drop_nulls().unique().to_list()
+    return quoted.str.replace_many(beyond, [quote(char, safe="") for char in beyond])
+
+
+def spell_paths(files: pl.DataFrame) -> pl.Series:
+    """Paths of file actions as a checkpoint has them: `PATH_TEXT` where there is one."""
+    spelled = encode_paths(files["path"])
+    if PATH_TEXT not in files.columns:
+        return spelled
+    own = files[PATH_TEXT]
+    return spelled.zip_with(own.is_null(), own).alias("path")
+
+
+def spell_new_paths(files: pl.DataFrame, texts: pl.DataFrame | None) -> pl.Series:
+    """Paths of file actions as a commit has them.
+
+    Args:
+        files: The rows.
+        texts: What the log has; see `lakelog.formats.base.Dialect.path_texts`.
+    """
+    paths = files["path"]
+    quoted = quote_paths(paths)
+    if texts is None or not texts.height:
+        return quoted
+    known = spell_paths(texts).alias(PATH_TEXT)
+    joined = paths.to_frame().join(
+        pl.DataFrame([texts["path"], known]), on="path", how="left", maintain_order="left"
+    )[PATH_TEXT]
+    return quoted.zip_with(joined.is_null(), joined).alias("path")
 
 
 def _is_plain(paths: pl.Series) -> bool:

@@ -11,6 +11,7 @@ import polars as pl
 from lakelog import actions
 from lakelog.errors import InternalError
 from lakelog.formats.base import (
+    PATH_TEXT,
     Actions,
     Checkpoint,
     CheckpointPlan,
@@ -84,6 +85,16 @@ class IndexTablesDialect:
         raise InternalError(
             "IndexTables has no log compaction files", path=f"{store.root}/{compaction.path}"
         )
+
+    def path_texts(
+        self,
+        store: LogStore,  # noqa: ARG002 - the dialect's
+        reader: CheckpointReader | None,  # noqa: ARG002
+        commits: Sequence[CommitFile],  # noqa: ARG002
+        paths: pl.Series | None = None,  # noqa: ARG002
+    ) -> pl.DataFrame:
+        """None: paths are written as they are."""
+        return pl.DataFrame(schema={"path": pl.String, PATH_TEXT: pl.String})
 
     def commit_path(self, version: int) -> str:
         """File of the commit of `version`."""
