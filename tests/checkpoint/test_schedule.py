@@ -458,8 +458,7 @@ def test_it_hangs_on_the_commits_of_a_table(tmp_path: Path, form: str) -> None:
         with table.transaction() as tx:
             tx.add(path=f"f{number}", size=1, modificationTime=1)
     assert scheduler.wait(120)
-    # On IndexTables commits 11 and 12 may have come before the first was listed.
-    assert seen == [10] if form == "delta" else seen[0] >= 10
+    assert seen[0] >= 10  # commits 11 and 12 may have come before the log was looked at
     assert log_lag(table.log).last_version is None
     sizes = [commit.size_bytes for commit in table.log.list_all().commits]
     assert log_lag(table.log).bytes_since == sum(sizes)

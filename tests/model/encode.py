@@ -31,6 +31,12 @@ def spell_path(path: str) -> str:
     )
 
 
+def spell_new_path(path: str) -> str:
+    """As `spell_path`, and what deltalake quotes more: every character beyond ASCII, and ``*``."""
+    spelled = spell_path(path)
+    return "".join(quote(c, safe="") if not c.isascii() or c == "*" else c for c in spelled)
+
+
 def _is_scheme(text: str) -> bool:
     ascii_text = text.isascii() and text != ""
     return ascii_text and text[0].isalpha() and all(c.isalnum() or c in "+-." for c in text)
@@ -65,7 +71,7 @@ def encode_row(row: Row, dialect: str) -> Json:
         if value is None:
             continue
         if slot.column == "path" and dialect == "delta" and kind in _ENCODED:
-            value = spell_path(value)
+            value = spell_new_path(value)
         target = body
         for key in slot.keys[:-1]:
             target = target.setdefault(key, {})
