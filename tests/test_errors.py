@@ -21,6 +21,7 @@ def test_kinds_are_unique_and_never_change() -> None:
     assert {error.__name__: error.kind for error in TREE} == {
         "LakelogError": "error",
         "InvalidInputError": "invalid_input",
+        "ArgumentTypeError": "argument_type",
         "TableExistsError": "table_exists",
         "InvalidTransactionError": "invalid_transaction",
         "InvalidPathError": "invalid_path",
@@ -75,6 +76,7 @@ def test_kinds_are_unique_and_never_change() -> None:
     ("branch", "builtin"),
     [
         (errors.InvalidInputError, ValueError),
+        (errors.ArgumentTypeError, TypeError),
         (errors.VersionNotFoundError, FileNotFoundError),
         (errors.MalformedLogError, ValueError),
         (errors.UnsupportedFeatureError, NotImplementedError),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from lakelog import lazy
 from lakelog.errors import (
+    ArgumentTypeError,
     CheckpointCorruptionError,
     CheckpointError,
     CheckpointValidationError,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from lakelog.wal.log import WriteAheadLog
 
 __all__ = [
+    "ArgumentTypeError",
     "CheckpointCorruptionError",
     "CheckpointError",
     "CheckpointValidationError",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -308,6 +308,21 @@ def _arrow_field(name: str, type_: DataType, *, nullable: bool) -> pa.Field:
 
 
 _AnyArrow = TypeVar("_AnyArrow", "pa.Table", "pa.RecordBatch")
+
+
+def require_exportable(names: Iterable[str]) -> None:
+    """Refuse a frame's columns whose names Polars cannot hand to Arrow: it panics.
+
+    Raises:
+        InvalidInputError: A name has a NUL character.
+    """
+    for name in names:
+        if "\0" in name:
+            raise InvalidInputError(
+                "a column's name has a NUL character",
+                expected="a name without NUL characters",
+                found=repr(name),
+            )
 
 
 def without_metadata(data: _AnyArrow) -> _AnyArrow:

@@ -21,6 +21,15 @@ branch                    the caller should                           also a
 `OutcomeUnknownError`     look before doing it again                  ``OSError``
 `InternalError`           report it                                   ``RuntimeError``
 ========================  ==========================================  =====================
+
+An argument of a wrong type is an `ArgumentTypeError`, which is an `InvalidInputError` and a
+``TypeError``. Public functions raise nothing outside this tree, except:
+
+- Python's own ``TypeError``, of a call with a missing or an unknown argument;
+- ``PolarsError``, of a lazy frame or an expression that the caller passed and that fails as it is
+  run, which may be where the caller collects a result;
+- whatever a function, an iterator or a stream that the caller passed raises;
+- ``MemoryError``, where memory ends, and ``KeyboardInterrupt``.
 """
 
 from __future__ import annotations
@@ -95,6 +104,12 @@ class InvalidInputError(LakelogError, ValueError):
     """The call is wrong: fix the call."""
 
     kind = "invalid_input"
+
+
+class ArgumentTypeError(InvalidInputError, TypeError):
+    """An argument is of another type than annotated."""
+
+    kind = "argument_type"
 
 
 class TableExistsError(InvalidInputError, FileExistsError):

@@ -17,6 +17,7 @@ from lakelog.commit.transaction import Transaction
 from lakelog.errors import InvalidInputError, TableNotFoundError
 from lakelog.formats import delta, indextables
 from lakelog.formats.base import Dialect
+from lakelog.input_validation import checked, checked_methods, require_version
 from lakelog.log import blame, diff, history
 from lakelog.log.cache import CacheStats, SnapshotCache
 from lakelog.log.context import Log
@@ -37,7 +38,7 @@ from lakelog.storage.bounded import (
     require_by_location,
 )
 from lakelog.storage.containment import Allowed, External
-from lakelog.upkeep import Upkeep, check_version
+from lakelog.upkeep import Upkeep
 
 if TYPE_CHECKING:
     import polars as pl
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 DIALECTS: tuple[Dialect, ...] = (delta.DIALECT, indextables.DIALECT)
 
 
+@checked_methods("transaction")
 class Table(Upkeep):
     """A table, known by its log. Making one reads nothing but folder names.
 
@@ -147,7 +149,7 @@ class Table(Upkeep):
                     found=f"version={version}, timestamp={timestamp}",
                 )
             return self._heeded(self._cache.snapshot_at(to_ms(timestamp), max_staleness))
-        check_version(version)
+        require_version(version)
         return self._heeded(self._cache.snapshot(version, max_staleness))
 
     def _heeded(self, snapshot: Snapshot) -> Snapshot:
@@ -222,7 +224,7 @@ class Table(Upkeep):
             UnsupportedFeatureError: The table asks of its writers what lakelog cannot do.
             TableNotFoundError: The log is empty.
         """
-        check_version(version)
+        require_version(version)
         return Transaction(
             self._log,
             self._heads,
@@ -421,6 +423,7 @@ class Table(Upkeep):
         return table_html("Table", facts)
 
 
+@checked
 def open(
     path: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
@@ -469,6 +472,7 @@ def open(
     return _handle(log, Runtime(), upkeep=upkeep)
 
 
+@checked
 def create(
     path: str | os.PathLike[str],
     schema: SchemaLike,

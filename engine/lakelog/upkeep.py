@@ -8,11 +8,11 @@ commit, and only where it is asked to.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from lakelog.errors import InvalidInputError
+from lakelog.input_validation import checked_methods, require_version
 from lakelog.log.context import Log
 from lakelog.log.properties import Duration, to_duration_ms
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # is to be quick.
 
 
+@checked_methods()
 class Upkeep(ABC):
     """Looks after a log; `lakelog.table.Table` is one.
 
@@ -101,7 +102,7 @@ class Upkeep(ABC):
         """
         from lakelog.checkpoint.write import write_checkpoint
 
-        check_version(version)
+        require_version(version)
         with self._scheduler.turn() if self._scheduler is not None else nullcontext():
             report = write_checkpoint(
                 self._log,
@@ -138,7 +139,7 @@ class Upkeep(ABC):
         """
         from lakelog.checkpoint.verify import verify_checkpoint
 
-        check_version(version)
+        require_version(version)
         return verify_checkpoint(self._log, version, memory_limit=memory_limit)
 
     def write_checksum(
@@ -166,7 +167,7 @@ class Upkeep(ABC):
         """
         from lakelog.checkpoint.checksum import write_checksum
 
-        check_version(version)
+        require_version(version)
         return write_checksum(self._log, version, memory_limit=memory_limit)
 
     def compact_log(self, a: int, b: int, *, memory_limit: int | None = None) -> CompactionReport:
@@ -202,7 +203,7 @@ class Upkeep(ABC):
         *,
         retention: Duration | None = ...,
         force: bool = ...,
-        keep_versions: Sequence[int] = ...,
+        keep_versions: Collection[int] = ...,
         keep_history: bool = ...,
         inventory: Any = ...,
         progress: Progress | None = ...,
@@ -215,7 +216,7 @@ class Upkeep(ABC):
         *,
         retention: Duration | None = ...,
         force: bool = ...,
-        keep_versions: Sequence[int] = ...,
+        keep_versions: Collection[int] = ...,
         keep_history: bool = ...,
         inventory: Any = ...,
         progress: Progress | None = ...,
@@ -228,7 +229,7 @@ class Upkeep(ABC):
         *,
         retention: Duration | None = ...,
         force: bool = ...,
-        keep_versions: Sequence[int] = ...,
+        keep_versions: Collection[int] = ...,
         keep_history: bool = ...,
         inventory: Any = ...,
         progress: Progress | None = ...,
@@ -240,7 +241,7 @@ class Upkeep(ABC):
         *,
         retention: Duration | None = None,
         force: bool = False,
-        keep_versions: Sequence[int] = (),
+        keep_versions: Collection[int] = (),
         keep_history: bool = False,
         inventory: Any = None,
         progress: Progress | None = None,
@@ -521,15 +522,3 @@ class Upkeep(ABC):
 
 def _ms(duration: Duration | None) -> int | None:
     return None if duration is None else to_duration_ms(duration)
-
-
-def check_version(version: object) -> None:
-    """Refuse what is no version.
-
-    Raises:
-        InvalidInputError: It is no whole number from 0, and not None.
-    """
-    if version is not None and (type(version) is not int or version < 0):
-        raise InvalidInputError(
-            "a version is a whole number from 0", expected="int >= 0", found=version
-        )

@@ -168,7 +168,7 @@ def test_metadata_that_no_table_may_have_creates_nothing(tmp_path: Path) -> None
         new_table(where, configuration={"delta.feature.flux": "supported"})
     with pytest.raises(InvalidInputError, match="no such format"):
         new_table(where, "iceberg")
-    with pytest.raises(InvalidInputError, match="a list"):
+    with pytest.raises(InvalidInputError, match="partition_by must be a sequence of str"):
         new_table(where, partition_by="day")
     assert not Path(where).exists()
 

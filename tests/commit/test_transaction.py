@@ -540,7 +540,7 @@ def test_what_would_leave_the_table_inconsistent_is_not_written(tmp_path: Path) 
         tx.set_metadata(partition_by=["nope"])
     with pytest.raises(InvalidPropertyError), table.transaction() as tx:
         tx.set_metadata(configuration={"delta.appendOnly": "maybe"})
-    with pytest.raises(InvalidInputError, match="a property is a text"):
+    with pytest.raises(InvalidInputError, match="configuration must be a mapping"):
         table.transaction().set_metadata(configuration={"a": 1})  # type: ignore[dict-item]
     with pytest.raises(InvalidInputError, match="needs a path"):
         table.transaction().add(size=1)

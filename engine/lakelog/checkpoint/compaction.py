@@ -187,12 +187,14 @@ class _Compaction:
     def _commits(self) -> list[CommitFile]:
         listed = self.log.list_since(self.start)
         commits = [c for c in listed.commits if self.start <= c.version <= self.end]
-        missing = set(range(self.start, self.end + 1)) - {c.version for c in commits}
-        if missing:
+        # The first one only: the range is the caller's, and may be of any length.
+        there = {c.version for c in commits}
+        missing = next((v for v in range(self.start, self.end + 1) if v not in there), None)
+        if missing is not None:
             raise VersionNotFoundError(
                 "a commit of the range is not there",
-                path=self.log.dialect.commit_path(min(missing)),
-                version=min(missing),
+                path=self.log.dialect.commit_path(missing),
+                version=missing,
                 expected=f"commits {self.start} to {self.end}",
                 hint="compact versions whose commits are all there",
             )

@@ -18,7 +18,7 @@ from lakelog.commit.staging import rows_frame
 from lakelog.commit.transaction import refuse_unsafe_store
 from lakelog.commit.upgrade import check_protocol_change, features_needed, upgrade
 from lakelog.commit.writing import Plan, Retry, Writing
-from lakelog.errors import InvalidInputError, TableExistsError
+from lakelog.errors import TableExistsError
 from lakelog.formats.base import Dialect
 from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata
@@ -62,10 +62,6 @@ def create_table(
     refuse_unsafe_store(log)
     _refuse_existing(log.store, dialects)
     form = log.dialect.name
-    if isinstance(partition_by, str):
-        raise InvalidInputError(
-            "partition columns are a list", expected=f"[{partition_by!r}]", found=partition_by
-        )
     asked = Metadata(
         runtime.new_id(),
         name,

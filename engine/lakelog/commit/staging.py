@@ -8,6 +8,7 @@ may be written is for others to say.
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -156,10 +157,16 @@ def _value(type_: contract.DataType, name: str, value: Any) -> Any:
             if isinstance(value, bool):
                 return value
             raise _wrong(name, "a bool", value)
-    bits = 31 if type_ == contract.Primitive("integer") else 63
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    return _whole(name, value, 31 if type_ == contract.Primitive("integer") else 63)
+
+
+def _whole(name: str, value: Any, bits: int) -> int:
+    if isinstance(value, bool):
         raise _wrong(name, "a whole number", value)
-    number = int(value)
+    try:
+        number = operator.index(value)
+    except TypeError as cause:
+        raise _wrong(name, "a whole number", value) from cause
     if not -(1 << bits) <= number < 1 << bits:
         raise _wrong(name, f"a whole number of {bits + 1} bits", value)
     return number

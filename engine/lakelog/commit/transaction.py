@@ -23,6 +23,7 @@ from lakelog.errors import (
     InvalidInputError,
     UnsupportedStoreError,
 )
+from lakelog.input_validation import checked_methods, require_choice
 from lakelog.log.context import Log
 from lakelog.log.metadata import Metadata
 from lakelog.log.properties import transaction_retention_ms
@@ -36,6 +37,7 @@ COLUMNAR_ABOVE_BYTES = 1 << 20
 ``columnarCommits``."""
 
 
+@checked_methods()
 class Transaction:
     """Actions that become the table's next version together, or not at all.
 
@@ -523,6 +525,8 @@ def refuse_unsafe_store(log: Log) -> None:
 
 
 def _isolation(given: str | None, metadata: Metadata) -> str:
+    if given is not None:
+        require_choice("isolation", given, ISOLATION_LEVELS)
     level = given or metadata.configuration.get(ISOLATION_PROPERTY) or ISOLATION_LEVELS[0]
     if level not in ISOLATION_LEVELS:
         raise InvalidInputError(

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from lakelog.contract import without_metadata
+from lakelog.contract import require_exportable, without_metadata
 from lakelog.data.conform import Rows
 from lakelog.errors import InvalidInputError
 
@@ -58,12 +58,12 @@ class Incoming:
             table = pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata()
             return Incoming(table.schema, iter([table]))
         if hasattr(rows, "__arrow_c_stream__"):
-            return Incoming._read(pa.RecordBatchReader.from_stream(rows))
-        raise InvalidInputError(
-            "those are no rows",
-            expected="a Polars, pandas or Arrow frame, or an Arrow reader",
-            found=type(rows).__name__,
-        )
+            try:
+                reader = pa.RecordBatchReader.from_stream(rows)
+            except pa.ArrowInvalid as cause:
+                raise _not_rows(rows) from cause
+            return Incoming._read(reader)
+        raise _not_rows(rows)
 
     @staticmethod
     def _read(reader: pa.RecordBatchReader) -> Incoming:
@@ -71,5 +71,14 @@ class Incoming:
         return Incoming(schema, map(without_metadata, reader))
 
 
+def _not_rows(rows: object) -> InvalidInputError:
+    return InvalidInputError(
+        "those are no rows",
+        expected="a Polars, pandas or Arrow frame, or an Arrow reader",
+        found=type(rows).__name__,
+    )
+
+
 def _arrow_schema(frame: pl.DataFrame) -> pa.Schema:
+    require_exportable(frame.columns)
     return frame.clear().to_arrow(compat_level=pl.CompatLevel.oldest()).schema

@@ -33,6 +33,7 @@ import polars as pl
 
 from lakelog import telemetry
 from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
+from lakelog.input_validation import require_bool, require_int
 from lakelog.keyed import given, opening, plan, rows
 from lakelog.keyed.latch import Latch
 from lakelog.keyed.memtable import Memtable
@@ -111,14 +112,10 @@ class KeyedStore(Closing):
         read_only: bool = False,
         disk: Disk | None = None,
     ) -> None:
-        if memtable_bytes < 1:
-            raise InvalidInputError(
-                "A memtable holds at least a byte.", expected=">= 1", found=memtable_bytes
-            )
-        if memtable_entries is not None and memtable_entries < 1:
-            raise InvalidInputError(
-                "memtable_entries must be at least 1", expected=">= 1", found=memtable_entries
-            )
+        memtable_bytes = require_int("memtable_bytes", memtable_bytes, least=1)
+        if memtable_entries is not None:
+            memtable_entries = require_int("memtable_entries", memtable_entries, least=1)
+        require_bool("read_only", read_only)
         self._directory = local_directory(directory) if disk is None else os.fsdecode(directory)
         self._memtable_bytes = memtable_bytes
         self._memtable_entries = memtable_entries

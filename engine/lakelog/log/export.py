@@ -28,6 +28,7 @@ from lakelog.log.files import statistics_text
 from lakelog.log.history import with_derived_statistics
 from lakelog.log.replay import live_domains
 from lakelog.log.state import State
+from lakelog.storage.resolve import require_location
 
 MANIFEST = "_manifest.json"
 FORMAT = "lakelog-state"
@@ -165,6 +166,7 @@ def write_state(
             "a part needs room", expected="max_part_bytes > 0", found=max_part_bytes
         )
     target = str(directory)
+    require_location(target)
     filesystem, root = fsspec.core.url_to_fs(target)
     try:
         if filesystem.exists(root):

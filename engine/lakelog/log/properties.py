@@ -66,6 +66,7 @@ def parse_interval_ms(text: str) -> int:
     return total
 
 
+_MOST_DIGITS = 18
 _LONGEST_MS = 60_000_000_000_000
 """Some 1,900 years: a time that long ago is still a date."""
 
@@ -144,7 +145,9 @@ def read_limits(configuration: Mapping[str, str | None]) -> ReadLimits:
     found = (in_any_case(configuration, name) for name in names)
     parallelism = next((value for value in found if value), "")
     timeout = in_any_case(configuration, READ_TIMEOUT) or ""
-    return ReadLimits(
-        int(parallelism) if parallelism.isdecimal() and int(parallelism) else None,
-        float(timeout) if timeout.isdecimal() and int(timeout) else None,
-    )
+    return ReadLimits(_positive(parallelism), _positive(timeout))
+
+
+def _positive(text: str) -> int | None:
+    """A number from 1 of few digits; None for any other text."""
+    return (int(text) or None) if text.isdecimal() and len(text) <= _MOST_DIGITS else None

@@ -18,6 +18,7 @@ from lakelog.errors import (
     NotFoundError,
 )
 from lakelog.formats.commit_info import in_commit_timestamp
+from lakelog.input_validation import checked_methods, require_version
 from lakelog.lazy import cached_property
 from lakelog.log import properties
 from lakelog.log.checksum import compare_checksum
@@ -54,6 +55,7 @@ _SKIPS = (
 )
 
 
+@checked_methods("read_state")
 class Snapshot:
     """One version of a table, immutable.
 
@@ -75,6 +77,7 @@ class Snapshot:
     @classmethod
     def open(cls, log: Log, version: int | None = None) -> Snapshot:
         """Open a version (None: the latest); errors as `Table.snapshot`."""
+        require_version(version)
         return cls(open_state(log, version))
 
     def read_state(self, read: Callable[[State], _T]) -> _T:
@@ -378,6 +381,7 @@ class Snapshot:
         Raises:
             InvalidInputError: `version` is before this one.
         """
+        require_version(version)
         if version is not None and version < self.version:
             raise InvalidInputError(
                 "update goes forward only",

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 
 from lakelog.errors import InvalidInputError
+from lakelog.input_validation import require_int
 
 Timestamp = int | str | dt.datetime | dt.date
+
+_MOST_MS = 1 << 62
+_MILLISECONDS = re.compile(r"-?[0-9]{5,18}")
 
 
 def to_ms(timestamp: Timestamp) -> int:
@@ -21,9 +26,9 @@ def to_ms(timestamp: Timestamp) -> int:
     if isinstance(timestamp, bool) or timestamp is None:
         raise InvalidInputError("a timestamp is wanted", found=timestamp)
     if isinstance(timestamp, int):
-        return timestamp
+        return require_int("timestamp", timestamp, -_MOST_MS, _MOST_MS)
     if isinstance(timestamp, str):
-        if timestamp.lstrip("-").isdigit() and len(timestamp.lstrip("-")) > 4:
+        if _MILLISECONDS.fullmatch(timestamp):
             return int(timestamp)
         try:
             timestamp = dt.datetime.fromisoformat(timestamp)

@@ -56,6 +56,10 @@ _HINT = (
 )
 
 
+_LONGEST_S = 1e9
+"""Some 30 years: threads cannot wait for any longer time."""
+
+
 @dataclass(frozen=True)
 class ReadLimits:
     """What reading may take.
@@ -120,6 +124,8 @@ class BoundedStore(StoreWrapper):
     def _effective(self, limits: ReadLimits) -> ReadLimits:
         if self._never_hangs and isinstance(limits.timeout_s, _Default):
             return ReadLimits(limits.parallelism)
+        if limits.timeout_s is not None and limits.timeout_s > _LONGEST_S:
+            return ReadLimits(limits.parallelism, _LONGEST_S)
         return limits
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:

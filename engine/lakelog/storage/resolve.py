@@ -81,6 +81,21 @@ def open_store(
     """
     text = os.fspath(location)
     register_secrets(storage_options)
+    require_location(text)
+    if text.startswith("file:"):
+        return LocalStore(unquote(urlsplit(text).path))
+    # A colon alone is legal in a local path; only ://, or a chained URL, names a protocol.
+    if "://" not in text and "::" not in text:
+        return LocalStore(text)
+    return _open_remote(text, dict(storage_options or {}))
+
+
+def require_location(text: str) -> None:
+    """Refuse a text that cannot be a path or a URL.
+
+    Raises:
+        InvalidInputError: It is empty, or has a NUL character or a lone surrogate.
+    """
     if not text:
         raise InvalidInputError("the location is empty", expected="a path or a URL")
     if "\0" in text or not _is_text(text):
@@ -89,12 +104,6 @@ def open_store(
             expected="a path or a URL without NUL characters and lone surrogates",
             found=repr(text)[:200],
         )
-    if text.startswith("file:"):
-        return LocalStore(unquote(urlsplit(text).path))
-    # A colon alone is legal in a local path; only ://, or a chained URL, names a protocol.
-    if "://" not in text and "::" not in text:
-        return LocalStore(text)
-    return _open_remote(text, dict(storage_options or {}))
 
 
 def _is_text(location: str) -> bool:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self, SupportsIndex
 
 from lakelog.errors import InvalidInputError, LakelogError, NotFoundError, UnavailableError
+from lakelog.input_validation import require_path
 
 
 class Closing(ABC):
@@ -105,6 +106,7 @@ def local_directory(directory: str | os.PathLike[str]) -> str:
         >>> local_directory("/var/log/../lib")
         '/var/lib'
     """
+    require_path("directory", directory)
     name = os.fsdecode(directory)
     if _ADDRESS.match(name) or "\0" in name or not _is_a_name(name):
         raise InvalidInputError(
@@ -117,8 +119,8 @@ def local_directory(directory: str | os.PathLike[str]) -> str:
 
 def _is_a_name(text: str) -> bool:
     try:
-        os.fsencode(text)
-    except UnicodeEncodeError:  # a lone surrogate
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate, or a name whose bytes are not UTF-8
         return False
     return True
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from lakelog.errors import InvalidInputError, NotFoundError
+from lakelog.input_validation import require_bool, require_choice, require_int
 from lakelog.telemetry import event
 from lakelog.wal.disk import Disk, Held, LocalDisk
 from lakelog.wal.encode import RECORD_BYTES, Compression, check_columns, check_size, columns_of
@@ -137,18 +138,17 @@ class WriteAheadLog(Closing):
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         new_id: Callable[[], bytes] = lambda: uuid.uuid4().bytes,
     ) -> None:
-        if sync not in ("sync", "batch", "none"):
-            raise InvalidInputError("no such sync", expected="sync, batch, none", found=repr(sync))
-        if compression not in ("none", "zstd"):
-            raise InvalidInputError(
-                "no such compression", expected="none, zstd", found=repr(compression)
-            )
-        if min(segment_bytes, batch_appends, frame_bytes) < 1 or frame_bytes > MOST_FRAME_BYTES:
-            raise InvalidInputError(
-                "segment_bytes, batch_appends or frame_bytes is out of bounds",
-                expected=f"1 or more, and frame_bytes up to {MOST_FRAME_BYTES}",
-                found=f"{segment_bytes}, {batch_appends}, {frame_bytes}",
-            )
+        require_choice("sync", sync, ("sync", "batch", "none"))
+        require_choice("compression", compression, ("none", "zstd"))
+        segment_bytes = require_int("segment_bytes", segment_bytes, least=1)
+        batch_appends = require_int("batch_appends", batch_appends, least=1)
+        frame_bytes = require_int("frame_bytes", frame_bytes, 1, MOST_FRAME_BYTES)
+        for name, flag in (
+            ("strict", strict),
+            ("read_only", read_only),
+            ("missing_ok", missing_ok),
+        ):
+            require_bool(name, flag)
         self._directory = local_directory(directory) if disk is None else os.fsdecode(directory)
         self._disk = disk or LocalDisk()
         self._strict = strict

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import pyarrow as pa
 
-from lakelog.contract import without_metadata
+from lakelog.contract import require_exportable, without_metadata
 from lakelog.errors import InvalidInputError
 from lakelog.wal.encode import Columns, column_of
 from lakelog.wal.frames import DELETE, OPS, PUT, Op
@@ -174,13 +174,9 @@ def batch_of(
         InvalidInputError: A record is none, or its operation does not belong in a batch.
     """
     ops, keys, values = bytearray(), [], []
-    try:
-        rows = iter(records)
-    except TypeError:
-        raise InvalidInputError(
-            "a batch is a list of records", found=type(records).__name__
-        ) from None
-    for record in rows:
+    if not isinstance(records, Iterable):
+        raise InvalidInputError("a batch is a list of records", found=type(records).__name__)
+    for record in records:
         try:
             op, key, value = record
             code = _DATA[op]
@@ -209,10 +205,7 @@ def arrow_table(table: Any) -> pa.Table:
     """
     if type(table).__module__.startswith("polars.") and hasattr(table, "collect_schema"):
         table = getattr(table, "collect", lambda: table)()
-        if any("\0" in name for name in table.columns):  # Polars panics as it exports one
-            raise InvalidInputError(
-                "a column's name has a NUL character", expected="key, value and op", found="NUL"
-            )
+        require_exportable(table.columns)
         table = table.to_arrow()
     if isinstance(table, pa.Table):
         return without_metadata(table)

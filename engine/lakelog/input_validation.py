@@ -1,0 +1,372 @@
+"""Arguments of public functions, checked against their annotations before anything is done.
+
+Owns the annotations that a class, a number's range or the encoding of a text decides. Leaves to the
+functions themselves what needs more: frames, schemas, durations, locations, and bounds of a number.
+"""
+
+from __future__ import annotations
+
+import ast
+import datetime as dt
+import functools
+import inspect
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from types import EllipsisType, NoneType
+from typing import Any, TypeVar
+
+from lakelog.errors import ArgumentTypeError, InvalidInputError
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Class = TypeVar("_Class", bound=type)
+
+_MOST = 1 << 63  # no number of the formats is longer
+_SHOWN = 80
+_SECRET = frozenset(("storage_options",))
+"""Parameters whose value is not shown: its type is."""
+
+
+class _WrongTypeError(Exception):
+    """The value is of another type."""
+
+
+class _WrongValueError(Exception):
+    """The type is right; the argument gives what the value must be."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One alternative of an annotation.
+
+    Attributes:
+        name: Its name in messages.
+        exact: Classes whose instances need no further check.
+        convert: Gives the value as the function takes it, or raises one of the two errors.
+    """
+
+    name: str
+    exact: frozenset[type]
+    convert: Callable[[Any], Any]
+
+
+def checked(function: _Function) -> _Function:
+    """Check the arguments that a function is called with.
+
+    Numbers of other libraries become Python's, and arrays lists; other arguments are passed as
+    they are. A function whose annotations decide nothing is given back as it is.
+
+    Raises:
+        ArgumentTypeError: On a call: an argument is of another type than annotated.
+        InvalidInputError: On a call: a number exceeds 64 bits or is NaN, or a text has a lone
+            surrogate.
+    """
+    annotated = inspect.get_annotations(function)
+    kinds = {name: kind for name, text in annotated.items() if (kind := _kind_of(str(text)))}
+    kinds.pop("return", None)
+    if not kinds:
+        return function
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    by_position = [(at, name, kinds[name]) for at, name in enumerate(names) if name in kinds]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for at, name, kind in by_position:
+            if at >= len(args):
+                break
+            if type(args[at]) not in kind.exact:
+                args = (*args[:at], _converted(name, kind, args[at]), *args[at + 1 :])
+        for name, value in kwargs.items():
+            wanted = kinds.get(name)
+            if wanted is not None and type(value) not in wanted.exact:
+                kwargs[name] = _converted(name, wanted, value)
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def checked_methods(*unchecked: str) -> Callable[[_Class], _Class]:
+    """`checked`, for the public methods that a class itself defines.
+
+    Args:
+        unchecked: Methods that check their arguments themselves.
+    """
+
+    def decorate(owner: _Class) -> _Class:
+        for name, value in list(vars(owner).items()):
+            if inspect.isfunction(value) and not name.startswith("_") and name not in unchecked:
+                setattr(owner, name, checked(value))
+        return owner
+
+    return decorate
+
+
+def require_int(name: str, value: object, least: int, most: int = _MOST - 1) -> int:
+    """An argument as an int within bounds.
+
+    Raises:
+        ArgumentTypeError: It is not an int.
+        InvalidInputError: It is out of bounds.
+
+    >>> require_int("version", 5, least=0)
+    5
+    """
+    if type(value) is int and least <= value <= most:
+        return value
+    bounds = f">= {least}" if most == _MOST - 1 else f"from {least} to {most}"
+    wanted = f"an int {bounds}"
+    if not _is_a(Integral, value):
+        raise _error(ArgumentTypeError, name, wanted, value)
+    if not least <= int(value) <= most:  # type: ignore[call-overload] # it is a number
+        raise _error(InvalidInputError, name, wanted, value)
+    return int(value)  # type: ignore[call-overload,no-any-return]
+
+
+def require_path(name: str, value: object) -> None:
+    """Refuse an argument that is not the path of a file or folder; bytes are one.
+
+    Raises:
+        ArgumentTypeError: It is not.
+    """
+    if not isinstance(value, str | bytes | os.PathLike):
+        raise _error(ArgumentTypeError, name, _PATH.name, value)
+
+
+def require_bool(name: str, value: object) -> None:
+    """Refuse an argument that is not a bool.
+
+    Raises:
+        ArgumentTypeError: It is not.
+    """
+    if type(value) is not bool:
+        _converted(name, _KINDS["bool"], value)
+
+
+def require_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Refuse an argument that is not one of some texts.
+
+    Raises:
+        ArgumentTypeError: It is not a text.
+        InvalidInputError: It is another text.
+    """
+    if isinstance(value, str) and value in choices:
+        return
+    error = InvalidInputError if isinstance(value, str) else ArgumentTypeError
+    raise _error(error, name, " or ".join(map(repr, choices)), value)
+
+
+def require_version(version: object) -> None:
+    """Refuse what is not a version and not None.
+
+    Raises:
+        ArgumentTypeError: It is not an int.
+        InvalidInputError: It is negative.
+    """
+    if version is not None:
+        require_int("version", version, least=0)
+
+
+def _converted(name: str, kind: _Kind, value: object) -> Any:
+    try:
+        return kind.convert(value)
+    except _WrongTypeError:
+        error = _error(ArgumentTypeError, name, kind.name, value)
+    except _WrongValueError as wrong:
+        error = _error(InvalidInputError, name, str(wrong), value)
+    raise error
+
+
+def _error(
+    make: type[InvalidInputError], name: str, wanted: str, value: object
+) -> InvalidInputError:
+    return make(
+        f"{name} must be {wanted}, got {_shown(name, value)}",
+        expected=wanted,
+        found=type(value).__name__,
+    )
+
+
+def _shown(name: str, value: object) -> str:
+    """The value as the caller wrote it, where that is short; else its type."""
+    if name not in _SECRET and not (isinstance(value, int) and value.bit_length() > _SHOWN):
+        text = repr(value)
+        if len(text) <= _SHOWN and "\n" not in text:
+            return text
+    return f"a value of type {type(value).__name__}"
+
+
+# --- annotations -----------------------------------------------------------------------------
+
+
+@functools.cache
+def _kind_of(annotation: str) -> _Kind | None:
+    """How an annotation is checked; None where a class alone does not decide."""
+    return _compiled(ast.parse(annotation, mode="eval").body)
+
+
+def _compiled(node: ast.expr) -> _Kind | None:
+    parts = _alternatives(node)
+    names = {ast.unparse(part) for part in parts}
+    if any(name.startswith(("Path", "os.PathLike")) for name in names):
+        # The text may name a file whose name is not UTF-8; locations are checked where opened.
+        return _either([_PATH, *([_KINDS["None"]] if "None" in names else [])])
+    kinds = [_single(part) for part in parts]
+    return None if None in kinds else _either([kind for kind in kinds if kind is not None])
+
+
+def _alternatives(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp):
+        return [*_alternatives(node.left), *_alternatives(node.right)]
+    return [node]
+
+
+def _single(node: ast.expr) -> _Kind | None:
+    if not isinstance(node, ast.Subscript):
+        return _KINDS.get(ast.unparse(node))
+    name = ast.unparse(node.value)
+    if name == "Mapping" and isinstance(node.slice, ast.Tuple):
+        key, value = map(_compiled, node.slice.elts)
+        return _mapping(key, value)
+    if name in {"Sequence", "Collection"}:
+        return _items(_compiled(node.slice), allows_sets=name == "Collection")
+    return None
+
+
+def _either(kinds: Sequence[_Kind]) -> _Kind:
+    if len(kinds) == 1:
+        return kinds[0]
+
+    def convert(value: Any) -> Any:
+        error: Exception = _WrongTypeError()
+        for kind in kinds:
+            if type(value) in kind.exact:
+                return value
+            try:
+                return kind.convert(value)
+            except _WrongTypeError:
+                pass
+            except _WrongValueError as wrong:
+                error = wrong
+        raise error
+
+    # None, which is an alternative of most parameters, is named last.
+    names = sorted((kind.name for kind in kinds), key="None".__eq__)
+    return _Kind(" or ".join(names), frozenset().union(*(k.exact for k in kinds)), convert)
+
+
+def _is_a(kind: type, value: object) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _int(value: Any) -> int:
+    if not _is_a(Integral, value):
+        raise _WrongTypeError
+    if not -_MOST <= value < _MOST:
+        raise _WrongValueError("an int of at most 64 bits")
+    return int(value)
+
+
+def _float(value: Any) -> float:
+    if not _is_a(Real, value):
+        raise _WrongTypeError
+    try:
+        number = float(value)
+    except OverflowError:
+        number = float("nan")
+    if number != number:  # noqa: PLR0124 - NaN
+        raise _WrongValueError("a number in the range of a double, and not NaN")
+    return number
+
+
+def _bool(value: Any) -> bool:
+    if type(value).__module__ != "numpy" or type(value).__name__ not in {"bool", "bool_"}:
+        raise _WrongTypeError
+    return bool(value)
+
+
+def _str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _WrongTypeError
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise _WrongValueError("a str without lone surrogates") from None
+    return value
+
+
+def _instance_of(*classes: type) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        if not isinstance(value, classes):
+            raise _WrongTypeError
+        return value
+
+    return convert
+
+
+def _of_polars(name: str) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        import polars as pl  # a process that only appends to a write-ahead log does without
+
+        return _instance_of(getattr(pl, name))(value)
+
+    return convert
+
+
+def _callable(value: Any) -> Any:
+    if not callable(value):
+        raise _WrongTypeError
+    return value
+
+
+def _mapping(key: _Kind | None, value: _Kind | None) -> _Kind:
+    def convert(given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            raise _WrongTypeError
+        for kind, parts in ((key, given.keys()), (value, given.values())):
+            if kind is not None:
+                for part in parts:
+                    kind.convert(part)
+        return given
+
+    return _Kind(f"a mapping ({_bare(key)} to {_bare(value)})", frozenset(), convert)
+
+
+def _items(item: _Kind | None, *, allows_sets: bool) -> _Kind:
+    def convert(given: Any) -> Any:
+        is_sequence = hasattr(given, "__getitem__") and hasattr(given, "__len__")
+        is_set = allows_sets and isinstance(given, Collection)
+        if not (is_sequence or is_set) or isinstance(given, str | bytes | Mapping | type):
+            raise _WrongTypeError
+        if item is None:
+            return given
+        if isinstance(given, range):  # of any length: its first number decides
+            for part in given[:1]:
+                item.convert(part)
+            return given
+        return [item.convert(part) for part in given]
+
+    what = "collection" if allows_sets else "sequence"
+    return _Kind(f"a {what} of {_bare(item)}", frozenset(), convert)
+
+
+def _bare(kind: _Kind | None) -> str:
+    """The name of a kind without its article."""
+    return "any value" if kind is None else kind.name.removeprefix("an ").removeprefix("a ")
+
+
+_PATH = _Kind("a str or a path", frozenset((str,)), _instance_of(str, os.PathLike))
+_KINDS = {
+    "None": _Kind("None", frozenset((NoneType,)), _instance_of(NoneType)),
+    "bool": _Kind("a bool", frozenset((bool,)), _bool),
+    "int": _Kind("an int", frozenset(), _int),
+    "float": _Kind("a number", frozenset(), _float),
+    "str": _Kind("a str", frozenset(), _str),
+    "SchemaMode": _Kind("a str", frozenset(), _str),
+    "EllipsisType": _Kind("...", frozenset((EllipsisType,)), _instance_of(EllipsisType)),
+    "dt.timedelta": _Kind("a timedelta", frozenset((dt.timedelta,)), _instance_of(dt.timedelta)),
+    "pl.Expr": _Kind("a Polars expression", frozenset(), _of_polars("Expr")),
+    "pl.LazyFrame": _Kind("a Polars lazy frame", frozenset(), _of_polars("LazyFrame")),
+    "Progress": _Kind("a function of three arguments", frozenset(), _callable),
+}
