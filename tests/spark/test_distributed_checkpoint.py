@@ -89,6 +89,10 @@ def test_executors_write_what_lakelog_writes_alone(
         assert sorted(chain(*theirs.values())) == sorted(chain(*ours.values()))
         if report.layout == "multipart":
             assert theirs == ours
+            for path in report.paths:
+                kinds = ["add", "remove"]
+                theirs_in_order = pq.read_table(tmp_path / "alone" / path, columns=kinds)
+                assert pq.read_table(root / path, columns=kinds).equals(theirs_in_order)
 
     again = lakelog.spark.checkpoint(either, table, layout=layout, parts=3)
     assert again.reused

@@ -176,6 +176,11 @@ class Source:
         """How the rows are reconciled."""
         return choose_road(self._budget, self._tail_bytes, repeats=bool(len(self._repeated)))
 
+    @property
+    def held_bytes(self) -> int | None:
+        """Rows that may wait in memory to be sorted, in bytes; None without a memory limit."""
+        return None if self._budget is None else self._budget.flush
+
     @cached_property
     def _tail_bytes(self) -> int:
         plain = self._state.log.dialect.name == "delta"

@@ -47,6 +47,7 @@ from lakelog.formats.delta.parquet import child_type
 from lakelog.formats.digest import Digest
 from lakelog.log.context import Log
 from lakelog.log.files import statistics_text
+from lakelog.log.order import FileOrder, in_order
 from lakelog.log.state import State
 from lakelog.telemetry import Progress
 
@@ -150,9 +151,14 @@ class Staging:
             columns.pop(STRUCT_STATISTICS, None)
         elif "stats" in columns:
             columns[STRUCT_STATISTICS] = None  # the text may have to be made from them
-        if self.incremental is not None:
-            return self.incremental.files(tuple(columns))
-        return self.source.files(tuple(columns))
+        files = self.source if self.incremental is None else self.incremental
+        frames = files.files(tuple(columns))
+        order = FileOrder.of_plan(self.plan, self.source.meta, self.log.dialect.name)
+        held = self.source.held_bytes
+        for frame in in_order(frames, order, held_bytes=held, error=CheckpointWriteError):
+            yield frame
+            if self.memory_limit is not None:
+                release()
 
     def _hashed(self) -> Iterator[tuple[pl.DataFrame, Digest]]:
         if self.verify and self.incremental is None:

@@ -14,5 +14,6 @@
 | `checksum`, `histograms` | a version checksum beside what replay finds |
 | `witness` | which of the two is damaged where they differ |
 | `timestamps` | points in time as callers give them |
+| `order` | file actions sorted by partition values, statistics and path |
 | `export`, `display` | the state as Parquet; how tables and snapshots show themselves |
 """

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from lakelog.errors import InternalError, InvalidInputError, UnavailableError
 from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS
 from lakelog.log.files import statistics_text
 from lakelog.log.history import with_derived_statistics
+from lakelog.log.order import FileOrder, in_order
 from lakelog.log.replay import live_domains
 from lakelog.log.state import State
 from lakelog.storage.resolve import require_location
@@ -155,9 +157,10 @@ def write_state(
         UnavailableError: The directory cannot be written; what was written is removed.
         CorruptionError: The log is damaged.
 
-    Rows: protocol, metaData, domainMetadata, txn, mergeskip, then adds, then removes, files in the
-    order of the log; ``dataChange`` is false. Memory: a few batches of 65,536 rows, and the
-    layers above the checkpoint.
+    Rows: protocol, metaData, domainMetadata, txn, mergeskip, then adds, then removes, files sorted
+    by partition values, least values and path (`lakelog.log.order`); ``dataChange`` is false.
+    Memory: the rows of one kind while they are sorted, 1 GiB at most, and the layers above the
+    checkpoint.
     """
     import fsspec
 
@@ -186,7 +189,7 @@ def write_state(
 
     writer = _PartWriter(filesystem, root, max_part_bytes)
     try:
-        for batch in iter_state(state):
+        for batch in _sorted_state(state):
             writer.write(batch)
         writer.close()
         manifest = writer.manifest(target, state, timestamp_ms)
@@ -198,6 +201,16 @@ def write_state(
             raise _unwritable(target, cause) from cause
         raise
     return manifest
+
+
+def _sorted_state(state: State) -> Iterator[pl.DataFrame]:
+    order = FileOrder.of_state(state)
+    batches = (batch for batch in iter_state(state) if batch.height)
+    for kind, same in groupby(batches, key=lambda each: str(each["actionType"][0])):
+        if kind in actions.FILE_ACTIONS:
+            yield from in_order(same, order)
+        else:
+            yield from same
 
 
 def _unwritable(target: str, cause: OSError) -> UnavailableError:

@@ -47,6 +47,7 @@ from lakelog.formats.indextables.docmapping import registry_of_meta, without_reg
 from lakelog.formats.indextables.flattened_writer import ParquetPart, part_schema, part_target
 from lakelog.formats.indextables.staging import Staging
 from lakelog.lazy import cached_property
+from lakelog.log.order import FileOrder, in_order
 from lakelog.spark.exchange import Place, frames_of
 from lakelog.storage import LogStore
 
@@ -119,7 +120,7 @@ class PartWriter:
     verify: bool = True
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row for each file; memory: some 65,536 rows, the tombstones, and a row group."""
+        """One row for each file; memory: `lakelog.log.order.in_order`, tombstones, a row group."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -137,7 +138,8 @@ class PartWriter:
             case _:
                 work = _Sidecars(self, number)
         try:
-            for rows in _by_kind(batches, self.place.format):
+            order = FileOrder.of_plan(self.plan, self.meta, self.place.format)
+            for rows in in_order(_by_kind(batches, self.place.format), order):
                 work.take(rows)
             return work.finish()
         except BaseException:

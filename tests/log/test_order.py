@@ -1,0 +1,347 @@
+"""File actions are written by partition values, least values, then path, in every layout."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+import lakelog
+from lakelog import contract
+from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.write import write_checkpoint
+from lakelog.errors import UnavailableError
+from lakelog.formats.delta import DIALECT as DELTA
+from lakelog.formats.delta.paths import encode_paths
+from lakelog.formats.indextables import DIALECT as INDEXTABLES
+from lakelog.log.context import Log
+from lakelog.log.order import FileOrder, in_order, leading_columns
+from lakelog.storage import open_store
+from tests.handmade import Handmade, add, metadata, protocol
+
+NUMBERS = (None, "", "9", "10", "-1", "100", "2")
+NAMES = ("b", "a", "c z", "B")
+_SMALL = CheckpointOptions(part_actions=25, max_file_bytes=6_000, compression="snappy")
+_V2 = {"delta.checkpointPolicy": "v2"}
+
+LAYOUTS: tuple[tuple[str, str, dict[str, str], int | None], ...] = (
+    ("delta", "classic", {}, None),
+    ("delta", "multipart", {}, 1),
+    ("delta", "v2-json", _V2, None),
+    ("delta", "v2-parquet", _V2, None),
+    ("indextables", "json", {}, 2),
+    ("indextables", "json-multipart", {}, 3),
+    ("indextables", "flattened", {}, 3),
+)
+
+
+def _table(
+    root: Path, format: str, properties: dict[str, str], reader: int | None
+) -> lakelog.Table:
+    table = lakelog.create(
+        root,
+        {"n": pl.Int64, "s": pl.String, "id": pl.Int64},
+        partition_by=("n", "s"),
+        format=format,
+        configuration=properties,
+    )
+    rng = random.Random(7)
+    files: list[dict[str, Any]] = [
+        {"path": f"{name}/part {number}.parquet", "n": n, "s": s}
+        for number, (n, s, name) in enumerate(itertools.product(NUMBERS, NAMES, NAMES))
+    ]
+    rng.shuffle(files)
+    for count, share in enumerate((files[:60], files[60:])):
+        with table.transaction() as tx:
+            if count == 0 and format == "indextables" and reader is not None:
+                tx.set_protocol(minReaderVersion=reader, minWriterVersion=reader)
+            for file in share:
+                tx.add(
+                    path=file["path"],
+                    partitionValues={"n": file["n"], "s": file["s"]},
+                    size=1,
+                    modificationTime=1,
+                    **_statistics(format, _least_of(file["path"])),
+                )
+    with table.transaction() as tx:
+        for file in files[:40]:
+            values = {"n": file["n"], "s": file["s"]}
+            tx.remove(path=file["path"], deletionTimestamp=1 << 50, partitionValues=values)
+    return table
+
+
+def _least_of(path: str) -> int | None:
+    """The least ``id`` that the statistics of a file record: of few values, so that some tie."""
+    number = int(re.findall(r"\d+", path.replace("%20", " "))[-1])
+    return None if number % 5 == 0 else 9 + number * 37 % 3
+
+
+def _statistics(format: str, least: int | None) -> dict[str, Any]:
+    if least is None:
+        return {}
+    if format == "delta":
+        bounds = {"numRecords": 1, "minValues": {"id": least}, "maxValues": {"id": 99}}
+        return {"stats": json.dumps(bounds)}
+    return {"numRecords": 1, "minValues": {"id": str(least)}, "maxValues": {"id": "99"}}
+
+
+def _expected(
+    files: list[tuple[str | None, str | None, str]], kind: str = "add"
+) -> list[tuple[Any, ...]]:
+    """The model: integers by value, texts by bytes, nulls first, then the least id of adds, then
+    the path.
+    """
+
+    def key(file: tuple[str | None, str | None, str]) -> tuple[Any, ...]:
+        n, s, path = file
+        number = (False, 0) if not n else (True, int(n))
+        least = _least_of(path) if kind == "add" else None
+        by_least = (least is not None, least or 0)
+        return (number, (s is not None, (s or "").encode()), by_least, path.encode())
+
+    return sorted(files, key=key)
+
+
+def _files_of_checkpoint(log: Log, kind: str) -> list[list[tuple[Any, ...]]]:
+    """File actions of each file of the newest checkpoint, in the order in which they are stored."""
+    checkpoint = log.list_since(0).checkpoints[-1]
+    reader = log.dialect.open_checkpoint(log.store, checkpoint)
+    rows: list[tuple[Any, ...]] = []
+    for frame in reader.iter_files(("path", "partitionValues"), (kind,)):
+        paths = encode_paths(frame["path"]) if log.dialect is DELTA else frame["path"]
+        for path, values in zip(paths, frame["partitionValues"], strict=True):
+            rows.append((values.get("n"), values.get("s"), path))
+    parts = {"multipart", "flattened"}
+    if checkpoint.layout not in parts or len(checkpoint.paths) == 1:
+        return [rows]
+    counts = []
+    for path in checkpoint.paths:
+        with log.store.open(path) as source:
+            table = pq.read_table(source)
+        if checkpoint.layout == "multipart":
+            counts.append(len(table) - table[kind].null_count)
+        else:
+            counts.append(table["actionType"].to_pylist().count(kind))
+    cuts = [0, *itertools.accumulate(counts)]
+    return [rows[first:last] for first, last in itertools.pairwise(cuts)]
+
+
+@pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
+@pytest.mark.parametrize(
+    ("format", "layout", "properties", "reader"), LAYOUTS, ids=[each[1] for each in LAYOUTS]
+)
+def test_file_actions_of_a_checkpoint_are_sorted_by_partition_values_statistics_and_path(
+    tmp_path: Path,
+    format: str,
+    layout: str,
+    properties: dict[str, str],
+    reader: int | None,
+    bounded: bool,
+) -> None:
+    _table(tmp_path / "t", format, properties, reader)
+    dialect = DELTA if format == "delta" else INDEXTABLES
+    log = Log(open_store(str(tmp_path / "t")), dialect)
+    limit = 4 << 30 if bounded else None
+    write_checkpoint(log, layout=layout, options=_SMALL, memory_limit=limit)
+    for kind, count in (("add", 72), ("remove", 40)):
+        found = _files_of_checkpoint(log, kind)
+        assert sum(map(len, found)) == count
+        for rows in found:
+            assert rows == _expected(rows, kind)
+
+
+def test_new_sidecars_of_an_incremental_checkpoint_are_sorted(tmp_path: Path) -> None:
+    table = _table(tmp_path / "t", "delta", _V2, None)
+    log = Log(open_store(str(tmp_path / "t")), DELTA)
+    options = CheckpointOptions(part_actions=30)
+    write_checkpoint(log, layout="v2-json", options=options)
+    with table.transaction() as tx:
+        for number in range(5, 0, -1):
+            tx.add(
+                path=f"new-{number}",
+                partitionValues={"n": str(number), "s": "a"},
+                size=1,
+                modificationTime=1,
+                **_statistics("delta", _least_of(str(number))),
+            )
+    report = write_checkpoint(log, layout="v2-json", options=options)
+    assert report.reused_files
+    (new,) = [p for p in report.paths if "_sidecars" in p][: -report.reused_files]
+    adds = pq.read_table(tmp_path / "t" / new)["add"].drop_null().to_pylist()
+    paths = encode_paths(pl.Series([unquote(a["path"]) for a in adds]))
+    values = [dict(a["partitionValues"]) for a in adds]
+    rows = [(value["n"], value["s"], path) for value, path in zip(values, paths, strict=True)]
+    assert {path for _, _, path in rows} >= {f"new-{number}" for number in range(1, 6)}
+    assert rows == _expected(rows)
+
+
+@pytest.mark.parametrize("format", ["delta", "indextables"])
+def test_write_parquet_sorts_files_by_partition_values_statistics_and_path(
+    tmp_path: Path, format: str
+) -> None:
+    table = _table(tmp_path / "t", format, {}, None)
+    table.snapshot().write_parquet(tmp_path / "out", max_part_bytes=4_000)
+    rows = pl.concat(
+        pl.read_parquet(part, columns=["actionType", "partitionValues", "path"])
+        for part in sorted((tmp_path / "out").glob("*.parquet"))
+    )
+    for kind, count in (("add", 72), ("remove", 40)):
+        found = []
+        for values, path in rows.filter(actionType=kind).select("partitionValues", "path").rows():
+            found.append((values.get("n"), values.get("s"), path))
+        assert len(found) == count
+        assert found == _expected(found, kind)
+
+
+@pytest.mark.parametrize("copies", ["text", "typed", "both"])
+def test_least_values_count_in_whatever_form_a_checkpoint_keeps_them(
+    tmp_path: Path, copies: str
+) -> None:
+    properties = {
+        "delta.checkpoint.writeStatsAsJson": str(copies != "typed").lower(),
+        "delta.checkpoint.writeStatsAsStruct": str(copies != "text").lower(),
+    }
+    table = _table(tmp_path / "t", "delta", properties, None)
+    table.checkpoint()
+    with table.transaction() as tx:
+        tx.add(path="x/part 7", partitionValues={"n": "9", "s": "a"}, size=1, modificationTime=1)
+    table.checkpoint()
+    log = Log(open_store(str(tmp_path / "t")), DELTA)
+    checkpoint = log.list_since(0).checkpoints[-1]
+    assert checkpoint.version == table.snapshot().version
+    adds = pq.read_schema(tmp_path / "t" / checkpoint.paths[0]).field("add").type
+    kept = {field.name for field in adds}
+    forms = {"text": {"stats"}, "typed": {"stats_parsed"}, "both": {"stats", "stats_parsed"}}
+    assert kept & forms["both"] == forms[copies]
+    (rows,) = _files_of_checkpoint(log, "add")
+    expected = _expected([row for row in rows if row[2] != "x/part%207"])
+    assert [row for row in rows if row[2] != "x/part%207"] == expected
+    assert rows != sorted(rows, key=lambda row: row[2])
+
+
+def _field(name: str, type_: Any) -> dict[str, Any]:
+    return {"name": name, "type": type_, "nullable": True, "metadata": {}}
+
+
+def test_files_of_a_clustered_table_are_sorted_by_its_clustering_columns(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t")
+    domain = {"clusteringColumns": [["d"], ["b", "c"]]}
+    clustered = {"domain": "delta.clustering", "configuration": json.dumps(domain)}
+    inner = {"type": "struct", "fields": [_field("c", "string")]}
+    fields = [_field("a", "long"), _field("b", inner), _field("d", "date")]
+    bounds = {"a": (3, 1, 2, 4), "c": ("x", "y", "é", None), "d": (5, 10, 5, 5)}
+    files = []
+    for number, (a, c, d) in enumerate(zip(*bounds.values(), strict=True)):
+        least = {"a": a, "b": {"c": c}, "d": f"2026-01-{d:02}"}
+        stats = {"numRecords": 1, "minValues": least, "maxValues": least}
+        files.append(add(f"{9 - number}", stats=json.dumps(stats)))
+    features = ["clustering", "domainMetadata"]
+    made.commit(
+        0,
+        protocol(1, 7, writerFeatures=features),
+        metadata(*fields),
+        {"domainMetadata": {**clustered, "removed": False}},
+        *files,
+    )
+    made.table.checkpoint()
+    log = Log(open_store(str(tmp_path / "t")), DELTA)
+    reader = log.dialect.open_checkpoint(log.store, log.list_since(0).checkpoints[-1])
+    paths = pl.concat(reader.iter_files(("path",), ("add",)))["path"].to_list()
+    assert paths == ["6", "9", "7", "8"]
+
+
+@pytest.mark.parametrize("held_bytes", [None, 2_000])
+def test_the_first_column_with_bounds_leads_where_a_table_is_not_clustered(
+    held_bytes: int | None,
+) -> None:
+    flag, number = contract.Primitive("binary"), contract.Primitive("double")
+    inner = contract.Struct((contract.Field("x", flag), contract.Field("y", number)))
+    fields = (contract.Field("p", number), contract.Field("s", inner), contract.Field("z", number))
+    schema = contract.Struct(fields)
+    leading = leading_columns(schema, ("p",), "none", pl.DataFrame({"actionType": ["protocol"]}))
+    assert leading == (("s", "y"),)
+    rng = random.Random(3)
+    least = [rng.choice([None, -1.5, 2.0, 10.0, 1e300]) for _ in range(500)]
+    rows = pl.DataFrame(
+        {
+            "actionType": "add",
+            "path": [f"{rng.randrange(100):02}-{number}" for number in range(500)],
+            "stats": [
+                None if each is None else json.dumps({"minValues": {"s": {"y": each}, "z": 1}})
+                for each in least
+            ],
+        }
+    )
+    order = FileOrder(schema, (), leading=leading)
+    found = pl.concat(in_order(rows.iter_slices(40), order, held_bytes=held_bytes))
+    expected = rows.with_columns(y=pl.Series(least)).sort("y", "path", nulls_last=False)
+    assert found["path"].to_list() == expected["path"].to_list()
+    assert found.columns == rows.columns
+
+
+# --- sorting ---------------------------------------------------------------------------------
+
+
+def _order(*columns: tuple[str, str]) -> FileOrder:
+    schema = contract.Struct(
+        tuple(contract.Field(name, contract.Primitive(type_)) for name, type_ in columns)
+    )
+    return FileOrder(schema, tuple(name for name, _ in columns))
+
+
+def _random_frames(rng: random.Random, rows: int, batch: int) -> list[pl.DataFrame]:
+    frames = []
+    for start in range(0, rows, batch):
+        count = min(batch, rows - start)
+        values = [{"x": rng.choice(["1", "2", "10", "1e3", "nan", "", None])} for _ in range(count)]
+        paths = [f"{rng.randrange(10**9)}-{start + number}" for number in range(count)]
+        columns: dict[str, Any] = {
+            "actionType": ["add"] * count,
+            "path": paths,
+            "partitionValues": pl.Series(values, dtype=pl.Map(pl.String, pl.String)),
+        }
+        if start % (2 * batch):
+            columns["stats"] = [f"of {path}" for path in paths]
+        frames.append(pl.DataFrame(columns))
+    return frames
+
+
+@pytest.mark.parametrize("held_bytes", [1, 3_000, 30_000, 10_000_000])
+def test_what_waits_on_disk_is_merged_to_what_one_sort_in_memory_gives(held_bytes: int) -> None:
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    frames = _random_frames(random.Random(seed), 3_000, 37)
+    order = _order(("x", "double"))
+    whole = order.sorted(pl.concat(frames, how="diagonal"))
+    found = pl.concat(in_order(frames, order, held_bytes=held_bytes), how="diagonal")
+    assert found.equals(whole.select(found.columns))
+    assert set(found.columns) == set(whole.columns)
+
+
+def test_adds_and_removes_are_sorted_apart() -> None:
+    order = _order()
+    adds = pl.DataFrame({"actionType": "add", "path": ["b", "d", "a"]})
+    removes = pl.DataFrame({"actionType": "remove", "path": ["c", "a"]})
+    found = pl.concat(in_order([adds[:1], adds[1:], removes], order, held_bytes=1))
+    assert found["path"].to_list() == ["a", "b", "d", "a", "c"]
+    assert found["actionType"].to_list() == ["add"] * 3 + ["remove"] * 2
+
+
+def test_sorting_that_has_no_room_on_disk_raises_the_error_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class NoRoomError(UnavailableError):
+        pass
+
+    monkeypatch.setattr("tempfile.tempdir", "/nonexistent")
+    frames = _random_frames(random.Random(1), 100, 50)
+    with pytest.raises(NoRoomError):
+        list(in_order(frames, _order(), held_bytes=1, error=NoRoomError))
