@@ -115,6 +115,7 @@ class Source:
         self._now_ms = now_ms
         self._budget = budget
         self._open = ExitStack()
+        self._varying: list[pl.Series] = []  # paths of commits that writers encode differently
         weakref.finalize(self, self._open.close)
 
     def __enter__(self) -> Self:
@@ -272,7 +273,7 @@ class Source:
         """
         assert self._budget is not None
         above, _, mask = self._spilled
-        texts = self._state.path_texts()
+        texts = self._texts
         flush = self._budget.flush // 2
         sound = self._state.log.dialect.reconciled_checkpoints
         with (
@@ -321,6 +322,7 @@ class Source:
         partitions = count_partitions(
             self._tail_bytes + _ROW_BYTES * len(self._repeated), self._budget.partition
         )
+        log = self._state.log
         spill = self._open.enter_context(Spill(partitions, self._budget.flush))
         mask = PathMask(self._budget.filter)
         mask.add(self._repeated)
@@ -331,10 +333,19 @@ class Source:
         for piece in self._pieces():
             if piece.files.height:
                 mask.add(hashes_of(piece.files["path"]))
+                self._varying.append(log.dialect.varying_paths(piece.files["path"]))
                 spill.append(piece.files)
             meta = reconcile_meta([meta, piece.meta])
         spill.flush()
         return spill, meta, mask
+
+    @cached_property
+    def _texts(self) -> pl.DataFrame:
+        """See `State.path_texts`: of the checkpoint's paths, and of the spilled ones."""
+        log = self._state.log
+        below = log.dialect.path_texts(log.store, self._base, ())
+        above = self._state.path_texts(pl.concat(self._varying)) if self._varying else below.clear()
+        return pl.concat([below, above]).unique("path", keep="last", maintain_order=True)
 
     def _pieces(self) -> Iterator[Actions]:
         assert self._budget is not None

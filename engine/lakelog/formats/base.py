@@ -426,6 +426,10 @@ class Dialect(Protocol):
         """
         ...
 
+    def varying_paths(self, paths: pl.Series) -> pl.Series:
+        """The paths, decoded, that writers of the format encode in different ways, once each."""
+        ...
+
     def path_texts(
         self,
         store: LogStore,

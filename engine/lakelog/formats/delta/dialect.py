@@ -48,6 +48,7 @@ from lakelog.formats.wire import Wire
 from lakelog.storage import LogStore
 
 _WIRE = Wire.of("delta")
+_PIECE_BYTES = 4 << 20
 _NO_TEXTS = pl.DataFrame(schema={"path": pl.String, PATH_TEXT: pl.String})
 
 
@@ -112,6 +113,10 @@ class DeltaDialect:
         data = without_closing_line(store.read(compaction.path), compaction.path)
         return _finish(decode_lines([Blob(None, compaction.path, data)], _WIRE))
 
+    def varying_paths(self, paths: pl.Series) -> pl.Series:
+        """See `Dialect.varying_paths`."""
+        return paths.filter(paths.str.contains(VARYING)).unique()
+
     def path_texts(
         self,
         store: LogStore,
@@ -122,7 +127,7 @@ class DeltaDialect:
         """See `Dialect.path_texts`."""
         found = [_NO_TEXTS]
         if paths is not None:
-            paths = paths.filter(paths.str.contains(VARYING)).unique()
+            paths = self.varying_paths(paths)
             if not len(paths):
                 return _NO_TEXTS
 
@@ -135,8 +140,11 @@ class DeltaDialect:
 
         for frame in reader.iter_files((PATH_TEXT,)) if reader is not None else ():
             keep(frame)
-        files = decode_lines(read_commits(store, commits), _WIRE).files
-        if "path" in files.columns:
+        pieces = (list(piece) for piece in read_pieces(store, commits, _PIECE_BYTES))
+        for piece in decode_pieces(pieces, _WIRE):
+            files = piece.files
+            if "path" not in files.columns:
+                continue
             decoded = decode_paths(files["path"])
             others = other_texts(files["path"], decoded)
             keep(pl.DataFrame([decoded, *(() if others is None else (others,))]))

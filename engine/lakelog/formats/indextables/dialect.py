@@ -86,6 +86,10 @@ class IndexTablesDialect:
             "IndexTables has no log compaction files", path=f"{store.root}/{compaction.path}"
         )
 
+    def varying_paths(self, paths: pl.Series) -> pl.Series:
+        """None: paths are written as they are."""
+        return paths.clear()
+
     def path_texts(
         self,
         store: LogStore,  # noqa: ARG002 - the dialect's
