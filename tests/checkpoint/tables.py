@@ -123,7 +123,7 @@ _STATS = '{"numRecords":3,"minValues":{"id":%d},"maxValues":{"id":%d},"nullCount
 
 
 def _path(version: int, number: int) -> str:
-    return f"p={number}/part {version}-{number} é.parquet"
+    return f"p={number}/part {version}-{number} [x].parquet"
 
 
 def state_of(log: Log, version: int | None = None) -> dict[str, list[Any]]:
