@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -82,10 +81,6 @@ class ParquetFile:
 
     def abandon(self) -> None:
         """Leave nothing behind; after `close` it does nothing."""
-        self._sink.is_void = True
         if self._writer.is_open:
-            # pyarrow closes its writers when they are collected, whatever became of the file. What
-            # it says then of a file that failed would hide why it failed.
-            with suppress(RuntimeError, pa.ArrowException, OSError):
-                self._writer.close()
+            self._sink.give_up(self._writer)
         self._upload.abandon()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from lakelog.storage.base import Upload
 
 
@@ -18,6 +23,16 @@ class UploadSink:
     def __init__(self, upload: Upload) -> None:
         self.upload = upload
         self.is_void = False
+
+    def give_up(self, writer: pq.ParquetWriter) -> None:
+        """Close the writer of a file that nobody wants; what it still writes goes nowhere.
+
+        pyarrow closes its writers when they are collected, whatever became of the file. What it
+        raises then about a file that failed would hide why the file failed.
+        """
+        self.is_void = True
+        with suppress(RuntimeError, pa.ArrowException, OSError):
+            writer.close()
 
     def write(self, data: bytes | memoryview) -> int:
         """Append, or throw away what a writer that was given up still says."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -179,11 +178,8 @@ class ParquetFile:
         """See `CheckpointFile`."""
         if self._upload is None:
             return
-        # pyarrow closes its writers when they are collected, whatever became of the file.
-        self._sink.is_void = True
         if self._writer is not None and self._writer.is_open:
-            with suppress(RuntimeError, pa.ArrowException, OSError):  # they would hide the cause
-                self._writer.close()
+            self._sink.give_up(self._writer)
         self._upload.abandon()
 
 

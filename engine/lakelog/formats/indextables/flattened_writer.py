@@ -244,5 +244,4 @@ class ParquetPart:
     def drop(self) -> None:
         """Let go of an unfinished file: what the Parquet writer still has goes nowhere."""
         if self._sink is not None and self._writer is not None:
-            self._sink.is_void = True
-            self._writer.close()
+            self._sink.give_up(self._writer)
