@@ -23,10 +23,8 @@ from lakelog.data import layout, stats
 from lakelog.data.files import MAPPING_MODE
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
-from lakelog.log.metadata import Metadata, Protocol, mapping_mode
+from lakelog.log.metadata import CLUSTERING, Metadata, Protocol, clustering_paths, mapping_mode
 from lakelog.log.snapshot import Snapshot
-
-CLUSTERING = "delta.clustering"
 
 CHANGE_TYPE = "_change_type"
 """The column of change data files that says what happened to a row."""
@@ -209,9 +207,7 @@ def clustering_columns(snapshot: Snapshot) -> tuple[tuple[str, ...], ...]:
     found = snapshot.domains().filter(pl.col("domain") == CLUSTERING).collect()
     text = found["domainConfiguration"].item() if found.height else "{}"
     try:
-        columns = json.loads(text).get("clusteringColumns") or []
-        paths = ([each] if isinstance(each, str) else each for each in columns)
-        return tuple(tuple(str(part) for part in path) for path in paths)
+        return clustering_paths(text)
     except (ValueError, TypeError, AttributeError) as cause:
         raise CorruptionError(
             "the columns that the table is clustered by cannot be read",

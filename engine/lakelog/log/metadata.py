@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,9 @@ from lakelog import contract
 from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
 from lakelog.log.replay import last_of
+
+CLUSTERING = "delta.clustering"
+"""Metadata domain that says by which columns a table is clustered."""
 
 _MAPPING_READER = 2
 _MAPPING_MODES = ("none", "name", "id")
@@ -184,3 +188,14 @@ def _repeated(type_: contract.DataType) -> str | None:
         case _:
             return None
     return next((name for child in inner if (name := _repeated(child)) is not None), None)
+
+
+def clustering_paths(record: str) -> tuple[tuple[str, ...], ...]:
+    """Physical paths of the columns that the domain `CLUSTERING` names, from its configuration.
+
+    Raises:
+        ValueError | TypeError | AttributeError: The record is not one.
+    """
+    columns = json.loads(record).get("clusteringColumns") or []
+    paths = ([each] if isinstance(each, str) else each for each in columns)
+    return tuple(tuple(str(part) for part in path) for path in paths)

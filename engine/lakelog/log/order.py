@@ -9,7 +9,6 @@ Source: specification 000, Write a checkpoint; ``schemas/checkpoint.md``, sectio
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from lakelog.errors import CorruptionError, InvalidPropertyError, UnavailableErr
 from lakelog.formats.base import STRUCT_STATISTICS, CheckpointPlan
 from lakelog.formats.delta.checkpoint_typed import indexed_columns
 from lakelog.formats.delta.paths import encode_paths
-from lakelog.log.metadata import Metadata, mapping_mode
+from lakelog.log.metadata import CLUSTERING, Metadata, clustering_paths, mapping_mode
 from lakelog.log.replay import live_domains
 from lakelog.log.state import State
 from lakelog.statistics.partitions import typed_partitions
@@ -46,7 +45,6 @@ _LEAST_BLOCK_ROWS = 256
 _MOST_RUNS = 64
 _MAPS = "partitionValues"
 _KEY = "order."
-_CLUSTERING = "delta.clustering"
 
 Column = tuple[str, ...]
 
@@ -184,7 +182,7 @@ def leading_columns(
     Returns:
         Logical paths of the columns that the table is clustered by; without them the first column
         that has bounds in its statistics; empty where no column has. A record that cannot be read
-        counts as none: the order is no part of the state.
+        is ignored, because a wrong order changes no state.
     """
     by_physical = {physical: path for path, physical in _bounded(schema, mapping)}
     clustered = [by_physical[path] for path in _clustering(meta) if path in by_physical]
@@ -198,17 +196,15 @@ def leading_columns(
     return tuple(islice(own, 1))
 
 
-def _clustering(meta: pl.DataFrame) -> list[Column]:
+def _clustering(meta: pl.DataFrame) -> tuple[Column, ...]:
     """Physical paths of the columns that a table is clustered by."""
     domains = live_domains(meta)
     if not domains.height or "domainConfiguration" not in domains.columns:
-        return []
-    found = domains.filter(pl.col("domain") == _CLUSTERING)["domainConfiguration"].to_list()
+        return ()
+    found = domains.filter(pl.col("domain") == CLUSTERING)["domainConfiguration"].to_list()
     with suppress(ValueError, TypeError, AttributeError):
-        columns = json.loads(found[-1]).get("clusteringColumns") or [] if found else []
-        paths = ([each] if isinstance(each, str) else each for each in columns)
-        return [tuple(str(part) for part in path) for path in paths]
-    return []
+        return clustering_paths(found[-1]) if found else ()
+    return ()
 
 
 def _bounded(
