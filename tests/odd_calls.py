@@ -314,7 +314,7 @@ def run(scope: str, seed: int, share: int, folder: Path, only: str | None = None
                 print(told, file=made, flush=True)
                 try:
                     room.call(function, dict(given))
-                except BaseException as error:  # noqa: BLE001 - a panic of Polars is no Exception
+                except BaseException as error:  # noqa: BLE001 - Polars' PanicException is a BaseException
                     if not may_escape(error, given):
                         said = [f"{type(error).__name__}: {error!s:.150}", *_where(error)]
                         print(json.dumps([told, *said]), file=escaped, flush=True)

@@ -244,9 +244,9 @@ class Scheduler:
         # log has to be looked at: as often as if the first version seen had a checkpoint.
         if self._first is None:
             self._first = version
-        unknown = Lag(self._first) if version > self._first else Lag()
-        return any(
-            is_due(version, options, self._log.dialect.name, lag) for lag in (Lag(), unknown)
+        form = self._log.dialect.name
+        return is_due(version, options, form, Lag()) or is_due(
+            version, options, form, Lag(self._first)
         )
 
     def _wake(self) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 65_536
 
 _WHOLE_BYTES = 1 << 20  # of a file that is read to its end ahead of its turn
-_WHOLE_MEMORY_BYTES = 16 << 20  # that its rows take: a value that repeats stands in it once
+_WHOLE_MEMORY_BYTES = 16 << 20  # of its rows in memory; encoded, a repeated value takes little
 _AHEAD_BYTES = 32 << 20
 _LOCAL_THREADS = 2
 _REMOTE_THREADS = 8

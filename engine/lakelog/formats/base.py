@@ -22,8 +22,10 @@ STRUCT_STATISTICS = "stats_parsed"
 no column of the flattened table."""
 
 PATH_TEXT = "pathText"
-"""Name under which `CheckpointReader.iter_files` hands out paths as they are in the log, where
-decoding changed any; no column of the flattened table."""
+"""Name of a column, none of the flattened table's, with the text that a path has in the log where
+`lakelog.formats.delta.paths.encode_paths` gives another text, else null."""
+NO_TEXTS = pl.DataFrame(schema={"path": pl.String, PATH_TEXT: pl.String})
+"""What `Dialect.path_texts` gives where there is nothing to give."""
 
 CHECKPOINT_META = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 """Action types of a state that are not file actions, in the order in which they are written."""
@@ -456,7 +458,7 @@ class Dialect(Protocol):
         Raises:
             CorruptionError: A file cannot be read.
 
-        Memory: the rows that are returned, and one decoded batch or the commits' file actions.
+        Memory: the rows that are returned, and one decoded batch or piece of commits.
         """
         ...
 

@@ -49,7 +49,7 @@ from lakelog.formats.delta.parquet import (
     rows_of,
     shares_of,
 )
-from lakelog.formats.delta.paths import decode_path, decode_paths, other_texts, with_dv_id
+from lakelog.formats.delta.paths import decode_path, decode_with_texts, with_dv_id
 from lakelog.formats.delta.plain_types import plain_type
 from lakelog.formats.ndjson import Blob, decode_lines
 from lakelog.formats.parquet_bounds import Bound
@@ -485,6 +485,4 @@ def _decoded(files: pl.DataFrame) -> pl.DataFrame:
     """File actions with their paths decoded, `PATH_TEXT`, and ``dvId`` derived."""
     if "path" not in files.columns:
         return files
-    paths = decode_paths(files["path"])
-    others = other_texts(files["path"], paths)
-    return with_dv_id(files.with_columns(paths, *(() if others is None else (others,))))
+    return with_dv_id(decode_with_texts(files))

@@ -10,6 +10,7 @@ import orjson
 import polars as pl
 
 from lakelog.formats.base import (
+    NO_TEXTS,
     PATH_TEXT,
     Actions,
     Checkpoint,
@@ -40,7 +41,7 @@ from lakelog.formats.delta.names import (
     compaction_name,
     parse_listing,
 )
-from lakelog.formats.delta.paths import VARYING, decode_paths, other_texts, with_dv_id
+from lakelog.formats.delta.paths import VARYING, decode_paths, decode_with_texts, with_dv_id
 from lakelog.formats.marks import without_closing_line
 from lakelog.formats.ndjson import Blob, decode_lines, decode_pieces
 from lakelog.formats.pointers import count_held
@@ -49,7 +50,6 @@ from lakelog.storage import LogStore
 
 _WIRE = Wire.of("delta")
 _PIECE_BYTES = 4 << 20
-_NO_TEXTS = pl.DataFrame(schema={"path": pl.String, PATH_TEXT: pl.String})
 
 
 class DeltaDialect:
@@ -125,11 +125,11 @@ class DeltaDialect:
         paths: pl.Series | None = None,
     ) -> pl.DataFrame:
         """See `Dialect.path_texts`."""
-        found = [_NO_TEXTS]
+        found = [NO_TEXTS]
         if paths is not None:
             paths = self.varying_paths(paths)
             if not len(paths):
-                return _NO_TEXTS
+                return NO_TEXTS
 
         def keep(files: pl.DataFrame) -> None:
             own = files["path"]
@@ -142,12 +142,8 @@ class DeltaDialect:
             keep(frame)
         pieces = (list(piece) for piece in read_pieces(store, commits, _PIECE_BYTES))
         for piece in decode_pieces(pieces, _WIRE):
-            files = piece.files
-            if "path" not in files.columns:
-                continue
-            decoded = decode_paths(files["path"])
-            others = other_texts(files["path"], decoded)
-            keep(pl.DataFrame([decoded, *(() if others is None else (others,))]))
+            if "path" in piece.files.columns:
+                keep(decode_with_texts(piece.files.select("path")))
         return pl.concat(found).unique("path", keep="last", maintain_order=True)
 
     def commit_path(self, version: int) -> str:

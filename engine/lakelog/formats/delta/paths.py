@@ -129,6 +129,13 @@ def encode_paths(paths: pl.Series) -> pl.Series:
     return encoded
 
 
+def decode_with_texts(files: pl.DataFrame) -> pl.DataFrame:
+    """File actions with their paths decoded, and `PATH_TEXT` where `other_texts` gives any."""
+    paths = decode_paths(files["path"])
+    others = other_texts(files["path"], paths)
+    return files.with_columns(paths, *(() if others is None else (others,)))
+
+
 def other_texts(texts: pl.Series, paths: pl.Series) -> pl.Series | None:
     """The texts of paths in the log where `encode_paths` gives another one, else null; None where
     it gives all of them.

@@ -11,7 +11,7 @@ import polars as pl
 from lakelog import actions
 from lakelog.errors import InternalError
 from lakelog.formats.base import (
-    PATH_TEXT,
+    NO_TEXTS,
     Actions,
     Checkpoint,
     CheckpointPlan,
@@ -98,7 +98,7 @@ class IndexTablesDialect:
         paths: pl.Series | None = None,  # noqa: ARG002
     ) -> pl.DataFrame:
         """None: paths are written as they are."""
-        return pl.DataFrame(schema={"path": pl.String, PATH_TEXT: pl.String})
+        return NO_TEXTS
 
     def commit_path(self, version: int) -> str:
         """File of the commit of `version`."""
