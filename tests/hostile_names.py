@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq
 
 import lakelog
 from lakelog import Table
+from tests.handmade import Handmade, add, metadata, protocol
 
 CHARACTERS = (
     *map(chr, range(1, 256)),
@@ -52,3 +54,37 @@ def named_table(root: Path) -> Table:
             rows.write_parquet(path)
             tx.add(path=name, size=path.stat().st_size, stats={"numRecords": 1})
     return table
+
+
+TEXTS = [
+    "é",
+    "%C3%A8",
+    "%c3%aa",
+    "e%CC%81",
+    "a*b",
+    "a%2Ac",
+    "q(1)",
+    "q%282%29",
+    "p=1/x%20y",
+    "%2Bz",
+]
+"""Paths as other writers have them in the log."""
+
+
+def table_of_another_writer(root: Path, *features: str) -> Table:
+    made = Handmade(root)
+    v2 = protocol(3, 7, readerFeatures=features, writerFeatures=features)
+    made.commit(0, v2 if features else protocol(), metadata())
+    made.commit(1, *map(add, TEXTS[:6]))
+    made.commit(2, *map(add, TEXTS[6:]))
+    return lakelog.open(root, upkeep=False)
+
+
+def texts_in_checkpoint(root: Path, kind: str) -> list[str]:
+    """The paths of the adds or removes of the newest checkpoint, as text."""
+    log = root / "_delta_log"
+    newest = max(file.name[:20] for file in log.glob("*.checkpoint.*"))
+    files = [*log.glob(f"{newest}.checkpoint*.parquet"), *log.glob("_sidecars/*.parquet")]
+    tables = [pq.read_table(file) for file in files]
+    rows = [table[kind] for table in tables if kind in table.column_names]
+    return sorted(row["path"] for column in rows for row in column.to_pylist() if row)

@@ -7,7 +7,7 @@ Knows nothing of where the bytes live.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 import polars as pl
@@ -23,6 +23,10 @@ KEY = ("path", "dvId")
 FILE_ACTIONS = ("add", "remove")
 """Action types that take part in the reconciliation of files."""
 
+PATH_TEXT = "pathText"
+"""A column that the flattened table does not have: the text of a path in the log where
+`lakelog.formats.delta.paths.encode_paths` gives another text, else null."""
+
 _ROW = ("version", "position", "actionType", "timestamp")
 
 
@@ -32,6 +36,18 @@ def schema() -> pl.Schema:
     return pl.Schema({f.name: contract.to_polars(f.type) for f in contract.load("actions").fields})
 
 
+@cache
+def fields() -> Mapping[str, contract.Field]:
+    """The fields of all columns of the flattened action table, and of `PATH_TEXT`, by name."""
+    path_text = contract.Field(PATH_TEXT, contract.Primitive("string"))
+    return {f.name: f for f in (*contract.load("actions").fields, path_text)}
+
+
+@cache
+def _dtypes() -> Mapping[str, pl.DataType]:
+    return {name: contract.to_polars(field.type) for name, field in fields().items()}
+
+
 def empty(columns: Sequence[str] | None = None) -> pl.DataFrame:
     """A frame without rows, with `columns` (default: all) in the contract's dtypes."""
     return _empty(tuple(columns or schema())).clone()
@@ -39,8 +55,7 @@ def empty(columns: Sequence[str] | None = None) -> pl.DataFrame:
 
 @cache
 def _empty(columns: tuple[str, ...]) -> pl.DataFrame:
-    full = schema()
-    return pl.DataFrame(schema={c: full[c] for c in columns})
+    return pl.DataFrame(schema={c: _dtypes()[c] for c in columns})
 
 
 def conform(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:
@@ -49,8 +64,8 @@ def conform(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.Dat
     Every column comes out with the contract's dtype. Memory: one null column of the frame's
     height for each that is missing.
     """
-    full = schema()
-    wanted = list(columns) if columns is not None else list(full)
+    full = _dtypes()
+    wanted = list(columns) if columns is not None else list(schema())
     present = frozenset(frame.columns)
     conformed = []
     # Columns are put together anew, because a selection runs a query, which copies long columns
@@ -66,7 +81,7 @@ def conform(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.Dat
 
 @cache
 def _null(column: str) -> pl.Series:
-    return pl.Series(column, [None], dtype=schema()[column])
+    return pl.Series(column, [None], dtype=_dtypes()[column])
 
 
 def of_type(frame: pl.DataFrame, *kinds: str) -> pl.DataFrame:

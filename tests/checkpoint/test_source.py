@@ -20,6 +20,7 @@ import pytest
 
 import lakelog
 from lakelog import actions
+from lakelog.actions import PATH_TEXT
 from lakelog.checkpoint.memory import (
     LEAST_RESIDENT_BYTES,
     LEAST_WORK_BYTES,
@@ -33,7 +34,7 @@ from lakelog.errors import (
     InvalidInputError,
     LakelogWarning,
 )
-from lakelog.formats.base import PATH_TEXT, STRUCT_STATISTICS
+from lakelog.formats.base import STRUCT_STATISTICS
 from lakelog.log.files import statistics_text
 from lakelog.log.opening import open_state
 from tests import handmade

@@ -12,10 +12,11 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
+from lakelog.actions import PATH_TEXT
 from lakelog.checkpoint import write as writing
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import CheckpointValidationError, LakelogError
-from lakelog.formats.base import PATH_TEXT, CheckpointWriter, StagedCheckpoint
+from lakelog.formats.base import CheckpointWriter, StagedCheckpoint
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import Upload
 from lakelog.storage.wrapper import StoreWrapper

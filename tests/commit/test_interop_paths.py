@@ -10,14 +10,19 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import lakelog
-from lakelog import Table
-from tests.handmade import Handmade, add, metadata, protocol
-from tests.hostile_names import SCHEMA, VALUES, named_table, partitioned_table
+from tests.hostile_names import (
+    SCHEMA,
+    TEXTS,
+    VALUES,
+    named_table,
+    partitioned_table,
+    table_of_another_writer,
+    texts_in_checkpoint,
+)
 
 pytestmark = pytest.mark.reference
 
@@ -68,40 +73,6 @@ def test_files_of_any_name_that_lakelog_added_are_removed_by_deltalake(tmp_path:
     assert paths_in(tmp_path, added + 1, "remove") == paths_in(tmp_path, added, "add")
     DeltaTable(tmp_path).create_checkpoint()
     assert lakelog.open(tmp_path).snapshot().scan().collect()["x"].to_list() == [9]
-
-
-TEXTS = [
-    "é",
-    "%C3%A8",
-    "%c3%aa",
-    "e%CC%81",
-    "a*b",
-    "a%2Ac",
-    "q(1)",
-    "q%282%29",
-    "p=1/x%20y",
-    "%2Bz",
-]
-"""Paths as other writers have them in the log."""
-
-
-def table_of_another_writer(root: Path, *features: str) -> Table:
-    made = Handmade(root)
-    v2 = protocol(3, 7, readerFeatures=features, writerFeatures=features)
-    made.commit(0, v2 if features else protocol(), metadata())
-    made.commit(1, *map(add, TEXTS[:6]))
-    made.commit(2, *map(add, TEXTS[6:]))
-    return lakelog.open(root, upkeep=False)
-
-
-def texts_in_checkpoint(root: Path, kind: str) -> list[str]:
-    """The paths of the adds or removes of the newest checkpoint, as text."""
-    log = root / "_delta_log"
-    newest = max(file.name[:20] for file in log.glob("*.checkpoint.*"))
-    files = [*log.glob(f"{newest}.checkpoint*.parquet"), *log.glob("_sidecars/*.parquet")]
-    tables = [pq.read_table(file) for file in files]
-    rows = [table[kind] for table in tables if kind in table.column_names]
-    return sorted(row["path"] for column in rows for row in column.to_pylist() if row)
 
 
 @pytest.mark.parametrize("layout", ["commits", "classic", "multipart", "v2-json", "v2-parquet"])

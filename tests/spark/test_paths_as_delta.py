@@ -12,8 +12,17 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import lakelog
+import lakelog.spark
 from lakelog import Table
-from tests.hostile_names import SCHEMA, VALUES, named_table, partitioned_table
+from tests.hostile_names import (
+    SCHEMA,
+    TEXTS,
+    VALUES,
+    named_table,
+    partitioned_table,
+    table_of_another_writer,
+    texts_in_checkpoint,
+)
 from tests.spark.reference import assert_same_state
 
 pytestmark = pytest.mark.reference
@@ -63,3 +72,21 @@ def test_deltalake_follows_a_remove_that_lakelog_wrote_of_a_file_of_spark(
     frame.write.format("delta").partitionBy("p").save(str(tmp_path))
     lakelog.open(tmp_path).overwrite(LAST)
     assert pa.table(DeltaTable(tmp_path).get_add_actions()).num_rows == 1
+
+
+@pytest.mark.parametrize("strategy", ["broadcast", "hash", "polars"])
+@pytest.mark.parametrize("layout", ["multipart", "v2-json"])
+def test_executors_keep_the_text_that_another_writer_gave_a_path(
+    layout: str, strategy: str, delta: Any, tmp_path: Path
+) -> None:
+    table = table_of_another_writer(tmp_path, *(["v2Checkpoint"] if "v2" in layout else []))
+    table.checkpoint(1, layout="auto")
+    with table.transaction() as tx:
+        tx.remove(tx.read().filter(pl.col("path").is_in(["é", "è", "e\u0301", "a*c"])).collect())
+    report = lakelog.spark.checkpoint(delta, table, layout=layout, parts=2, strategy=strategy)
+    assert report.notes[0].startswith(f"version {report.version} by {strategy}")
+    removed = {"é", "%C3%A8", "e%CC%81", "a%2Ac"}
+    assert set(texts_in_checkpoint(tmp_path, "remove")) == removed
+    assert texts_in_checkpoint(tmp_path, "add") == sorted(set(TEXTS) - removed)
+    assert table.verify(report.version).is_proved
+    assert_same_state(delta, str(tmp_path))

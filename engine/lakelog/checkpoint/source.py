@@ -21,10 +21,11 @@ from typing import Self
 import polars as pl
 
 from lakelog import actions
+from lakelog.actions import PATH_TEXT
 from lakelog.checkpoint.memory import Budget, release, resident_bytes
 from lakelog.checkpoint.spill import PathMask, Repeats, Spill, hashes_of, stack
 from lakelog.errors import InvalidInputError
-from lakelog.formats.base import PATH_TEXT, STRUCT_STATISTICS, Actions, Checkpoint, CheckpointReader
+from lakelog.formats.base import STRUCT_STATISTICS, Actions, Checkpoint, CheckpointReader
 from lakelog.lazy import cached_property
 from lakelog.log import properties
 from lakelog.log.base import broken_checkpoint
@@ -38,6 +39,7 @@ from lakelog.log.replay import (
     reconcile_files,
     reconcile_meta,
     retained_tombstones,
+    with_path_texts,
 )
 from lakelog.log.settle import repeat_error
 from lakelog.log.state import Past, State
@@ -445,14 +447,6 @@ def open_in_batches(
     if batch_bytes is None and on_local_disk(log.store):
         batch_bytes = near_batch_bytes
     return log.dialect.open_checkpoint(log.store, checkpoint, batch_bytes)
-
-
-def with_path_texts(files: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
-    """File actions with the texts of `State.path_texts`, where there are any."""
-    if not texts.height or not files.height:
-        return files
-    bare = files.drop(PATH_TEXT, strict=False)
-    return bare.join(texts, on="path", how="left", maintain_order="left")
 
 
 def _batches(frame: pl.DataFrame, columns: Sequence[str]) -> Iterator[pl.DataFrame]:

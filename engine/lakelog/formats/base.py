@@ -21,10 +21,7 @@ STRUCT_STATISTICS = "stats_parsed"
 """Name under which `CheckpointReader.iter_files` hands out statistics that are kept as a struct;
 no column of the flattened table."""
 
-PATH_TEXT = "pathText"
-"""Name of a column, none of the flattened table's, with the text that a path has in the log where
-`lakelog.formats.delta.paths.encode_paths` gives another text, else null."""
-NO_TEXTS = pl.DataFrame(schema={"path": pl.String, PATH_TEXT: pl.String})
+NO_TEXTS = pl.DataFrame(schema={"path": pl.String, actions.PATH_TEXT: pl.String})
 """What `Dialect.path_texts` gives where there is nothing to give."""
 
 CHECKPOINT_META = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")

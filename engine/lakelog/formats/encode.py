@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 import orjson
 import polars as pl
 
+from lakelog.actions import PATH_TEXT
 from lakelog.errors import InvalidTransactionError
-from lakelog.formats.base import CHECKPOINT_META, PATH_TEXT, CommitContent
+from lakelog.formats.base import CHECKPOINT_META, CommitContent
 from lakelog.formats.spelling import ACTION_TYPE, EXTRA, by_type, conform_rows, parse_extra
 from lakelog.formats.wire import Leaf, Node, Wire
 

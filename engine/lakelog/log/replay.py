@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from lakelog import actions
+from lakelog.actions import PATH_TEXT
 from lakelog.reconcile import last_wins
 
 _MERGE_RATIO = 2
@@ -175,3 +176,11 @@ def reconcile_meta(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
             last_by(meta, "mergeskip", "path"),
         ]
     )
+
+
+def with_path_texts(files: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
+    """File actions with the texts of `State.path_texts`, where there are any."""
+    if not texts.height or not files.height:
+        return files
+    bare = files.drop(PATH_TEXT, strict=False)
+    return bare.join(texts, on="path", how="left", maintain_order="left")

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from lakelog import actions
+from lakelog.actions import PATH_TEXT
 from lakelog.errors import CorruptionError, InvalidActionError, LakelogError, NotFoundError
-from lakelog.formats.base import PATH_TEXT, STRUCT_STATISTICS, Checkpoint, CommitFile
+from lakelog.formats.base import STRUCT_STATISTICS, Checkpoint, CommitFile
 from lakelog.log.files import statistics_text
 from lakelog.log.metadata import last_metadata
 from lakelog.log.replay import Layers, reconcile_files

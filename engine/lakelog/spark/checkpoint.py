@@ -22,6 +22,7 @@ import orjson
 import polars as pl
 
 from lakelog import actions, telemetry
+from lakelog.actions import PATH_TEXT
 from lakelog.checkpoint.compare import Comparison, with_protocol
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.checkpoint.plan import AUTO, plan_checkpoint
@@ -480,7 +481,7 @@ def _dealt(rows: Any, plan: CheckpointPlan) -> Any:
     sql = functions_of(rows)
     if plan.layout == "multipart":
         # Spark's own hash partitioning is the protocol's: pmod(hash(key), parts).
-        keys = [encoded_path(sql.col("path"))]
+        keys = [sql.coalesce(sql.col(PATH_TEXT), encoded_path(sql.col("path")))]
         keys += [sql.col("dvId")] if plan.deletion_vectors else []
         return rows.repartition(plan.parts, *keys)
     if plan.layout == "flattened" and plan.parts > 1:

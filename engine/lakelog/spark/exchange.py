@@ -19,12 +19,13 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog import actions, contract
+from lakelog.actions import PATH_TEXT
 from lakelog.errors import InvalidActionError
 from lakelog.formats import delta, indextables
 from lakelog.formats.base import STRUCT_STATISTICS, Checkpoint, CommitFile, Dialect
 from lakelog.log.files import file_columns, statistics_text, tombstone_columns
 from lakelog.log.history import with_derived_statistics
-from lakelog.log.replay import reconcile_files
+from lakelog.log.replay import reconcile_files, with_path_texts
 from lakelog.log.state import State
 from lakelog.spark.state_rows import DERIVED, with_nulls
 from lakelog.spark.strategy import Choice
@@ -125,7 +126,7 @@ def replay_in_partitions(
         spark: The session.
         place: Where the table is.
         pieces: What there is to decode.
-        columns: Flattened columns wanted, in order.
+        columns: Flattened columns wanted, in order; `PATH_TEXT` may be one.
         choice: How many partitions rows are dealt to.
         meta: The state's rows that are no file actions, for what file actions refer to.
         about_rows: How many rows come of the pieces, about: what Spark plans by.
@@ -169,7 +170,7 @@ def to_batches(frame: pl.DataFrame, columns: Sequence[str]) -> Iterator[pa.Recor
 
 def to_table(frame: pl.DataFrame) -> pa.Table:
     """A frame of flattened columns as an Arrow table of the contract's types."""
-    fields = {f.name: f for f in contract.load("actions").fields}
+    fields = actions.fields()
     schema = pa.schema([(name, contract.to_arrow(fields[name].type)) for name in frame.columns])
     if not frame.height:
         return schema.empty_table()
@@ -180,7 +181,7 @@ def frames_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
     """Batches out of Spark as frames, in the contract's dtypes where they are its columns."""
     for batch in batches:
         frame = pl.DataFrame(pl.from_arrow(pa.Table.from_batches([batch])))
-        own = [name for name in frame.columns if name in actions.schema()]
+        own = [name for name in frame.columns if name in actions.fields()]
         rest = frame.drop(own)
         yield pl.concat([actions.conform(frame, own), rest], how="horizontal")
 
@@ -215,7 +216,11 @@ class Decoder:
                 text = [statistics_text(frame)] if STRUCT_STATISTICS in frame.columns else []
                 yield from self._batches(frame.with_columns(text), None)
         for decoded in dialect.decode_pieces(store, piece.commits, _COMMIT_BYTES):
-            yield from self._batches(decoded.files, 1)
+            files = decoded.files
+            if PATH_TEXT in self.columns and files.height:
+                texts = dialect.path_texts(store, None, piece.commits, files["path"])
+                files = with_path_texts(files, texts)
+            yield from self._batches(files, 1)
 
     def _batches(self, frame: pl.DataFrame, layer: int | None) -> Iterator[pa.RecordBatch]:
         if not frame.height:
@@ -291,7 +296,7 @@ def finish(files: pl.DataFrame, format: str) -> pl.DataFrame:
 def _held(format: str) -> frozenset[str]:
     """Flattened columns that file actions of a format may have."""
     own = (*file_columns(format), *tombstone_columns(format), *actions.ORDER, "actionType")
-    return frozenset((*own, *DERIVED) if format == "delta" else own)
+    return frozenset((*own, *DERIVED, PATH_TEXT) if format == "delta" else own)
 
 
 def _sources(columns: Sequence[str], format: str) -> list[str]:
@@ -309,7 +314,7 @@ def _sources(columns: Sequence[str], format: str) -> list[str]:
             wanted |= dict.fromkeys(_DV_COLUMNS)
     elif "docMappingJson" in wanted:
         wanted["docMappingRef"] = None
-    return [name for name in actions.schema() if name in wanted]
+    return [name for name in actions.fields() if name in wanted]
 
 
 _DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset")
@@ -319,7 +324,7 @@ def _schema(columns: Sequence[str]) -> Any:
     """Spark's schema of flattened columns and those of the order."""
     from pyspark.sql.types import StructType
 
-    known = {f.name: f.type for f in contract.load("actions").fields}
+    known = {name: field.type for name, field in actions.fields().items()}
     types = known | {name: contract.Primitive(type_) for name, type_ in _TYPES.items()}
     fields = tuple(contract.Field(name, types[name]) for name in columns)
     return StructType.fromJson(contract.to_json(contract.Struct(fields)))

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog import actions
+from lakelog.actions import PATH_TEXT
 from lakelog.checkpoint.compare import Comparison
 from lakelog.checkpoint.staging import sample_statistics
 from lakelog.errors import InternalError, LakelogError
@@ -41,7 +42,7 @@ from lakelog.formats.delta.fingerprints import SidecarRecord, shape_of
 from lakelog.formats.delta.murmur3 import part_of, part_of_others
 from lakelog.formats.delta.names import LOG_FOLDER, SIDECAR_FOLDER, part_name
 from lakelog.formats.delta.path_filters import filter_options
-from lakelog.formats.delta.paths import spell_paths
+from lakelog.formats.delta.paths import other_texts, spell_paths
 from lakelog.formats.digest import Digest
 from lakelog.formats.indextables.docmapping import registry_of_meta, without_registered
 from lakelog.formats.indextables.flattened_writer import ParquetPart, part_schema, part_target
@@ -159,7 +160,7 @@ def _by_kind(batches: Iterable[pa.RecordBatch], format: str) -> Iterator[pl.Data
     waiting: list[pl.DataFrame] = []
     removes: list[pl.DataFrame] = []
     height = 0
-    for frame in frames_of(batches):
+    for frame in map(_with_other_texts, frames_of(batches)):
         is_add = frame["actionType"] == "add"
         if not is_add.all():
             removes.append(_narrow(frame.filter(~is_add), format))
@@ -174,6 +175,14 @@ def _by_kind(batches: Iterable[pa.RecordBatch], format: str) -> Iterator[pl.Data
         yield _narrow(pl.concat(waiting), format)
     if removes:
         yield from pl.concat(removes, how="diagonal").iter_slices(_WRITTEN_ROWS)
+
+
+def _with_other_texts(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows with `PATH_TEXT` only where `encode_paths` gives another text."""
+    if PATH_TEXT not in rows.columns:
+        return rows
+    texts = other_texts(rows[PATH_TEXT], rows["path"])
+    return rows.with_columns(pl.lit(None, pl.String).alias(PATH_TEXT) if texts is None else texts)
 
 
 def _narrow(rows: pl.DataFrame, format: str) -> pl.DataFrame:
@@ -450,6 +459,6 @@ def _each_kind(meta: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 
 def carried(columns: Sequence[str]) -> tuple[str, ...]:
-    """Flattened columns that have to reach the writers of `columns`."""
-    wanted = {*columns, "actionType", *actions.KEY, "deletionTimestamp"} - {"dataChange"}
-    return tuple(name for name in actions.schema() if name in wanted)
+    """Columns that have to reach the writers of `columns`."""
+    wanted = {*columns, "actionType", *actions.KEY, PATH_TEXT, "deletionTimestamp"} - {"dataChange"}
+    return tuple(name for name in actions.fields() if name in wanted)

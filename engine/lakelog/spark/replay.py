@@ -19,11 +19,12 @@ from typing import Any
 import polars as pl
 
 from lakelog import actions, contract, telemetry
+from lakelog.actions import PATH_TEXT
 from lakelog.errors import InvalidInputError
-from lakelog.formats.base import CHECKPOINT_META
+from lakelog.formats.base import CHECKPOINT_META, NO_TEXTS
 from lakelog.formats.indextables.docmapping import registry_of_meta
 from lakelog.log.export import iter_state
-from lakelog.log.replay import live_domains
+from lakelog.log.replay import live_domains, with_path_texts
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
 from lakelog.spark.exchange import Place, pieces_of, replay_in_partitions, to_table
@@ -170,7 +171,8 @@ def replay_state(
         spark: The session.
         state: The state.
         strategy: As `replay`.
-        columns: Flattened columns wanted, in order.
+        columns: Flattened columns wanted, in order. `PATH_TEXT` may be one of them: the text of a
+            path in the log, null where `encode_paths` gives it.
         storage_options: As `replay`.
         verify: As `replay`.
     """
@@ -192,7 +194,7 @@ def replay_state(
         reason=choice.reason,
     )
     if choice.strategy == POLARS:
-        frame = frame_of(spark, list(iter_state(state, columns)), columns)
+        frame = frame_of(spark, list(_state_rows(state, columns)), columns)
     elif choice.strategy == BROADCAST:
         _verify(state, footers, verify)
         known = [path for path in paths if path is not None]
@@ -220,8 +222,7 @@ def _rows_of(spark: Any, frame: pl.DataFrame) -> Any:
     """A frame of flattened columns as a DataFrame of these."""
     from pyspark.sql.types import StructType
 
-    known = {f.name: f for f in contract.load("actions").fields}
-    fields = tuple(contract.Field(name, known[name].type) for name in frame.columns)
+    fields = tuple(contract.Field(n, actions.fields()[n].type) for n in frame.columns)
     schema = StructType.fromJson(contract.to_json(contract.Struct(fields)))
     return spark.createDataFrame(to_table(frame), schema=schema)
 
@@ -345,12 +346,25 @@ def _below(
     return base if wanted == tuple(columns) else base.select(*columns)
 
 
+def _state_rows(state: State, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """The whole state, replayed by the driver."""
+    texts = state.path_texts() if PATH_TEXT in columns else NO_TEXTS
+    replayed = dict.fromkeys((*columns, "path"))
+    replayed.pop(PATH_TEXT, None)
+    for rows in iter_state(state, list(replayed)):
+        yield actions.conform(with_path_texts(rows, texts), columns)
+
+
 def _live(state: State, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
     """The file actions of the commits above the checkpoint."""
     dialect = state.log.dialect
+    texts = NO_TEXTS
+    if PATH_TEXT in columns:
+        paths = state.layers.keys()["path"]
+        texts = dialect.path_texts(state.log.store, None, state.segment.commits, paths)
     for kind in actions.FILE_ACTIONS:
         rows = state.layers.live(kind)
         if rows.height:
-            resolved = dialect.resolve_references(rows, state.meta)
+            resolved = with_path_texts(dialect.resolve_references(rows, state.meta), texts)
             unchanged = resolved.with_columns(pl.lit(value=False).alias("dataChange"))
             yield actions.conform(unchanged, columns)

@@ -20,6 +20,7 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog import actions, contract
+from lakelog.actions import PATH_TEXT
 from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS
 from lakelog.formats.delta.checkpoint_schema import spark_schema
 from lakelog.formats.delta.paths import encode_path
@@ -71,7 +72,7 @@ def read_base(
         paths: Its Parquet files, as Spark takes them.
         footers: What their footers say; without an obstacle.
         columns: Flattened columns wanted, in order; ``path`` among them, and of Delta's none that
-            statistics are spread into.
+            statistics are spread into; `PATH_TEXT` holds every text that is not plain ASCII.
         format: ``delta`` or ``indextables``.
         registry: Document mappings of an IndexTables table, by hash.
         odd_paths: Whether paths that no writer should have encoded so are taken as lakelog takes
@@ -187,6 +188,8 @@ def _quoted_characters() -> str:
     return "".join(c for c in map(chr, range(0x3001)) if c != ":" and encode_path(c) != c)
 
 
+_PLAIN_PATH = "^[A-Za-z0-9_./=-]*+$"
+"""Texts that `encode_paths` gives for the paths that they say."""
 _LONE_PERCENT = "%(?![0-9A-Fa-f]{2})"
 _REPLACEMENT = "�"
 _H, _NEXT = "[0-9A-Fa-f]", "%[89ABab][0-9A-Fa-f]"
@@ -281,7 +284,7 @@ class _Columns:
     @property
     def held(self) -> frozenset[str]:
         """Columns that some row may fill."""
-        found = {"actionType", "path", "size", "dataChange", *self._positions}
+        found = {"actionType", "path", PATH_TEXT, "size", "dataChange", *self._positions}
         if found & {*_DV}:
             found.add("dvId")
         if self._footers.statistics is not None or "stats" in found:
@@ -301,6 +304,9 @@ class _Columns:
                 return self._action_type()
             case "path":
                 return _require(self._raw("path"), "a file action of the checkpoint lacks its path")
+            case "pathText":
+                text = self._raw("path")
+                return f"CASE WHEN NOT {text} RLIKE '{_PLAIN_PATH}' THEN {text} END"
             case "size":
                 return self._size()
             case "dataChange":
@@ -431,9 +437,7 @@ def with_nulls(frame: Any, held: Sequence[str], columns: Sequence[str]) -> Any:
 
 def _null_of(name: str) -> str:
     """A null of a flattened column's type, in SQL."""
-    field = contract.load("actions").field(name)
-    assert field is not None, "a column of the contract"
-    return f"CAST(NULL AS {spark_type(field.type).simpleString()})"
+    return f"CAST(NULL AS {spark_type(actions.fields()[name].type).simpleString()})"
 
 
 def _fail(what: str) -> str:

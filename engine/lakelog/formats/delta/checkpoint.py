@@ -21,13 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog import actions
+from lakelog.actions import PATH_TEXT
 from lakelog.errors import (
     InvalidActionError,
     LakelogError,
     MalformedLogError,
     NotFoundError,
 )
-from lakelog.formats.base import CHECKPOINT_META, PATH_TEXT, STRUCT_STATISTICS, Actions, Checkpoint
+from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, Actions, Checkpoint
 from lakelog.formats.delta.checkpoint_columns import features_of, require_actions, require_columns
 from lakelog.formats.delta.checkpoint_manifest import require_whole
 from lakelog.formats.delta.names import SIDECAR_FOLDER

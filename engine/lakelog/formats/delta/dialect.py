@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 import polars as pl
 
+from lakelog.actions import PATH_TEXT
 from lakelog.formats.base import (
     NO_TEXTS,
-    PATH_TEXT,
     Actions,
     Checkpoint,
     CheckpointPlan,

@@ -24,9 +24,9 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog import contract
-from lakelog.actions import FILE_ACTIONS
+from lakelog.actions import FILE_ACTIONS, PATH_TEXT
 from lakelog.errors import InvalidInputError, MalformedLogError
-from lakelog.formats.base import PATH_TEXT, CheckpointPlan, SidecarFile
+from lakelog.formats.base import CheckpointPlan, SidecarFile
 from lakelog.formats.delta.checkpoint_schema import spark_schema
 from lakelog.formats.delta.inspection import FooterRecord, Inspection, inspect_sidecar
 from lakelog.formats.delta.path_filters import CAN_READ

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog import actions, contract
+from lakelog.actions import PATH_TEXT
 from lakelog.errors import InvalidActionError
-from lakelog.formats.base import PATH_TEXT, STRUCT_STATISTICS
+from lakelog.formats.base import STRUCT_STATISTICS
 from lakelog.formats.delta.footers import require_sound_chunks
 from lakelog.formats.delta.paths import decode_paths, other_texts, with_dv_id
 from lakelog.formats.delta.plain_types import plain_schema

@@ -18,9 +18,9 @@ from urllib.parse import quote, unquote
 
 import polars as pl
 
+from lakelog.actions import PATH_TEXT
 from lakelog.errors import InvalidActionError
 from lakelog.formats.arrow_texts import text_bytes
-from lakelog.formats.base import PATH_TEXT
 
 SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:"
 """Pattern of what an absolute URL begins with."""
