@@ -50,6 +50,8 @@ _RULES = (
 _MARKS = re.compile(r"[=@:]|bearer", re.IGNORECASE)
 _OPTION = re.compile(rf"^{_NAME}$|^key$|connection_?string", re.IGNORECASE)
 
+_WORD = re.compile(r"[A-Za-z0-9_.-]+")
+
 _secrets: dict[str, None] = {}
 
 
@@ -59,12 +61,18 @@ def redact(text: str) -> str:
     >>> redact("GET https://me:pw@host/x?sig=a%2Fb&v=1 failed")
     'GET https://[redacted]@host/x?sig=[redacted]&v=1 failed'
     """
-    for secret in tuple(_secrets):
-        if secret in text:
+    found = [secret for secret in tuple(_secrets) if secret in text]
+    # A secret such as "secret" may be part of a setting's name, by which the rules find its value;
+    # one with a delimiter would be redacted only in part by a rule.
+    words = [secret for secret in found if _WORD.fullmatch(secret)]
+    for secret in found:
+        if secret not in words:
             text = text.replace(secret, REDACTED)
     if _MARKS.search(text):
         for pattern, replacement in _RULES:
             text = pattern.sub(replacement, text)
+    for secret in words:
+        text = text.replace(secret, REDACTED)
     return text
 
 
