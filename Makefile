@@ -37,7 +37,7 @@ unit: $(VENV)/.dev ## Run the tests only
 
 # The random tests. A failure prints the seed that repeats it: make soak LAKELOG_SEED=...
 SOAKED := tests/conformance/test_sessions.py tests/faults tests/log tests/checkpoint \
-	tests/commit/test_state_machine.py tests/keyed tests/test_fuzz_api.py tests/wal
+	tests/transaction/test_state_machine.py tests/keyed tests/test_fuzz_api.py tests/wal
 soak: export LAKELOG_SESSIONS ?= 300
 soak: export LAKELOG_MUTATIONS ?= 5000
 soak: export LAKELOG_EXAMPLES ?= 300

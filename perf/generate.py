@@ -19,10 +19,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.formats.delta.checkpoint_rows import action_rows, encoded
-from lakelog.formats.delta.checkpoint_schema import classic_schema, file_columns
-from lakelog.formats.ndjson import Blob, decode_lines
-from lakelog.formats.wire import Wire
+from lakelog.dialects.delta.checkpoint_rows import action_rows, encoded
+from lakelog.dialects.delta.checkpoint_schema import classic_schema, file_columns
+from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.ndjson import Blob, decode_lines
 from perf import columns
 
 Facts = dict[str, int]

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog import Table
-from lakelog.formats.base import Dialect
-from lakelog.formats.delta import DIALECT
+from lakelog.dialects.base import Dialect
+from lakelog.dialects.delta import DIALECT
 from lakelog.log.context import Log
 from lakelog.storage import open_store
 from tests.checkpoint_writer import FIELDS

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from lakelog import actions, contract
+from lakelog.model import actions, contract
 
 
 def test_the_schema_is_the_contracts_in_order() -> None:

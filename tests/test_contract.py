@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog import actions, contract
-from lakelog.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
 from lakelog.errors import InternalError, InvalidInputError
+from lakelog.model import actions, contract
+from lakelog.model.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
 
 PRIMITIVES: dict[str, tuple[pl.DataType, pa.DataType]] = {
     "string": (pl.String(), pa.string()),

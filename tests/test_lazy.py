@@ -19,7 +19,7 @@ from lakelog import lazy
 def test_a_name_is_what_its_module_says(monkeypatch: pytest.MonkeyPatch) -> None:
     package = ModuleType("package")
     monkeypatch.setitem(sys.modules, "package", package)
-    found = lazy.names_of("package", {"dumps": "json"})
+    found = lazy.lazy_exports("package", {"dumps": "json"})
     assert not hasattr(package, "dumps")
     assert found("dumps") is package.dumps is __import__("json").dumps
 

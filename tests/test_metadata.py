@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakelog
-from lakelog.contract import without_metadata
+from lakelog.model.contract import without_metadata
 
 BAD = {b"\xff\xfe": b"\xff", b"k": b"\xc3("}
 

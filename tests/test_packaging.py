@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import lakelog
-from lakelog import contract
+from lakelog.model import contract
 
 HEAVY = ("polars", "pyarrow", "fsspec", "pandas", "numpy", "orjson", "adlfs", "gcsfs", "fastavro")
 
@@ -105,7 +105,7 @@ def test_the_contract_loads_from_the_wheel_as_from_the_checkout(
 ) -> None:
     code = (
         "import json\n"
-        "from lakelog import contract\n"
+        "from lakelog.model import contract\n"
         "print(contract.schema_directory())\n"
         "print(json.dumps(contract.to_json(contract.load('actions'))))\n"
     )
@@ -165,7 +165,8 @@ def write_tiny_table(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["import lakelog", "import lakelog.cli", "import lakelog.contract, lakelog.errors"]
+    "code",
+    ["import lakelog", "import lakelog.cli", "import lakelog.model.contract, lakelog.errors"],
 )
 def test_importing_leaves_the_heavy_packages_alone(
     repository: Path, tmp_path: Path, code: str

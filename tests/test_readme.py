@@ -15,13 +15,13 @@ import pytest
 
 import lakelog
 from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.commit.properties import (
+from lakelog.log.properties import parse_interval_ms
+from lakelog.transaction.table_properties import (
     CHECKPOINT_FAMILIES,
     DELTA_PROPERTIES,
     INDEXTABLES_PROPERTIES,
     LAKELOG_PROPERTIES,
 )
-from lakelog.log.properties import parse_interval_ms
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text("utf-8")

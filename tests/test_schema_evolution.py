@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lakelog import contract
+from lakelog.model import contract
 
 RELEASED = Path(__file__).parent / "released"
 

@@ -14,8 +14,8 @@ import pytest
 
 import lakelog
 from lakelog import LakelogWarning, Table
-from lakelog.retention.hourly import PAUSE_S, HourlyCleanup
-from tests.commit.tables import new_table, over, paths
+from lakelog.maintenance.automatic_cleanup import PAUSE_S, HourlyCleanup
+from tests.transaction.tables import new_table, over, paths
 
 DAY_S = 86_400
 

@@ -66,10 +66,10 @@ from lakelog.errors import (
 from lakelog.version import __version__
 
 if TYPE_CHECKING:
-    from lakelog.commit.transaction import Transaction
     from lakelog.keyed.store import KeyedStore
     from lakelog.log.snapshot import Snapshot
     from lakelog.table import Table, create, open
+    from lakelog.transaction.transaction import Transaction
     from lakelog.wal.log import WriteAheadLog
 
 __all__ = [
@@ -134,13 +134,13 @@ __all__ = [
     "open",
 ]
 
-__getattr__ = lazy.names_of(
+__getattr__ = lazy.lazy_exports(
     __name__,
     {
         "KeyedStore": "lakelog.keyed.store",
         "Snapshot": "lakelog.log.snapshot",
         "Table": "lakelog.table",
-        "Transaction": "lakelog.commit.transaction",
+        "Transaction": "lakelog.transaction.transaction",
         "WriteAheadLog": "lakelog.wal.log",
         "create": "lakelog.table",
         "open": "lakelog.table",

@@ -1,7 +1,7 @@
 """Values that are computed when they are first needed.
 
-`names_of` loads the modules of a package's names, so that Polars, pyarrow and fsspec load with the
-first function that needs them. `cached_property` keeps what a method returns.
+`lazy_exports` loads the modules of a package's names, so that Polars, pyarrow and fsspec load with
+the first function that needs them. `cached_property` keeps what a method returns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 _MISSING = object()
 
 
-def names_of(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """What a package calls its ``__getattr__``.
 
     Type checkers see the names where ``if TYPE_CHECKING:`` imports them.
@@ -33,7 +33,7 @@ def names_of(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
         AttributeError: There is no such name.
 
     Example:
-        >>> names_of("lakelog", {"Snapshot": "lakelog.log.snapshot"})("Snapshot")
+        >>> lazy_exports("lakelog", {"Snapshot": "lakelog.log.snapshot"})("Snapshot")
         <class 'lakelog.log.snapshot.Snapshot'>
     """
 

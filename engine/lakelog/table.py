@@ -9,14 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lakelog.checkpoint.schedule import Scheduler
-from lakelog.commit.create import create_table
-from lakelog.commit.head import Heads
-from lakelog.commit.runtime import Runtime
-from lakelog.commit.schemas import SchemaLike
-from lakelog.commit.transaction import Transaction
+from lakelog.dialects import delta, indextables
+from lakelog.dialects.base import Dialect
 from lakelog.errors import InvalidInputError, TableNotFoundError
-from lakelog.formats import delta, indextables
-from lakelog.formats.base import Dialect
 from lakelog.input_validation import checked, checked_methods, require_version
 from lakelog.log import blame, diff, history
 from lakelog.log.cache import CacheStats, SnapshotCache
@@ -26,8 +21,8 @@ from lakelog.log.properties import read_limits
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.timestamps import Timestamp, to_ms
+from lakelog.maintenance.automatic_cleanup import HourlyCleanup
 from lakelog.redaction import redact
-from lakelog.retention.hourly import HourlyCleanup
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import (
     DEFAULT_TIMEOUT_S,
@@ -38,6 +33,11 @@ from lakelog.storage.bounded import (
     require_by_location,
 )
 from lakelog.storage.containment import Allowed, External
+from lakelog.transaction.create import create_table
+from lakelog.transaction.log_tail import LogTails
+from lakelog.transaction.runtime import Runtime
+from lakelog.transaction.schema_conversion import SchemaLike
+from lakelog.transaction.transaction import Transaction
 from lakelog.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Table(Upkeep):
         self._runtime = runtime or Runtime()
         self._bounded = bounded(log.store)
         self._cache = SnapshotCache(log)
-        self._heads = Heads(log, self._runtime, self._cache.committed, self._cache.snapshot)
+        self._heads = LogTails(log, self._runtime, self._cache.committed, self._cache.snapshot)
 
     @property
     def log(self) -> Log:
@@ -148,11 +148,11 @@ class Table(Upkeep):
                     "give a version or a timestamp, not both",
                     found=f"version={version}, timestamp={timestamp}",
                 )
-            return self._heeded(self._cache.snapshot_at(to_ms(timestamp), max_staleness))
+            return self._with_table_limits(self._cache.snapshot_at(to_ms(timestamp), max_staleness))
         require_version(version)
-        return self._heeded(self._cache.snapshot(version, max_staleness))
+        return self._with_table_limits(self._cache.snapshot(version, max_staleness))
 
-    def _heeded(self, snapshot: Snapshot) -> Snapshot:
+    def _with_table_limits(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot; from here on its table's own limits of reading hold, if they are known."""
         if self._bounded is not None:
             metadata = snapshot.read_state(lambda s: s.metadata if s.is_cheap else None)
@@ -199,7 +199,8 @@ class Table(Upkeep):
         max_attempts: int | None = None,
         version: int | None = None,
     ) -> Transaction:
-        """Begin a transaction; a context manager, see `lakelog.commit.transaction.Transaction`.
+        """Begin a transaction; a context manager, see
+        `lakelog.transaction.transaction.Transaction`.
 
         Args:
             app_id: An application that writes each of its versions once. A version that the table
@@ -489,7 +490,7 @@ def create(
 
     Args:
         path: The table's folder, on local disk or as any fsspec URL; made if it is not there.
-        schema: Its columns: `lakelog.contract.Struct`, StructType JSON as text or parsed, a
+        schema: Its columns: `lakelog.model.contract.Struct`, StructType JSON as text or parsed, a
             pyarrow schema, or a Polars schema (or a dict of names to Polars dtypes).
         partition_by: Partition columns, in order.
         format: ``delta`` or ``indextables``.

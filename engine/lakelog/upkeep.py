@@ -19,15 +19,15 @@ from lakelog.log.properties import Duration, to_duration_ms
 if TYPE_CHECKING:
     import polars as pl
 
-    from lakelog.checkpoint.checksum import ChecksumReport
     from lakelog.checkpoint.compaction import CompactionReport
     from lakelog.checkpoint.report import CheckpointReport
     from lakelog.checkpoint.schedule import Scheduler
     from lakelog.checkpoint.verify import VerifyReport
-    from lakelog.repair.mend import RepairPlan, RepairReport
-    from lakelog.retention.cleanup import CleanupPlan, CleanupReport
-    from lakelog.retention.simulate import Proposed
-    from lakelog.retention.vacuum import VacuumPlan, VacuumReport
+    from lakelog.checkpoint.version_checksum import ChecksumReport
+    from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
+    from lakelog.maintenance.repair import RepairPlan, RepairReport
+    from lakelog.maintenance.retention_simulation import Proposed
+    from lakelog.maintenance.vacuum import VacuumPlan, VacuumReport
     from lakelog.telemetry import Progress
 
 # Each of the methods imports what it does its work with: most handles only read, and opening one
@@ -146,7 +146,8 @@ class Upkeep(ABC):
         self, version: int | None = None, *, memory_limit: int | None = None
     ) -> ChecksumReport:
         """Write the version checksum (``.crc``) of a version, unless it has one; see
-        `lakelog.checkpoint.checksum`. `Snapshot.version_checksum` compares one that is there.
+        `lakelog.checkpoint.version_checksum`. `Snapshot.version_checksum` compares one that is
+        there.
 
         Args:
             version: The version; None is the latest.
@@ -165,7 +166,7 @@ class Upkeep(ABC):
             UnsupportedStoreError: Nothing can be written safely at this place.
             UnavailableError: The store failed.
         """
-        from lakelog.checkpoint.checksum import write_checksum
+        from lakelog.checkpoint.version_checksum import write_checksum
 
         require_version(version)
         return write_checksum(self._log, version, memory_limit=memory_limit)
@@ -247,7 +248,7 @@ class Upkeep(ABC):
         progress: Progress | None = None,
     ) -> VacuumPlan | VacuumReport:
         """Find, or delete, data files that no retained version needs; see
-        `lakelog.retention.vacuum`.
+        `lakelog.maintenance.vacuum`.
 
         Args:
             plan: Only say what may go; ``apply()`` of the plan deletes it. False does both.
@@ -271,7 +272,7 @@ class Upkeep(ABC):
 
         Memory: eight bytes for each file that is needed, and the rows of the plan.
         """
-        from lakelog.retention.vacuum import Vacuum
+        from lakelog.maintenance.vacuum import Vacuum
 
         asked = Vacuum(
             self._log,
@@ -338,7 +339,7 @@ class Upkeep(ABC):
         progress: Progress | None = None,
     ) -> CleanupPlan | CleanupReport:
         """Find, or delete, files of the log that no promised version needs; see
-        `lakelog.retention.cleanup`.
+        `lakelog.maintenance.cleanup`.
 
         Args:
             plan: Only say what may go; ``apply()`` of the plan proves it and deletes. False does
@@ -373,7 +374,7 @@ class Upkeep(ABC):
 
         Source: Delta protocol, Metadata Cleanup; specification 001, 3.3.
         """
-        from lakelog.retention.cleanup import Request, plan_cleanup
+        from lakelog.maintenance.cleanup import Request, plan_cleanup
 
         request = Request(
             quarantine,
@@ -387,22 +388,22 @@ class Upkeep(ABC):
         return found if plan else found.apply(progress)
 
     def undo_cleanup(self, quarantine: str) -> pl.DataFrame:
-        """Move the files of a quarantine back; see `lakelog.retention.quarantine.undo`."""
-        from lakelog.retention.quarantine import undo
+        """Move the files of a quarantine back; see `lakelog.maintenance.quarantine.undo`."""
+        from lakelog.maintenance.quarantine import undo
 
         return undo(self._log, quarantine)
 
     def quarantines(self) -> pl.DataFrame:
-        """The quarantines that hold files; see `lakelog.retention.quarantine.quarantines`."""
-        from lakelog.retention.quarantine import quarantines
+        """The quarantines that hold files; see `lakelog.maintenance.quarantine.quarantines`."""
+        from lakelog.maintenance.quarantine import quarantines
 
         return quarantines(self._log)
 
     def purge_quarantines(self, older_than: Duration) -> pl.DataFrame:
         """Delete for good what was moved to quarantine so long ago; gives the quarantines that
-        went. See `lakelog.retention.quarantine.purge`.
+        went. See `lakelog.maintenance.quarantine.purge`.
         """
-        from lakelog.retention.quarantine import purge
+        from lakelog.maintenance.quarantine import purge
 
         return purge(self._log, to_duration_ms(older_than))
 
@@ -441,7 +442,7 @@ class Upkeep(ABC):
 
         Memory: the listing of the log folder, the tombstones, and the paths of the live files.
         """
-        from lakelog.retention.simulate import Proposal, proposals, simulate
+        from lakelog.maintenance.retention_simulation import Proposal, proposals, simulate
 
         tried = proposals(log_retention, deleted_file_retention, checkpoint_retention)
         return simulate(self._log, tried if tried != [Proposal()] else [], consumers)
@@ -492,7 +493,7 @@ class Upkeep(ABC):
         strict: bool = False,
         progress: Progress | None = None,
     ) -> RepairPlan | RepairReport:
-        """Find, or mend, what is wrong with the log; see `lakelog.repair`.
+        """Find, or mend, what is wrong with the log; see `lakelog.maintenance`.
 
         Every complete checkpoint is proved against replay, the pointer and the checksums compared.
         What is broken is written anew where that is provably sound, its old files moved to
@@ -514,7 +515,7 @@ class Upkeep(ABC):
 
         Memory: as `verify`.
         """
-        from lakelog.repair.mend import Repair
+        from lakelog.maintenance.repair import Repair
 
         asked = Repair(self._log, self._remove, check_files, remove_missing, inventory, progress)
         return asked.plan() if plan else asked.apply(strict=strict)

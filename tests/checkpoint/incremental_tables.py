@@ -10,11 +10,11 @@ from typing import Any
 
 from lakelog.checkpoint.compare import Comparison
 from lakelog.checkpoint.incremental import Incremental, Unfit, plan_incremental
-from lakelog.checkpoint.source import Source
-from lakelog.formats.base import Checkpoint, CheckpointPlan, StagedCheckpoint
-from lakelog.formats.delta import DIALECT
-from lakelog.formats.delta.checkpoint_writer import DeltaCheckpointWriter
-from lakelog.formats.digest import Digest
+from lakelog.checkpoint.state_source import StateSource
+from lakelog.dialects.base import Checkpoint, CheckpointPlan, StagedCheckpoint
+from lakelog.dialects.delta import DIALECT
+from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
+from lakelog.dialects.digest import Digest
 from lakelog.log.context import Log
 from lakelog.log.opening import open_state
 from lakelog.log.state import State
@@ -75,7 +75,7 @@ def stage(
     if not full:
         base = state.base.checkpoint if state.base else Checkpoint(0, "none", 0, ())
         decided = plan_incremental(log, state, base, plan, now_ms=now_ms)
-    source = Source(state, memory_limit=None, now_ms=now_ms)
+    source = StateSource(state, memory_limit=None, now_ms=now_ms)
     planned = decided.plan if isinstance(decided, Incremental) else plan
     writer = DeltaCheckpointWriter(log.store, planned)
     writer.digest_of = Comparison.of(planned, "delta", writer.columns).digest

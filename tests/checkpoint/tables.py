@@ -15,9 +15,9 @@ import polars as pl
 
 import lakelog
 from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.formats.base import Dialect
-from lakelog.formats.delta import DIALECT as DELTA
-from lakelog.formats.indextables import DIALECT as INDEXTABLES
+from lakelog.dialects.base import Dialect
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.log.context import Log
 from lakelog.log.snapshot import Snapshot
 from lakelog.storage import LogStore, open_store

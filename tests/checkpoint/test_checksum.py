@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog.checkpoint.checksum import build_checksum, write_checksum
+from lakelog.checkpoint.version_checksum import build_checksum, write_checksum
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import (
     CheckpointValidationError,
@@ -218,12 +218,12 @@ def test_within_a_memory_limit_it_says_the_same(tmp_path: Path) -> None:
 
 
 def test_counts_that_differ_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lakelog.checkpoint import checksum
+    from lakelog.checkpoint import version_checksum
 
     log = _simple(tmp_path / "t")
-    real = checksum.build_checksum
+    real = version_checksum.build_checksum
     monkeypatch.setattr(
-        checksum, "build_checksum", lambda *a, **k: {**real(*a, **k), "numFiles": 7}
+        version_checksum, "build_checksum", lambda *a, **k: {**real(*a, **k), "numFiles": 7}
     )
     with pytest.raises(CheckpointValidationError, match="numFiles"):
         write_checksum(log.context())

@@ -16,7 +16,7 @@ import pytest
 import lakelog
 from lakelog.checkpoint import compaction
 from lakelog.checkpoint.compaction import compact_log
-from lakelog.checkpoint.memory import Budget
+from lakelog.checkpoint.memory_budget import Budget
 from lakelog.errors import (
     CheckpointValidationError,
     CorruptionError,
@@ -48,7 +48,7 @@ def _warnings_of_the_log_are_expected() -> Iterator[None]:
 
 
 @pytest.fixture(params=["memory", "disk"])
-def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int | None:
+def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int | None:
     """Reconciling in memory, and over the disk with the tiniest budget."""
     if request.param == "memory":
         return None
@@ -58,11 +58,11 @@ def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
 
 @pytest.mark.parametrize("seed", range(EXAMPLES))
 def test_every_version_reads_the_same_over_a_compaction(
-    seed: int, tmp_path: Path, road: int | None
+    seed: int, tmp_path: Path, limit: int | None
 ) -> None:
     root = generate(tmp_path / "t", seed, Options(commits=9, noise=False, truncate=0.0))
     start, end = 1 + seed % 3, 5 + seed % 4
-    compact_log(lakelog.open(root).log, start, end, memory_limit=road)
+    compact_log(lakelog.open(root).log, start, end, memory_limit=limit)
     held = [json.loads(line) for line in _file(root, start, end).read_bytes().splitlines()]
     assert not {kind for row in held for kind in row} & {"commitInfo", "cdc", "someNewAction"}
     assert list(held[-1]) == ["lakelogEnd"]
@@ -107,9 +107,9 @@ def _table(root: Path) -> Handmade:
     return log
 
 
-def test_what_can_still_matter_below_is_kept(tmp_path: Path, road: int | None) -> None:
+def test_what_can_still_matter_below_is_kept(tmp_path: Path, limit: int | None) -> None:
     log = _table(tmp_path / "t")
-    report = compact_log(log.context(), 1, 2, memory_limit=road)
+    report = compact_log(log.context(), 1, 2, memory_limit=limit)
     path = _file(tmp_path / "t", 1, 2)
     assert report.path == f"_delta_log/{path.name}"
     assert (report.written, report.size_bytes) == (True, path.stat().st_size)
@@ -191,11 +191,11 @@ def test_a_feature_of_writers_that_nobody_here_knows_is_named(tmp_path: Path) ->
         compact_log(log.context(), 0, 1)
 
 
-def test_a_damaged_commit_makes_no_compaction(tmp_path: Path, road: int | None) -> None:
+def test_a_damaged_commit_makes_no_compaction(tmp_path: Path, limit: int | None) -> None:
     log = _table(tmp_path / "t")
     log.write(f"{2:020d}.json", b'{"add":{"path":"f2"')
     with pytest.raises(CorruptionError):
-        compact_log(log.context(), 0, 2, memory_limit=road)
+        compact_log(log.context(), 0, 2, memory_limit=limit)
     assert not _file(tmp_path / "t", 0, 2).exists()
     assert not list(log.log.glob(".lakelog-*"))
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from lakelog.checkpoint.plan import LAYOUTS
-from lakelog.commit.properties import (
+from lakelog.dialects.delta.sidecar_fingerprints import FINGERPRINT_TAG, TOTAL_TAG
+from lakelog.dialects.indextables.flattened_writer import FOOTER_KEY
+from lakelog.transaction.table_properties import (
     CHECKPOINT_FAMILIES,
     DELTA_PROPERTIES,
     INDEXTABLES_PROPERTIES,
     LAKELOG_PROPERTIES,
 )
-from lakelog.formats.delta.fingerprints import FINGERPRINT_TAG, TOTAL_TAG
-from lakelog.formats.indextables.flattened_writer import FOOTER_KEY
 
 PAGE = (Path(__file__).parents[2] / "schemas/checkpoint.md").read_text("utf-8")
 KEYS = [

@@ -13,14 +13,14 @@ import pytest
 
 from lakelog.checkpoint import sidecars as checkpoint_sidecars
 from lakelog.checkpoint.incremental import Incremental, Unfit, plan_incremental
+from lakelog.dialects.delta import path_filters, sidecar_fingerprints
+from lakelog.dialects.delta.path_filters import PathFilter
+from lakelog.dialects.delta.sidecar_fingerprints import FINGERPRINT_TAG, TOTAL_TAG
 from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointValidationError,
     UnavailableError,
 )
-from lakelog.formats.delta import fingerprints, path_filters
-from lakelog.formats.delta.fingerprints import FINGERPRINT_TAG, TOTAL_TAG
-from lakelog.formats.delta.path_filters import PathFilter
 from lakelog.log.opening import open_state
 from lakelog.storage import open_store
 from lakelog.storage.inject import InjectingStore, Rule
@@ -270,7 +270,7 @@ def test_without_filters_the_paths_are_read(table: Table, monkeypatch: pytest.Mo
 
 
 def unable(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (path_filters, fingerprints):
+    for module in (path_filters, sidecar_fingerprints):
         monkeypatch.setattr(module, "CAN_READ", False)
 
 

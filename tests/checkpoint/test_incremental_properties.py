@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakelog.checkpoint.incremental import Incremental
-from lakelog.formats.delta.paths import decode_path
+from lakelog.dialects.delta.paths import decode_path
 from lakelog.storage import open_store
 from tests.checkpoint.incremental_tables import (
     DAY_MS,

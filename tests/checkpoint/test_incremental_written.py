@@ -15,6 +15,8 @@ import pytest
 import lakelog
 from lakelog.checkpoint.verify import verify_checkpoint
 from lakelog.checkpoint.write import write_checkpoint
+from lakelog.dialects.delta import DIALECT
+from lakelog.dialects.delta.sidecar_fingerprints import FINGERPRINT_TAG
 from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointWriteError,
@@ -22,8 +24,6 @@ from lakelog.errors import (
     LakelogWarning,
     UnavailableError,
 )
-from lakelog.formats.delta import DIALECT
-from lakelog.formats.delta.fingerprints import FINGERPRINT_TAG
 from lakelog.log.context import Log
 from lakelog.storage import open_store
 from lakelog.storage.inject import Fault, InjectingStore, Rule

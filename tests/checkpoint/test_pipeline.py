@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import lakelog
 from lakelog.checkpoint import staging
-from lakelog.checkpoint.pipeline import ahead
+from lakelog.checkpoint.prefetch import prefetch
 from lakelog.checkpoint.write import write_checkpoint
 from tests.checkpoint.tables import CLASSIC, log_at, make
 
@@ -49,7 +49,7 @@ def test_all_items_come_in_order_and_so_does_what_goes_wrong(
     source = Source(sizes, fails=fails)
     found: list[int] = []
     try:
-        for item in ahead(source.items(), is_large=lambda size: size >= large):
+        for item in prefetch(source.items(), is_large=lambda size: size >= large):
             found += [item]
     except Failed:
         assert fails
@@ -65,7 +65,7 @@ def test_all_items_come_in_order_and_so_does_what_goes_wrong(
 @given(SIZES.filter(bool), st.integers(0, 4), st.integers(1, 6))
 def test_who_stops_early_stops_the_source(sizes: list[int], large: int, taken: int) -> None:
     source = Source(sizes)
-    items = ahead(source.items(), is_large=lambda size: size >= large)
+    items = prefetch(source.items(), is_large=lambda size: size >= large)
     for _, _ in zip(range(taken), items, strict=False):
         pass
     getattr(items, "close")()  # noqa: B009 - it is a generator
@@ -75,7 +75,7 @@ def test_who_stops_early_stops_the_source(sizes: list[int], large: int, taken: i
 @pytest.mark.parametrize("sizes", [[], [1, 2]])
 def test_without_a_measure_another_thread_makes_them(sizes: list[int]) -> None:
     source = Source(sizes)
-    assert list(ahead(source.items())) == sizes
+    assert list(prefetch(source.items())) == sizes
     assert threading.current_thread() not in source.threads
     assert source.closed
 

@@ -16,10 +16,10 @@ from lakelog.checkpoint.plan import (
     count_parts,
     plan_checkpoint,
 )
+from lakelog.dialects.base import CheckpointPlan
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
-from lakelog.formats.base import CheckpointPlan
 from lakelog.log.metadata import Protocol
-from tests.commit import making
+from tests.transaction import making
 
 V2 = Protocol(3, 7, ("v2Checkpoint",), ("v2Checkpoint",))
 POLICY = {"delta.checkpointPolicy": "v2"}

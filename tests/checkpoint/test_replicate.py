@@ -23,7 +23,7 @@ from lakelog.log.context import Log
 from lakelog.storage import StoreWrapper, open_store
 from lakelog.storage.base import Upload
 from lakelog.storage.inject import Fault, InjectingStore, Kind, Rule
-from tests.commit.tables import DIALECTS, new_table, paths
+from tests.transaction.tables import DIALECTS, new_table, paths
 
 WRITES: tuple[Kind, ...] = ("upload", "move", "delete", "put")
 LAYOUTS = [

@@ -7,9 +7,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakelog.checkpoint.reuse import MOST_SMALL, Sidecar, plan_reuse
-from lakelog.formats.base import SidecarFile
-from lakelog.formats.digest import Digest
+from lakelog.checkpoint.sidecar_reuse import MOST_SMALL, Sidecar, plan_reuse
+from lakelog.dialects.base import SidecarFile
+from lakelog.dialects.digest import Digest
 
 TARGET = 100
 

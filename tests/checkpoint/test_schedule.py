@@ -32,13 +32,13 @@ from lakelog.checkpoint.schedule import (
     log_lag,
     start_daemon,
 )
-from lakelog.commit.runtime import Committed, Runtime
+from lakelog.dialects import delta, indextables
+from lakelog.dialects.base import Dialect
 from lakelog.errors import InvalidInputError, InvalidPropertyError, LakelogWarning, UnavailableError
-from lakelog.formats import delta, indextables
-from lakelog.formats.base import Dialect
 from lakelog.log.context import Log
 from lakelog.storage import open_store
-from tests.commit.tables import location, new_table
+from lakelog.transaction.runtime import Committed, Runtime
+from tests.transaction.tables import location, new_table
 
 DIALECTS: dict[str, Dialect] = {"delta": delta.DIALECT, "indextables": indextables.DIALECT}
 NOTHING = Lag()
@@ -468,8 +468,8 @@ SCRIPT = """
 import sys, time
 from concurrent.futures import ThreadPoolExecutor
 from lakelog.checkpoint.schedule import Scheduler
-from lakelog.commit.runtime import Committed
-from lakelog.formats.delta import DIALECT
+from lakelog.transaction.runtime import Committed
+from lakelog.dialects.delta import DIALECT
 from lakelog.log.context import Log
 from lakelog.storage import open_store
 

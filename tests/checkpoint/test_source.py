@@ -19,26 +19,31 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog import actions
-from lakelog.actions import PATH_TEXT
-from lakelog.checkpoint.memory import (
+from lakelog.checkpoint.memory_budget import (
     LEAST_RESIDENT_BYTES,
     LEAST_WORK_BYTES,
     Budget,
     resident_bytes,
 )
-from lakelog.checkpoint.source import Road, Source, choose_road, count_partitions
+from lakelog.checkpoint.state_source import (
+    ReplayMode,
+    StateSource,
+    choose_replay_mode,
+    count_partitions,
+)
+from lakelog.dialects.base import STRUCT_STATISTICS
 from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointWriteError,
     InvalidInputError,
     LakelogWarning,
 )
-from lakelog.formats.base import STRUCT_STATISTICS
 from lakelog.log.files import statistics_text
 from lakelog.log.opening import open_state
+from lakelog.model import actions
+from lakelog.model.actions import PATH_TEXT
 from tests import handmade
-from tests.formats.indextables import writing
+from tests.dialects.indextables import writing
 from tests.handmade import Handmade
 from tests.log.test_indextables_properties import generate as generate_indextables
 from tests.loggen import FIRST_COMMIT_MS, Options, generate
@@ -62,12 +67,12 @@ def _warnings_of_the_log_are_expected() -> Iterator[None]:
         yield
 
 
-def source_of(root: Path, budget: Budget | None, version: int | None = None) -> Source:
+def source_of(root: Path, budget: Budget | None, version: int | None = None) -> StateSource:
     state = open_state(lakelog.open(root).log, version)
-    return Source(state, memory_limit=None, now_ms=NOW_MS, budget=budget)
+    return StateSource(state, memory_limit=None, now_ms=NOW_MS, budget=budget)
 
 
-def file_rows(source: Source) -> dict[str, list[Row]]:
+def file_rows(source: StateSource) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {"add": [], "remove": []}
     order = []
     for frame in source.files([*COLUMNS, STRUCT_STATISTICS]):
@@ -102,7 +107,7 @@ def test_every_road_gives_what_the_plain_replay_gives(seed: int, tmp_path: Path)
         expected = expected_files(state)
         for name, budget in ROADS.items():
             with source_of(root, budget, version) as source:
-                assert source.road is Road(name)
+                assert source.replay_mode is ReplayMode(name)
                 found = file_rows(source)
                 for kind in ("add", "remove"):
                     problems = differences(expected[kind], found[kind], ("path", "dvId"))
@@ -178,7 +183,7 @@ def test_where_checkpoints_soundly_repeat_a_file_the_last_one_counts(
     assert found == {("add", "b", 3), ("add", "d", 4), ("remove", "a", 2)}
 
 
-def file_sizes(source: Source) -> set[tuple[str, str, int]]:
+def file_sizes(source: StateSource) -> set[tuple[str, str, int]]:
     return {
         row
         for frame in source.files(["size"])
@@ -222,14 +227,14 @@ def test_a_transaction_that_no_longer_counts_is_left_out(
 
 
 def test_without_a_limit_the_quickest_road_is_taken() -> None:
-    assert choose_road(None, 1 << 40, repeats=True) is Road.FREE
+    assert choose_replay_mode(None, 1 << 40, repeats=True) is ReplayMode.FREE
 
 
 def test_commits_go_over_the_disk_when_they_do_not_fit() -> None:
     budget = replace(SPILL, tail=1000)
-    assert choose_road(budget, 1000, repeats=False) is Road.LAYERS
-    assert choose_road(budget, 1001, repeats=False) is Road.SPILL
-    assert choose_road(budget, 0, repeats=True) is Road.SPILL
+    assert choose_replay_mode(budget, 1000, repeats=False) is ReplayMode.LAYERS
+    assert choose_replay_mode(budget, 1001, repeats=False) is ReplayMode.SPILL
+    assert choose_replay_mode(budget, 0, repeats=True) is ReplayMode.SPILL
 
 
 def test_partitions_are_as_many_as_the_rows_need() -> None:
@@ -248,7 +253,7 @@ def test_a_limit_below_the_floor_is_refused_and_the_floor_named(tmp_path: Path) 
         Budget.of(least, LEAST_RESIDENT_BYTES + 1)
     state = open_state(lakelog.open(generate(tmp_path / "t", 1)).log)
     with pytest.raises(InvalidInputError, match="memory limit"):
-        Source(state, memory_limit=1 << 20, now_ms=NOW_MS)
+        StateSource(state, memory_limit=1 << 20, now_ms=NOW_MS)
 
 
 def test_a_process_knows_what_it_takes() -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakelog import actions
 from lakelog.checkpoint.spill import PathMask, Repeats, Spill, hashes_of, partition_of
+from lakelog.model import actions
 
 
 def _rows(seed: int, height: int) -> pl.DataFrame:

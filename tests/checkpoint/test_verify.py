@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakelog
-from lakelog import contract
 from lakelog.checkpoint.compare import Comparison
 from lakelog.checkpoint.verify import VerifyReport, verify_checkpoint
 from lakelog.checkpoint.write import write_checkpoint
@@ -21,6 +20,7 @@ from lakelog.errors import (
     NotFoundError,
 )
 from lakelog.log.context import Log
+from lakelog.model import contract
 from tests.checkpoint.tables import (
     CLASSIC,
     EARLIER,
@@ -34,7 +34,7 @@ from tests.checkpoint.tables import (
     log_at,
     make,
 )
-from tests.commit import making
+from tests.transaction import making
 
 
 def written(kind: Kind, tmp_path: Path) -> tuple[Path, Log, tuple[str, ...]]:

@@ -12,11 +12,11 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from lakelog.actions import PATH_TEXT
 from lakelog.checkpoint import write as writing
 from lakelog.checkpoint.write import write_checkpoint
+from lakelog.dialects.base import CheckpointWriter, StagedCheckpoint
 from lakelog.errors import CheckpointValidationError, LakelogError
-from lakelog.formats.base import CheckpointWriter, StagedCheckpoint
+from lakelog.model.actions import PATH_TEXT
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import Upload
 from lakelog.storage.wrapper import StoreWrapper
@@ -307,7 +307,7 @@ def test_a_typed_copy_that_says_something_else_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make(CLASSIC, tmp_path / "t")
-    from lakelog.formats.delta.checkpoint_typed import TypedCopies
+    from lakelog.dialects.delta.checkpoint_typed import TypedCopies
 
     honest = TypedCopies.columns
 

@@ -15,8 +15,8 @@ import pytest
 import lakelog
 from lakelog.checkpoint.verify import verify_one
 from lakelog.checkpoint.write import write_checkpoint
+from lakelog.dialects.delta import checkpoint, parquet
 from lakelog.errors import LakelogError
-from lakelog.formats.delta import checkpoint, parquet
 from lakelog.storage.local import LocalStore
 from tests.checkpoint.tables import (
     CLASSIC,

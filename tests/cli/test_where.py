@@ -9,7 +9,7 @@ import pytest
 
 import lakelog as engine
 from lakelog.errors import InvalidInputError
-from lakelog.statistics.where import parse_where
+from lakelog.skipping.sql_predicate import parse_where
 
 DAY = dt.date(2026, 1, 2)
 CASES = {

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakelog
+from lakelog.dialects import ndjson
 from lakelog.errors import LakelogError, LakelogWarning, VersionNotFoundError
-from lakelog.formats import ndjson
 from tests.conformance.tables import (
     delta_path,
     delta_tables,

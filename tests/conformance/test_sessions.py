@@ -18,8 +18,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import lakelog
+from lakelog.dialects.delta import DIALECT
 from lakelog.errors import LakelogWarning
-from lakelog.formats.delta import DIALECT
 from lakelog.log.context import Log
 from lakelog.storage import open_store
 

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 import lakelog
 from lakelog import ConflictError, Table
-from lakelog.contract import Field, Primitive, Struct
 from lakelog.data.append import WriteReport
 from lakelog.errors import (
     InvalidInputError,
@@ -28,6 +27,7 @@ from lakelog.errors import (
     MetadataChangedError,
     UnsupportedFeatureError,
 )
+from lakelog.model.contract import Field, Primitive, Struct
 from tests.data.test_write import data_files
 from tests.data.vector_writer import inline
 from tests.handmade import Handmade, add, field, metadata, protocol

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lakelog
-from lakelog.data import sources
+from lakelog.data import file_opening
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.errors import ExternalPathError, InvalidInputError, UnavailableError
@@ -244,8 +244,10 @@ def test_options_of_the_table_s_store_go_to_no_other_one(
         asked.append((place, options))
         return open_store("memory://contained")
 
-    monkeypatch.setattr(sources, "open_bounded", opened)
-    reading = sources.Sources(Reach(location, External(everything=True), SECRET), open_store("."))
+    monkeypatch.setattr(file_opening, "open_bounded", opened)
+    reading = file_opening.Sources(
+        Reach(location, External(everything=True), SECRET), open_store(".")
+    )
     with pytest.raises(lakelog.LakelogError):
         reading.open(path)
     assert asked == ([] if path.startswith("file:") else [(asked[0][0], expected)])

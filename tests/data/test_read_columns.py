@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakelog import contract
 from lakelog.data.columns import Columns
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
+from lakelog.model import contract
 from tests.data.rows import batches, data_file, rows, snapshot_of
 from tests.handmade import field
 

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog import contract
-from lakelog.commit.schemas import struct_of
 from lakelog.data.conform import Conform
 from lakelog.data.stats import FileStats, StatsPlan, column_names, cut_above
 from lakelog.errors import InvalidPropertyError
-from lakelog.statistics.typed import stats_from_json
+from lakelog.model import contract
+from lakelog.skipping.typed import stats_from_json
+from lakelog.transaction.schema_conversion import struct_of
 
 NUM_COLUMNS = "delta.dataSkippingNumIndexedCols"
 COLUMNS = "delta.dataSkippingStatsColumns"

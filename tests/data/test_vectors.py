@@ -13,8 +13,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from lakelog.data import vectors
-from lakelog.data.vectors import Vector, VectorReader, decode_vector
+from lakelog.data import deletion_vectors
+from lakelog.data.deletion_vectors import Vector, VectorReader, decode_vector
 from lakelog.errors import CorruptionError, InvalidActionError, NotFoundError
 from tests.data.vector_writer import MAGIC, early, framed, runs, serialised, z85
 
@@ -215,13 +215,13 @@ def test_a_small_vector_of_many_rows_is_refused_before_it_is_expanded(
     data = bomb(3000)
     assert len(data) < 50_000  # 196,608,000 rows: 1.5 GB
     expanded: list[int] = []
-    whole = vectors._decode_container
+    whole = deletion_vectors._decode_container
 
     def counted(cursor: Any, size: int, is_run: bool) -> Any:
         expanded.append(size)
         return whole(cursor, size, is_run)
 
-    monkeypatch.setattr(vectors, "_decode_container", counted)
+    monkeypatch.setattr(deletion_vectors, "_decode_container", counted)
     with pytest.raises(CorruptionError, match="more rows than the log says"):
         read(framed_file(data), stored(data, 5))
     reader = VectorReader(lambda _path: io.BytesIO(framed_file(data)))

@@ -17,7 +17,6 @@ import pytest
 
 import lakelog
 from lakelog import Table
-from lakelog.contract import Field, Primitive, Struct
 from lakelog.data.conform import Conform
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.errors import (
@@ -26,6 +25,7 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
+from lakelog.model.contract import Field, Primitive, Struct
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import Upload
 from lakelog.storage.inject import InjectingStore, Rule

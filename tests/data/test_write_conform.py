@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog.contract import Array, DataType, Field, Map, Primitive, Struct
-from lakelog.contract import Decimal as DecimalType
 from lakelog.data.conform import Conform
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
+from lakelog.model.contract import Array, DataType, Field, Map, Primitive, Struct
+from lakelog.model.contract import Decimal as DecimalType
 
 LONG, STRING, DOUBLE = Primitive("long"), Primitive("string"), Primitive("double")
 INTEGER, FLOAT, TIMESTAMP = Primitive("integer"), Primitive("float"), Primitive("timestamp")

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog import contract
 from lakelog.data.layout import (
     CODECS,
     codec_of,
@@ -21,7 +20,8 @@ from lakelog.data.layout import (
     size_of,
 )
 from lakelog.errors import InvalidInputError, InvalidPropertyError
-from lakelog.statistics.values import parse_text
+from lakelog.model import contract
+from lakelog.skipping.values import parse_text
 
 TIME = dt.datetime(2024, 1, 31, 10, 20, 30, 456000)
 SPELLED: list[tuple[str, Any, str | None]] = [

@@ -20,9 +20,9 @@ import polars as pl
 
 import lakelog
 from lakelog import Table, TableNotFoundError
-from lakelog.commit import transaction
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import DEFAULT_LIMITS, BoundedStore, ReadLimits, open_bounded
+from lakelog.transaction import transaction
 from tests import checkpoint_writer
 from tests.model import replay
 from tests.model.compare import normal, rows_of

@@ -17,8 +17,8 @@ import polars as pl
 
 import lakelog
 from lakelog import KeyedStore, WriteAheadLog
-from tests.formats.indextables import writing
-from tests.formats.indextables.test_json_checkpoint import write_json_checkpoint
+from tests.dialects.indextables import writing
+from tests.dialects.indextables.test_json_checkpoint import write_json_checkpoint
 from tests.spark.data_files import data_file, ids
 
 Content = Any

@@ -77,7 +77,7 @@ def locations(kind: str, folder: Path) -> Location:
 def looking() -> Iterator[None]:
     """A faulty store is as near as the one below: writers look before they list, as they do on
     local disk."""
-    with mock.patch("lakelog.commit.head.on_local_disk", return_value=True):
+    with mock.patch("lakelog.transaction.log_tail.on_local_disk", return_value=True):
         yield
 
 

@@ -20,9 +20,9 @@ from deltalake import DeltaTable
 import lakelog
 from lakelog.checkpoint.verify import verify_one
 from lakelog.errors import LakelogWarning
-from tests.commit.tables import NO_CHECKPOINTS
 from tests.faults.killers import started
 from tests.races import keepers
+from tests.transaction.tables import NO_CHECKPOINTS
 
 KILLER = Path(__file__).with_name("keeping_killer.py")
 ROUNDS = 8

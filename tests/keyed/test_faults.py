@@ -83,7 +83,7 @@ def contents(store: KeyedStore) -> State:
 def check_without_manifest(disk: MemoryDisk, told: str) -> None:
     """Whoever reads all files of the directory sees what the manifest's files hold, or more."""
     files = {os.path.basename(name): data for name, data in disk.files().items()}
-    current = manifest.Manifest()
+    current = manifest.StoreManifest()
     if manifest.NAME in files:
         current = manifest.decode(files[manifest.NAME], manifest.NAME)
     named = {name for name, _ in current.files}

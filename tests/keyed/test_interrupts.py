@@ -11,8 +11,8 @@ import pytest
 
 from lakelog.errors import InvalidInputError
 from lakelog.keyed import sorted_file
-from lakelog.keyed.latch import Latch
 from lakelog.keyed.memtable import Memtable
+from lakelog.keyed.shared_lock import Latch
 from lakelog.keyed.store import KeyedStore
 
 

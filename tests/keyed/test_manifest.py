@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lakelog.errors import CorruptionError, UnsupportedError
 from lakelog.keyed import manifest
-from lakelog.keyed.manifest import Manifest
+from lakelog.keyed.manifest import StoreManifest
 from lakelog.keyed.sorted_file import FileFacts
 
 
@@ -19,14 +19,14 @@ def facts(low: int, high: int, key: bytes = b"k") -> FileFacts:
     return FileFacts(3, 1, 400, key, key + b"\xff", low, high, 0xDEADBEEF)
 
 
-def example() -> Manifest:
+def example() -> StoreManifest:
     files = (manifest.data_name(1), facts(1, 5)), (manifest.data_name(4), facts(7, 9))
-    return Manifest(12, 9, files)
+    return StoreManifest(12, 9, files)
 
 
 @given(st.integers(0, 2**60), st.binary())
 def test_a_manifest_is_read_as_it_was_written(generation: int, key: bytes) -> None:
-    told = Manifest(generation, 9, ((manifest.data_name(1), facts(1, 5, key)),))
+    told = StoreManifest(generation, 9, ((manifest.data_name(1), facts(1, 5, key)),))
     assert manifest.decode(told.encode(), "m") == told
 
 
@@ -62,6 +62,6 @@ def test_a_later_format_is_refused_as_such() -> None:
 def test_files_out_of_order_are_refused() -> None:
     first, second = example().files
     with pytest.raises(CorruptionError, match=f"{first[0]} after {second[0]}"):
-        manifest.decode(Manifest(1, 9, (second, first)).encode(), "m")
+        manifest.decode(StoreManifest(1, 9, (second, first)).encode(), "m")
     with pytest.raises(CorruptionError, match="beyond"):
-        manifest.decode(Manifest(1, 8, (first, second)).encode(), "m")
+        manifest.decode(StoreManifest(1, 8, (first, second)).encode(), "m")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakelog.keyed.latch import Latch
+from lakelog.keyed.shared_lock import Latch
 from lakelog.keyed.store import KeyedStore
 from lakelog.wal.frames import Op
 from lakelog.wal.log import WriteAheadLog

@@ -23,8 +23,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import lakelog
 from lakelog import Table
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning
-from lakelog.formats.indextables import DIALECT as INDEXTABLES
 from lakelog.log.cache import SnapshotCache
 from lakelog.log.context import Log
 from lakelog.log.projections import Projections

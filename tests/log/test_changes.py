@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.errors import InvalidInputError, NotFoundError, VersionNotFoundError
-from lakelog.formats.indextables import DIALECT as INDEXTABLES
 from lakelog.log.blame import BLAME_SCHEMA, blame
 from lakelog.log.context import Log
 from lakelog.log.diff import DIFF_SCHEMA, diff

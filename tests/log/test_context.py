@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakelog.dialects.base import CommitFile
 from lakelog.errors import TableNotFoundError, VersionNotFoundError
-from lakelog.formats.base import CommitFile
 from lakelog.log.context import commit_times, now_ms, version_at
 from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, info, metadata, protocol
 

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from lakelog import actions, contract
 from lakelog.errors import (
     CheckpointCorruptionError,
     InternalError,
@@ -25,6 +24,7 @@ from lakelog.errors import (
 )
 from lakelog.log import export
 from lakelog.log.snapshot import Snapshot
+from lakelog.model import actions, contract
 from tests.handmade import Handmade, add, metadata, protocol, remove, vector
 from tests.loggen import Options, generate
 

@@ -12,17 +12,17 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog import actions
+from lakelog.dialects.base import STRUCT_STATISTICS
+from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
 from lakelog.errors import (
     CheckpointCorruptionError,
     InvalidInputError,
     UnsupportedFeatureError,
 )
-from lakelog.formats.base import STRUCT_STATISTICS
-from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
 from lakelog.log import files as module
 from lakelog.log.files import file_columns
-from lakelog.statistics.typed import stats_from_json
+from lakelog.model import actions
+from lakelog.skipping.typed import stats_from_json
 from tests.handmade import Handmade, add, field, metadata, protocol, remove, vector
 
 COLUMNS = (field("id"), field("name", "string"), field("day", "date"))

@@ -11,7 +11,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-from lakelog import actions
 from lakelog.errors import (
     InvalidInputError,
     LakelogError,
@@ -22,6 +21,7 @@ from lakelog.errors import (
 )
 from lakelog.log import history as module
 from lakelog.log.history import HISTORY_COLUMNS, by_size, commits_between, history, lazy_actions
+from lakelog.model import actions
 from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, info, metadata, protocol, remove
 
 

@@ -13,12 +13,12 @@ import pytest
 
 import lakelog
 from lakelog.checkpoint.write import write_checkpoint
+from lakelog.dialects.indextables import DIALECT
 from lakelog.errors import CorruptionError, LakelogWarning
-from lakelog.formats.indextables import DIALECT
 from lakelog.log.context import Log as OpenLog
 from lakelog.log.snapshot import Snapshot
 from lakelog.storage.inject import InjectingStore
-from tests.formats.indextables.writing import Log, add, lines, metadata, remove, skip
+from tests.dialects.indextables.writing import Log, add, lines, metadata, remove, skip
 
 COMMITS = 40
 PROTOCOL = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 3}}

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import lakelog
+from lakelog.dialects import ndjson
 from lakelog.errors import LakelogError, LakelogWarning
-from lakelog.formats import ndjson
 from tests.faults.test_damage import flip, overwrite, replace_whole, truncate
 from tests.model import indextables as model
 from tests.model.compare import differences, normal, rows_of

@@ -436,7 +436,7 @@ def test_a_reader_version_that_nobody_knows_is_refused(made: Handmade) -> None:
 def test_protocol_and_metadata_never_read_the_files_rows(
     made: Handmade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
+    from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
 
     contiguous(made)
 

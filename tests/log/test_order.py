@@ -15,15 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakelog
-from lakelog import contract
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.checkpoint.write import write_checkpoint
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.delta.paths import encode_paths
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.errors import UnavailableError
-from lakelog.formats.delta import DIALECT as DELTA
-from lakelog.formats.delta.paths import encode_paths
-from lakelog.formats.indextables import DIALECT as INDEXTABLES
 from lakelog.log.context import Log
-from lakelog.log.order import FileOrder, in_order, leading_columns
+from lakelog.log.file_order import FileOrder, in_order, leading_columns
+from lakelog.model import contract
 from lakelog.storage import open_store
 from tests.handmade import Handmade, add, metadata, protocol
 

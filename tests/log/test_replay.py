@@ -8,7 +8,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-from lakelog import actions
 from lakelog.log.replay import (
     Layers,
     exclude,
@@ -20,6 +19,7 @@ from lakelog.log.replay import (
     reconcile_meta,
     retained_tombstones,
 )
+from lakelog.model import actions
 
 Key = tuple[str, str | None]
 

@@ -18,8 +18,8 @@ import polars as pl
 import pytest
 
 import lakelog
+from lakelog.dialects import ndjson
 from lakelog.errors import LakelogError, LakelogWarning, VersionNotFoundError
-from lakelog.formats import ndjson
 from tests.loggen import Options, generate
 from tests.model import replay
 from tests.model.compare import Row, differences, normal, rows_of

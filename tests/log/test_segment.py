@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakelog.dialects.base import Checkpoint, CommitFile, CompactionFile, LogListing
 from lakelog.errors import LogGapError, TableNotFoundError, VersionNotFoundError
-from lakelog.formats.base import Checkpoint, CommitFile, CompactionFile, LogListing
 from lakelog.log.segment import (
     LogSegment,
     choose_segment,

@@ -11,14 +11,15 @@ from typing import BinaryIO
 import polars as pl
 import pytest
 
-from lakelog import Table, actions
+from lakelog import Table
+from lakelog.dialects.base import Checkpoint
 from lakelog.errors import CheckpointCorruptionError, MalformedLogError, MissingActionError
-from lakelog.formats.base import Checkpoint
 from lakelog.log import state as module
-from lakelog.log.base import broken_checkpoint
+from lakelog.log.base_checkpoint import broken_checkpoint
 from lakelog.log.opening import open_state, update_state
 from lakelog.log.segment import choose_segment
 from lakelog.log.state import State
+from lakelog.model import actions
 from lakelog.storage.wrapper import StoreWrapper
 from tests.handmade import Handmade, add, info, metadata, protocol, remove, vector
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from lakelog import actions
+from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
 from lakelog.errors import CheckpointCorruptionError
-from lakelog.formats.delta.checkpoint import DeltaCheckpointReader
+from lakelog.log.file_counts import Tally, sum_sizes
 from lakelog.log.opening import open_state, update_state
-from lakelog.log.tally import Tally, sum_sizes
+from lakelog.model import actions
 from tests.handmade import Handmade, add, metadata, protocol, remove, vector
 
 BASE = (protocol(), metadata())

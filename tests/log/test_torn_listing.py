@@ -15,7 +15,7 @@ from lakelog import LogGapError, Table
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, StoreWrapper, open_store
 from lakelog.storage.base import FileEntry
-from tests.commit.tables import DIALECTS, NO_CHECKPOINTS, append, new_table
+from tests.transaction.tables import DIALECTS, NO_CHECKPOINTS, append, new_table
 
 LAST = 80
 

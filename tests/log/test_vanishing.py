@@ -19,8 +19,8 @@ import pytest
 import lakelog
 from lakelog.storage import LogStore, StoreWrapper
 from lakelog.storage.base import FileEntry
-from tests.commit.tables import NO_CHECKPOINTS
 from tests.races import keepers
+from tests.transaction.tables import NO_CHECKPOINTS
 
 LAST = 25
 LAYOUTS = {

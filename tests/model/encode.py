@@ -1,6 +1,6 @@
 """Flattened rows to the JSON objects of a commit, one after another, as the contract's file says.
 
-The plain counterpart of `lakelog.formats.encode`: it reads ``schemas/actions.json`` itself.
+The plain counterpart of `lakelog.dialects.encode`: it reads ``schemas/actions.json`` itself.
 """
 
 from __future__ import annotations

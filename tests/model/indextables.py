@@ -1,7 +1,7 @@
 """The plain, sequential replay of an IndexTables log that is all JSON commits.
 
 Files and skips are known by path, undecoded; there are no deletion vectors. Checkpoints are not
-read here: `tests/formats/indextables` holds them to the commits they stand for.
+read here: `tests/dialects/indextables` holds them to the commits they stand for.
 
 Source: specification 001, transaction log; facts on the three framings.
 """

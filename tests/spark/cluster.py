@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 import lakelog.spark
-from lakelog.spark import Pipeline, exchange
+from lakelog.spark import Pipeline, shuffle_replay
 from lakelog.spark.options import parse_options
 from lakelog.spark.pipeline import Compact, Target
 from lakelog.spark.pipeline import compact as compaction
@@ -174,7 +174,7 @@ def look(spark: Any, table: str) -> dict[str, Any]:
 
     def find(batches: Any) -> Any:
         import lakelog
-        from lakelog import contract
+        from lakelog.model import contract
 
         for _ in batches:
             found = [lakelog.__file__, str(len(contract.load("actions").fields))]
@@ -207,8 +207,8 @@ def write(spark: Any, table: str, marks: str) -> None:
 def replay(spark: Any, table: str, marks: str) -> list[tuple[str, str]]:
     """The state by tasks that fail."""
     with (
-        mortal(exchange, "Decoder", marks, decoding=fail),
-        mortal(exchange, "Reconciler", marks, reconciling=fail),
+        mortal(shuffle_replay, "Decoder", marks, decoding=fail),
+        mortal(shuffle_replay, "Reconciler", marks, reconciling=fail),
     ):
         frame = lakelog.spark.replay(spark, table, strategy="hash", columns=("actionType", "path"))
         return sorted((row.actionType, row.path or "") for row in frame.collect())

@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from lakelog import actions
-from lakelog.spark.functions import functions_of
+from lakelog.model import actions
+from lakelog.spark.sql_functions import functions_of
 from tests.model.compare import rows_of
 
 

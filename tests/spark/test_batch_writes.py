@@ -19,8 +19,8 @@ from lakelog import (
     LakelogError,
     UnsupportedFeatureError,
 )
-from lakelog.data.replace import partitions_of
-from lakelog.statistics.partitions import PREFIX, typed_partitions
+from lakelog.data.overwrite_plan import partitions_of
+from lakelog.skipping.partitions import PREFIX, typed_partitions
 from tests.spark.reference import assert_same_state
 from tests.spark.spark_side import (
     finish,

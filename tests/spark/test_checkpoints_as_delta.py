@@ -2,7 +2,7 @@
 of the same state, parts dealt by the same hash, and the same state when Spark reads them.
 
 Spark is told to write timestamps as 64-bit microseconds, as lakelog does; see
-`lakelog.formats.delta.checkpoint_schema`.
+`lakelog.dialects.delta.checkpoint_schema`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import pytest
 import lakelog
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.checkpoint.plan import Table, plan_checkpoint
-from lakelog.checkpoint.source import Source
-from lakelog.formats.base import StagedCheckpoint
-from lakelog.formats.delta.dialect import DIALECT
-from lakelog.formats.delta.murmur3 import hash_columns, part_of, part_of_others
+from lakelog.checkpoint.state_source import StateSource
+from lakelog.dialects.base import StagedCheckpoint
+from lakelog.dialects.delta.dialect import DIALECT
+from lakelog.dialects.delta.murmur3 import hash_columns, part_of, part_of_others
 from lakelog.log.opening import open_state
 from tests.spark.configured import configured
 from tests.spark.reference import assert_same_state, reference_state
@@ -185,7 +185,7 @@ def write(path: str, layout: str, /, **changes: Any) -> StagedCheckpoint:
         described, snapshot.version, options, num_files=snapshot.num_files(), layout=layout
     )
     writer = DIALECT.checkpoint_writer(table.log.store, replace(plan, **changes))
-    with Source(open_state(table.log, None), memory_limit=None, now_ms=0) as source:
+    with StateSource(open_state(table.log, None), memory_limit=None, now_ms=0) as source:
         writer.write_meta(source.meta)
         for files in source.files(writer.columns):
             writer.write_files(files)

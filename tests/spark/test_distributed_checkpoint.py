@@ -25,7 +25,7 @@ from lakelog.errors import (
     CheckpointWriteError,
     InvalidInputError,
 )
-from lakelog.spark import parts as spark_parts
+from lakelog.spark import checkpoint_parts as spark_parts
 from lakelog.spark.strategy import BROADCAST, HASH, POLARS
 from tests.checkpoint import tables
 from tests.spark.reference import delta_log, our_state, reference_state
@@ -165,7 +165,7 @@ class LosesRows(spark_parts.PartWriter):
     """Writes half of the rows that replay gave it."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from lakelog.spark.parts import _Sidecars
+        from lakelog.spark.checkpoint_parts import _Sidecars
 
         prepare = _Sidecars.written
 

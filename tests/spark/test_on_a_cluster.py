@@ -20,7 +20,7 @@ import pytest
 
 import lakelog
 import lakelog.spark
-from lakelog import contract
+from lakelog.model import contract
 from lakelog.spark import Pipeline
 from lakelog.spark.pipeline import Compact, Target
 from tests.checkpoint import tables

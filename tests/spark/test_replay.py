@@ -18,15 +18,15 @@ import pytest
 
 import lakelog
 import lakelog.spark
-from lakelog import contract
 from lakelog.checkpoint.write import write_checkpoint
+from lakelog.dialects.delta.paths import decode_path, encode_path
 from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning, UnsupportedFeatureError
-from lakelog.formats.delta.paths import decode_path, encode_path
 from lakelog.log.files import file_columns, tombstone_columns
-from lakelog.spark.exchange import Piece, Place, replay_in_partitions
-from lakelog.spark.functions import functions_of
+from lakelog.model import contract
+from lakelog.spark.checkpoint_rows import decoded_path, decoded_sound_path, encoded_path
 from lakelog.spark.replay import plan_replay
-from lakelog.spark.state_rows import decoded_path, decoded_sound_path, encoded_path
+from lakelog.spark.shuffle_replay import LogSplit, TableLocation, replay_in_partitions
+from lakelog.spark.sql_functions import functions_of
 from lakelog.spark.strategy import BROADCAST, HASH, POLARS, STRATEGIES, Choice
 from tests.checkpoint import tables
 from tests.loggen import LAYOUTS, Options, generate
@@ -266,8 +266,12 @@ def test_planning_a_query_leaves_what_it_does_not_need_of_the_commits_rows_alone
 
 def test_no_state_is_taken_for_small_by_how_it_comes_about(spark: Any, tmp_path: Path) -> None:
     # What Spark takes for small it sends to every task of a join, whatever its size turns out.
-    place, choice, rows = Place(str(tmp_path), None, "delta"), Choice(HASH, "", 2), 3_000_000
-    pieces, meta = [Piece()] * 3, pl.DataFrame()
+    place, choice, rows = (
+        TableLocation(str(tmp_path), None, "delta"),
+        Choice(HASH, "", 2),
+        3_000_000,
+    )
+    pieces, meta = [LogSplit()] * 3, pl.DataFrame()
     made = replay_in_partitions(spark, place, pieces, STATE, choice, meta, about_rows=rows)
     expected_bytes = (8 + 20) * rows  # as Spark guesses
     assert 0.9 < _planned_bytes(made.select("path")) / expected_bytes < 1.1

@@ -14,11 +14,11 @@ import polars as pl
 import pytest
 
 import lakelog.spark
-from lakelog import contract
 from lakelog.errors import MissingDependencyError
+from lakelog.model import contract
 from lakelog.spark import java
+from lakelog.spark.package_upload import package_archive, ship
 from lakelog.spark.session import _start, active_session, parallelism
-from lakelog.spark.ship import package_archive, ship
 
 FULL = "java.base@21.0.1\njdk.incubator.vector@21.0.1\n"
 WITHOUT_VECTOR = "java.base@21.0.1\njava.sql@21.0.1\n"
@@ -172,11 +172,11 @@ def test_the_archive_is_imported_as_it_is_with_its_contract(tmp_path: Path) -> N
     assert package_archive() is archive
     code = (
         "import sys, json, lakelog, lakelog.table, pyspark_lakelog\n"
-        "from lakelog import contract\n"
+        "from lakelog.model import contract\n"
         "print(lakelog.__file__)\n"
         "print(pyspark_lakelog.DefaultSource.name())\n"
         "print(json.dumps(contract.to_json(contract.load('actions'))))\n"
-        "from lakelog.spark.ship import ship\n"
+        "from lakelog.spark.package_upload import ship\n"
         "ship(lakelog)  # no session, but nothing is sent from a zip file\n"
     )
     # -S leaves out an editable installation's .pth file.

@@ -10,8 +10,8 @@ import pytest
 
 import lakelog
 import lakelog.spark
+from lakelog.spark.package_upload import is_connect, package_archive
 from lakelog.spark.session import active_session, parallelism
-from lakelog.spark.ship import is_connect, package_archive
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import pytest
 
 import lakelog
 from lakelog.errors import InvalidInputError, TableNotFoundError
-from lakelog.spark.landing import kept_table
 from lakelog.spark.options import OPTIONS, TABLES, SourceOptions, parse_options
 from lakelog.spark.reading import open_table
 from lakelog.spark.source import LakelogDataSource
+from lakelog.spark.task_commit import kept_table
 
 
 def parsed(use: Any = "read", **given: str) -> SourceOptions:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import lakelog
-from lakelog import contract
+from lakelog.model import contract
 
 SCHEMA = json.dumps(
     {

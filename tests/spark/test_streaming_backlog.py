@@ -22,8 +22,8 @@ from lakelog import (
     TableNotFoundError,
     VersionNotFoundError,
 )
-from lakelog.spark.backlog import Backlog, Limit
 from lakelog.spark.offsets import Offset
+from lakelog.spark.stream_planner import Limit, StreamPlanner
 
 EVERYTHING = Limit()
 
@@ -42,7 +42,9 @@ def add(table: Table, *names: str, remove: Sequence[str] = (), **fields: Any) ->
     return tx.version
 
 
-def read_all(backlog: Backlog, offset: Offset, limit: Limit) -> tuple[list[list[str]], Offset]:
+def read_all(
+    backlog: StreamPlanner, offset: Offset, limit: Limit
+) -> tuple[list[list[str]], Offset]:
     """Batches of paths until there is nothing more, each planned twice, as after a restart."""
     batches: list[list[str]] = []
     while True:
@@ -50,7 +52,7 @@ def read_all(backlog: Backlog, offset: Offset, limit: Limit) -> tuple[list[list[
         if not offset < end:
             return batches, offset
         found = backlog.files(offset, end)
-        again = Backlog(backlog._table, skip_change_commits=backlog._skips)
+        again = StreamPlanner(backlog._table, skip_change_commits=backlog._skips)
         assert again.files(Offset.of(offset.as_json()), Offset.of(end.as_json())).equals(found)
         batches.append(found["path"].to_list())
         offset = end
@@ -60,7 +62,7 @@ def test_a_stream_reads_what_is_there_and_then_what_comes(tmp_path: Path) -> Non
     table = new_table(tmp_path)
     add(table, "a", "b")
     add(table, "c")
-    backlog = Backlog(table)
+    backlog = StreamPlanner(table)
     start = backlog.beginning()
     table_id = table.snapshot().metadata.id or ""
     assert start == Offset.beginning(table_id, 2, is_initial=True)
@@ -76,7 +78,7 @@ def test_a_stream_reads_what_is_there_and_then_what_comes(tmp_path: Path) -> Non
 def test_bytes_limit_a_batch_and_the_first_file_is_always_in_it(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     add(table, *"abcde")
-    backlog = Backlog(table)
+    backlog = StreamPlanner(table)
     start = backlog.from_version(0)
     assert read_all(backlog, start, Limit(size_bytes=20))[0] == [["a", "b"], ["c", "d"], ["e"]]
     assert read_all(backlog, start, Limit(size_bytes=1))[0] == [[c] for c in "abcde"]
@@ -88,7 +90,7 @@ def test_it_starts_where_it_is_told_to(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     for name in "abc":
         add(table, name)
-    backlog = Backlog(table)
+    backlog = StreamPlanner(table)
     times = table.history().sort("version")["timestamp"].dt.epoch("ms").to_list()
 
     def from_(offset: Offset) -> list[str]:
@@ -117,7 +119,7 @@ def test_commits_that_rearrange_files_say_nothing_about_rows(tmp_path: Path) -> 
     add(table, "a", "b")
     add(table, "ab", remove=["a", "b"], dataChange=False)
     add(table, "c")
-    backlog = Backlog(table)
+    backlog = StreamPlanner(table)
     assert read_all(backlog, backlog.from_version(0), EVERYTHING)[0] == [["a", "b", "c"]]
 
 
@@ -129,14 +131,14 @@ def test_changed_rows_end_it_with_an_error_unless_it_is_told_to_pass_over_them(
     add(table, "b")
     changed = add(table, "a2", remove=["a"])
     add(table, "c")
-    backlog = Backlog(table)
+    backlog = StreamPlanner(table)
     start = backlog.from_version(0)
     end = backlog.advance(start, EVERYTHING)
     assert backlog.files(start, end)["path"].to_list() == ["a", "b"], "what is before it is read"
     with pytest.raises(StreamMismatchError, match=f"version {changed} .WRITE") as caught:
         backlog.advance(end, EVERYTHING)
     assert "skipChangeCommits" in str(caught.value)
-    patient = Backlog(table, skip_change_commits=True)
+    patient = StreamPlanner(table, skip_change_commits=True)
     assert read_all(patient, start, Limit(files=1))[0] == [["a"], ["b"], ["c"]]
     # The version that it begins with has no history.
     assert read_all(backlog, backlog.beginning(), EVERYTHING)[0] == [["a2", "b", "c"]]
@@ -147,7 +149,7 @@ def test_a_stream_reads_on_under_a_schema_that_only_grew_before_it_was_started(
 ) -> None:
     table = new_table(tmp_path)
     add(table, "a")
-    running = Backlog(table)
+    running = StreamPlanner(table)
     start = running.from_version(0)
     assert running.snapshot.version == 1
     with table.transaction() as tx:
@@ -157,7 +159,7 @@ def test_a_stream_reads_on_under_a_schema_that_only_grew_before_it_was_started(
     with pytest.raises(StreamMismatchError, match="it has a column more") as caught:
         running.advance(end, EVERYTHING)
     assert caught.value.version == 2
-    restarted = Backlog(table)
+    restarted = StreamPlanner(table)
     assert read_all(restarted, end, EVERYTHING)[0] == [["b"]]
     # The schemas before the one that it was started with are fewer columns, and can be read.
     assert read_all(restarted, start, EVERYTHING)[0] == [["a", "b"]]
@@ -169,7 +171,7 @@ def test_rows_of_a_schema_that_did_more_than_grow_are_not_read_under_the_latest(
     table = new_table(tmp_path)
     for name in "ab":
         add(table, name)
-    started = Backlog(table)
+    started = StreamPlanner(table)
     inside = started.beginning().past(1)
     with table.transaction() as tx:
         tx.remove(tx.read())
@@ -178,10 +180,10 @@ def test_rows_of_a_schema_that_did_more_than_grow_are_not_read_under_the_latest(
     # The commit that changed the schema is read by none of them, or not yet.
     for start in (started.from_version(2), started.from_version(2).past(1), inside):
         with pytest.raises(StreamMismatchError, match="it has a column id") as caught:
-            Backlog(table, skip_change_commits=True).advance(start, EVERYTHING)
+            StreamPlanner(table, skip_change_commits=True).advance(start, EVERYTHING)
         assert caught.value.version == 2
         assert "from a version that has that schema" in str(caught.value.hint)
-    anew = Backlog(table)
+    anew = StreamPlanner(table)
     assert read_all(anew, anew.from_version(4), EVERYTHING)[0] == [["c"]]
 
 
@@ -190,7 +192,7 @@ def test_commits_that_were_cleaned_up_are_named_or_passed_over(tmp_path: Path) -
     for name in "abcd":
         add(table, name)
     table.checkpoint()
-    backlog = Backlog(table)
+    backlog = StreamPlanner(table)
     start = backlog.from_version(1)
     for version in range(3):
         (tmp_path / f"_delta_log/{version:020}.json").unlink()
@@ -198,7 +200,7 @@ def test_commits_that_were_cleaned_up_are_named_or_passed_over(tmp_path: Path) -
         backlog.advance(start, EVERYTHING)
     assert caught.value.found == "commit 3 is the first"
     assert "failOnDataLoss" in str(caught.value)
-    careless = Backlog(table, fail_on_data_loss=False)
+    careless = StreamPlanner(table, fail_on_data_loss=False)
     with pytest.warns(LakelogWarning, match="cleaned up"):
         end = careless.advance(start, EVERYTHING)
     with pytest.warns(LakelogWarning, match="cleaned up"):
@@ -208,7 +210,7 @@ def test_commits_that_were_cleaned_up_are_named_or_passed_over(tmp_path: Path) -
     (tmp_path / f"_delta_log/{3:020}.json").unlink()
     (tmp_path / f"_delta_log/{4:020}.json").unlink()
     with pytest.raises(VersionNotFoundError, match="commits 1 to the latest"):
-        Backlog(table).advance(start, EVERYTHING)
+        StreamPlanner(table).advance(start, EVERYTHING)
 
 
 def test_a_damaged_checkpoint_below_the_start_does_not_stop_commits_that_serve(
@@ -228,7 +230,9 @@ def test_a_damaged_checkpoint_below_the_start_does_not_stop_commits_that_serve(
     fresh = lakelog.open(tmp_path)
     with pytest.raises(CorruptionError):
         fresh.snapshot(4)
-    assert read_all(Backlog(fresh), Backlog(fresh).from_version(4), EVERYTHING)[0] == [list("def")]
+    assert read_all(StreamPlanner(fresh), StreamPlanner(fresh).from_version(4), EVERYTHING)[0] == [
+        list("def")
+    ]
 
 
 @pytest.mark.parametrize("commits", [2, 3, 4, 6])
@@ -237,7 +241,7 @@ def test_a_table_made_anew_below_a_running_stream_is_noticed(tmp_path: Path, com
     table = new_table(where)
     for name in "abc":
         add(table, name)
-    backlog = Backlog(table)
+    backlog = StreamPlanner(table)
     _, slow = backlog.beginning(), backlog.from_version(1)
     slow = backlog.advance(slow, Limit(files=1))
     _, quick = read_all(backlog, slow, EVERYTHING)
@@ -260,7 +264,7 @@ def test_a_commit_that_is_missing_in_between_is_damage(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     for name in "abcd":
         add(table, name)
-    backlog = Backlog(table)
+    backlog = StreamPlanner(table)
     start = backlog.from_version(1)
     (tmp_path / f"_delta_log/{3:020}.json").unlink()
     with pytest.raises(LogGapError):
@@ -269,7 +273,7 @@ def test_a_commit_that_is_missing_in_between_is_damage(tmp_path: Path) -> None:
 
 def test_an_offset_of_another_table_or_of_the_future_is_refused(tmp_path: Path) -> None:
     table = new_table(tmp_path / "one")
-    backlog = Backlog(table)
+    backlog = StreamPlanner(table)
     with pytest.raises(StreamMismatchError, match="another table"):
         backlog.advance(Offset.beginning("other", 0), EVERYTHING)
     with pytest.raises(StreamMismatchError, match="does not have"):
@@ -284,7 +288,7 @@ def test_an_offset_of_another_table_or_of_the_future_is_refused(tmp_path: Path) 
 def test_the_first_batch_run_again_begins_where_it_did(tmp_path: Path, begin: str) -> None:
     table = new_table(tmp_path)
     add(table, "a", "b")
-    backlog = Backlog(table)
+    backlog = StreamPlanner(table)
     start = getattr(backlog, begin)()
     add(table, "c")
     for limit in (Limit(files=1), EVERYTHING):
@@ -292,7 +296,7 @@ def test_the_first_batch_run_again_begins_where_it_did(tmp_path: Path, begin: st
         found = backlog.files(start, end)["path"].to_list()
         assert found
         add(table, "d")
-        again = Backlog(lakelog.open(tmp_path))
+        again = StreamPlanner(lakelog.open(tmp_path))
         anew = getattr(again, begin)()
         assert start < anew
         assert again.files(anew, end)["path"].to_list() == found
@@ -307,7 +311,7 @@ def test_however_it_is_cut_every_added_file_comes_once(tmp_path: Path, seed: int
     table = new_table(tmp_path)
     expected: list[str] = []
     begins = rng.randrange(8)
-    backlog, start = Backlog(table), None
+    backlog, start = StreamPlanner(table), None
     for version in range(12):
         if version == begins:
             start = backlog.beginning()

@@ -10,7 +10,7 @@ import pytest
 
 import lakelog
 from lakelog import ConflictError, InvalidInputError, LakelogWarning, StreamMismatchError
-from lakelog.spark import landing, stream_sink
+from lakelog.spark import stream_sink, task_commit
 from lakelog.spark.stream_sink import StreamWriter, is_repetition, own_id
 from lakelog.spark.writing import Message
 from tests.spark.spark_side import ids, new_table, orphans, rows, sink, task
@@ -139,7 +139,7 @@ def test_a_driver_that_is_overtaken_while_it_commits_learns_by_whom(
 ) -> None:
     messages = planned(sink(where, **APP), 0)
     query.append(faster)
-    publish = landing.publish
+    publish = task_commit.publish
 
     def overtaken(*args: Any, **kwargs: Any) -> Any:
         monkeypatch.setattr(stream_sink, "publish", publish)

@@ -20,7 +20,7 @@ import lakelog
 from lakelog import CommitOutcomeUnknown, ConflictError, LakelogError, LakelogWarning, Table
 from lakelog.data import write as data_write
 from lakelog.log.context import Log
-from lakelog.spark import landing
+from lakelog.spark import task_commit
 from lakelog.storage import open_store
 from lakelog.storage.inject import KINDS, WRITES, Fault, InjectingStore, Kind, Rule
 from tests.spark.spark_side import (
@@ -130,7 +130,7 @@ def over(where: Path, rules: list[Rule], monkeypatch: pytest.MonkeyPatch) -> Inj
     store = InjectingStore(open_store(where), rules)
     dialect = lakelog.open(where).log.dialect
     table = Table(Log(store, dialect))
-    monkeypatch.setattr(landing, "_handle", lambda *_: table)
+    monkeypatch.setattr(task_commit, "_handle", lambda *_: table)
     return store
 
 
@@ -198,8 +198,8 @@ def test_files_that_the_log_names_are_never_deleted(where: Path) -> None:
     made = writer(where)
     messages = [task(made, rows(2)), task(made, rows(3))]
     assert finish(made, messages) is None
-    adds = landing.unpacked([m.landed for m in messages])
-    assert landing.discard(lakelog.open(where), [adds], made.version) == []
+    adds = task_commit.unpacked([m.landed for m in messages])
+    assert task_commit.discard(lakelog.open(where), [adds], made.version) == []
     # Spark may give up a job whose commit it never heard of.
     made.abort(list(messages))
     made.abort([*messages, None])

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import lakelog
 from lakelog import Table
+from lakelog.dialects.delta import DIALECT
 from lakelog.errors import InvalidInputError, NotFoundError, ReadTimeoutError
-from lakelog.formats.delta import DIALECT
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import FileEntry

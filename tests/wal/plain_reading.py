@@ -1,6 +1,6 @@
 """The section "Reading" of ``schemas/wal.md``, one step after another, damage included.
 
-The model for `lakelog.wal.judge`. Imports nothing of lakelog.
+The model for `lakelog.wal.recovery`. Imports nothing of lakelog.
 """
 
 from __future__ import annotations

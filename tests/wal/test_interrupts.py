@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.wal.disk import Held, LocalDisk
+from lakelog.wal.disk import HeldLock, LocalDisk
 from tests.wal.interrupted import ACTIONS
 from tests.wal.interrupts import Interrupts
 
@@ -30,7 +30,7 @@ def test_an_interrupt_anywhere_leaves_no_caller_waiting_and_no_wrong_answer(name
 
 def test_what_is_thrown_away_meanwhile_is_not_interrupted(tmp_path: Path) -> None:
     """Python ignores what a finalizer raises, and reports it; whose object it was is chance."""
-    held: list[Held] = [LocalDisk().lock(str(tmp_path / "lock"), "an owner")]
+    held: list[HeldLock] = [LocalDisk().lock(str(tmp_path / "lock"), "an owner")]
     with Interrupts(1) as interrupts:
         held.clear()
     assert not interrupts.has_acted

@@ -1,15 +1,15 @@
-"""Checkpoints: planned, written, proved against replay, published, scheduled, repaired.
+"""Checkpoints: planned, written, verified against replay, published, scheduled.
 
 | module | owns |
 |---|---|
-| `options`, `memory` | what properties say; how much memory there is |
-| `plan` | what a checkpoint is to look like, decided before the first byte |
-| `source`, `spill`, `pipeline` | a version's rows in bounded memory; rows on disk; side by side |
-| `write`, `staging`, `publish` | written, read back and compared; only then seen |
-| `report` | what became of it |
-| `verify`, `compare` | one that exists, proved; where two collections differ |
-| `incremental`, `reuse`, `sidecars` | V2 checkpoints that keep sidecars, and which |
-| `schedule` | checkpoints that follow commits by themselves |
-| `compaction`, `checksum` | log compaction files; version checksums |
-| `replicate` | the same bytes at another place |
+| `options`, `memory_budget` | table properties of checkpoints; memory limits |
+| `plan` | layout, parts and columns, decided before the first byte is written |
+| `state_source`, `spill`, `prefetch` | a version's rows in bounded memory |
+| `write`, `staging`, `publish` | staged files, verified, then published |
+| `report` | `CheckpointReport` |
+| `verify`, `compare` | existing checkpoints compared with a replay |
+| `incremental`, `sidecar_reuse`, `sidecars` | V2 checkpoints that keep unchanged sidecars |
+| `schedule` | checkpoints written in the background after commits |
+| `compaction`, `version_checksum` | log compaction files; ``.crc`` files |
+| `replicate` | checkpoints copied to another location |
 """

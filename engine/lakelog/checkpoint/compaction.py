@@ -25,11 +25,14 @@ from typing import Self
 import orjson
 import polars as pl
 
-from lakelog import actions, telemetry
-from lakelog.checkpoint.memory import Budget, release, resident_bytes
+from lakelog import telemetry
+from lakelog.checkpoint.memory_budget import Budget, release, resident_bytes
 from lakelog.checkpoint.plan import Table, check_writers
-from lakelog.checkpoint.source import count_partitions
 from lakelog.checkpoint.spill import Spill
+from lakelog.checkpoint.state_source import count_partitions
+from lakelog.dialects.base import CommitContent, CommitFile
+from lakelog.dialects.digest import Digest, digest
+from lakelog.dialects.truncation_marks import CLOSING, closing_line
 from lakelog.errors import (
     CheckpointValidationError,
     InvalidInputError,
@@ -39,13 +42,11 @@ from lakelog.errors import (
     UnsupportedError,
     VersionNotFoundError,
 )
-from lakelog.formats.base import CommitContent, CommitFile
-from lakelog.formats.digest import Digest, digest
-from lakelog.formats.marks import CLOSING, closing_line
 from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.opening import open_state
 from lakelog.log.replay import Layers, reconcile_files, reconcile_meta
+from lakelog.model import actions
 
 _BATCH_ROWS = 1 << 16
 _CHUNK_BYTES = 32 << 20

@@ -21,14 +21,14 @@ from typing import Any, cast
 import polars as pl
 import pyarrow as pa
 
-from lakelog import actions, contract
-from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, CheckpointPlan
-from lakelog.formats.digest import Digest, digest, kept_columns, row_hashes
-from lakelog.formats.indextables.docmapping import same_files, without_registry
+from lakelog.dialects.base import CHECKPOINT_META, STRUCT_STATISTICS, CheckpointPlan
+from lakelog.dialects.digest import Digest, digest, kept_columns, row_hashes
+from lakelog.dialects.indextables.docmapping import same_files, without_registry
 from lakelog.lazy import cached_property
 from lakelog.log.files import statistics_text
 from lakelog.log.replay import last_of
-from lakelog.statistics.typed import stats_from_json, stats_from_struct
+from lakelog.model import actions, contract
+from lakelog.skipping.typed import stats_from_json, stats_from_struct
 
 TYPED = ("numRecords", "tightBounds", "min", "max", "nullCount")
 """Columns under which typed statistics are compared."""

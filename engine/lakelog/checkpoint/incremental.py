@@ -11,11 +11,11 @@ What is kept and what is written
     (`plan_reuse`).
 
 How a sidecar is known without reading it
-    By its fingerprint (`lakelog.formats.delta.fingerprints`), which the manifest records: counts,
-    digest, shape, and a checksum of its path filters. A filter's hit is confirmed by reading the
-    sidecar's paths, so a false one only costs. A sidecar of which nothing is known, or of another
-    shape, or digests of another algorithm, make the plan `Unfit`, and the whole checkpoint is
-    written once.
+    By its fingerprint (`lakelog.dialects.delta.sidecar_fingerprints`), which the manifest records:
+    counts, digest, shape, and a checksum of its path filters. A filter's hit is confirmed by
+    reading the sidecar's paths, so a false one only costs. A sidecar of which nothing is known, or
+    of another shape, or digests of another algorithm, make the plan `Unfit`, and the whole
+    checkpoint is written once.
 
 Which checkpoint is built upon
     The newest one only. Whoever cleans up the log keeps that, and every sidecar that it names; an
@@ -51,9 +51,8 @@ from dataclasses import dataclass, replace
 import polars as pl
 import pyarrow as pa
 
-from lakelog import actions
 from lakelog.checkpoint.compare import Comparison
-from lakelog.checkpoint.reuse import Reuse, Sidecar, plan_reuse
+from lakelog.checkpoint.sidecar_reuse import Reuse, Sidecar, plan_reuse
 from lakelog.checkpoint.sidecars import (
     at_once,
     counts_of,
@@ -62,8 +61,7 @@ from lakelog.checkpoint.sidecars import (
     read_manifest,
     read_sidecar,
 )
-from lakelog.errors import CheckpointValidationError, MalformedLogError
-from lakelog.formats.base import (
+from lakelog.dialects.base import (
     STRUCT_STATISTICS,
     Checkpoint,
     CheckpointPlan,
@@ -71,21 +69,23 @@ from lakelog.formats.base import (
     SidecarFile,
     StagedCheckpoint,
 )
-from lakelog.formats.delta.checkpoint_typed import file_action_columns
-from lakelog.formats.delta.fingerprints import (
+from lakelog.dialects.delta.checkpoint_typed import file_action_columns
+from lakelog.dialects.delta.names import SIDECAR_FOLDER
+from lakelog.dialects.delta.parquet import child_type
+from lakelog.dialects.delta.sidecar_fingerprints import (
     Fingerprint,
     check_inspection,
     shape_of,
 )
-from lakelog.formats.delta.inspection import inspect_sidecar, read_sidecar_schema
-from lakelog.formats.delta.names import SIDECAR_FOLDER
-from lakelog.formats.delta.parquet import child_type
-from lakelog.formats.digest import Digest
+from lakelog.dialects.delta.sidecar_inspection import inspect_sidecar, read_sidecar_schema
+from lakelog.dialects.digest import Digest
+from lakelog.errors import CheckpointValidationError, MalformedLogError
 from lakelog.log import properties
-from lakelog.log.base import broken_checkpoint
+from lakelog.log.base_checkpoint import broken_checkpoint
 from lakelog.log.context import Log
 from lakelog.log.replay import exclude, retained_tombstones
 from lakelog.log.state import State
+from lakelog.model import actions
 
 _BATCH_ROWS = 1 << 16
 _NOT_IN_REMOVES = frozenset(("stats", "tags", STRUCT_STATISTICS))

@@ -51,9 +51,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from lakelog.commit.properties import CHECKPOINT_FAMILIES, check_properties
 from lakelog.errors import InvalidPropertyError
 from lakelog.log.properties import parse_interval_ms
+from lakelog.transaction.table_properties import CHECKPOINT_FAMILIES, check_properties
 
 DEFAULT_INTERVAL = 10
 DEFAULT_MAX_FILE_BYTES = 134_217_728

@@ -36,17 +36,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lakelog import contract
 from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.commit.features import features_of, supported, supports
+from lakelog.dialects.base import CheckpointPlan
+from lakelog.dialects.indextables.protocol import STATE_PROTOCOL, knows_flattened
 from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
     UnsupportedFeatureError,
 )
-from lakelog.formats.base import CheckpointPlan
-from lakelog.formats.indextables.protocol import STATE_PROTOCOL, knows_flattened
 from lakelog.log.metadata import Metadata, Protocol, mapping_mode
+from lakelog.model import contract
+from lakelog.transaction.features import features_of, supported, supports
 
 AUTO = "auto"
 LAYOUTS = {

@@ -30,13 +30,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from lakelog.dialects.base import Checkpoint, Dialect, StagedCheckpoint, StagedFile
 from lakelog.errors import (
     CheckpointWriteError,
     LakelogError,
     NotFoundError,
     OutcomeUnknownError,
 )
-from lakelog.formats.base import Checkpoint, Dialect, StagedCheckpoint, StagedFile
 from lakelog.log.context import Log
 from lakelog.storage import LogStore
 

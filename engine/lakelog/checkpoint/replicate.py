@@ -19,6 +19,7 @@ from typing import BinaryIO
 from lakelog import telemetry
 from lakelog.checkpoint.publish import move_pointer
 from lakelog.checkpoint.verify import verify_checkpoint
+from lakelog.dialects.base import Checkpoint, StagedCheckpoint
 from lakelog.errors import (
     CheckpointValidationError,
     CheckpointWriteError,
@@ -29,7 +30,6 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedStoreError,
 )
-from lakelog.formats.base import Checkpoint, StagedCheckpoint
 from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.opening import open_state

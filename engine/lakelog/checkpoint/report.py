@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lakelog.formats.digest import Digest
+from lakelog.dialects.digest import Digest
 from lakelog.log.display import size_text, table_html, table_text
 
 
@@ -14,7 +14,7 @@ class CheckpointReport:
 
     Attributes:
         version: Version whose state it holds.
-        layout: As `lakelog.formats.base.Checkpoint.layout`.
+        layout: As `lakelog.dialects.base.Checkpoint.layout`.
         paths: Its files, relative to the table root.
         size_bytes: Their length together, kept sidecars included.
         num_adds: Live files in it.

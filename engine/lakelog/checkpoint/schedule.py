@@ -36,9 +36,9 @@ from typing import NamedTuple
 
 from lakelog import telemetry
 from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.commit.runtime import Committed
 from lakelog.errors import InvalidInputError, InvalidPropertyError, LakelogWarning
 from lakelog.log.context import Log
+from lakelog.transaction.runtime import Committed
 
 EXIT_WAIT_S = 30.0
 """Seconds that a program which ends waits for its checkpoints before it asks them to stop."""

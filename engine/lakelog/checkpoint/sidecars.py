@@ -14,22 +14,22 @@ from typing import TypeVar
 
 import polars as pl
 
-from lakelog import actions
-from lakelog.checkpoint.reuse import Sidecar
-from lakelog.errors import MalformedLogError
-from lakelog.formats.base import Checkpoint, CheckpointReader, SidecarFile
-from lakelog.formats.delta.fingerprints import (
+from lakelog.checkpoint.sidecar_reuse import Sidecar
+from lakelog.dialects.base import Checkpoint, CheckpointReader, SidecarFile
+from lakelog.dialects.delta.names import SIDECAR_FOLDER
+from lakelog.dialects.delta.path_filters import Hashes, PathFilter, hash_paths
+from lakelog.dialects.delta.paths import decode_path
+from lakelog.dialects.delta.sidecar_fingerprints import (
     Fingerprint,
     check_inspection,
     total_of_tags,
 )
-from lakelog.formats.delta.inspection import inspect_sidecar, recognise_sidecar
-from lakelog.formats.delta.names import SIDECAR_FOLDER
-from lakelog.formats.delta.path_filters import Hashes, PathFilter, hash_paths
-from lakelog.formats.delta.paths import decode_path
-from lakelog.formats.digest import Digest
+from lakelog.dialects.delta.sidecar_inspection import inspect_sidecar, recognise_sidecar
+from lakelog.dialects.digest import Digest
+from lakelog.errors import MalformedLogError
 from lakelog.log.context import Log
 from lakelog.log.replay import exclude
+from lakelog.model import actions
 
 _MOST_PROBES = 1 << 16
 """More keys than that hit nearly every filter, and are looked up among the paths at once."""
@@ -38,7 +38,7 @@ _QUICK_S = 0.004
 
 
 @dataclass(frozen=True)
-class Manifest:
+class SidecarManifest:
     """A V2 manifest's sidecars.
 
     Attributes:
@@ -50,7 +50,7 @@ class Manifest:
     total: Digest | None
 
 
-def read_manifest(reader: CheckpointReader) -> Manifest:
+def read_manifest(reader: CheckpointReader) -> SidecarManifest:
     """The sidecars that a manifest names; errors as `CheckpointReader.read_meta`."""
     meta = reader.read_meta(("sidecar", "checkpointMetadata"))
     meta = actions.conform(meta, ("actionType", "path", "size", "modificationTime", "tags"))
@@ -64,18 +64,19 @@ def read_manifest(reader: CheckpointReader) -> Manifest:
             files.append(
                 SidecarFile(f"{SIDECAR_FOLDER}/{name}", size or 0, modified or 0, tags or {})
             )
-    return Manifest(tuple(files), total)
+    return SidecarManifest(tuple(files), total)
 
 
 def known_sidecars(
-    manifest: Manifest, checkpoint: Checkpoint, shape: str
+    manifest: SidecarManifest, checkpoint: Checkpoint, shape: str
 ) -> list[tuple[SidecarFile, Fingerprint]] | str:
     """The sidecars with their fingerprints, or why none of them can be kept.
 
     Args:
         manifest: The manifest.
         checkpoint: Its checkpoint, for messages.
-        shape: What new sidecars look like; see `lakelog.formats.delta.fingerprints.shape_of`.
+        shape: What new sidecars look like; see
+            `lakelog.dialects.delta.sidecar_fingerprints.shape_of`.
 
     Raises:
         MalformedLogError: They are not those that the manifest was written with.

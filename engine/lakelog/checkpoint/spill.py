@@ -13,9 +13,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from lakelog import actions
 from lakelog.errors import CheckpointWriteError
-from lakelog.storage.scratch import Place, ScratchFile
+from lakelog.model import actions
+from lakelog.storage.scratch import ScratchFile, ScratchRange
 
 _RADIX_BITS = 6
 _PARTITION_SEED = 0x9A27
@@ -43,7 +43,7 @@ class Spill:
         self.partitions = min(partitions, _MOST_PARTITIONS)
         self._flush_bytes = flush_bytes
         self._file = ScratchFile(CheckpointWriteError)
-        self._places: dict[int, list[Place]] = {}
+        self._places: dict[int, list[ScratchRange]] = {}
         self._waiting: list[pl.DataFrame] = []
         self._waiting_bytes = 0
 
@@ -180,7 +180,7 @@ class Repeats:
         self._held: list[pl.Series] = []
         self._count = 0
         self._file = ScratchFile(CheckpointWriteError)
-        self._places: dict[int, list[Place]] = {}
+        self._places: dict[int, list[ScratchRange]] = {}
 
     def add(self, hashes: pl.Series) -> None:
         """Take note of some hashes.
@@ -202,7 +202,7 @@ class Repeats:
         start = self._file.append(held.tobytes(), "hashes").at
         for bucket, (first, last) in enumerate(pairwise(cuts)):
             if last > first:
-                place = Place(start + first * 8, (last - first) * 8)
+                place = ScratchRange(start + first * 8, (last - first) * 8)
                 self._places.setdefault(bucket, []).append(place)
 
     def repeated(self) -> pl.Series:
@@ -214,7 +214,7 @@ class Repeats:
         found = [_doubles(self._bucket(places)) for _, places in sorted(self._places.items())]
         return pl.concat(found)
 
-    def _bucket(self, places: Sequence[Place]) -> np.ndarray:
+    def _bucket(self, places: Sequence[ScratchRange]) -> np.ndarray:
         return np.concatenate([np.frombuffer(self._file.read(p), np.uint64) for p in places])
 
     def close(self) -> None:

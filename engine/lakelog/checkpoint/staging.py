@@ -20,13 +20,21 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog import actions
-from lakelog.checkpoint.checksum import FileCounts
 from lakelog.checkpoint.compare import Comparison, find_differences, with_protocol
 from lakelog.checkpoint.incremental import Incremental
-from lakelog.checkpoint.memory import release
-from lakelog.checkpoint.pipeline import ahead
-from lakelog.checkpoint.source import Source, open_in_batches
+from lakelog.checkpoint.memory_budget import release
+from lakelog.checkpoint.prefetch import prefetch
+from lakelog.checkpoint.state_source import StateSource, open_in_batches
+from lakelog.checkpoint.version_checksum import FileCounts
+from lakelog.dialects.base import (
+    STRUCT_STATISTICS,
+    CheckpointPlan,
+    CheckpointReader,
+    CheckpointWriter,
+    StagedCheckpoint,
+)
+from lakelog.dialects.delta.parquet import child_type
+from lakelog.dialects.digest import Digest
 from lakelog.errors import (
     CheckpointValidationError,
     CheckpointWriteError,
@@ -36,19 +44,11 @@ from lakelog.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from lakelog.formats.base import (
-    STRUCT_STATISTICS,
-    CheckpointPlan,
-    CheckpointReader,
-    CheckpointWriter,
-    StagedCheckpoint,
-)
-from lakelog.formats.delta.parquet import child_type
-from lakelog.formats.digest import Digest
 from lakelog.log.context import Log
+from lakelog.log.file_order import FileOrder, in_order
 from lakelog.log.files import statistics_text
-from lakelog.log.order import FileOrder, in_order
 from lakelog.log.state import State
+from lakelog.model import actions
 from lakelog.telemetry import Progress
 
 _SAMPLE_ROWS = 2_048
@@ -81,7 +81,7 @@ class Staging:
     plan: CheckpointPlan
     writer: CheckpointWriter
     comparison: Comparison
-    source: Source
+    source: StateSource
     incremental: Incremental | None
     verify: bool
     memory_limit: int | None
@@ -100,7 +100,7 @@ class Staging:
         written = 0
         with self._writing():
             self.writer.write_meta(meta)
-        for frame, found in ahead(self._hashed(), is_large=_is_large):
+        for frame, found in prefetch(self._hashed(), is_large=_is_large):
             with self._writing():
                 self.writer.write_files(frame)
             expected += found
@@ -202,7 +202,7 @@ class Staging:
                     staged, reader, lambda frame: self._require_unchanging(frame, staged)
                 )
             else:
-                for frame, each in ahead(self._read_files(reader), is_large=_is_large):
+                for frame, each in prefetch(self._read_files(reader), is_large=_is_large):
                     found += each
                     self.tell("verify", found.total, expected.total)
                     self._require_unchanging(frame, staged)

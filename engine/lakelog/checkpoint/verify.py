@@ -19,7 +19,7 @@ is noted.
 A checkpoint older than the one in question may stand under the replay: what it was proved from
 itself is not asked again here.
 
-Source: Delta protocol, Action Reconciliation; Checkpoints.
+StateSource: Delta protocol, Action Reconciliation; Checkpoints.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from lakelog import actions, contract, telemetry
+from lakelog import telemetry
 from lakelog.checkpoint.compare import (
     Comparison,
     find_differences,
     no_differences,
     with_protocol,
 )
-from lakelog.checkpoint.pipeline import ahead
-from lakelog.checkpoint.source import Source
+from lakelog.checkpoint.prefetch import prefetch
+from lakelog.checkpoint.state_source import StateSource
+from lakelog.dialects.base import STRUCT_STATISTICS, Checkpoint, LogListing
+from lakelog.dialects.digest import Digest
+from lakelog.dialects.indextables.docmapping import lost_mapping
 from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointValidationError,
@@ -49,9 +52,6 @@ from lakelog.errors import (
     TableNotFoundError,
     VersionNotFoundError,
 )
-from lakelog.formats.base import STRUCT_STATISTICS, Checkpoint, LogListing
-from lakelog.formats.digest import Digest
-from lakelog.formats.indextables.docmapping import lost_mapping
 from lakelog.log.context import MOST_LOOKS, Log
 from lakelog.log.display import table_html, table_text
 from lakelog.log.files import file_columns, tombstone_columns
@@ -59,6 +59,7 @@ from lakelog.log.metadata import Protocol, honoured_mapping
 from lakelog.log.opening import fall_back, log_paths, table_ids
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import State
+from lakelog.model import actions, contract
 
 _STATISTICS = ("stats", STRUCT_STATISTICS)
 _TOMBSTONE = ("path", "dvStorageType", "dvPathOrInline", "dvOffset", "deletionTimestamp")
@@ -450,8 +451,8 @@ class _Proof:
             format_, kept, schema, mapping, tombstone=_TOMBSTONE, empty_tags=False, alike=alike
         )
 
-    def _source(self, state: State) -> Source:
-        return Source(state, memory_limit=self.memory_limit, now_ms=self.now_ms)
+    def _source(self, state: State) -> StateSource:
+        return StateSource(state, memory_limit=self.memory_limit, now_ms=self.now_ms)
 
     def _side(self, state: State, comparison: Comparison) -> _Side:
         bare = _without_statistics(comparison)
@@ -467,7 +468,7 @@ class _Proof:
                     )
                     yield there, comparison.digest(frame), bare.digest(frame)
 
-            for there, each, each_bare in ahead(hashed()):
+            for there, each, each_bare in prefetch(hashed()):
                 columns |= there
                 whole += each
                 without += each_bare
@@ -475,7 +476,7 @@ class _Proof:
 
     def _digest(self, state: State, comparison: Comparison) -> Digest:
         total = Digest()
-        for each in ahead(comparison.digest(f) for f in self._files(state, comparison)):
+        for each in prefetch(comparison.digest(f) for f in self._files(state, comparison)):
             total += each
         return total
 

@@ -4,7 +4,7 @@ published.
 Whatever fails, the checkpoint before it stays as it was, and what was staged is taken away as far
 as the store lets us; what is left has names that no reader looks at, and cleanup takes it later.
 
-Source: Delta protocol, Checkpoints; specification 001, 3.2; specification 004.
+StateSource: Delta protocol, Checkpoints; specification 001, 3.2; specification 004.
 """
 
 from __future__ import annotations
@@ -20,16 +20,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog import telemetry
-from lakelog.checkpoint.checksum import checksum_of, put_checksum
 from lakelog.checkpoint.compare import Comparison, with_protocol
 from lakelog.checkpoint.incremental import Incremental, Unfit, plan_incremental
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.checkpoint.plan import AUTO, Table, choose_layout, plan_checkpoint
 from lakelog.checkpoint.publish import Published, publish
 from lakelog.checkpoint.report import CheckpointReport
-from lakelog.checkpoint.source import Road, Source
 from lakelog.checkpoint.staging import Staging
+from lakelog.checkpoint.state_source import ReplayMode, StateSource
 from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
+from lakelog.checkpoint.version_checksum import checksum_of, put_checksum
+from lakelog.dialects.base import (
+    Checkpoint,
+    CheckpointPlan,
+    CheckpointWriter,
+    StagedCheckpoint,
+)
+from lakelog.dialects.delta.checkpoint_typed import file_action_columns
+from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
+from lakelog.dialects.digest import Digest
 from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointWriteError,
@@ -39,15 +48,6 @@ from lakelog.errors import (
     NotFoundError,
     OutcomeUnknownError,
 )
-from lakelog.formats.base import (
-    Checkpoint,
-    CheckpointPlan,
-    CheckpointWriter,
-    StagedCheckpoint,
-)
-from lakelog.formats.delta.checkpoint_typed import file_action_columns
-from lakelog.formats.delta.checkpoint_writer import DeltaCheckpointWriter
-from lakelog.formats.digest import Digest
 from lakelog.log.context import MOST_LOOKS, Log
 from lakelog.log.opening import fall_back, is_outdated, open_state
 from lakelog.log.state import State
@@ -106,7 +106,7 @@ def write_checkpoint(
         )
         report = replace(report, seconds=time.perf_counter() - begin)
         span.set(version=report.version, layout=report.layout, size_bytes=report.size_bytes)
-    tell_of(log, report, job.plain_bytes)
+    log_checkpoint(log, report, job.plain_bytes)
     return report
 
 
@@ -164,7 +164,7 @@ def attempt(
                 raise
 
 
-def tell_of(log: Log, report: CheckpointReport, plain_bytes: int) -> None:
+def log_checkpoint(log: Log, report: CheckpointReport, plain_bytes: int) -> None:
     """Write to the program's log, and to its metrics, what became of a checkpoint.
 
     Args:
@@ -229,10 +229,10 @@ class _Job:
         with self._source(self.state) as source:
             return self._write(source, plan, tuple(there))
 
-    def _source(self, state: State) -> Source:
-        return Source(state, memory_limit=self.memory_limit, now_ms=self.log.clock())
+    def _source(self, state: State) -> StateSource:
+        return StateSource(state, memory_limit=self.memory_limit, now_ms=self.log.clock())
 
-    def _plan(self, source: Source) -> CheckpointPlan:
+    def _plan(self, source: StateSource) -> CheckpointPlan:
         format_ = self.log.dialect.name
         table = Table(format_, self.log.table, source.protocol, source.metadata)
         options = self.options or CheckpointOptions.of(source.metadata.configuration, format_)
@@ -256,7 +256,7 @@ class _Job:
     # --- writing -----------------------------------------------------------------------------
 
     def _write(
-        self, source: Source, plan: CheckpointPlan, replaced: tuple[Checkpoint, ...]
+        self, source: StateSource, plan: CheckpointPlan, replaced: tuple[Checkpoint, ...]
     ) -> CheckpointReport:
         incremental = self._incremental(source, plan) if not replaced else None
         if incremental is not None:
@@ -311,7 +311,7 @@ class _Job:
         self._checksum(source, staging)
         return _report(plan, staged, expected, published, self.verify, verify_seconds, self._notes)
 
-    def _checksum(self, source: Source, staging: Staging) -> None:
+    def _checksum(self, source: StateSource, staging: Staging) -> None:
         """Write the version's checksum too, now that what it counts is proved; the checkpoint does
         not depend on it.
         """
@@ -326,9 +326,13 @@ class _Job:
         if found.disagreements:
             self._notes.append(f"{found.path} is not what replay gives, and was left as it is")
 
-    def _incremental(self, source: Source, plan: CheckpointPlan) -> Incremental | None:
+    def _incremental(self, source: StateSource, plan: CheckpointPlan) -> Incremental | None:
         base = self.state.base
-        if not plan.layout.startswith("v2-") or base is None or source.road is not Road.FREE:
+        if (
+            not plan.layout.startswith("v2-")
+            or base is None
+            or source.replay_mode is not ReplayMode.FREE
+        ):
             return None
         found = plan_incremental(
             self.log, self.state, base.checkpoint, plan, now_ms=plan.created_ms
@@ -414,10 +418,10 @@ def _fits_one_file(state: State, options: CheckpointOptions) -> bool:
     return sum(sizes) + tail <= options.max_file_bytes
 
 
-def _estimate_files(state: State, source: Source) -> int:
+def _estimate_files(state: State, source: StateSource) -> int:
     """File actions of a state, about."""
     commits = sum(c.size_bytes for c in state.segment.commits) // _COMMIT_ACTION_BYTES
-    if source.road is Road.FREE:
+    if source.replay_mode is ReplayMode.FREE:
         commits = state.layers.height
     if state.base is None:
         return commits

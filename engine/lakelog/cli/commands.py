@@ -16,13 +16,13 @@ from lakelog.cli.options import Output, Target
 from lakelog.cli.output import View, check, collect, emit, write, write_text
 from lakelog.cli.view import count, time_text
 from lakelog.cli.watch import Meter, Watch, open_metered, progress
+from lakelog.dialects.json_layout import Wire
 from lakelog.errors import LakelogWarning
-from lakelog.formats.wire import Wire
 from lakelog.log.display import size_text
-from lakelog.statistics.where import parse_where
+from lakelog.skipping.sql_predicate import parse_where
 
 if TYPE_CHECKING:
-    from lakelog.log.export import Manifest
+    from lakelog.log.export import ExportManifest
     from lakelog.log.snapshot import Snapshot
     from lakelog.table import Table
 
@@ -143,7 +143,7 @@ def _listed(features: tuple[str, ...] | None) -> list[str] | None:
 
 
 def _type_text(type_: Any) -> str:
-    from lakelog import contract
+    from lakelog.model import contract
 
     raw = contract.to_json(type_)
     return raw if isinstance(raw, str) else str(raw["type"])
@@ -357,7 +357,7 @@ def replay(
     emit(parts.lazy(), output, View("part", tuple(_REPLAY)))
 
 
-def replay_lines(manifest: Manifest, seconds: float, meter: Meter) -> list[tuple[str, str]]:
+def replay_lines(manifest: ExportManifest, seconds: float, meter: Meter) -> list[tuple[str, str]]:
     """What was written, for people."""
     size = size_text(sum(p.size_bytes for p in manifest.parts))
     parts = f"{count(manifest.num_rows, 'row')} in {count(len(manifest.parts), 'part')}, {size}"

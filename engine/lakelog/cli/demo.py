@@ -24,7 +24,7 @@ from lakelog.demo.calendar import commit_ms, plan
 from lakelog.demo.generate import append_commit, make_table
 from lakelog.errors import ConflictError, InternalError
 from lakelog.log.display import size_text
-from lakelog.statistics.where import parse_where
+from lakelog.skipping.sql_predicate import parse_where
 
 if TYPE_CHECKING:
     from lakelog.log.snapshot import Snapshot

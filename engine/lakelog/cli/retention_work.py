@@ -19,12 +19,12 @@ from lakelog.cli.view import count, time_text
 from lakelog.cli.watch import open_metered, progress
 from lakelog.log.display import size_text
 from lakelog.log.properties import duration_text
-from lakelog.retention.cleanup import CleanupPlan
-from lakelog.retention.vacuum import VacuumPlan
+from lakelog.maintenance.cleanup import CleanupPlan
+from lakelog.maintenance.vacuum import VacuumPlan
 
 if TYPE_CHECKING:
     from lakelog.errors import LakelogError
-    from lakelog.retention.cleanup import CleanupReport
+    from lakelog.maintenance.cleanup import CleanupReport
 
 _DELETED_SCHEMA = {
     "version": pl.Int64(),

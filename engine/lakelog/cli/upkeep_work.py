@@ -20,7 +20,7 @@ from lakelog.cli.reports import FINDINGS, GOOD, PLANNED, one_row, read_inventory
 from lakelog.cli.view import count
 from lakelog.cli.watch import open_metered, progress
 from lakelog.log.display import size_text
-from lakelog.repair.mend import RepairPlan
+from lakelog.maintenance.repair import RepairPlan
 
 if TYPE_CHECKING:
     from lakelog.checkpoint.verify import VerifyReport

@@ -21,9 +21,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from lakelog import contract
 from lakelog.cli.terminal import plain
 from lakelog.log.display import size_text
+from lakelog.model import contract
 
 _UNCLIPPED_WIDTH = 100_000
 _LEAST_WIDTH = 6

@@ -1,17 +1,18 @@
-"""Rows: reading and writing the data files that a table's log names.
+"""Rows: reads and writes the data files of a table.
 
-Everything here runs on one machine and knows nothing of Spark, whose executors use it.
+Runs on one machine and does not import Spark; Spark's executors use it.
 
 | module | owns |
 |---|---|
-| `files`, `sources` | how the rows of a version look; data files, opened |
-| `read`, `columns`, `casts`, `calendar` | rows; their columns, made the table's |
-| `recorded` | what the log records of a file, compared with the file |
-| `vectors`, `groups` | deletion vectors decoded; row groups left out |
-| `scan`, `pack` | a lazy frame of it; files shared out among tasks |
-| `write_plan`, `layout`, `physical` | how the files of a write look; where rows go |
-| `incoming`, `conform`, `merge` | what callers hand over, and the table's schema |
-| `grouping`, `spill` | rows by partition; those that wait for their file |
-| `write`, `parquet`, `stats` | files, and their statistics |
-| `append`, `replace` | rows into a table in one commit; what an overwrite takes away |
+| `files`, `file_opening` | the read plan of a version; data files opened |
+| `read`, `columns`, `casts` | rows of data files, converted to the table's schema |
+| `legacy_calendar` | dates and times of Spark's Julian calendar |
+| `recorded_statistics` | the log's record of a file, compared with the file |
+| `deletion_vectors`, `row_group_skipping` | deleted rows; skipped row groups |
+| `scan`, `bin_packing` | a lazy frame over the files; files assigned to tasks |
+| `write_plan`, `layout`, `physical_schema` | file schema, folders and names |
+| `input_rows`, `conform`, `schema_merge` | rows of callers, brought to the table's schema |
+| `grouping`, `spill` | rows by partition; rows that wait on local disk |
+| `write`, `parquet`, `stats` | data files and their statistics |
+| `append`, `overwrite_plan` | appends and overwrites; the files that an overwrite removes |
 """

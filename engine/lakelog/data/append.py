@@ -20,16 +20,12 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.commit import changes, gates
-from lakelog.commit.features import is_active
-from lakelog.commit.runtime import Runtime
-from lakelog.commit.transaction import Transaction
 from lakelog.data.conform import Conform, Rows, to_table
 from lakelog.data.files import ReadPlan
-from lakelog.data.incoming import Incoming
-from lakelog.data.merge import merged_schema
+from lakelog.data.input_rows import Incoming
+from lakelog.data.overwrite_plan import Replaced, find_replaced, holds, keeping
 from lakelog.data.read import read_files
-from lakelog.data.replace import Replaced, find_replaced, holds, keeping
+from lakelog.data.schema_merge import merged_schema
 from lakelog.data.write import DataFileWriter, WritePlan, discard, slices
 from lakelog.data.write_plan import CHANGE_TYPE, clustering_columns
 from lakelog.errors import (
@@ -44,6 +40,10 @@ from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.metadata import Metadata
 from lakelog.log.snapshot import Snapshot
 from lakelog.storage import LogStore
+from lakelog.transaction import metadata_changes, write_support
+from lakelog.transaction.features import is_active
+from lakelog.transaction.runtime import Runtime
+from lakelog.transaction.transaction import Transaction
 
 SchemaMode = Literal["merge"]
 
@@ -228,9 +228,11 @@ class _Write:
         schema = merged_schema(metadata.schema, self._rows.schema)
         if schema == metadata.schema:
             return metadata
-        wanted = changes.change_metadata(metadata, snapshot.format, None, {}, schema=schema)
+        wanted = metadata_changes.change_metadata(
+            metadata, snapshot.format, None, {}, schema=schema
+        )
         # Ids and physical names of new columns are settled now, for the files need them.
-        return changes.settled_metadata(wanted, metadata, self._runtime)
+        return metadata_changes.settled_metadata(wanted, metadata, self._runtime)
 
     def _replaced(self, tx: Transaction, where: pl.Expr | None, plan: WritePlan) -> Replaced:
         """The files that are taken away; refuses what the table forbids before rows are written."""
@@ -250,7 +252,7 @@ class _Write:
                 "stats": '{"numRecords":1}',
             }
         )
-        gates.check_actions(
+        write_support.check_actions(
             protocol, metadata, told, pl.DataFrame(), self._log.table, snapshot.format
         )
         return replaced

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog import contract
 from lakelog.errors import CorruptionError
+from lakelog.model import contract
 
 Convert = Callable[[pa.Array], pa.Array]
 

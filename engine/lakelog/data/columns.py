@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog import contract
-from lakelog.data.calendar import Calendar
 from lakelog.data.casts import Convert, leaf_cast, mismatch
+from lakelog.data.legacy_calendar import Calendar
 from lakelog.errors import CorruptionError
+from lakelog.model import contract
 
 _FIELD_ID = b"PARQUET:field_id"
 _HINT = "the file was not written for this table, or its writer broke the protocol"

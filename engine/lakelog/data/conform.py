@@ -22,10 +22,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog import contract
-from lakelog.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
-from lakelog.data.physical import wide_field, wide_type
+from lakelog.data.physical_schema import wide_field, wide_type
 from lakelog.errors import InvalidInputError, LakelogWarning, UnsupportedFeatureError
+from lakelog.model import contract
+from lakelog.model.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
 
 DEFAULT = "CURRENT_DEFAULT"
 _CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from lakelog import contract
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
 from lakelog.log.metadata import honoured_mapping
 from lakelog.log.snapshot import Snapshot
+from lakelog.model import contract
 from lakelog.storage.containment import NOTHING, External, Reach
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import polars as pl
 import pyarrow as pa
 
-from lakelog import contract
 from lakelog.data import layout
+from lakelog.model import contract
 
 
 @dataclass(frozen=True)

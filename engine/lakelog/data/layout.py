@@ -20,8 +20,8 @@ from urllib.parse import quote
 
 import polars as pl
 
-from lakelog import contract
 from lakelog.errors import InvalidInputError, InvalidPropertyError
+from lakelog.model import contract
 
 CODEC_PROPERTY = "delta.parquet.compression.codec"
 SIZE_PROPERTY = "delta.targetFileSize"

@@ -28,7 +28,7 @@ class ParquetFile:
     Args:
         store: The table's store.
         path: Of the file, relative to the table.
-        schema: Of its rows; see `lakelog.data.physical`.
+        schema: Of its rows; see `lakelog.data.physical_schema`.
         codec: Compression.
         stats: Statistics to keep.
     """

@@ -22,22 +22,22 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from lakelog import contract
 from lakelog.data.columns import Columns, require_values
+from lakelog.data.deletion_vectors import Vector, VectorReader
+from lakelog.data.file_opening import Sources, explained
 from lakelog.data.files import FILE_COLUMNS, ReadPlan
-from lakelog.data.groups import row_groups
-from lakelog.data.recorded import require_contents
-from lakelog.data.sources import Sources, explained
-from lakelog.data.vectors import Vector, VectorReader
+from lakelog.data.recorded_statistics import require_contents
+from lakelog.data.row_group_skipping import row_groups
 from lakelog.errors import CorruptionError, InvalidInputError
-from lakelog.statistics.partitions import typed_partitions
-from lakelog.statistics.prune import referenced_columns
+from lakelog.model import contract
+from lakelog.skipping.partitions import typed_partitions
+from lakelog.skipping.prune import referenced_columns
 from lakelog.storage import LogStore
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from lakelog.data.vectors import Rows
+    from lakelog.data.deletion_vectors import Rows
 
 BATCH_ROWS = 65_536
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from lakelog import contract
 from lakelog.data.files import FILE_COLUMNS, ReadPlan
 from lakelog.data.read import BATCH_ROWS, read_files
 from lakelog.errors import InvalidInputError
 from lakelog.log.snapshot import Snapshot
-from lakelog.statistics.prune import referenced_columns
+from lakelog.model import contract
+from lakelog.skipping.prune import referenced_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa

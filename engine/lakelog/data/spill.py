@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from lakelog.storage.scratch import Place, ScratchFile
+from lakelog.storage.scratch import ScratchFile, ScratchRange
 
 
 class RowSpill:
@@ -20,7 +20,7 @@ class RowSpill:
         self._schema = schema
         self._file = ScratchFile(instead="write fewer partitions")
 
-    def append(self, rows: pa.Table) -> list[Place]:
+    def append(self, rows: pa.Table) -> list[ScratchRange]:
         """Write rows; gives their places.
 
         Raises:
@@ -28,7 +28,7 @@ class RowSpill:
         """
         return [self._file.append(batch.serialize(), "rows") for batch in rows.to_batches()]
 
-    def read(self, places: list[Place]) -> pa.Table:
+    def read(self, places: list[ScratchRange]) -> pa.Table:
         """The rows that stand at some places."""
         batches = [
             pa.ipc.read_record_batch(pa.py_buffer(self._file.read(place)), self._schema)

@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakelog import contract
 from lakelog.errors import InvalidPropertyError
+from lakelog.model import contract
 
 NUM_COLUMNS = "delta.dataSkippingNumIndexedCols"
 COLUMNS = "delta.dataSkippingStatsColumns"

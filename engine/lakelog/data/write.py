@@ -25,19 +25,19 @@ from typing import Any, Self
 import polars as pl
 import pyarrow as pa
 
-from lakelog import contract
-from lakelog.commit.file_rules import CHANGE_DATA_FOLDER
 from lakelog.data import layout
 from lakelog.data.conform import Conform, Rows
 from lakelog.data.grouping import group_rows
 from lakelog.data.parquet import ParquetFile
-from lakelog.data.physical import renamed, wide_field
+from lakelog.data.physical_schema import renamed, wide_field
 from lakelog.data.spill import RowSpill
 from lakelog.data.write_plan import WritePlan
 from lakelog.errors import InvalidInputError, LakelogError
+from lakelog.model import contract
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import on_local_disk
-from lakelog.storage.scratch import Place
+from lakelog.storage.scratch import ScratchRange
+from lakelog.transaction.file_rules import CHANGE_DATA_FOLDER
 
 __all__ = ["DataFileWriter", "WritePlan", "discard"]
 
@@ -81,7 +81,7 @@ class _Partition:
     tables: list[pa.Table] = field(default_factory=list)
     rows: int = 0
     size_bytes: int = 0
-    places: list[Place] = field(default_factory=list)
+    places: list[ScratchRange] = field(default_factory=list)
     file: ParquetFile | None = None
 
     def take(self) -> pa.Table:

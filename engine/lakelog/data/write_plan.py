@@ -16,15 +16,15 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from lakelog import contract
-from lakelog.commit import gates
-from lakelog.commit.features import supports
 from lakelog.data import layout, stats
 from lakelog.data.files import MAPPING_MODE
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
 from lakelog.log.metadata import CLUSTERING, Metadata, Protocol, clustering_paths, mapping_mode
 from lakelog.log.snapshot import Snapshot
+from lakelog.model import contract
+from lakelog.transaction import write_support
+from lakelog.transaction.features import supports
 
 CHANGE_TYPE = "_change_type"
 """The column of change data files that says what happened to a row."""
@@ -250,7 +250,7 @@ def require_rows_writable(
             hint="write rows with the engine that made the table, and commit its files with "
             "Table.transaction",
         )
-    gates.check_writable(protocol, metadata, location, format)
+    write_support.check_writable(protocol, metadata, location, format)
     # What the table would say to a file of rows, it says now.
     row = pl.DataFrame(
         {
@@ -260,7 +260,7 @@ def require_rows_writable(
             "stats": ['{"numRecords":1}'],
         }
     )
-    gates.check_actions(protocol, metadata, row, pl.DataFrame(), location, format)
+    write_support.check_actions(protocol, metadata, row, pl.DataFrame(), location, format)
     for column in metadata.schema.fields:
         if any(is_never_written(t) for t in _types_inside(column.type)):
             raise UnsupportedFeatureError(

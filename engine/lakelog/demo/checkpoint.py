@@ -1,4 +1,4 @@
-"""The demonstration table's classic checkpoint, as `lakelog.formats.delta` writes it.
+"""The demonstration table's classic checkpoint, as `lakelog.dialects.delta` writes it.
 
 Source: Delta protocol, Checkpoint Schema; Last Checkpoint File Schema.
 """
@@ -14,14 +14,14 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog import contract
-from lakelog.formats.base import CheckpointPlan, StagedFile
-from lakelog.formats.delta.checkpoint_manifest import Held, pointer_bytes
-from lakelog.formats.delta.checkpoint_rows import action_rows, encoded
-from lakelog.formats.delta.checkpoint_schema import classic_schema, file_columns
-from lakelog.formats.delta.names import classic_name
-from lakelog.formats.ndjson import Blob, decode_lines
-from lakelog.formats.wire import Wire
+from lakelog.dialects.base import CheckpointPlan, StagedFile
+from lakelog.dialects.delta.checkpoint_manifest import FileActionCounts, pointer_bytes
+from lakelog.dialects.delta.checkpoint_rows import action_rows, encoded
+from lakelog.dialects.delta.checkpoint_schema import classic_schema, file_columns
+from lakelog.dialects.delta.names import classic_name
+from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.ndjson import Blob, decode_lines
+from lakelog.model import contract
 
 SCHEMA = classic_schema(file_columns())
 """The columns of a classic checkpoint with JSON statistics only."""
@@ -53,7 +53,7 @@ def build_checkpoint(
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True, store_schema=False)
     plan = CheckpointPlan(version, "classic", 1, contract.Struct(()), ("day", "region"))
     file = StagedFile(name, name, len(buffer.getvalue()), table.num_rows)
-    held = Held(adds.height, removes.height)
+    held = FileActionCounts(adds.height, removes.height)
     return buffer.getvalue(), pointer_bytes(plan, [file], held, SCHEMA)
 
 

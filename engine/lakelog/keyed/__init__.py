@@ -2,17 +2,17 @@
 
 | module | owns |
 |---|---|
-| `store` | `KeyedStore`: the order of steps, and who may do them at the same time |
-| `view` | what readers see of it |
-| `opening` | manifest, files and log of one moment, or a refusal |
-| `memtable` | records that no file holds yet |
-| `sorted_file` | the bytes of a file |
-| `manifest` | which files count |
-| `publish` | names on the disk |
-| `plan` | what to merge, in which pieces |
-| `rows` | which record of a key counts |
-| `given` | what callers give, checked |
-| `latch` | a moment without writers |
+| `store` | the public `KeyedStore` |
+| `view` | the immutable view that readers use |
+| `opening` | manifest, files and log validated together |
+| `memtable` | records that are not yet in a file |
+| `sorted_file` | the Parquet format of a file |
+| `manifest` | the list of current files |
+| `publish` | files created and removed durably |
+| `plan` | flush and compaction decisions |
+| `rows` | record layout and key ranges |
+| `input_validation` | arguments of callers |
+| `shared_lock` | a lock that many writers share, or one caller holds alone |
 """
 
 from lakelog.keyed.store import FileReport, KeyedStore

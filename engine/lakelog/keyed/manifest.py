@@ -39,7 +39,7 @@ def data_name(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class StoreManifest:
     """The state of the files.
 
     Attributes:
@@ -67,7 +67,7 @@ class Manifest:
         return data.replace(b"00000000", b"%08x" % google_crc32c.value(data), 1)
 
 
-def decode(data: bytes, path: str) -> Manifest:
+def decode(data: bytes, path: str) -> StoreManifest:
     """The manifest of a file's bytes.
 
     Raises:
@@ -91,7 +91,7 @@ def decode(data: bytes, path: str) -> Manifest:
             hint="upgrade lakelog",
         )
     files = tuple((file["name"], _facts(file)) for file in told["files"])
-    manifest = Manifest(told["generation"], told["flushedSeqNum"], files)
+    manifest = StoreManifest(told["generation"], told["flushedSeqNum"], files)
     _check_order(manifest, path)
     return manifest
 
@@ -126,7 +126,7 @@ def _facts(file: Mapping[str, Any]) -> FileFacts:
     )
 
 
-def _check_order(manifest: Manifest, path: str) -> None:
+def _check_order(manifest: StoreManifest, path: str) -> None:
     """A get stops at the newest file that has the key, so their order is checked before use."""
     for (older, before), (newer, after) in pairwise(manifest.files):
         if not before.max_seq_num < after.min_seq_num:

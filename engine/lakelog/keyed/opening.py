@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from lakelog.errors import CorruptionError, InvalidInputError, NotFoundError, UnavailableError
 from lakelog.keyed import manifest
-from lakelog.keyed.manifest import Manifest
+from lakelog.keyed.manifest import StoreManifest
 from lakelog.keyed.memtable import Memtable
 from lakelog.keyed.publish import FileRoom
 from lakelog.keyed.sorted_file import SortedFile
@@ -92,7 +92,9 @@ def look_beside_a_writer(
     )
 
 
-def _view(found: Manifest, room: FileRoom, log: WriteAheadLog, known: Iterable[SortedFile]) -> View:
+def _view(
+    found: StoreManifest, room: FileRoom, log: WriteAheadLog, known: Iterable[SortedFile]
+) -> View:
     files = room.opened(found, known)
     active = Memtable()
     active.add_replayed(log.replay(after_seq=found.flushed_seq_num).table)
@@ -101,8 +103,8 @@ def _view(found: Manifest, room: FileRoom, log: WriteAheadLog, known: Iterable[S
     return View(active, (), found.flushed_seq_num, files, found)
 
 
-def _check_log(found: Manifest, manifest_path: str, log: WriteAheadLog) -> None:
-    """Manifest and log have to be of one store: records that neither has would be missing."""
+def _check_log(found: StoreManifest, manifest_path: str, log: WriteAheadLog) -> None:
+    """StoreManifest and log have to be of one store: records that neither has would be missing."""
     truncated_to = log.truncated_to
     if found.flushed_seq_num < truncated_to:
         raise CorruptionError(

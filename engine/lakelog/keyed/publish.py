@@ -22,7 +22,7 @@ import polars as pl
 
 from lakelog.errors import CorruptionError
 from lakelog.keyed import manifest, sorted_file
-from lakelog.keyed.manifest import Manifest
+from lakelog.keyed.manifest import StoreManifest
 from lakelog.keyed.sorted_file import FileFacts, GroupCache, SortedFile
 from lakelog.wal.disk import Disk, WritableFile
 from lakelog.wal.handle import disk_errors
@@ -54,7 +54,7 @@ class FileRoom:
         """Where the manifest is."""
         return self._path(manifest.NAME)
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> StoreManifest:
         """The manifest that is there; an empty one where none is.
 
         Raises:
@@ -66,10 +66,12 @@ class FileRoom:
             try:
                 data = self._disk.read(self.manifest_path)
             except FileNotFoundError:
-                return Manifest()
+                return StoreManifest()
         return manifest.decode(data.to_pybytes(), self.manifest_path)
 
-    def opened(self, found: Manifest, known: Iterable[SortedFile] = ()) -> tuple[SortedFile, ...]:
+    def opened(
+        self, found: StoreManifest, known: Iterable[SortedFile] = ()
+    ) -> tuple[SortedFile, ...]:
         """The files of a manifest, open.
 
         Args:
@@ -86,7 +88,7 @@ class FileRoom:
                 there.get((name, facts)) or self._opened(name, facts) for name, facts in found.files
             )
 
-    def take_over(self, found: Manifest) -> None:
+    def take_over(self, found: StoreManifest) -> None:
         """Before the first file is written: know which names were used, and remove what crashes
         have left. The manifest is known to be the latest, and all that it names to be there: of an
         older one, the leftovers would be the files that hold the records.
@@ -118,7 +120,7 @@ class FileRoom:
             )
             return None if facts is None else self._opened(manifest.data_name(number), facts)
 
-    def publish(self, flushed_seq_num: int, files: Sequence[SortedFile]) -> Manifest:
+    def publish(self, flushed_seq_num: int, files: Sequence[SortedFile]) -> StoreManifest:
         """Make a new manifest the one that counts. Its files are durable.
 
         Args:
@@ -129,9 +131,11 @@ class FileRoom:
             UnavailableError: The disk failed; either manifest may be there, and each is true.
         """
         number = self._number()
-        told = Manifest(number, flushed_seq_num, tuple((file.name, file.facts) for file in files))
+        told = StoreManifest(
+            number, flushed_seq_num, tuple((file.name, file.facts) for file in files)
+        )
 
-        def write(sink: BinaryIO) -> Manifest:
+        def write(sink: BinaryIO) -> StoreManifest:
             sink.write(told.encode())
             return told
 

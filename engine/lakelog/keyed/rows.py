@@ -19,7 +19,7 @@ from typing import Final
 import polars as pl
 import pyarrow as pa
 
-from lakelog.reconcile import last_wins
+from lakelog.model.reconcile import last_wins
 
 SCHEMA = pl.Schema({"seqNum": pl.Int64(), "key": pl.Binary(), "value": pl.Binary()})
 """Columns of rows in memory; only ``value`` has nulls."""

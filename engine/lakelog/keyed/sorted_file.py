@@ -29,9 +29,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakelog.contract import without_metadata
 from lakelog.errors import CorruptionError
 from lakelog.keyed import plan, rows
+from lakelog.model.contract import without_metadata
 
 INDEX_KEY = "lakelog.keyed.index"
 _MAGIC = b"PAR1"

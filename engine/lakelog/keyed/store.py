@@ -34,10 +34,10 @@ import polars as pl
 from lakelog import telemetry
 from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 from lakelog.input_validation import require_bool, require_int
-from lakelog.keyed import given, opening, plan, rows
-from lakelog.keyed.latch import Latch
+from lakelog.keyed import input_validation, opening, plan, rows
 from lakelog.keyed.memtable import Memtable
 from lakelog.keyed.publish import FileRoom, store_errors
+from lakelog.keyed.shared_lock import Latch
 from lakelog.keyed.sorted_file import GroupCache, SortedFile
 from lakelog.wal.disk import Disk, LocalDisk
 from lakelog.wal.handle import Access, Closing, local_directory
@@ -167,7 +167,7 @@ class KeyedStore(Closing):
         """
         return self._write(rows.DELETE, data_of(key), None)
 
-    def put_many(self, items: given.Items) -> int:
+    def put_many(self, items: input_validation.Items) -> int:
         """Write several keys as one batch: after a crash all of them are there, or none.
 
         Args:
@@ -179,7 +179,7 @@ class KeyedStore(Closing):
         Raises:
             As `put`.
         """
-        return self.put_table(given.pairs(items))
+        return self.put_table(input_validation.pairs(items))
 
     def put_table(self, table: Any) -> int:
         """Write a table of records as one batch: after a crash all of them are there, or none.
@@ -198,7 +198,7 @@ class KeyedStore(Closing):
                 stands where none may.
             UnavailableError: As `put`; so `OutcomeUnknownError`.
         """
-        batch = given.batch(table)
+        batch = input_validation.batch(table)
         if not batch.height:
             return 0
         with self._writing():

@@ -9,7 +9,7 @@ from itertools import chain
 import polars as pl
 
 from lakelog.keyed import rows
-from lakelog.keyed.manifest import Manifest
+from lakelog.keyed.manifest import StoreManifest
 from lakelog.keyed.memtable import Memtable
 from lakelog.keyed.sorted_file import SortedFile
 
@@ -30,7 +30,7 @@ class View:
     frozen: tuple[Memtable, ...]
     frozen_seq_num: int
     files: tuple[SortedFile, ...]
-    manifest: Manifest
+    manifest: StoreManifest
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; None where it is not there.

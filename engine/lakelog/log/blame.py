@@ -8,15 +8,15 @@ from functools import partial
 
 import polars as pl
 
-from lakelog import actions
+from lakelog.dialects.base import LogListing
+from lakelog.dialects.delta.paths import decode_path
 from lakelog.errors import InvalidInputError, NotFoundError
-from lakelog.formats.base import LogListing
-from lakelog.formats.delta.paths import decode_path
 from lakelog.log.context import Log
-from lakelog.log.history import LAST_TIME_MS, as_time, by_size, history, settled
+from lakelog.log.history import LAST_TIME_MS, as_time, by_size, history, with_stable_listing
 from lakelog.log.properties import deleted_file_retention_ms
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
+from lakelog.model import actions
 
 BLAME_SCHEMA = {
     "version": pl.Int64(),
@@ -59,7 +59,7 @@ def blame(log: Log, path: str, open_latest: Callable[[], Snapshot] | None = None
         raise InvalidInputError("the path is empty", expected="a file of the table")
     names = _spellings(log, path)
     latest = Snapshot.open(log) if open_latest is None else open_latest()
-    rows = settled(log, lambda listing: _life(log, listing, names))
+    rows = with_stable_listing(log, lambda listing: _life(log, listing, names))
     if not rows.height:
         rows = _remembered(latest, names)
     if not rows.height:

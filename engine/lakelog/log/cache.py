@@ -34,8 +34,8 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from lakelog import telemetry
+from lakelog.dialects.base import Checkpoint, CommitFile, LogListing
 from lakelog.errors import CorruptionError, InvalidInputError, NotFoundError
-from lakelog.formats.base import Checkpoint, CommitFile, LogListing
 from lakelog.log.context import MOST_LOOKS, Log, now_ms, version_at
 from lakelog.log.opening import choose, extend_state, is_outdated, open_segment
 from lakelog.log.projections import Projections

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from lakelog.dialects.base import CommitFile, Dialect, LogListing
+from lakelog.dialects.commit_info import in_commit_timestamp
+from lakelog.dialects.gc_pause import gc_paused
 from lakelog.errors import LakelogError, VersionNotFoundError
-from lakelog.formats.base import CommitFile, Dialect, LogListing
-from lakelog.formats.commit_info import in_commit_timestamp
-from lakelog.formats.garbage import uncollected
 from lakelog.log.segment import has_hole, latest_version, rebuildable
 from lakelog.storage import LogStore
 from lakelog.storage.containment import NOTHING, External
@@ -71,7 +71,7 @@ class Log:
         a version that the log never lacked. Whatever a listing shows was there before the next one
         began, and so was every version below; up to there the next one lacks nothing.
         """
-        with uncollected():
+        with gc_paused():
             listing = self.dialect.list_log(self.store, hint, start)
             for _ in range(MOST_LOOKS):
                 if not has_hole(listing, start):

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 import orjson
 import polars as pl
 
-from lakelog import actions, contract
-from lakelog.formats.base import Actions, LogListing
+from lakelog.dialects.base import Actions, LogListing
 from lakelog.log.context import Log, state_times
-from lakelog.log.history import as_time, settled, times_of
+from lakelog.log.history import as_time, times_of, with_stable_listing
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.replay import Layers
 from lakelog.log.snapshot import Snapshot
+from lakelog.model import actions, contract
 
 DIFF_SCHEMA = {
     "kind": pl.String(),
@@ -59,7 +59,7 @@ def diff(
     low, high = sorted((a, b))
     open_version = open_version or (lambda version: Snapshot.open(log, version))
     older, newer = open_version(low), open_version(high)
-    between = settled(log, lambda listing: _Between.read(log, listing, low, high))
+    between = with_stable_listing(log, lambda listing: _Between.read(log, listing, low, high))
     rows = [
         *_files(older, newer, between),
         *_schema(older.metadata, newer.metadata, between),

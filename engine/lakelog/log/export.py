@@ -22,14 +22,14 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog import actions, contract
+from lakelog.dialects.base import CHECKPOINT_META, STRUCT_STATISTICS
 from lakelog.errors import InternalError, InvalidInputError, UnavailableError
-from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS
+from lakelog.log.file_order import FileOrder, in_order
 from lakelog.log.files import statistics_text
 from lakelog.log.history import with_derived_statistics
-from lakelog.log.order import FileOrder, in_order
 from lakelog.log.replay import live_domains
 from lakelog.log.state import State
+from lakelog.model import actions, contract
 from lakelog.storage.resolve import require_location
 
 MANIFEST = "_manifest.json"
@@ -50,7 +50,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class ExportManifest:
     """What was written; ``_manifest.json`` holds the same, but for the directory.
 
     Attributes:
@@ -139,7 +139,7 @@ def write_state(
     directory: str | Path,
     max_part_bytes: int = 134_217_728,
     timestamp_ms: int | None = None,
-) -> Manifest:
+) -> ExportManifest:
     """Write a state to a directory.
 
     Args:
@@ -158,7 +158,7 @@ def write_state(
         CorruptionError: The log is damaged.
 
     Rows: protocol, metaData, domainMetadata, txn, mergeskip, then adds, then removes, files sorted
-    by partition values, least values and path (`lakelog.log.order`); ``dataChange`` is false.
+    by partition values, least values and path (`lakelog.log.file_order`); ``dataChange`` is false.
     Memory: the rows of one kind while they are sorted, 1 GiB at most, and the layers above the
     checkpoint.
     """
@@ -307,9 +307,9 @@ class _PartWriter:
             if self._filesystem.exists(path):
                 self._filesystem.rm_file(path)
 
-    def manifest(self, target: str, state: State, timestamp_ms: int | None) -> Manifest:
+    def manifest(self, target: str, state: State, timestamp_ms: int | None) -> ExportManifest:
         provenance = state.provenance
-        return Manifest(
+        return ExportManifest(
             target,
             state.log.table,
             state.log.dialect.name,

@@ -12,14 +12,14 @@ from functools import cache
 
 import polars as pl
 
-from lakelog import actions, contract
-from lakelog.formats.base import STRUCT_STATISTICS
+from lakelog.dialects.base import STRUCT_STATISTICS
+from lakelog.log.lazy_frames import lazy_frame
 from lakelog.log.metadata import Metadata, Protocol, honoured_mapping
-from lakelog.log.source import lazy_frame
-from lakelog.statistics.partitions import PREFIX, typed_partitions
-from lakelog.statistics.prune import keep_mask, referenced_columns
-from lakelog.statistics.text import stats_text_from_struct
-from lakelog.statistics.typed import stats_from_json, stats_from_maps, stats_from_struct
+from lakelog.model import actions, contract
+from lakelog.skipping.partitions import PREFIX, typed_partitions
+from lakelog.skipping.prune import keep_mask, referenced_columns
+from lakelog.skipping.text import stats_text_from_struct
+from lakelog.skipping.typed import stats_from_json, stats_from_maps, stats_from_struct
 
 STATISTICS = ("numRecords", "min", "max", "nullCount")
 """Columns that ``stats=True`` gives in place of the statistics' text."""

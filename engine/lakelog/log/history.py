@@ -12,7 +12,9 @@ from typing import TypeVar
 
 import polars as pl
 
-from lakelog import actions
+from lakelog.dialects.base import Actions, CommitFile, CommitInfo, LogListing
+from lakelog.dialects.commit_info import in_commit_timestamp
+from lakelog.dialects.commit_reader import group_commits
 from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
@@ -20,13 +22,11 @@ from lakelog.errors import (
     NotFoundError,
     VersionNotFoundError,
 )
-from lakelog.formats.base import Actions, CommitFile, CommitInfo, LogListing
-from lakelog.formats.commit_info import in_commit_timestamp
-from lakelog.formats.commits import group_commits
 from lakelog.log.context import MOST_LOOKS, Log, commit_times, state_times
+from lakelog.log.lazy_frames import lazy_frame
 from lakelog.log.segment import latest_version, validate_contiguous
-from lakelog.log.source import lazy_frame
-from lakelog.statistics.maps import map_stats
+from lakelog.model import actions
+from lakelog.skipping.maps import map_stats
 
 _T = TypeVar("_T")
 
@@ -69,10 +69,10 @@ def history(log: Log, limit: int | None = None) -> pl.DataFrame:
     """
     if limit is not None and limit < 0:
         raise InvalidInputError("limit is negative", expected=">= 0", found=limit)
-    return settled(log, lambda listing: _history(log, listing, limit))
+    return with_stable_listing(log, lambda listing: _history(log, listing, limit))
 
 
-def settled(log: Log, look: Callable[[LogListing], _T]) -> _T:
+def with_stable_listing(log: Log, look: Callable[[LogListing], _T]) -> _T:
     """What `look` makes of the whole log. Where it fails because commits that were listed have left
     the log since, as cleanup takes them, it looks again.
     """
@@ -197,7 +197,7 @@ def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFra
             first, *rest = by_size(commits_between(log, listing, start, end))
             return _chunk(log, first, listing.commits, wanted), rest, listing.commits
 
-        frame, rest, listed = settled(log, begin)
+        frame, rest, listed = with_stable_listing(log, begin)
         yield frame
         del frame
         for chunk in rest:

@@ -9,10 +9,10 @@ from typing import Any
 
 import polars as pl
 
-from lakelog import contract
 from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
 from lakelog.log.replay import last_of
+from lakelog.model import contract
 
 CLUSTERING = "delta.clustering"
 """Metadata domain that says by which columns a table is clustered."""

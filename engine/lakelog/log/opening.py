@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from lakelog import actions, telemetry
+from lakelog import telemetry
+from lakelog.dialects.base import Checkpoint, CommitFile, LogListing
 from lakelog.errors import (
     CheckpointCorruptionError,
     CorruptionError,
@@ -17,14 +18,14 @@ from lakelog.errors import (
     NotFoundError,
     VersionNotFoundError,
 )
-from lakelog.formats.base import Checkpoint, CommitFile, LogListing
-from lakelog.log.base import Base
+from lakelog.log.base_checkpoint import Base
 from lakelog.log.context import MOST_LOOKS, Log
 from lakelog.log.metadata import last_metadata, last_protocol
+from lakelog.log.repeated_files import settle
 from lakelog.log.replay import Layers, reconcile_meta
 from lakelog.log.segment import LogSegment, choose_segment
-from lakelog.log.settle import settle
 from lakelog.log.state import Past, State
+from lakelog.model import actions
 
 
 def open_state(log: Log, version: int | None = None) -> State:

@@ -9,8 +9,8 @@ import datetime as dt
 import re
 from collections.abc import Mapping
 
+from lakelog.dialects.indextables.framing import in_any_case
 from lakelog.errors import InvalidInputError
-from lakelog.formats.indextables.framing import in_any_case
 from lakelog.storage.bounded import ReadLimits
 
 _UNITS_MS = {

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from lakelog import actions
-from lakelog.actions import PATH_TEXT
-from lakelog.reconcile import last_wins
+from lakelog.model import actions
+from lakelog.model.actions import PATH_TEXT
+from lakelog.model.reconcile import last_wins
 
 _MERGE_RATIO = 2
 

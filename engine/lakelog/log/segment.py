@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from lakelog.dialects.base import Checkpoint, CommitFile, CompactionFile, LogListing
 from lakelog.errors import LogGapError, TableNotFoundError, VersionNotFoundError
-from lakelog.formats.base import Checkpoint, CommitFile, CompactionFile, LogListing
 
 
 @dataclass(frozen=True)

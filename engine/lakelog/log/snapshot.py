@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
-from lakelog import actions, contract, telemetry
+from lakelog import telemetry
+from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.errors import (
     CheckpointCorruptionError,
     CorruptionError,
@@ -17,19 +18,19 @@ from lakelog.errors import (
     MissingDependencyError,
     NotFoundError,
 )
-from lakelog.formats.commit_info import in_commit_timestamp
 from lakelog.input_validation import checked_methods, require_version
 from lakelog.lazy import cached_property
 from lakelog.log import properties
-from lakelog.log.checksum import compare_checksum
 from lakelog.log.context import MOST_LOOKS, Log, state_times
 from lakelog.log.display import described, table_html, table_text
-from lakelog.log.export import Manifest, iter_state, write_state
+from lakelog.log.export import ExportManifest, iter_state, write_state
 from lakelog.log.files import Transform, lazy_files, tombstone_columns
 from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.opening import fall_back, is_outdated, open_state, update_state
 from lakelog.log.replay import is_expired, live_domains, retained_tombstones
 from lakelog.log.state import Provenance, State
+from lakelog.log.version_checksum import compare_checksum
+from lakelog.model import actions, contract
 from lakelog.redaction import redact
 
 if TYPE_CHECKING:
@@ -394,7 +395,9 @@ class Snapshot:
         later = self.read_state(lambda state: update_state(state, version))
         return self if later is state else Snapshot(later)
 
-    def write_parquet(self, directory: str | Path, max_part_bytes: int = 134_217_728) -> Manifest:
+    def write_parquet(
+        self, directory: str | Path, max_part_bytes: int = 134_217_728
+    ) -> ExportManifest:
         """Write the replayed state as multi-part flattened Parquet with a manifest.
 
         See `lakelog.log.export.write_state` for the layout, errors and memory.

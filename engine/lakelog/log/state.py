@@ -17,12 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from lakelog import actions
-from lakelog.errors import (
-    CorruptionError,
-    MissingActionError,
-)
-from lakelog.formats.base import (
+from lakelog.dialects.base import (
     STRUCT_STATISTICS,
     Actions,
     Checkpoint,
@@ -30,15 +25,20 @@ from lakelog.formats.base import (
     CommitInfo,
     CompactionFile,
 )
+from lakelog.errors import (
+    CorruptionError,
+    MissingActionError,
+)
 from lakelog.lazy import cached_property
-from lakelog.log.base import Base, broken_checkpoint
+from lakelog.log.base_checkpoint import Base, broken_checkpoint
+from lakelog.log.checksum_conflicts import hold_against_checksum
 from lakelog.log.context import Log
+from lakelog.log.file_counts import hash_identities, hash_paths, may_meet, may_repeat, sum_sizes
 from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.repeated_files import repeat_error
 from lakelog.log.replay import Layers, exclude, last_of, reconcile_files, reconcile_meta
 from lakelog.log.segment import LogSegment
-from lakelog.log.settle import repeat_error
-from lakelog.log.tally import hash_identities, hash_paths, may_meet, may_repeat, sum_sizes
-from lakelog.log.witness import hold_against_checksum
+from lakelog.model import actions
 from lakelog.storage.bounded import on_local_disk
 
 _FEW_TAIL_BYTES = 1 << 20
@@ -271,7 +271,7 @@ class State:
         compared already is not compared again.
 
         Raises:
-            MalformedLogError: A commit is cut short; see `lakelog.log.witness`.
+            MalformedLogError: A commit is cut short; see `lakelog.log.checksum_conflicts`.
         """
         if self.segment.has_checksum and not found.keys() <= self._compared:
             self._compared.update(found)
@@ -460,7 +460,7 @@ class State:
 
     def require_settled(self) -> None:
         """Refuse a checkpoint that removes a file which it also adds, where nothing has decided
-        which of both counts (`lakelog.log.settle`).
+        which of both counts (`lakelog.log.repeated_files`).
 
         Raises:
             CheckpointCorruptionError: There is such a file.
@@ -561,7 +561,7 @@ class State:
         return files, size
 
     def path_texts(self, paths: pl.Series | None = None) -> pl.DataFrame:
-        """See `lakelog.formats.base.Dialect.path_texts`.
+        """See `lakelog.dialects.base.Dialect.path_texts`.
 
         Raises:
             CheckpointCorruptionError: The checkpoint cannot be read.

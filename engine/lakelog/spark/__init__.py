@@ -9,26 +9,26 @@ True
 
 | module | owns |
 |---|---|
-| `session`, `java`, `ship` | a session; a Java to run it on; the package, sent to executors |
-| `source`, `options`, `catalog` | the data source; its options; SQL's tables |
-| `told` | what users are told of errors |
-| `reading`, `writing`, `landing` | batches out and in; rows of many tasks as one commit |
-| `backlog`, `offsets` | what a stream has still to read; how far it has come |
-| `stream_source`, `stream_sink` | streams, out and in |
-| `replay`, `strategy` | a state as a DataFrame, and how it comes to be one |
-| `exchange`, `state_rows` | by executors with lakelog's readers; by Spark alone |
-| `footers`, `checkpoint`, `parts` | checkpoints: their footers; written by executors |
-| `functions`, `types` | Spark's functions and types |
-| `pipeline` | pipelines: a table filled and looked after |
+| `session`, `java`, `package_upload` | sessions; a packaged Java; lakelog sent to executors |
+| `source`, `options`, `catalog` | the data source, its options, SQL tables |
+| `error_display` | error messages in Spark |
+| `reading`, `writing`, `task_commit` | batch reads and writes; files of many tasks in one commit |
+| `stream_planner`, `offsets` | the micro-batches of a stream, and their offsets |
+| `stream_source`, `stream_sink` | streaming reads and writes |
+| `replay`, `strategy` | a version's state as a DataFrame; the choice of strategy |
+| `shuffle_replay`, `checkpoint_rows` | replay by executors; checkpoint Parquet read by Spark |
+| `checkpoint`, `checkpoint_parts`, `footers` | checkpoints written by executors; Parquet footers |
+| `sql_functions`, `types` | functions of classic and Connect sessions; type conversion |
+| `pipeline` | pipelines: ingest, compaction, maintenance |
 """
 
 from __future__ import annotations
 
 from lakelog.spark.checkpoint import checkpoint
+from lakelog.spark.package_upload import ship
 from lakelog.spark.pipeline import Pipeline
 from lakelog.spark.replay import Replay, plan_replay, replay
 from lakelog.spark.session import register, session
-from lakelog.spark.ship import ship
 
 __all__ = [
     "Pipeline",

@@ -6,7 +6,7 @@ same before anything is published. Publishing is that of every checkpoint: files
 pointer last, forward only. A task that fails for good publishes nothing; what it or another attempt
 left has names that no reader looks at.
 
-Source: Delta protocol, Checkpoints; Multi-part checkpoint; V2 Spec; specification 001, 3.2.
+StateSource: Delta protocol, Checkpoints; Multi-part checkpoint; V2 Spec; specification 001, 3.2.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from typing import Any
 import orjson
 import polars as pl
 
-from lakelog import actions, telemetry
-from lakelog.actions import PATH_TEXT
+from lakelog import telemetry
 from lakelog.checkpoint.compare import Comparison, with_protocol
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.checkpoint.plan import AUTO, plan_checkpoint
@@ -30,16 +29,29 @@ from lakelog.checkpoint.plan import LAYOUTS as PLANNED_LAYOUTS
 from lakelog.checkpoint.plan import Table as PlannedTable
 from lakelog.checkpoint.publish import publish
 from lakelog.checkpoint.report import CheckpointReport
-from lakelog.checkpoint.source import Source
+from lakelog.checkpoint.state_source import StateSource
 from lakelog.checkpoint.verify import independent_state, verify_one
 from lakelog.checkpoint.write import (
     attempt,
     checkpoints_there,
+    log_checkpoint,
     remove_replaced,
     report_kept,
-    tell_of,
 )
-from lakelog.commit.features import supports
+from lakelog.dialects.base import (
+    STRUCT_STATISTICS,
+    Checkpoint,
+    CheckpointPlan,
+    SidecarFile,
+    StagedCheckpoint,
+)
+from lakelog.dialects.delta.checkpoint_manifest import FileActionCounts, pointer_bytes
+from lakelog.dialects.delta.checkpoint_schema import classic_schema
+from lakelog.dialects.delta.checkpoint_typed import file_action_columns
+from lakelog.dialects.delta.names import LAST_CHECKPOINT, rank_of
+from lakelog.dialects.digest import Digest
+from lakelog.dialects.indextables.flattened_writer import stage_parts
+from lakelog.dialects.indextables.staging import Staging
 from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointValidationError,
@@ -50,33 +62,28 @@ from lakelog.errors import (
     NotFoundError,
     OutcomeUnknownError,
 )
-from lakelog.formats.base import (
-    STRUCT_STATISTICS,
-    Checkpoint,
-    CheckpointPlan,
-    SidecarFile,
-    StagedCheckpoint,
-)
-from lakelog.formats.delta.checkpoint_manifest import Held, pointer_bytes
-from lakelog.formats.delta.checkpoint_schema import classic_schema
-from lakelog.formats.delta.checkpoint_typed import file_action_columns
-from lakelog.formats.delta.names import LAST_CHECKPOINT, rank_of
-from lakelog.formats.digest import Digest
-from lakelog.formats.indextables.flattened_writer import stage_parts
-from lakelog.formats.indextables.staging import Staging
 from lakelog.log.context import Log
 from lakelog.log.opening import has_left
 from lakelog.log.properties import deleted_file_retention_ms
 from lakelog.log.state import State
-from lakelog.spark.exchange import Place
-from lakelog.spark.functions import functions_of
-from lakelog.spark.parts import WRITTEN_SCHEMA, PartWriter, Written, carried, read_written
+from lakelog.model import actions
+from lakelog.model.actions import PATH_TEXT
+from lakelog.spark.checkpoint_parts import (
+    WRITTEN_SCHEMA,
+    PartWriter,
+    Written,
+    carried,
+    read_written,
+)
+from lakelog.spark.checkpoint_rows import encoded_path
+from lakelog.spark.package_upload import ship
 from lakelog.spark.replay import Replay, replay_state
-from lakelog.spark.ship import ship
-from lakelog.spark.state_rows import encoded_path
+from lakelog.spark.shuffle_replay import TableLocation
+from lakelog.spark.sql_functions import functions_of
 from lakelog.spark.strategy import AUTO as ANY_STRATEGY
 from lakelog.table import Table
 from lakelog.table import open as open_table
+from lakelog.transaction.features import supports
 
 LAYOUTS = {"delta": ("multipart", "v2-json", "v2-parquet"), "indextables": ("flattened",)}
 """Layouts that executors write, by format: those of several files."""
@@ -137,7 +144,7 @@ def checkpoint(
         )
         report = replace(report, seconds=time.perf_counter() - begin)
         span.set(version=report.version, layout=report.layout, size_bytes=report.size_bytes)
-    tell_of(log, report, job.plain_bytes)
+    log_checkpoint(log, report, job.plain_bytes)
     return report
 
 
@@ -173,7 +180,7 @@ class _Job:
             plan,
             replayed,
             PartWriter(
-                Place.of(self.log.table, self.storage_options, self.log.dialect.name),
+                TableLocation.of(self.log.table, self.storage_options, self.log.dialect.name),
                 plan,
                 comparison,
                 self.state.metadata.configuration,
@@ -260,7 +267,7 @@ class _Job:
         return _with_parts(plan, self.parts, replayed.sizes.rows), replayed
 
     def _meta(self) -> pl.DataFrame:
-        with Source(self.state, memory_limit=None, now_ms=self.log.clock()) as source:
+        with StateSource(self.state, memory_limit=None, now_ms=self.log.clock()) as source:
             return with_protocol(source.meta, self.log.dialect.default_protocol)
 
     def _comparison(self, plan: CheckpointPlan) -> Comparison:
@@ -344,7 +351,7 @@ class _Job:
             return stage_parts(staging), Digest()
         if plan.layout == "multipart":
             columns, _ = file_action_columns(plan, self.state.metadata.configuration)
-            counted = Held(held.get("add", 0), held.get("remove", 0))
+            counted = FileActionCounts(held.get("add", 0), held.get("remove", 0))
             pointer = pointer_bytes(plan, files, counted, classic_schema(columns))
             made = Checkpoint(
                 plan.version,

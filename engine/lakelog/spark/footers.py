@@ -18,22 +18,22 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog import contract
-from lakelog.actions import FILE_ACTIONS
+from lakelog.dialects.base import CHECKPOINT_META, STRUCT_STATISTICS, Checkpoint
+from lakelog.dialects.delta.checkpoint import unreadable_is_malformed
+from lakelog.dialects.delta.checkpoint_schema import PARTITIONS_PARSED, spark_schema
+from lakelog.dialects.delta.footers import require_sound_chunks
+from lakelog.dialects.delta.parquet import child_type, find_rows
+from lakelog.dialects.indextables.flattened_writer import FOOTER_KEY
+from lakelog.dialects.json_layout import Leaf, Node, Wire
+from lakelog.dialects.ndjson import Blob, decode_lines
 from lakelog.errors import (
     InternalError,
     InvalidActionError,
 )
-from lakelog.formats.base import CHECKPOINT_META, STRUCT_STATISTICS, Checkpoint
-from lakelog.formats.delta.checkpoint import unreadable_is_malformed
-from lakelog.formats.delta.checkpoint_schema import PARTITIONS_PARSED, spark_schema
-from lakelog.formats.delta.footers import require_sound_chunks
-from lakelog.formats.delta.parquet import child_type, find_rows
-from lakelog.formats.indextables.flattened_writer import FOOTER_KEY
-from lakelog.formats.ndjson import Blob, decode_lines
-from lakelog.formats.wire import Leaf, Node, Wire
-from lakelog.log.base import broken_checkpoint
+from lakelog.log.base_checkpoint import broken_checkpoint
 from lakelog.log.state import State
+from lakelog.model import contract
+from lakelog.model.actions import FILE_ACTIONS
 from lakelog.storage import LogStore
 
 _READERS = 16
@@ -49,7 +49,7 @@ _PLAIN_LEAVES = frozenset(
     contract.to_arrow(contract.Primitive(name))
     for name in "string long integer short byte boolean date timestamp timestamp_ntz".split()
 )
-"""Types of which Spark's JSON is to the letter that of `lakelog.statistics.text`."""
+"""Types of which Spark's JSON is to the letter that of `lakelog.skipping.text`."""
 
 _KINDS = tuple(f"{kind}." for kind in FILE_ACTIONS)
 _ALWAYS_READ = frozenset((("add", "path"), ("add", "size")))

@@ -17,21 +17,21 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import lakelog
-from lakelog import contract
-from lakelog.commit.schemas import struct_of
-from lakelog.contract import Field, Primitive
+from lakelog.data.bin_packing import pack
 from lakelog.data.files import FILE_COLUMNS, ReadPlan
-from lakelog.data.pack import pack
 from lakelog.data.read import read_files
 from lakelog.errors import LakelogError
 from lakelog.lazy import cached_property
 from lakelog.log.diff import DIFF_SCHEMA
 from lakelog.log.history import HISTORY_COLUMNS, by_size, commits_between
+from lakelog.model import contract
+from lakelog.model.contract import Field, Primitive
+from lakelog.skipping.sql_predicate import parse_where
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.types import arrow_schema, check_asked, fit, spark_schema
-from lakelog.statistics.where import parse_where
 from lakelog.storage.bounded import DEFAULT_TIMEOUT_S
 from lakelog.table import Table
+from lakelog.transaction.schema_conversion import struct_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -220,7 +220,7 @@ class LogReader(_Reader):
     def partitions(self) -> Sequence[Share]:
         """The frame, in shares that a task takes at once."""
         frame = self._frame.select(self._arrow.names).collect()
-        return [Share(pack_up(each)) for each in frame.iter_slices(_ROWS_PER_SHARE)]
+        return [Share(serialize_frame(each)) for each in frame.iter_slices(_ROWS_PER_SHARE)]
 
     def batches(self, share: bytes) -> Iterator[pa.RecordBatch]:
         """Rows of one share."""
@@ -265,10 +265,10 @@ def share_files(files: pl.DataFrame, tasks: int) -> list[Share]:
     least = min(files.height, tasks * TASKS_PER_CORE)
     bins = pack(files["size"], open_cost_bytes=OPEN_COST_BYTES, at_least=least)
     shares = files.with_columns(bins.alias("#")).partition_by("#", include_key=False)
-    return [Share(pack_up(each)) for each in shares]
+    return [Share(serialize_frame(each)) for each in shares]
 
 
-def pack_up(frame: pl.DataFrame) -> bytes:
+def serialize_frame(frame: pl.DataFrame) -> bytes:
     """A frame as Arrow's stream of bytes, compressed."""
     buffer = io.BytesIO()
     frame.write_ipc_stream(buffer, compression="zstd")
@@ -276,7 +276,7 @@ def pack_up(frame: pl.DataFrame) -> bytes:
 
 
 def unpack(share: bytes) -> pl.DataFrame:
-    """The frame that `pack_up` took."""
+    """The frame that `serialize_frame` took."""
     return pl.read_ipc_stream(io.BytesIO(share))
 
 

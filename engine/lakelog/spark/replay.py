@@ -18,20 +18,17 @@ from typing import Any
 
 import polars as pl
 
-from lakelog import actions, contract, telemetry
-from lakelog.actions import PATH_TEXT
+from lakelog import telemetry
+from lakelog.dialects.base import CHECKPOINT_META, NO_TEXTS
+from lakelog.dialects.indextables.docmapping import registry_of_meta
 from lakelog.errors import InvalidInputError
-from lakelog.formats.base import CHECKPOINT_META, NO_TEXTS
-from lakelog.formats.indextables.docmapping import registry_of_meta
 from lakelog.log.export import iter_state
 from lakelog.log.replay import live_domains, with_path_texts
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
-from lakelog.spark.exchange import Place, pieces_of, replay_in_partitions, to_table
-from lakelog.spark.footers import Footers, read_footers, spark_path
-from lakelog.spark.functions import functions_of
-from lakelog.spark.ship import is_connect, ship
-from lakelog.spark.state_rows import (
+from lakelog.model import actions, contract
+from lakelog.model.actions import PATH_TEXT
+from lakelog.spark.checkpoint_rows import (
     carried_columns,
     has_vectors,
     held_columns,
@@ -39,6 +36,10 @@ from lakelog.spark.state_rows import (
     with_nulls,
     with_statistics,
 )
+from lakelog.spark.footers import Footers, read_footers, spark_path
+from lakelog.spark.package_upload import is_connect, ship
+from lakelog.spark.shuffle_replay import TableLocation, log_splits, replay_in_partitions, to_table
+from lakelog.spark.sql_functions import functions_of
 from lakelog.spark.strategy import AUTO, BROADCAST, HASH, POLARS, Choice, Sizes, choose
 from lakelog.table import Table
 from lakelog.table import open as open_table
@@ -200,8 +201,8 @@ def replay_state(
         known = [path for path in paths if path is not None]
         frame = _broadcast(spark, state, footers, known, columns)
     else:
-        place = Place.of(log.table, storage_options, log.dialect.name)
-        pieces = pieces_of(state, footers.paths)
+        place = TableLocation.of(log.table, storage_options, log.dialect.name)
+        pieces = log_splits(state, footers.paths)
         files = replay_in_partitions(
             spark, place, pieces, columns, choice, state.meta, about_rows=sizes.rows
         )

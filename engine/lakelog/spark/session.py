@@ -10,7 +10,7 @@ from typing import Any
 
 from lakelog.errors import MissingDependencyError
 from lakelog.spark.java import prepare_java
-from lakelog.spark.ship import is_connect, ship
+from lakelog.spark.package_upload import is_connect, ship
 
 EVERYWHERE = {
     # Times are written as Parquet's own, with statistics, and shown as the log has them.

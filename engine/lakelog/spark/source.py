@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 import lakelog
 from lakelog.errors import LakelogError
 from lakelog.spark.catalog import created_with, is_created, recalled, remember
+from lakelog.spark.error_display import readable
 from lakelog.spark.options import Use, parse_options
-from lakelog.spark.told import readable
 
 
 def _restored(archive: str, pickled: bytes) -> DataSource:

@@ -30,12 +30,19 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
-from lakelog.commit.transaction import Transaction
 from lakelog.errors import InvalidInputError, LakelogWarning, StreamMismatchError
 from lakelog.log.snapshot import Snapshot
-from lakelog.spark.landing import Landed, discard, kept_table, land, publish, unpacked
+from lakelog.skipping.typed import num_records
+from lakelog.spark.error_display import readable
 from lakelog.spark.options import SourceOptions
-from lakelog.spark.told import readable
+from lakelog.spark.task_commit import (
+    Landed,
+    discard,
+    kept_table,
+    publish,
+    unpacked,
+    write_task_files,
+)
 from lakelog.spark.writing import (
     Message,
     landed_of,
@@ -43,8 +50,8 @@ from lakelog.spark.writing import (
     task_number,
     write_plan,
 )
-from lakelog.statistics.typed import num_records
 from lakelog.table import Table
+from lakelog.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,7 +137,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """In a task: write its rows to files of its own."""
-        adds = land(self.plan, iterator, task_number())
+        adds = write_task_files(self.plan, iterator, task_number())
         return Message(Landed(self.version, adds, query_of_task()))
 
     @readable

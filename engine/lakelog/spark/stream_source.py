@@ -1,8 +1,8 @@
 """The stream reader of the data source: rows in the order in which commits added them.
 
 Spark keeps one on the driver for as long as a query runs; it says how far each batch goes
-(`lakelog.spark.backlog`) and shares its files out. Those of the tasks know nothing but their share.
-The schema of a stream is the one that the table had when the query was started.
+(`lakelog.spark.stream_planner`) and shares its files out. Those of the tasks know nothing but their
+share. The schema of a stream is the one that the table had when the query was started.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pyspark.sql.types import StructType
 
 from lakelog.errors import InvalidInputError, LakelogError
 from lakelog.lazy import cached_property
-from lakelog.spark.backlog import Backlog, Limit
+from lakelog.spark.error_display import readable
 from lakelog.spark.offsets import Offset
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.reading import Share, open_table, share_files, unpack
-from lakelog.spark.told import readable
+from lakelog.spark.stream_planner import Limit, StreamPlanner
 from lakelog.spark.types import arrow_schema, check_asked, fit, spark_schema
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: int | None = None
 
     @cached_property
-    def _backlog(self) -> Backlog:
+    def _backlog(self) -> StreamPlanner:
         options = self._options
-        return Backlog(
+        return StreamPlanner(
             open_table(options),
             skip_change_commits=options.get("skipChangeCommits", False),
             fail_on_data_loss=options.get("failOnDataLoss", True),
@@ -117,7 +117,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @readable
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the batch ends that begins at `start`; errors as `Backlog.advance`."""
+        """Where the batch ends that begins at `start`; errors as `StreamPlanner.advance`."""
         return self._backlog.advance(Offset.of(start), self._limit(limit), self._last).as_json()
 
     def _limit(self, limit: ReadLimit) -> Limit:
@@ -133,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @readable
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Share]:
-        """The files between two offsets, packed into shares; errors as `Backlog.files`."""
+        """The files between two offsets, packed into shares; errors as `StreamPlanner.files`."""
         files = self._backlog.files(Offset.of(start), Offset.of(end))
         plan = self._plan
         return [Share((plan, share.value)) for share in share_files(files, self._tasks)]

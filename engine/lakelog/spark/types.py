@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from lakelog import contract
 from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatureError
+from lakelog.model import contract
 
 if TYPE_CHECKING:
     import pyarrow as pa

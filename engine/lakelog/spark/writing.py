@@ -23,23 +23,30 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from lakelog.commit import gates
-from lakelog.commit.features import is_active
-from lakelog.commit.transaction import Transaction
 from lakelog.data.append import require_all
 from lakelog.data.conform import Conform, Rows
 from lakelog.data.files import ReadPlan
+from lakelog.data.overwrite_plan import find_replaced, keeping, partitions_of
 from lakelog.data.read import read_files
-from lakelog.data.replace import find_replaced, keeping, partitions_of
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.log.snapshot import Snapshot
-from lakelog.spark.landing import Landed, discard, kept_table, land, publish, unpacked
+from lakelog.skipping.prune import referenced_columns
+from lakelog.skipping.sql_predicate import parse_where
+from lakelog.spark.error_display import readable
 from lakelog.spark.options import SourceOptions
-from lakelog.spark.told import readable
+from lakelog.spark.task_commit import (
+    Landed,
+    discard,
+    kept_table,
+    publish,
+    unpacked,
+    write_task_files,
+)
 from lakelog.spark.types import arrow_schema
-from lakelog.statistics.prune import referenced_columns
-from lakelog.statistics.where import parse_where
+from lakelog.transaction import write_support
+from lakelog.transaction.features import is_active
+from lakelog.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,7 +101,7 @@ def require_removable(snapshot: Snapshot) -> None:
     if file.height:
         told = file.select("path", actionType=pl.lit("remove"), dataChange=True)
         told = told.with_columns(extendedFileMetadata=True)
-        gates.check_actions(
+        write_support.check_actions(
             snapshot.protocol,
             snapshot.metadata,
             told,
@@ -187,7 +194,7 @@ class BatchWriter(DataSourceArrowWriter):
         if where is not None:
             conform = Conform(self.plan.schema.fields, self.plan.partition_columns)
             batches = (_satisfying(conform.table(batch), where) for batch in iterator)
-        return Message(Landed(self.version, land(self.plan, batches, task_number())))
+        return Message(Landed(self.version, write_task_files(self.plan, batches, task_number())))
 
     # --- on the driver -----------------------------------------------------------------------
 

@@ -1,19 +1,19 @@
-"""Stores: where log bytes live. Knows nothing of what the bytes mean.
+"""Stores: read and write the files of a table. Does not interpret their contents.
 
 | module | owns |
 |---|---|
-| `base` | the contract: `LogStore`, `Upload`, and what each call may raise |
-| `resolve` | from a location to a store |
-| `containment` | which files outside the table's folder may be opened, and changed |
-| `local`, `durable` | local disk; files that appear whole, once, and survive a crash |
+| `base` | the `LogStore` and `Upload` interfaces, and the errors of each call |
+| `resolve` | the store of a location |
+| `containment` | files outside of the table's folder: allowed or refused |
+| `local`, `durable` | local disk; atomic and durable file creation |
 | `memory` | fsspec's ``memory://`` |
-| `remote` | any fsspec store, read |
-| `cloud`, `conditional` | object stores; what an answer of theirs tells |
+| `remote` | any fsspec filesystem, read-only |
+| `cloud`, `conditional` | object stores with conditional writes |
 | `s3`, `azure`, `gcs` | the three clouds |
-| `upload`, `parts`, `sink` | writing in pieces: what uploads share, in parts, for pyarrow |
-| `ranged`, `bounded`, `progress` | ranges; limits and time-outs of reads; what is progress |
-| `wrapper`, `inject` | a store around another one; one that is slow, fails, lies or dies |
-| `scratch` | what memory has no room for |
+| `upload`, `parts`, `sink` | uploads: shared code, multi-part, as a file object for pyarrow |
+| `ranged`, `bounded`, `progress` | range reads; concurrency limits and time-outs; progress |
+| `wrapper`, `inject` | store wrappers; a store that injects faults |
+| `scratch` | temporary local files for data that exceeds memory |
 """
 
 from lakelog.storage.base import FileEntry, LogStore

@@ -9,7 +9,7 @@ from typing import IO, NamedTuple
 from lakelog.errors import UnavailableError
 
 
-class Place(NamedTuple):
+class ScratchRange(NamedTuple):
     """Where some bytes stand.
 
     Attributes:
@@ -51,7 +51,7 @@ class ScratchFile:
         self._file: IO[bytes] | None = None
         self.size_bytes = 0
 
-    def append(self, data: bytes | memoryview, what: str) -> Place:
+    def append(self, data: bytes | memoryview, what: str) -> ScratchRange:
         """Write at the end; gives the place.
 
         Args:
@@ -61,7 +61,7 @@ class ScratchFile:
         Raises:
             UnavailableError: There is no room; of the kind that was asked for.
         """
-        place = Place(self.size_bytes, len(data))
+        place = ScratchRange(self.size_bytes, len(data))
         rest = memoryview(data)
         try:
             if self._file is None:
@@ -79,7 +79,7 @@ class ScratchFile:
         self.size_bytes += place.size_bytes
         return place
 
-    def read(self, place: Place) -> bytes:
+    def read(self, place: ScratchRange) -> bytes:
         """The bytes at a place."""
         assert self._file is not None, "a place is one of what was written"
         pieces, (at, left) = [], place

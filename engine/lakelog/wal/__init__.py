@@ -2,19 +2,19 @@
 
 | module | owns |
 |---|---|
-| `log` | `WriteAheadLog`: what callers see |
-| `turns`, `group` | who writes when, and for whom; what is written together |
-| `writer` | the end of the log: writes, syncs, rotation, truncation, and what a failure means |
-| `opening` | a log brought in order for its next writer |
-| `survey`, `judge` | segments read; what they amount to: whole, torn or damaged |
-| `scan`, `chain`, `crc` | frames found and proved |
-| `segments`, `frames` | names and bytes on the disk |
-| `encode`, `decode` | records in, Arrow out |
-| `payload`, `repeated` | a frame's payload; frames that differ in their records alone |
-| `records`, `reading` | records as callers give and get them |
-| `threads`, `handle`, `disk` | side by side; opened and closed; what a filesystem is asked for |
-| `inspect` | a report of any log |
-| `historic` | logs of earlier programs, read and upgraded |
+| `log` | the public `WriteAheadLog` |
+| `commit_queue`, `group_commit` | group commit: one thread writes for all that wait |
+| `writer` | the active segment: writes, syncs, rotation, truncation, failures |
+| `opening` | recovery when a log is opened for writing |
+| `segment_reader`, `recovery` | segments read; their frames classified as valid, torn or damaged |
+| `scan`, `chain`, `crc` | frames located and verified |
+| `segments`, `frames` | segment names and headers; frame layout |
+| `encode`, `decode` | records to frames, frames to Arrow |
+| `payload`, `repeated` | frame payloads; a fast path for frames of equal shape |
+| `records`, `reading` | records of callers; a log as tables |
+| `threads`, `handle`, `disk` | parallel decoding; open handles; the filesystem seam |
+| `inspect` | reports about logs of any format |
+| `historic` | readers of historic formats |
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WriteAheadLog", "read_historic", "upgrade"]
 
-__getattr__ = lazy.names_of(
+__getattr__ = lazy.lazy_exports(
     __name__,
     {
         "WriteAheadLog": "lakelog.wal.log",

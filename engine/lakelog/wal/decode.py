@@ -24,7 +24,7 @@ from lakelog.wal.frames import (
     OPS,
 )
 from lakelog.wal.payload import (
-    Piece,
+    RecordColumns,
     are_known,
     check,
     contradiction,
@@ -53,7 +53,7 @@ _GATHER_FRAMES = 1 << 15  # what is made on the way then stays in the cache
 
 def pieces(
     data: pa.Buffer, frames: Frames, path: str, after_seq: int = 0, *, controls: bool = False
-) -> Iterator[Piece]:
+) -> Iterator[RecordColumns]:
     """The records of a segment's frames, in order.
 
     Args:
@@ -87,7 +87,7 @@ def _wanted(frames: Frames, after_seq: int) -> Frames:
     return frames[wanted]
 
 
-def table(parts: list[Piece]) -> pa.Table:
+def table(parts: list[RecordColumns]) -> pa.Table:
     """Pieces as one table of `SCHEMA`; keys and values stay where they are."""
     if not parts:
         return pa.Table.from_batches([], SCHEMA)
@@ -113,7 +113,7 @@ def _names() -> pa.StringArray:
     return pa.Array.from_buffers(pa.string(), len(OPS), buffers, 0)
 
 
-def _raw(data: pa.Buffer, frames: Frames, path: str) -> Iterator[Piece]:
+def _raw(data: pa.Buffer, frames: Frames, path: str) -> Iterator[RecordColumns]:
     if len(frames) > _FEW_FRAMES and _are_small(frames[:1])[0]:
         alike = repeated(data, frames, path)
         if alike is not None:
@@ -138,7 +138,7 @@ def _are_small(frames: Frames) -> npt.NDArray[np.bool_]:
     return is_short
 
 
-def _one_by_one(data: pa.Buffer, frames: Frames, path: str) -> Iterator[Piece]:
+def _one_by_one(data: pa.Buffer, frames: Frames, path: str) -> Iterator[RecordColumns]:
     columns = (
         frames.offsets,
         frames.payload_bytes,
@@ -173,7 +173,7 @@ def _one_by_one(data: pa.Buffer, frames: Frames, path: str) -> Iterator[Piece]:
             [validity, payload.slice(at[1]), payload.slice(at[4])],
             -1 if has_nulls else 0,
         )
-        yield Piece(np.arange(first, first + count), ops, keys, values)
+        yield RecordColumns(np.arange(first, first + count), ops, keys, values)
 
 
 def _unpacked(payload: pa.Buffer, raw_bytes: int, path: str, offset: int) -> pa.Buffer:
@@ -183,7 +183,7 @@ def _unpacked(payload: pa.Buffer, raw_bytes: int, path: str, offset: int) -> pa.
         raise contradiction(path, offset, "a zstd frame", str(cause)) from cause
 
 
-def _gathered(data: pa.Buffer, frames: Frames, path: str) -> Iterator[Piece]:
+def _gathered(data: pa.Buffer, frames: Frames, path: str) -> Iterator[RecordColumns]:
     ends = frames.ends
     low = 0
     while low < len(frames):
@@ -194,7 +194,7 @@ def _gathered(data: pa.Buffer, frames: Frames, path: str) -> Iterator[Piece]:
         low = high
 
 
-def _gather(data: pa.Buffer, frames: Frames, path: str) -> Piece:
+def _gather(data: pa.Buffer, frames: Frames, path: str) -> RecordColumns:
     base = int(frames.offsets[0])
     data = data.slice(base, int(frames.ends[-1]) - base)
     counts = frames.counts
@@ -234,7 +234,7 @@ def _gather(data: pa.Buffer, frames: Frames, path: str) -> Piece:
     if has_nulls.any():
         bits = array[np.minimum(spread(validity) + (within >> 3), len(array) - 1)]
         is_there = ((bits >> (within & 7)) & 1).astype(bool) | ~spread(has_nulls)
-    return Piece(
+    return RecordColumns(
         seqs,
         ops,
         _taken(data, spread(keys), key_low, key_high, None),
@@ -248,7 +248,7 @@ def _gather_single(
     places: tuple[Any, Any, Any],
     has_nulls: npt.NDArray[np.bool_],
     path: str,
-) -> Piece:
+) -> RecordColumns:
     """As `_gather`, of frames of one record: then the three parts of a payload that come first, and
     are always there, have eight bytes each.
 
@@ -278,7 +278,7 @@ def _gather_single(
     if has_nulls.any():
         is_there = ~has_nulls
         is_there[has_nulls] = words[(payload[has_nulls] + _SINGLE_BYTES) >> 3] & np.uint64(1)
-    return Piece(
+    return RecordColumns(
         frames.first_seq,
         ops,
         _taken(data, keys, 0, key_high, None),

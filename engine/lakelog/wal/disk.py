@@ -57,7 +57,7 @@ class WritableFile(Protocol):
         """Let go of the file, without syncing it. Twice does no harm."""
 
 
-class Held(Protocol):
+class HeldLock(Protocol):
     """A lock that is held until it is released, or its process ends.
 
     Attributes:
@@ -121,7 +121,7 @@ class Disk(Protocol):
     def sync_directory(self, path: str) -> None:
         """Return once the names in a directory survive a crash."""
 
-    def lock(self, path: str, owner: str) -> Held:
+    def lock(self, path: str, owner: str) -> HeldLock:
         """Take the lock that a file stands for; the file is made, and never removed.
 
         Args:
@@ -285,7 +285,7 @@ class LocalLock:
 
     Args:
         descriptor: The locked file, which now belongs to this object.
-        was_left_well: As in `Held`.
+        was_left_well: As in `HeldLock`.
     """
 
     def __init__(self, descriptor: int, *, was_left_well: bool) -> None:
@@ -294,7 +294,7 @@ class LocalLock:
         _held.add(self)
 
     def release(self, *, well: bool = False) -> None:
-        """As `Held.release`."""
+        """As `HeldLock.release`."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             try:

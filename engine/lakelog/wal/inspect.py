@@ -18,11 +18,11 @@ from lakelog.wal.historic.detect import historic_names
 from lakelog.wal.historic.log import Finding, HistoricFormat
 from lakelog.wal.historic.read import names_in, read_historic
 from lakelog.wal.historic.upgrade import MARKER_NAME, UPGRADED_SUFFIX
-from lakelog.wal.judge import Verdict
 from lakelog.wal.opening import report_of
+from lakelog.wal.recovery import Verdict
 from lakelog.wal.scan import Frames
+from lakelog.wal.segment_reader import survey
 from lakelog.wal.segments import DAMAGED_SUFFIX, Segment, named_seq
-from lakelog.wal.survey import survey
 
 WalFormat = Literal["lakelog", "002", "003", "003-crc"]
 """The project's own format, and the historic ones."""

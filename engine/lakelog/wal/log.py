@@ -18,12 +18,12 @@ import pyarrow as pa
 from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.input_validation import require_bool, require_choice, require_int
 from lakelog.telemetry import event
-from lakelog.wal.disk import Disk, Held, LocalDisk
+from lakelog.wal.commit_queue import Turns
+from lakelog.wal.disk import Disk, HeldLock, LocalDisk
 from lakelog.wal.encode import RECORD_BYTES, Compression, check_columns, check_size, columns_of
 from lakelog.wal.frames import MAX_SEQ, Op
-from lakelog.wal.group import Committer, Entry
+from lakelog.wal.group_commit import Committer, Entry
 from lakelog.wal.handle import Access, Closing, disk_errors, local_directory
-from lakelog.wal.judge import Verdict, judge
 from lakelog.wal.opening import RecoveryReport, open_for_writing, report_of
 from lakelog.wal.reading import state_of, table_of, tables_of
 from lakelog.wal.records import (
@@ -35,10 +35,10 @@ from lakelog.wal.records import (
     data_of,
     records_of,
 )
+from lakelog.wal.recovery import Verdict, judge
+from lakelog.wal.segment_reader import survey, with_frames
 from lakelog.wal.segments import LOCK_NAME
-from lakelog.wal.survey import survey, with_frames
 from lakelog.wal.threads import of_segments
-from lakelog.wal.turns import Turns
 from lakelog.wal.writer import Writer
 
 Sync = Literal["sync", "batch", "none"]
@@ -155,7 +155,7 @@ class WriteAheadLog(Closing):
         self._missing_ok = missing_ok
         self._sync = sync
         self._access = Access("log", self._directory, read_only, None if read_only else os.getpid())
-        self._lock: Held | None = None
+        self._lock: HeldLock | None = None
         self._committer: Committer | None = None
         self._report: RecoveryReport | None = None
         self._found: Verdict | None = None

@@ -18,8 +18,9 @@ from lakelog.telemetry import event
 from lakelog.wal.disk import Disk, WritableFile
 from lakelog.wal.encode import Compression, Framing
 from lakelog.wal.frames import SEGMENT_HEADER_BYTES, Seal, SegmentHeader
-from lakelog.wal.judge import Verdict
+from lakelog.wal.recovery import Verdict
 from lakelog.wal.scan import Frames
+from lakelog.wal.segment_reader import survey
 from lakelog.wal.segments import (
     DAMAGED_SUFFIX,
     TEMPORARY_SUFFIX,
@@ -27,8 +28,7 @@ from lakelog.wal.segments import (
     named_seq,
     segment_name,
 )
-from lakelog.wal.survey import survey
-from lakelog.wal.writer import Place, Writer, begin_segment
+from lakelog.wal.writer import SegmentRef, Writer, begin_segment
 
 _TAIL = ".tail"
 _MANY_BYTES = 1 << 20
@@ -133,7 +133,7 @@ def open_for_writing(
         disk: Where it is.
         directory: The log's; it is there, and may be empty.
         strict: Damage is an error.
-        was_left_well: As in `lakelog.wal.disk.Held`, of the lock.
+        was_left_well: As in `lakelog.wal.disk.HeldLock`, of the lock.
         compression: Of what is written.
         frame_bytes: As in `Framing`.
         clock: Milliseconds since 1970.
@@ -152,7 +152,7 @@ def open_for_writing(
             disk.remove(f"{directory}/{name}")
     log_id = verdict.log_id or new_id()
     rewritten = 0
-    places = [Place(each.named_seq, each.path) for each in verdict.live]
+    places = [SegmentRef(each.named_seq, each.path) for each in verdict.live]
     set_aside: tuple[str, ...] = ()
     file: WritableFile
     next_seq = verdict.next_seq
@@ -178,7 +178,7 @@ def open_for_writing(
             rewritten = 0 if was_left_well else end - last.durable_end
             file = _made_durable(disk, directory, last, Seal.of(log_id), again=not was_left_well)
         else:
-            places = [Place(1, f"{directory}/{segment_name(1)}")]
+            places = [SegmentRef(1, f"{directory}/{segment_name(1)}")]
             header = SegmentHeader(log_id, 1, 1, 0, clock())
             file, end = begin_segment(disk, directory, places[0], header), SEGMENT_HEADER_BYTES
     with _closed_on_error(file):
@@ -374,14 +374,14 @@ def _keeps(verdict: Verdict, lost: Segment) -> bool:
 
 def _set_aside(
     disk: Disk, directory: str, verdict: Verdict, log_id: bytes, now_ms: int, names: set[str]
-) -> tuple[Place, WritableFile, tuple[str, ...]]:
+) -> tuple[SegmentRef, WritableFile, tuple[str, ...]]:
     """Go on in a new segment behind everything that was ever numbered, and put what is damaged
     under other names. Until the last step the log still looks damaged, or has all that is safe.
     """
     next_seq = verdict.next_seq
     while segment_name(next_seq) in names:
         next_seq += 1
-    place = Place(next_seq, f"{directory}/{segment_name(next_seq)}")
+    place = SegmentRef(next_seq, f"{directory}/{segment_name(next_seq)}")
     header = SegmentHeader(log_id, next_seq, _follows(verdict), verdict.truncated_to, now_ms)
     file = begin_segment(disk, directory, place, header)
     with _closed_on_error(file):

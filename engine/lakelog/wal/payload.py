@@ -20,7 +20,7 @@ _Seqs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Piece:
+class RecordColumns:
     """Records that lie together.
 
     Attributes:
@@ -38,17 +38,17 @@ class Piece:
     def __len__(self) -> int:
         return len(self.ops)
 
-    def slice(self, start: int, length: int) -> Piece:
+    def slice(self, start: int, length: int) -> RecordColumns:
         """Some of the records, where they lie."""
         end = start + length
-        return Piece(
+        return RecordColumns(
             self.seqs[start:end],
             self.ops[start:end],
             self.keys.slice(start, length),
             self.values.slice(start, length),
         )
 
-    def data_only(self) -> Piece:
+    def data_only(self) -> RecordColumns:
         """Without COMMIT and CHECKPOINT."""
         controls = np.flatnonzero(self.ops >= COMMIT)
         if not len(controls):
@@ -57,7 +57,7 @@ class Piece:
             return self.slice(0, int(controls[0]))
         mask = self.ops < COMMIT
         arrow = mask_of(mask)
-        return Piece(
+        return RecordColumns(
             self.seqs[mask], self.ops[mask], self.keys.filter(arrow), self.values.filter(arrow)
         )
 

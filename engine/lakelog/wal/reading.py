@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from lakelog.wal.decode import SCHEMA, pieces, table
-from lakelog.wal.judge import Verdict
 from lakelog.wal.payload import mask_of
+from lakelog.wal.recovery import Verdict
 from lakelog.wal.segments import Segment
 from lakelog.wal.threads import are_small, of_segments, parts_of
 
@@ -64,7 +64,7 @@ def state_of(records: pa.Table) -> pa.Table:
     """
     import polars as pl  # only here, since a log that is only written does without it
 
-    from lakelog.reconcile import last_wins
+    from lakelog.model.reconcile import last_wins
 
     keys = pl.DataFrame({"key": pl.from_arrow(records["key"])}).with_row_index("row")
     last = last_wins(keys, ["key"])["row"].to_numpy()

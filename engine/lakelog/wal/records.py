@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import pyarrow as pa
 
-from lakelog.contract import require_exportable, without_metadata
 from lakelog.errors import InvalidInputError
+from lakelog.model.contract import require_exportable, without_metadata
 from lakelog.wal.encode import Columns, column_of
 from lakelog.wal.frames import DELETE, OPS, PUT, Op
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakelog.wal.frames import FLAG_NULLS, FRAME_HEADER_BYTES
-from lakelog.wal.payload import Piece, check, contradiction, layout_of
+from lakelog.wal.payload import RecordColumns, check, contradiction, layout_of
 from lakelog.wal.scan import Frames
 
 MOST_BYTES = 1 << 30
@@ -29,7 +29,7 @@ _ALIKE_WORDS = (0, 2, 3)  # of a header: all but its sequence number
 _Bytes = npt.NDArray[np.uint8]
 
 
-def repeated(data: pa.Buffer, frames: Frames, path: str) -> Piece | None:
+def repeated(data: pa.Buffer, frames: Frames, path: str) -> RecordColumns | None:
     """The records of frames that lie one behind the other and are alike.
 
     Args:
@@ -80,7 +80,9 @@ def repeated(data: pa.Buffer, frames: Frames, path: str) -> Piece | None:
         if size:
             row = np.dtype(f"V{size}")  # one item, and so copied at once
             target.view(row)[:] = rows(part, size).view(row)[:, 0]
-    return Piece(seqs, ops, _binary(key_ends, times, keys), _binary(value_ends, times, values))
+    return RecordColumns(
+        seqs, ops, _binary(key_ends, times, keys), _binary(value_ends, times, values)
+    )
 
 
 def _binary(ends: npt.NDArray[np.int32], times: int, data: _Bytes) -> pa.BinaryArray:

@@ -4,7 +4,7 @@ Whole segments are looked at in a few passes over columns of headers, so that a 
 one record cost little more than a thousand frames of a thousand.
 
 Pure: sees bytes, not files, and knows of one segment only. What a break in the chain means (a torn
-tail or damage) needs the rest of the log, and is `lakelog.wal.judge`'s to say.
+tail or damage) needs the rest of the log, and is `lakelog.wal.recovery`'s to say.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The end of the log: the segment that is written to, its rotation, marks, syncs and removals.
 
-Everything here is done by one thread at a time, which `lakelog.wal.turns` sees to. What a failure
-means is decided here:
+Everything here is done by one thread at a time, which `lakelog.wal.commit_queue` sees to. What a
+failure means is decided here:
 
 - A write that fails is taken back: the file is cut to its last whole frame, and that is synced.
   Nothing was written, and the log goes on.
@@ -32,8 +32,8 @@ from lakelog.wal.frames import (
     SegmentHeader,
     mark_frame,
 )
+from lakelog.wal.segment_reader import with_header
 from lakelog.wal.segments import Segment, segment_name
-from lakelog.wal.survey import with_header
 
 LOOK = "close the log, open it again, and look whether the record is there"
 """What to do where nobody knows."""
@@ -42,7 +42,7 @@ _JOINED_BYTES = 1 << 20  # pieces are joined to writes of about this size
 
 
 @dataclass(frozen=True)
-class Place:
+class SegmentRef:
     """A segment by its name alone.
 
     Attributes:
@@ -79,7 +79,7 @@ class Writer:
     log_id: bytes
     framing: Framing
     clock: Callable[[], int]
-    places: list[Place]
+    places: list[SegmentRef]
     file: WritableFile
     end: int
     durable_end: int
@@ -225,9 +225,9 @@ class Writer:
             finally:
                 old.close()
 
-    def _begin(self, truncated_to: int) -> tuple[Place, WritableFile]:
+    def _begin(self, truncated_to: int) -> tuple[SegmentRef, WritableFile]:
         """Make the segment that follows, durably, or nothing."""
-        place = Place(self.next_seq, f"{self.directory}/{segment_name(self.next_seq)}")
+        place = SegmentRef(self.next_seq, f"{self.directory}/{segment_name(self.next_seq)}")
         header = SegmentHeader(
             self.log_id, self.next_seq, self.next_seq, truncated_to, self.clock()
         )
@@ -246,7 +246,7 @@ class Writer:
             self.poison = "the making of a segment was interrupted"
             raise
 
-    def _move_to(self, place: Place, file: WritableFile) -> None:
+    def _move_to(self, place: SegmentRef, file: WritableFile) -> None:
         self.places.append(place)
         self.file = file
         self.end = self.durable_end = SEGMENT_HEADER_BYTES
@@ -330,7 +330,9 @@ class Writer:
             self.file.close()
 
 
-def begin_segment(disk: Disk, directory: str, place: Place, header: SegmentHeader) -> WritableFile:
+def begin_segment(
+    disk: Disk, directory: str, place: SegmentRef, header: SegmentHeader
+) -> WritableFile:
     """Make a segment without frames, durably, or nothing.
 
     Raises:

@@ -8,12 +8,12 @@ that cannot be read is left alone for a while, and the job goes on; see `tags`.
 
 | module | owns |
 |---|---|
-| `description`, `steps`, `report` | `Pipeline`; what each step is told; what each did |
-| `run` | the steps in order |
-| `ingest`, `lines` | rows from anything that Spark reads; NDJSON, strictly |
-| `compact`, `bins`, `rewrite` | small files into large ones: step, plan, work |
-| `upkeep`, `listing` | ``checkpoint``, ``cleanup``, ``vacuum``; a folder listed by executors |
-| `tags` | what the log remembers of files that were skipped |
+| `description`, `steps`, `report` | `Pipeline`; the settings and the report of each step |
+| `run` | runs the steps in order |
+| `ingest`, `lines` | rows from any Spark source; strict NDJSON |
+| `compact`, `bins`, `rewrite` | compaction: the step, its plan, the work of executors |
+| `upkeep`, `listing` | checkpoint, cleanup and vacuum; folders listed by executors |
+| `tags` | tags of compacted and of unreadable files |
 """
 
 from __future__ import annotations

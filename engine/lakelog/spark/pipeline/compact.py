@@ -21,9 +21,6 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
-from lakelog import contract
-from lakelog.commit.features import is_on
-from lakelog.commit.row_tracking import ENABLED
 from lakelog.data.files import FILE_COLUMNS, ReadPlan
 from lakelog.data.write import WritePlan
 from lakelog.errors import (
@@ -36,15 +33,18 @@ from lakelog.errors import (
 from lakelog.log.metadata import honoured_mapping
 from lakelog.log.properties import to_duration_ms
 from lakelog.log.snapshot import Snapshot
-from lakelog.spark.landing import discard
+from lakelog.model import contract
+from lakelog.skipping.sql_predicate import parse_where
 from lakelog.spark.pipeline.bins import BIN, Sizes, find_bins, first_bins
 from lakelog.spark.pipeline.report import Status, StepReport
 from lakelog.spark.pipeline.rewrite import REWRITTEN_SCHEMA, Rewriter
 from lakelog.spark.pipeline.steps import Compact, to_bytes
 from lakelog.spark.pipeline.tags import COMPACTED, skipped, with_marks
-from lakelog.spark.reading import pack_up, unpack
-from lakelog.statistics.where import parse_where
+from lakelog.spark.reading import serialize_frame, unpack
+from lakelog.spark.task_commit import discard
 from lakelog.table import Table
+from lakelog.transaction.features import is_on
+from lakelog.transaction.row_tracking import ENABLED
 
 if TYPE_CHECKING:
     from lakelog.telemetry import Progress
@@ -237,7 +237,9 @@ def _rewritten(spark: Any, rewriter: Rewriter, snapshot: Snapshot, files: pl.Dat
     work = pa.table(
         {
             BIN: pa.array([int(part[BIN][0]) for part in parts], pa.int32()),
-            "files": pa.array([pack_up(part.select(FILE_COLUMNS)) for part in parts], pa.binary()),
+            "files": pa.array(
+                [serialize_frame(part.select(FILE_COLUMNS)) for part in parts], pa.binary()
+            ),
         }
     )
     order = pa.array(range(len(parts)), pa.int32())

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import fsspec
 
 from lakelog.errors import CorruptionError, InvalidInputError, LakelogError
-from lakelog.spark.functions import functions_of
+from lakelog.spark.sql_functions import functions_of
 
 CORRUPT = "_lakelog_corrupt"
 _MARK = "lakelog-bad-line "

@@ -17,7 +17,7 @@ from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
-from lakelog.spark.reading import pack_up, unpack
+from lakelog.spark.reading import serialize_frame, unpack
 from lakelog.storage import LogStore
 from lakelog.storage.bounded import open_bounded
 
@@ -45,8 +45,8 @@ class Rewritten:
     """What became of one bin.
 
     Attributes:
-        adds: Rows for `lakelog.commit.transaction.Transaction.add`, none of them where no row was
-            left; None where it is not worth rewriting what could be read.
+        adds: Rows for `lakelog.transaction.transaction.Transaction.add`, none of them where no row
+            was left; None where it is not worth rewriting what could be read.
         unread: Files that could not be read (`UNREAD_SCHEMA`).
         rows: Rows that were written.
     """
@@ -74,8 +74,8 @@ class Rewriter:
         for batch in batches:
             for number, files in zip(*(column.to_pylist() for column in batch), strict=True):
                 made = self.rewrite(number, unpack(files), store)
-                adds = b"" if made.adds is None else pack_up(made.adds)
-                row = (number, made.adds is not None, adds, pack_up(made.unread), made.rows)
+                adds = b"" if made.adds is None else serialize_frame(made.adds)
+                row = (number, made.adds is not None, adds, serialize_frame(made.unread), made.rows)
                 columns = [pa.array([v], f.type) for v, f in zip(row, _ANSWER, strict=True)]
                 yield pa.record_batch(columns, schema=_ANSWER)
 

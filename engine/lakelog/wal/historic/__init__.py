@@ -1,11 +1,11 @@
-"""The two historic write-ahead logs, specifications 002 and 003: read, told apart, upgraded.
+"""Readers of the two historic write-ahead log formats (specifications 002 and 003), and upgrades.
 
 | module | owns |
 |---|---|
-| `detect`, `read` | which format a log has; read from where it lies |
-| `log` | what reading gives: records, and what is to be said about them |
-| `spec002`, `continuity` | specification 002: runs of records; runs joined by their numbers |
-| `spec003`, `places003` | specification 003: keys and values; where the records are |
-| `spans` | integers and byte strings at many places, as columns |
-| `upgrade` | an old log becomes one of today, where it lies |
+| `detect`, `read` | the format of a log; reading it in place |
+| `log` | records and warnings of a historic log |
+| `spec002`, `continuity` | the format of specification 002; its sequence numbers across files |
+| `spec003`, `spec003_offsets` | the format of specification 003; record offsets |
+| `spans` | integers and byte strings at many offsets, as columns |
+| `upgrade` | conversion to the current format, in place |
 """

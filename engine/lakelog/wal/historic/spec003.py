@@ -37,20 +37,20 @@ from lakelog.wal.historic.log import (
     HistoricLog,
     op_column,
 )
-from lakelog.wal.historic.places003 import (
-    CRC_BYTES,
-    LENGTHS_BYTES,
-    Places,
-    bounds_of,
-    places,
-    steps,
-)
 from lakelog.wal.historic.spans import (
     LONGEST_VALUE_BYTES,
     Bytes,
     binary_columns,
     first_wrong,
     unaligned,
+)
+from lakelog.wal.historic.spec003_offsets import (
+    CRC_BYTES,
+    LENGTHS_BYTES,
+    Places,
+    bounds_of,
+    places,
+    steps,
 )
 from lakelog.wal.threads import in_threads
 

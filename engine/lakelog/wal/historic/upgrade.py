@@ -53,10 +53,10 @@ from lakelog.wal.historic.log import (
 )
 from lakelog.wal.historic.read import names_in, read_historic
 from lakelog.wal.historic.spec002 import LEAST_BYTES
-from lakelog.wal.judge import judge
 from lakelog.wal.reading import tables_of
+from lakelog.wal.recovery import judge
+from lakelog.wal.segment_reader import with_frames, with_header
 from lakelog.wal.segments import LOCK_NAME, TEMPORARY_SUFFIX, Segment, named_seq, segment_name
-from lakelog.wal.survey import with_frames, with_header
 
 MARKER_NAME = "wal.upgrade"
 """The file that names the id of the log that an upgrade makes."""

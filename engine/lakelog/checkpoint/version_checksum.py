@@ -1,0 +1,316 @@
+"""Version checksums (``.crc``): what a version holds, in numbers, so that others can notice damage.
+
+Every number comes from replay, and never from an earlier checksum: one that was wrong would make
+all after it wrong. What replay gives is counted twice, by two roads that share only the decoding,
+and nothing is written unless they agree. A checksum that is there already is never replaced.
+
+StateSource: Delta protocol, Version Checksum File; facts on Spark's checksums.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import polars as pl
+
+from lakelog import telemetry
+from lakelog.checkpoint.plan import Table, check_writers
+from lakelog.checkpoint.state_source import StateSource
+from lakelog.dialects.base import CommitContent, CommitFile, CommitInfo
+from lakelog.dialects.commit_info import in_commit_timestamp
+from lakelog.errors import (
+    CheckpointValidationError,
+    CorruptionError,
+    OutcomeUnknownError,
+    UnsupportedError,
+)
+from lakelog.log.context import Log
+from lakelog.log.display import table_html, table_text
+from lakelog.log.histograms import SizeCounts, count_deleted
+from lakelog.log.properties import transaction_retention_ms
+from lakelog.log.snapshot import Snapshot
+from lakelog.log.state import State
+from lakelog.log.version_checksum import compare_checksum, recorded_fields
+from lakelog.model import actions
+from lakelog.transaction.features import supports
+
+_MOST_TRANSACTIONS = 100
+_MOST_DOMAINS = 100
+_LONG = 1 << 63
+_SHOWN = ("numFiles", "tableSizeBytes", "numDeletionVectorsOpt", "numDeletedRecordsOpt")
+_PIECE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class ChecksumReport:
+    """A version's checksum.
+
+    Attributes:
+        version: The version.
+        path: The file, relative to the table root.
+        written: Whether this call wrote it; False if it was there.
+        disagreements: Where it was there: fields on which it disagrees with replay. It is left as
+            it is, for the protocol forbids to replace it; no answer of lakelog's rests on it.
+        body: What replay gives.
+    """
+
+    version: int
+    path: str
+    written: bool
+    disagreements: tuple[str, ...] = ()
+    body: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        return [
+            ("version", str(self.version)),
+            ("path", self.path),
+            ("written", "yes" if self.written else "no, it was there"),
+            ("disagrees on", ", ".join(name or "all" for name in self.disagreements) or "nothing"),
+            *((name, str(self.body[name])) for name in _SHOWN if name in self.body),
+        ]
+
+    def __str__(self) -> str:
+        return table_text("Version checksum", self._facts())
+
+    def _repr_html_(self) -> str:
+        return table_html("Version checksum", self._facts())
+
+
+def write_checksum(
+    log: Log, version: int | None = None, *, memory_limit: int | None = None
+) -> ChecksumReport:
+    """Write the checksum of a version, unless it has one.
+
+    Args:
+        log: The table's log.
+        version: The version; None is the latest.
+        memory_limit: Bytes that the process may take at its peak; None for no bound. Within one,
+            what replay gives is counted once only.
+
+    Raises:
+        UnsupportedError: The format has no version checksums, or a number has no room in one.
+        VersionNotFoundError: The version cannot be rebuilt.
+        UnsupportedFeatureError: The table needs what lakelog does not know.
+        CorruptionError: The log is damaged; or its commits must tell their time, and the version's
+            does not.
+        CheckpointValidationError: The two counts differ; nothing was written.
+        UnsupportedStoreError: Nothing can be written safely at this place.
+        OutcomeUnknownError: It may have been written.
+        UnavailableError: The store failed.
+    """
+    with telemetry.span("checksum.write", path=log.table):
+        snapshot = Snapshot.open(log, version)
+        _require_path(log, snapshot.version)
+        body = snapshot.read_state(lambda state: build_checksum(state, memory_limit=memory_limit))
+        if memory_limit is None:
+            _require_agreement(snapshot, body)
+        return put_checksum(log, snapshot.version, body)
+
+
+def build_checksum(state: State, *, memory_limit: int | None = None) -> dict[str, Any]:
+    """The body of a version's checksum, as replay gives it.
+
+    Args:
+        state: The version's state.
+        memory_limit: As `write_checksum`.
+
+    Raises:
+        CorruptionError: See `write_checksum`.
+        UnsupportedError: A number has no room.
+    """
+    counts = FileCounts()
+    with StateSource(state, memory_limit=memory_limit, now_ms=state.log.clock()) as source:
+        for frame in source.files(FileCounts.COLUMNS):
+            counts.add(frame)
+        return checksum_of(state, source, counts)
+
+
+def checksum_of(state: State, source: StateSource, counts: FileCounts) -> dict[str, Any]:
+    """The body of a version's checksum whose files were counted as they went by.
+
+    Numbers of deletion vectors are there where the table may have any, transaction identifiers
+    where none of them expires and there are few, domains where there are few, the histogram of
+    sizes where every file has one.
+
+    Args:
+        state: The version's state.
+        source: Its rows.
+        counts: All of its files.
+
+    Raises:
+        CorruptionError: See `write_checksum`.
+        UnsupportedError: A number has no room.
+    """
+    log = state.log
+    protocol, metadata = source.protocol, source.metadata
+    check_writers(Table(log.dialect.name, log.table, protocol, metadata))
+    bodies = _spell(log, source.meta)
+    properties = {k.lower(): v for k, v in metadata.configuration.items()}
+    info = _commit_info(state)
+    body: dict[str, Any] = {
+        "txnId": _transaction_id(info),
+        "tableSizeBytes": counts.size_bytes,
+        "numFiles": counts.files,
+        "numMetadata": 1,
+        "numProtocol": 1,
+    }
+    if (properties.get("delta.enableincommittimestamps") or "").lower() == "true":
+        body["inCommitTimestampOpt"] = _in_commit_time(state, info)
+    if transaction_retention_ms(metadata.configuration) is None:
+        body["setTransactions"] = _few(bodies, "txn", _MOST_TRANSACTIONS)
+    body["domainMetadata"] = _few(bodies, "domainMetadata", _MOST_DOMAINS)
+    body["metadata"] = bodies["metaData"][0]
+    body["protocol"] = bodies["protocol"][0]
+    body["fileSizeHistogram"] = counts.sizes.histogram()
+    if supports(protocol, "deletionVectors") and counts.vectors_are_counted:
+        body["numDeletedRecordsOpt"] = counts.deleted_rows
+        body["numDeletionVectorsOpt"] = counts.vectors
+        body["deletedRecordCountsHistogramOpt"] = {"deletedRecordCounts": counts.deleted}
+    if counts.size_bytes >= _LONG or counts.deleted_rows >= _LONG:
+        raise UnsupportedError(
+            "the files' sizes sum up to more than a checksum has room for",
+            path=log.table,
+            found=counts.size_bytes,
+        )
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def put_checksum(log: Log, version: int, body: Mapping[str, Any]) -> ChecksumReport:
+    """Write a checksum unless there is one; errors as `write_checksum`."""
+    path = _require_path(log, version)
+    written = _put(log, path, (json.dumps(body, separators=(",", ":")) + "\n").encode())
+    disagreements: tuple[str, ...] = ()
+    if not written:
+        there = log.dialect.version_checksum(log.store, version)
+        disagreements = ("",) if there is None else _disagreements(body, there)
+    return ChecksumReport(version, path, written, disagreements, body)
+
+
+def _require_path(log: Log, version: int) -> str:
+    path = log.dialect.checksum_path(version)
+    if path is None:
+        raise UnsupportedError(
+            "this format has no version checksums", path=log.table, found=log.dialect.name
+        )
+    return path
+
+
+@dataclass
+class FileCounts:
+    """What a checksum says of live files, counted as their rows go by."""
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("size", "dvCardinality")
+
+    files: int = 0
+    size_bytes: int = 0
+    vectors: int = 0
+    deleted_rows: int = 0
+    vectors_are_counted: bool = True
+    sizes: SizeCounts = field(default_factory=SizeCounts)
+    deleted: list[int] = field(default_factory=lambda: count_deleted(()))
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Count file actions of one kind, with `COLUMNS`; tombstones do not count."""
+        if rows["actionType"][0] != "add":
+            return
+        (sizes,) = actions.conform(rows, ("size",)).get_columns()
+        self.files += rows.height
+        self.size_bytes += int(sizes.cast(pl.Int128).sum())
+        self.sizes.add(sizes)
+        if not {"dvId", "dvCardinality"} & set(rows.columns):
+            self.deleted[0] += rows.height
+            return
+        rows = actions.conform(rows, ("dvId", "dvCardinality"))
+        deleted = rows["dvCardinality"]
+        self.vectors += rows["dvId"].count()
+        self.deleted_rows += int(deleted.cast(pl.Int128).sum())
+        self.vectors_are_counted &= bool((rows["dvId"].is_null() == deleted.is_null()).all())
+        here = count_deleted((deleted,))
+        self.deleted = [a + b for a, b in zip(self.deleted, here, strict=True)]
+
+
+def _spell(log: Log, meta: pl.DataFrame) -> dict[str, list[Any]]:
+    """The bodies of the actions as JSON's own types, by wrapper."""
+    found: dict[str, list[Any]] = {}
+    for line in log.dialect.encode(CommitContent(meta=meta)).splitlines():
+        for wrapper, body in json.loads(line).items():
+            found.setdefault(wrapper, []).append(body)
+    return found
+
+
+def _few(bodies: Mapping[str, list[Any]], wrapper: str, most: int) -> list[Any] | None:
+    """All of them or none: who finds them takes them for all."""
+    there = bodies.get(wrapper, [])
+    return there if len(there) <= most else None
+
+
+def _commit_info(state: State) -> CommitInfo | None:
+    """The commitInfo of the version's commit, of which no more than a piece is read at a time; None
+    where the commit is gone, or has none.
+    """
+    store, dialect = state.log.store, state.log.dialect
+    path = dialect.commit_path(state.version)
+    there = store.stat(path)
+    if there is None:
+        return None
+    commit = CommitFile(state.version, path, there.size_bytes, there.modified_ms)
+    for piece in dialect.decode_pieces(store, [commit], _PIECE_BYTES, files=False):
+        if piece.commit_infos:
+            return piece.commit_infos[0]
+    return None
+
+
+def _transaction_id(info: CommitInfo | None) -> str | None:
+    found = None if info is None else info.body.get("txnId")
+    return found if isinstance(found, str) else None
+
+
+def _in_commit_time(state: State, info: CommitInfo | None) -> int:
+    at = None if info is None else in_commit_timestamp(info)
+    if at is None:
+        raise CorruptionError(
+            "the table's commits tell their own time, and this version's cannot be read",
+            path=state.log.dialect.commit_path(state.version),
+            version=state.version,
+            expected="commitInfo.inCommitTimestamp",
+            hint="restore the commit",
+        )
+    return at
+
+
+def _require_agreement(snapshot: Snapshot, body: Mapping[str, Any]) -> None:
+    wrong = compare_checksum(snapshot, body).filter(~pl.col("agrees"))
+    if wrong.height:
+        raise CheckpointValidationError(
+            f"two counts of what replay gives differ: {', '.join(wrong['field'])}",
+            path=snapshot.path,
+            version=snapshot.version,
+            expected=wrong["found"][0],
+            found=wrong["recorded"][0],
+            hint="nothing was written; the log may have changed meanwhile",
+        )
+
+
+def _disagreements(body: Mapping[str, Any], there: Mapping[str, Any]) -> tuple[str, ...]:
+    """Fields on which two checksums of one version disagree; histograms over other bins say
+    nothing of each other.
+    """
+    ours, theirs = recorded_fields(body), recorded_fields(there)
+    differ = [n for n, v in theirs.items() if v is not None and ours.get(n) not in (None, v)]
+    bins = [f.get("fileSizeHistogram") or {} for f in (ours, theirs)]
+    if bins[0].get("sortedBinBoundaries") != bins[1].get("sortedBinBoundaries"):
+        differ = [name for name in differ if name != "fileSizeHistogram"]
+    return tuple(differ)
+
+
+def _put(log: Log, path: str, data: bytes) -> bool:
+    """Write it if it is not there; an answer that is lost is settled by looking."""
+    try:
+        return log.store.put_if_absent(path, data)
+    except OutcomeUnknownError:
+        if log.store.stat(path) is not None and log.store.read(path) == data:
+            return True
+        raise

@@ -1,0 +1,452 @@
+"""Deletion vectors: which rows of a data file are no longer in the table.
+
+A vector is a set of 64-bit row indexes: a magic number, then 32-bit Roaring bitmaps, one for each
+distinct upper half. It stands in the log itself, or in a file with others, each behind its size
+and before its CRC-32. Whatever does not agree with what the log says of a vector is damage: rows
+that were deleted would come back, or others go.
+
+Source: Delta protocol, Deletion Vectors; Deletion Vector Format. RoaringFormatSpec, portable
+serialisation and its 64-bit extension. Z85: ZeroMQ RFC 32.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import polars as pl
+
+from lakelog.dialects.delta.deletion_vectors import decode_z85, vector_paths
+from lakelog.errors import CorruptionError, NotFoundError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Rows = NDArray[np.uint64]
+
+MAGIC = 1_681_511_377
+FILE_VERSION = 1
+
+# Before the portable serialisation: a count, and bitmaps of the keys from 0 on, each behind its
+# size. Delta on Spark still reads it, and the protocol's inline example is written in it.
+_EARLY_MAGIC = 1_681_511_376
+
+_PLAIN_COOKIE = 12_346
+_RUN_COOKIE = 12_347
+_NO_OFFSETS_BELOW = 4
+_ARRAY_MOST = 4_096
+_BITMAP_BYTES = 8_192
+_KEPT_FILES = 8
+_PIECE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Vector:
+    """What the log says of a deletion vector.
+
+    Attributes:
+        path: File that holds it, relative to the table or absolute; None for one in the log.
+        inline: The vector itself in Z85, where the log holds it.
+        offset: Where it begins in the file: its size comes first.
+        size_bytes: Length of the serialised set.
+        cardinality: How many rows it deletes.
+    """
+
+    path: str | None
+    inline: str | None
+    offset: int
+    size_bytes: int
+    cardinality: int
+
+    @staticmethod
+    def of(files: pl.DataFrame) -> list[Vector | None]:
+        """The vector of each file, None for those without one.
+
+        Args:
+            files: Live files with `lakelog.data.files.FILE_COLUMNS`.
+
+        Raises:
+            InvalidActionError: A storage type is unknown, or an identifier is not Z85.
+            CorruptionError: A vector has no size or no cardinality.
+        """
+        if files["dvStorageType"].null_count() == files.height:
+            return [None] * files.height
+        vectors: list[Vector | None] = []
+        columns = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
+        rows = files.select("path", *columns).with_columns(vector_paths(files).alias("file"))
+        for row in rows.iter_rows(named=True):
+            if row["dvStorageType"] is None:
+                vectors.append(None)
+                continue
+            if row["dvSizeInBytes"] is None or row["dvCardinality"] is None:
+                raise CorruptionError(
+                    "a deletion vector lacks its size or its cardinality",
+                    path=row["path"],
+                    expected="sizeInBytes and cardinality",
+                    hint="repair the log; the file's rows cannot be told without them",
+                )
+            vectors.append(
+                Vector(
+                    row["file"],
+                    row["dvPathOrInline"] if row["file"] is None else None,
+                    int(row["dvOffset"] or 0),
+                    int(row["dvSizeInBytes"]),
+                    int(row["dvCardinality"]),
+                )
+            )
+        return vectors
+
+
+class VectorReader:
+    """Reads deletion vectors; safe to use from several threads.
+
+    Args:
+        open_file: Opens a file by its path as the log gives it.
+
+    Memory: a few open files, of which a remote store keeps blocks.
+    """
+
+    def __init__(self, open_file: Callable[[str], BinaryIO]) -> None:
+        self._open_file = open_file
+        self._files: OrderedDict[str, _Shared] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, vector: Vector, rows: int | None = None) -> Rows:
+        """The row indexes that a vector deletes, ascending and distinct.
+
+        Args:
+            vector: The vector.
+            rows: How many rows the data file has; None where that is not known.
+
+        Raises:
+            CorruptionError: The vector is not what the log says: another size, checksum, number of
+                rows, or no vector at all; with ``path`` and ``byte_offset``.
+            NotFoundError: Its file is not there.
+            UnavailableError: The store failed.
+
+        Memory: 8 bytes a deleted row.
+        """
+        if rows is not None and vector.cardinality > rows:
+            # Before it is read: a few bytes of it may stand for any number of rows.
+            raise _wrong(
+                "a deletion vector deletes more rows than the data file has",
+                vector.path,
+                None,
+                f"at most {rows} rows",
+                vector.cardinality,
+            )
+        if vector.path is None:
+            data = _inline(vector)
+            return _counted(decode_vector(data, vector.cardinality), vector)
+        data = self._stored(vector.path, vector)
+        try:
+            return _counted(decode_vector(data, vector.cardinality), vector)
+        except CorruptionError as error:
+            error.path = vector.path
+            error.byte_offset = vector.offset + 4 + (error.byte_offset or 0)
+            raise
+
+    def close(self) -> None:
+        """Close what is open."""
+        with self._lock:
+            files = list(self._files.values())
+            self._files.clear()
+        for file in files:
+            file.close()
+
+    def _stored(self, path: str, vector: Vector) -> bytes:
+        version, framed = self._shared(path).read((0, 1), (vector.offset, vector.size_bytes + 8))
+        if version != bytes([FILE_VERSION]):
+            raise _wrong(
+                "a deletion vector file is of a version that lakelog does not know",
+                path,
+                0,
+                FILE_VERSION,
+                version[0] if version else "an empty file",
+            )
+        size = int.from_bytes(framed[:4], "big")
+        if len(framed) >= 4 and size != vector.size_bytes:
+            raise _wrong(
+                "a deletion vector is not of the size that the log says",
+                path,
+                vector.offset,
+                vector.size_bytes,
+                size,
+            )
+        if len(framed) < vector.size_bytes + 8:
+            raise _wrong(
+                "a deletion vector is cut short",
+                path,
+                vector.offset,
+                f"{vector.size_bytes + 8} bytes",
+                f"{len(framed)} bytes",
+            )
+        data = framed[4:-4]
+        checksum = int.from_bytes(framed[-4:], "big")
+        if (found := zlib.crc32(data)) != checksum:
+            raise _wrong(
+                "a deletion vector does not have its checksum",
+                path,
+                vector.offset,
+                f"{checksum:#010x}",
+                f"{found:#010x}",
+            )
+        return data
+
+    def _shared(self, path: str) -> _Shared:
+        with self._lock:
+            if path not in self._files:
+                self._files[path] = _Shared(path, self._open_file)
+            self._files.move_to_end(path)
+            found = self._files[path]
+            dropped = [self._files.popitem(last=False)[1]] if len(self._files) > _KEPT_FILES else []
+        for file in dropped:
+            file.close()
+        return found
+
+
+class _Shared:
+    """A file of vectors, opened by whoever reads it first."""
+
+    def __init__(self, path: str, open_file: Callable[[str], BinaryIO]) -> None:
+        self._path = path
+        self._open_file = open_file
+        self._file: BinaryIO | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def read(self, *ranges: tuple[int, int]) -> list[bytes]:
+        """The bytes at these offsets, of these lengths, as far as the file goes."""
+        with self._lock:
+            if self._file is None:
+                try:
+                    self._file = self._open_file(self._path)
+                except NotFoundError as error:
+                    raise NotFoundError(
+                        "a deletion vector's file is not there",
+                        path=self._path,
+                        hint="restore it: without it, deleted rows would come back",
+                    ) from error
+            try:
+                return [_read_at(self._file, offset, size) for offset, size in ranges]
+            finally:
+                if self._is_closed:  # between being handed out and being read
+                    self._drop()
+
+    def close(self) -> None:
+        """Close the file, once nobody reads it."""
+        with self._lock:
+            self._is_closed = True
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def decode_vector(data: bytes, most: int | None = None) -> Rows:
+    """Decode a serialised set of row indexes.
+
+    Args:
+        data: The magic number and the bitmaps, without size and checksum.
+        most: How many indexes it may hold; None for any number.
+
+    Returns:
+        The indexes, ascending and distinct.
+
+    Raises:
+        CorruptionError: The bytes are no such set, or one of more indexes; ``byte_offset`` says
+            where.
+
+    Memory: 8 bytes per index. Each container says how many values it holds, and is refused before
+    it is expanded if they are more than are left.
+    """
+    cursor = _Cursor(data, most)
+    magic = cursor.number("<I")
+    if magic == MAGIC:
+        count, key_form, bitmap_form = cursor.number("<Q"), "<I", None
+    elif magic == _EARLY_MAGIC:
+        count, key_form, bitmap_form = cursor.number("<I"), None, "<I"
+    elif int.from_bytes(magic.to_bytes(4, "little"), "big") == _EARLY_MAGIC:
+        count, key_form, bitmap_form = cursor.number(">I"), None, ">I"
+    else:
+        raise _wrong("a deletion vector lacks its magic number", None, 0, MAGIC, magic)
+    parts: list[Rows] = []
+    last = -1
+    for index in range(count):
+        at = cursor.at
+        key = index if key_form is None else cursor.number(key_form)
+        if not last < key < 1 << 31:
+            raise _wrong("a deletion vector's keys do not ascend", None, at, f"above {last}", key)
+        last = key
+        size = None if bitmap_form is None else cursor.number(bitmap_form)
+        at = cursor.at
+        low = _decode_bitmap(cursor)
+        if size is not None and cursor.at - at != size:
+            raise _wrong("a bitmap is not of the size that it says", None, at, size, cursor.at - at)
+        parts.append(low | np.uint64(key << 32))
+    if cursor.at != len(data):
+        raise _wrong(
+            "bytes follow a deletion vector", None, cursor.at, f"{cursor.at} bytes", len(data)
+        )
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+class _Cursor:
+    """A position in bytes, which it never leaves."""
+
+    def __init__(self, data: bytes, most: int | None = None) -> None:
+        self.data = data
+        self.at = 0
+        self.left = most
+
+    def spend(self, values: int) -> None:
+        """Count values that are about to be expanded."""
+        if self.left is None:
+            return
+        self.left -= values
+        if self.left < 0:
+            raise _wrong(
+                "a deletion vector holds more rows than the log says",
+                None,
+                self.at,
+                "as many rows as its cardinality",
+                f"at least {-self.left} more",
+            )
+
+    def number(self, form: str) -> int:
+        return int(struct.unpack(form, self.take(struct.calcsize(form)))[0])
+
+    def take(self, size: int) -> bytes:
+        end = self.at + size
+        if end > len(self.data):
+            raise _wrong(
+                "a deletion vector is cut short",
+                None,
+                self.at,
+                f"{size} bytes more",
+                f"{len(self.data) - self.at} bytes",
+            )
+        found = self.data[self.at : end]
+        self.at = end
+        return found
+
+    def array(self, dtype: str, count: int) -> NDArray[Any]:
+        return np.frombuffer(self.take(np.dtype(dtype).itemsize * count), dtype)
+
+
+def _decode_bitmap(cursor: _Cursor) -> Rows:
+    """The lower halves in a 32-bit Roaring bitmap."""
+    at = cursor.at
+    cookie = cursor.number("<I")
+    runs: NDArray[np.uint8] | None = None
+    if cookie & 0xFFFF == _RUN_COOKIE:
+        count = (cookie >> 16) + 1
+        flags = np.frombuffer(cursor.take(-(-count // 8)), np.uint8)
+        runs = np.unpackbits(flags, bitorder="little", count=count)
+    elif cookie == _PLAIN_COOKIE:
+        count = cursor.number("<I")
+        if count > 1 << 16:
+            raise _wrong("a bitmap has too many containers", None, at, "65536 at most", count)
+    else:
+        raise _wrong("a bitmap does not begin with its cookie", None, at, _PLAIN_COOKIE, cookie)
+    header = cursor.array("<u2", 2 * count).astype(np.uint32)
+    keys, sizes = header[::2], header[1::2] + 1
+    if (np.diff(keys.astype(np.int64)) <= 0).any():
+        raise _wrong("a bitmap's containers do not ascend", None, at, "ascending keys", "others")
+    if runs is None or count >= _NO_OFFSETS_BELOW:
+        cursor.take(4 * count)  # where each container begins: they are read one after the other
+    cursor.spend(int(sizes.sum()))
+    parts = [
+        _decode_container(cursor, int(size), bool(runs is not None and runs[index]))
+        | np.uint64(int(key) << 16)
+        for index, (key, size) in enumerate(zip(keys, sizes, strict=True))
+    ]
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+def _decode_container(cursor: _Cursor, size: int, is_run: bool) -> Rows:
+    """The lower 16 bits in a container."""
+    at = cursor.at
+    if is_run:
+        pairs = cursor.array("<u2", 2 * cursor.number("<H")).astype(np.int64)
+        starts, lengths = pairs[::2], pairs[1::2] + 1
+        ends = starts + lengths
+        sound = bool((starts[1:] >= ends[:-1]).all() and (ends <= 1 << 16).all())
+        if not sound:
+            raise _wrong("a bitmap's runs overlap", None, at, "ascending runs", "others")
+        before = np.cumsum(lengths) - lengths
+        # At most 65,536, as the runs do not overlap.
+        values = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
+    elif size <= _ARRAY_MOST:
+        values = cursor.array("<u2", size).astype(np.int64)
+        if (np.diff(values) <= 0).any():
+            raise _wrong("a bitmap's values do not ascend", None, at, "ascending values", "others")
+    else:
+        bits = np.frombuffer(cursor.take(_BITMAP_BYTES), np.uint8)
+        values = np.flatnonzero(np.unpackbits(bits, bitorder="little"))
+    if len(values) != size:
+        raise _wrong(
+            "a bitmap's container does not hold as many values as it says",
+            None,
+            at,
+            size,
+            len(values),
+        )
+    rows: Rows = values.astype(np.uint64)
+    return rows
+
+
+def _inline(vector: Vector) -> bytes:
+    data = decode_z85(vector.inline or "")
+    if data is None or not 0 <= len(data) - vector.size_bytes < 4:
+        raise _wrong(
+            "a deletion vector in the log is not as long as it says, or not Z85",
+            None,
+            None,
+            f"{vector.size_bytes} bytes",
+            (vector.inline or "")[:80],
+        )
+    return data[: vector.size_bytes]  # the last group is filled up
+
+
+def _counted(rows: Rows, vector: Vector) -> Rows:
+    if len(rows) != vector.cardinality:
+        raise _wrong(
+            "a deletion vector does not delete as many rows as the log says",
+            None,
+            None,
+            vector.cardinality,
+            len(rows),
+        )
+    return rows
+
+
+def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
+    file.seek(offset)
+    parts: list[bytes] = []
+    # In pieces: the size is the log's word, and the file may be shorter.
+    while size > 0 and (part := file.read(min(size, _PIECE_BYTES))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _wrong(
+    message: str, path: str | None, at: int | None, expected: object, found: object
+) -> CorruptionError:
+    return CorruptionError(
+        message,
+        path=path,
+        byte_offset=at,
+        expected=expected,
+        found=found,
+        hint="restore the file or the log from a copy: the rows cannot be told without it",
+    )

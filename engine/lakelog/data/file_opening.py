@@ -1,0 +1,201 @@
+"""Where data files stand: a path in the log to an open Parquet file, or to the reason why not.
+
+A path is relative to the table, or absolute, as those of a shallow clone are: a URL, or a path on
+the table's own store. It is decoded already and never again. `lakelog.storage.containment` decides
+which of them may be opened.
+
+Source: Delta protocol, Add File and Remove File.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog.data.recorded_statistics import require_size
+from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
+from lakelog.redaction import redact
+from lakelog.storage import LogStore
+from lakelog.storage.bounded import on_local_disk, open_bounded, unbounded
+from lakelog.storage.containment import LOCAL, Address, Reach
+from lakelog.storage.local import LocalStore, open_reader
+
+SMALL_BYTES = 1 << 18
+"""A local file of up to this many bytes is read in one go, before its footer is looked at."""
+
+_BUFFER_BYTES = 1 << 20  # of a column that is being read
+
+
+class Sources:
+    """Opens the data files of a table; safe to use from several threads.
+
+    Args:
+        reach: The table's location, and what may be opened outside it.
+        store: The table's own; None opens the location's.
+    """
+
+    def __init__(self, reach: Reach, store: LogStore | None) -> None:
+        self._reach = reach
+        if store is None:
+            store = open_bounded(reach.location, reach.storage_options)
+        self._own = store
+        self._others: dict[str, LogStore] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the table is on local disk."""
+        return on_local_disk(self._own)
+
+    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
+        """A seekable reader over a file, by its path in the log; errors as `LogStore.open`, and
+        `ExternalPathError` for one outside the table that may not be opened.
+        """
+        store, name = self._resolve(path)
+        return store.open(name, size_bytes)
+
+    def parquet(self, path: str, size_bytes: int | None) -> tuple[pq.ParquetFile, bool]:
+        """A Parquet file, its footer read, and whether it is best read a row group at a time;
+        close it with ``force=True``.
+
+        Args:
+            path: Its path in the log.
+            size_bytes: Its length, as the log records it.
+
+        A remote file's columns are fetched together, in few requests, and kept for as long as what
+        was asked for lasts: with several row groups, the whole file. Pages are checked against
+        their checksums, where they have any.
+
+        Raises:
+            NotFoundError: It is not there.
+            UnavailableError: The store failed.
+            ExternalPathError: It is outside the table, and may not be opened.
+            CorruptionError: A local file has another length than the log records.
+            pa.ArrowException | OSError: It is no Parquet; `explained` makes an error of that.
+        """
+        store, name = self._resolve(path)
+        source: Any
+        disk = unbounded(store)
+        is_local = isinstance(disk, LocalStore)
+        if isinstance(disk, LocalStore):
+            local = disk.path_of(name)
+            try:
+                with open_reader(local, path) as file:  # refuses what is not a regular file
+                    # As large as it is, and not as the log says, which may be wrong.
+                    if os.fstat(file.fileno()).st_size <= SMALL_BYTES:
+                        source = pa.BufferReader(file.readall())
+                    else:
+                        source = pa.OSFile(local)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as cause:
+                raise NotFoundError("the file is not there", path=path) from cause
+            except OSError as cause:
+                raise UnavailableError(
+                    f"the store failed: {cause.strerror or cause}",
+                    path=path,
+                    hint="check permissions and the disk, then try again",
+                ) from cause
+        else:
+            source = store.open(name, size_bytes)
+        try:
+            require_size(size_bytes, source.size() if is_local else None)
+            file = pq.ParquetFile(
+                source,
+                buffer_size=_BUFFER_BYTES if is_local else 0,
+                pre_buffer=not is_local,
+                page_checksum_verification=True,
+                # As nanoseconds, what Spark writes of a time after 2262 would be another one.
+                coerce_int96_timestamp_unit="us",
+            )
+        except BaseException:
+            source.close()
+            raise
+        return file, not is_local
+
+    def size(self, path: str) -> int | None:
+        """Bytes that a file really has; None where that cannot be told."""
+        try:
+            store, name = self._resolve(path)
+            entry = store.stat(name)
+        except LakelogError:
+            return None
+        return None if entry is None else entry.size_bytes
+
+    def name(self, path: str) -> str:
+        """The file's name in its store, which is what the store's errors call it."""
+        try:
+            return self._resolve(path)[1]
+        except LakelogError:
+            return path
+
+    def _resolve(self, path: str) -> tuple[LogStore, str]:
+        """The store of a path, and its name there."""
+        resolved = self._reach.resolve(path)
+        if isinstance(resolved, str):
+            return self._own, resolved
+        return self._other(resolved), resolved.path
+
+    def _other(self, address: Address) -> LogStore:
+        with self._lock:
+            if address.store not in self._others:
+                options = self._reach.options_for(address)
+                local = address.store == LOCAL
+                store = LocalStore(address.root) if local else open_bounded(address.root, options)
+                self._others[address.store] = store
+            return self._others[address.store]
+
+
+@contextmanager
+def explained(
+    path: str, version: int | None, sources: Sources, size_bytes: int | None
+) -> Iterator[None]:
+    """Make what goes wrong with a data file an error that names it.
+
+    Args:
+        path: The file, as the log names it.
+        version: Of the table.
+        sources: To look how long the file really is.
+        size_bytes: How long the log says it is.
+    """
+    try:
+        yield
+    except NotFoundError as error:
+        if error.path not in {None, path, sources.name(path)}:  # its deletion vector
+            error.version = version
+            raise
+        raise NotFoundError(
+            "a data file that the table's log names is not there",
+            path=path,
+            version=version,
+            hint="it was deleted: look for a vacuum that ran since, or restore the file",
+        ) from error
+    except LakelogError as error:
+        if error.path in {None, sources.name(path)}:
+            error.path = redact(path)
+        error.version = version if error.version is None else error.version
+        raise
+    except MemoryError as cause:  # values that repeat stand in the file once
+        raise UnavailableError(
+            "a data file needs more memory than is left",
+            path=path,
+            version=version,
+            found=None if size_bytes is None else f"{size_bytes} bytes of Parquet",
+            hint="read fewer columns, or smaller batches, or allow more memory",
+        ) from cause
+    except (pa.ArrowException, OSError, ValueError, IndexError) as cause:
+        found = sources.size(path)
+        short = found is not None and size_bytes is not None and found != size_bytes
+        text = str(cause).splitlines()[0][:200] if str(cause) else type(cause).__name__
+        raise CorruptionError(
+            f"a data file cannot be read: {text}",
+            path=path,
+            version=version,
+            expected=f"{size_bytes} bytes of Parquet" if short else "whole Parquet",
+            found=f"{found} bytes" if short else None,
+            hint="restore the file from a copy; none of its rows can be told",
+        ) from cause

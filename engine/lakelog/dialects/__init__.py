@@ -1,0 +1,18 @@
+"""The log dialects: one subpackage per dialect, and the NDJSON codec that they share.
+
+| module | owns |
+|---|---|
+| `delta`, `indextables` | the two dialects |
+| `base` | the `Dialect` interface, listings, decoded actions, checkpoint readers |
+| `json_layout` | the position of each column in a dialect's JSON, from the contract |
+| `commit_reader`, `commit_chunks` | commits read in parallel and cut into chunks |
+| `ndjson`, `arrow_json`, `arrow_maps` | the columnar decoder: many commits in one parse |
+| `strict_decoder`, `commit_info` | the line-by-line decoder that locates errors; commitInfo |
+| `decoder_fallback` | the exception that hands over from the first decoder to the second |
+| `row_validation`, `encode` | rows validated, then encoded as NDJSON |
+| `digest` | action counts and an order-independent hash |
+| `truncation_marks` | line counts that reveal a file cut at a line end |
+| `checkpoint_counts` | the counts that a pointer records of a checkpoint |
+| `parquet_bounds` | limits on the decoded size of Parquet files |
+| `arrow_texts`, `gc_pause` | zero-copy text columns; the garbage collector paused |
+"""

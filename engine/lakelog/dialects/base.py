@@ -1,0 +1,573 @@
+"""What every log format hands upward: decoded actions, a listing, and checkpoint readers.
+
+A dialect (`lakelog.dialects.delta`, `lakelog.dialects.indextables`) knows file names, codecs and
+pointers. It knows nothing of replay: it never decides which action wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog.model import actions
+from lakelog.model.contract import Struct
+from lakelog.storage import LogStore
+
+STRUCT_STATISTICS = "stats_parsed"
+"""Name under which `CheckpointReader.iter_files` hands out statistics that are kept as a struct;
+no column of the flattened table."""
+
+NO_TEXTS = pl.DataFrame(schema={"path": pl.String, actions.PATH_TEXT: pl.String})
+"""What `Dialect.path_texts` gives where there is nothing to give."""
+
+CHECKPOINT_META = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
+"""Action types of a state that are not file actions, in the order in which they are written."""
+
+
+class CommitFile(NamedTuple):
+    """One commit in a listing; a tuple, for a log has tens of thousands.
+
+    Attributes:
+        version: Table version that the commit makes.
+        path: File, relative to the table root.
+        size_bytes: Listed length in bytes.
+        modified_ms: Modification time, milliseconds since the Unix epoch.
+    """
+
+    version: int
+    path: str
+    size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionFile:
+    """One log compaction file: the reconciled actions of commits `start` to `end`, inclusive."""
+
+    start: int
+    end: int
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What the pointer says that a checkpoint holds; a hint.
+
+    Attributes:
+        actions: Actions of all types.
+        adds: Live files among them.
+    """
+
+    actions: int
+    adds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One complete checkpoint in a listing; the greatest in order is the best to start from.
+
+    Attributes:
+        version: Table version whose state it holds.
+        layout: ``classic``, ``multipart``, ``v2-json``, ``v2-parquet`` (Delta); ``json``,
+            ``json-multipart``, ``avro-state``, ``flattened`` (IndexTables).
+        rank: Preference among checkpoints of the same version; higher is better.
+        paths: Files, relative to the table root, in order. A V2 manifest names its sidecars
+            inside, so they are not listed here.
+        sizes_bytes: Their listed lengths, or empty; a hint, which spares a remote store a question.
+        promised: What the pointer says that it holds, where that was read.
+    """
+
+    version: int
+    layout: str
+    rank: int
+    paths: tuple[str, ...]
+    sizes_bytes: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    promised: Promise | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class LogListing:
+    """What a log folder holds, parsed from names alone; other files are left out.
+
+    Attributes:
+        commits: Every commit file, by version ascending; one per version.
+        checkpoints: Every complete checkpoint, by (version, rank) ascending.
+        compactions: Every log compaction file, by (start, end) ascending.
+        notes: Incomplete checkpoints and the like, one sentence each, for provenance.
+        apart: Files named like commits that make no version of the table, by number ascending:
+            skips that IndexTables numbers apart from its Avro states.
+        checksums: Versions that have a version checksum.
+    """
+
+    commits: tuple[CommitFile, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
+    compactions: tuple[CompactionFile, ...] = ()
+    notes: tuple[str, ...] = ()
+    apart: tuple[CommitFile, ...] = ()
+    checksums: frozenset[int] = frozenset()
+
+    def up_to(self, version: int) -> LogListing:
+        """What it held when `version` was the latest."""
+        return replace(
+            self,
+            commits=tuple(c for c in self.commits if c.version <= version),
+            checkpoints=tuple(c for c in self.checkpoints if c.version <= version),
+            compactions=tuple(c for c in self.compactions if c.end <= version),
+        )
+
+
+class CommitInfo(NamedTuple):
+    """One commitInfo as parsed JSON: most reads never need it flattened. A tuple, for a log has
+    tens of thousands.
+    """
+
+    version: int | None
+    position: int
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Actions:
+    """Decoded actions, grouped by what reads them. Frames are narrow and in `actions.ORDER`.
+
+    Attributes:
+        files: ``add`` and ``remove`` rows; ``path`` decoded, ``dvId`` derived (a column only where
+            there are deletion vectors).
+        meta: Rows of the other types that make state: protocol, metaData, txn, domainMetadata,
+            mergeskip; and sidecar, checkpointMetadata where a checkpoint holds them.
+        other: ``cdc`` rows and rows of unknown types (body in ``extra``); history, never state.
+        commit_infos: commitInfo lines, by (version, position).
+    """
+
+    files: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
+    meta: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
+    other: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
+    commit_infos: tuple[CommitInfo, ...] = ()
+
+
+@dataclass(frozen=True)
+class CommitContent:
+    """What one commit is to hold.
+
+    Attributes:
+        info: Body of the commitInfo, as JSON's own types; empty for none.
+        meta: Narrow flattened rows that are no file actions. They are written in the order
+            of `CHECKPOINT_META`, those of one type in the order given.
+        files: Narrow flattened rows of ``add``, ``remove`` and ``cdc``, paths decoded, in the order
+            to write.
+        spelled: File actions that are lines of the dialect already; they stand last.
+        texts: See `Dialect.path_texts`; the paths of `files` are written so.
+    """
+
+    info: Mapping[str, Any] = field(default_factory=dict)
+    meta: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
+    files: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
+    spelled: bytes = b""
+    texts: pl.DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class SidecarFile:
+    """One sidecar as a V2 manifest names it.
+
+    Attributes:
+        path: File, relative to the table root.
+        size_bytes: Its length.
+        modified_ms: Its modification time, milliseconds since the Unix epoch.
+        tags: What the manifest keeps with it.
+    """
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CheckpointPlan:
+    """What a checkpoint is to look like; decided before the first byte is written.
+
+    Attributes:
+        version: Table version whose state it holds.
+        layout: As `Checkpoint.layout`; one that the dialect writes.
+        parts: Files that the file actions are spread over (parts, sidecars); 1 for a layout of
+            one file. 0 for V2: file actions stand in the manifest itself. What names its parts in a
+            manifest of its own (``json-multipart``, V2) goes by `part_actions` instead.
+        part_actions: Actions after which a part is closed and the next begun, where the layout does
+            not say in advance how many there are.
+        schema: The table's schema, for typed copies of statistics and partition values.
+        partition_columns: Its partition columns, in order.
+        mapping: Its column mapping mode: ``none``, ``name`` or ``id``.
+        deletion_vectors: Whether a logical file is (path, dvId), and not the path alone.
+        stats_as_json: Whether statistics are written as text.
+        stats_as_struct: Whether statistics and partition values are written typed.
+        compression: Parquet codec, as pyarrow spells it.
+        row_group_rows: Most rows of a row group.
+        created_ms: The present, milliseconds since the Unix epoch, where the layout records it.
+        kept: V2 only: sidecars of an earlier checkpoint whose file actions stay as they are; the
+            manifest names them beside the new ones.
+    """
+
+    version: int
+    layout: str
+    parts: int
+    schema: Struct
+    partition_columns: tuple[str, ...]
+    mapping: str = "none"
+    deletion_vectors: bool = False
+    stats_as_json: bool = True
+    stats_as_struct: bool = False
+    compression: str = "zstd"
+    row_group_rows: int = 50_000
+    created_ms: int = 0
+    part_actions: int = 100_000
+    kept: tuple[SidecarFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """One file of a checkpoint that is written but not yet seen.
+
+    Attributes:
+        path: Where it stands now, relative to the table root. Equal to `target` where no reader
+            looks at it before another file names it (a sidecar).
+        target: Where it is to stand.
+        size_bytes: Its length.
+        num_actions: Rows in it.
+    """
+
+    path: str
+    target: str
+    size_bytes: int
+    num_actions: int
+
+
+@dataclass(frozen=True)
+class StagedCheckpoint:
+    """A checkpoint that is written but not yet seen.
+
+    Attributes:
+        checkpoint: It, over the files as they stand now: `Dialect.open_checkpoint` reads it.
+        files: Its files in the order in which they are to get their names; with the last one it is
+            complete, and never before.
+        pointer: The pointer file's path and content; written after them, forward only. None leaves
+            the pointer as it is: other readers of the table would take this one for another thing.
+    """
+
+    checkpoint: Checkpoint
+    files: tuple[StagedFile, ...]
+    pointer: tuple[str, bytes] | None
+
+
+class CheckpointWriter(Protocol):
+    """Writes the files of one checkpoint under names that no reader looks at.
+
+    Rows come flattened and narrow, paths decoded, ``dvId`` where there are deletion vectors.
+    """
+
+    columns: tuple[str, ...]
+    """Flattened columns of file actions that it writes; `STRUCT_STATISTICS` among them where typed
+    statistics are taken over as they are kept."""
+
+    def write_meta(self, meta: pl.DataFrame) -> None:
+        """All rows that are no file actions, once, before the files."""
+        ...
+
+    def write_files(self, files: pl.DataFrame) -> None:
+        """File actions of one kind, some 65,536 rows at a time."""
+        ...
+
+    def finish(self) -> StagedCheckpoint:
+        """Close the files."""
+        ...
+
+    def abandon(self) -> None:
+        """Delete what was written, as far as the store lets us; never raises `LakelogError`."""
+        ...
+
+
+class CheckpointReader(Protocol):
+    """Reads one checkpoint, column by column. Errors: `CorruptionError`, `NotFoundError`,
+    `UnavailableError`, `UnsupportedError`.
+    """
+
+    checkpoint: Checkpoint
+
+    def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
+        """The non-file actions of the types in `kinds`, narrow; never reads the files' rows."""
+        ...
+
+    def iter_files(
+        self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
+    ) -> Iterator[pl.DataFrame]:
+        """File actions in batches, in the order of the checkpoint's files.
+
+        Args:
+            columns: Flattened columns wanted; only these are read (a column that the checkpoint
+                lacks is left out of the frames). ``actionType`` and ``path`` always come along.
+                `STRUCT_STATISTICS` asks for the typed statistics as they are kept, `PATH_TEXT`
+                for the paths as they are written.
+            kinds: ``add``, ``remove`` or both.
+        """
+        ...
+
+    def files_read(self) -> tuple[str, ...]:
+        """Files that a full read of this checkpoint rests on (manifest, parts, sidecars)."""
+        ...
+
+    def is_reconciled(self) -> bool:
+        """Whether its writer proved that it removes no file which it also adds."""
+        ...
+
+    def struct_statistics(self) -> pa.DataType | None:
+        """Arrow type of ``add.stats_parsed``, or None where statistics are not kept as a struct."""
+        ...
+
+
+class Dialect(Protocol):
+    """One log format. Implementations are modules' singletons, stateless and thread-safe."""
+
+    @property
+    def name(self) -> str:
+        """``delta`` or ``indextables``."""
+        ...
+
+    @property
+    def log_folder(self) -> str:
+        """Folder of the log, relative to the table root."""
+        ...
+
+    @property
+    def pointer_path(self) -> str:
+        """The pointer, relative to the table root."""
+        ...
+
+    @property
+    def default_protocol(self) -> tuple[int, int] | None:
+        """(minReaderVersion, minWriterVersion) of a log without a protocol action; None refuses
+        such a log.
+        """
+        ...
+
+    @property
+    def reconciled_checkpoints(self) -> bool:
+        """Whether a checkpoint holds each logical file at most once, so that a repeat is damage;
+        False where repeats occur in sound logs and the last one counts.
+        """
+        ...
+
+    @property
+    def states_folder(self) -> str | None:
+        """Folder that exists once other writers have committed by other files than commits, which
+        a commit of the same version does not keep out; None where no writer does.
+        """
+        ...
+
+    def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
+        """List the log folder and parse its names.
+
+        Args:
+            store: Store of the table.
+            hint: Use the pointer file to start listing near the end (the answer for the latest
+                version must be the same).
+            start: With ``hint=False``, the least commit version of interest.
+        """
+        ...
+
+    def decode(
+        self, store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
+    ) -> Actions:
+        """Read and decode many commits in as few parses as possible.
+
+        Args:
+            store: Store of the table.
+            commits: Commits by version, ascending.
+            files: False leaves out the file actions: `Actions.files` and `Actions.other` are
+                empty, and the lines are checked only as far as finding the others needs.
+
+        Raises:
+            MalformedLogError: Not JSON; with file, line and byte offset.
+            InvalidActionError: A required field is missing, or of the wrong type.
+        """
+        ...
+
+    def decode_pieces(
+        self,
+        store: LogStore,
+        commits: Sequence[CommitFile],
+        piece_bytes: int,
+        *,
+        files: bool = True,
+    ) -> Iterator[Actions]:
+        """As `decode`, piece by piece in order: stacked, the pieces are what `decode` gives.
+
+        Args:
+            store: Store of the table.
+            commits: Commits by version, ascending.
+            piece_bytes: Text of one piece, about. A commit that is longer is cut at line ends,
+                where its framing allows.
+            files: As `decode`.
+
+        Memory: one piece, decoded; never all commits.
+        """
+        ...
+
+    def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
+        """Read and decode a log compaction file; rows have null ``version`` and ``position``.
+
+        Raises:
+            CorruptionError: It cannot be decoded, or does not prove that it is whole.
+        """
+        ...
+
+    def varying_paths(self, paths: pl.Series) -> pl.Series:
+        """The paths, decoded, that writers of the format encode in different ways, once each."""
+        ...
+
+    def path_texts(
+        self,
+        store: LogStore,
+        reader: CheckpointReader | None,
+        commits: Sequence[CommitFile],
+        paths: pl.Series | None = None,
+    ) -> pl.DataFrame:
+        """How the log has the paths that writers encode in different ways.
+
+        Writers compare the paths of an add and a remove as text, and do not all encode alike: a
+        path has to be written again with the text that it has.
+
+        Args:
+            store: Store of the table.
+            reader: The checkpoint to look in; None for none.
+            commits: The commits above it.
+            paths: The paths to look for, decoded; None for all.
+
+        Returns:
+            Columns ``path`` and `PATH_TEXT`, one row for each path that the log has: its last
+            text, or null where this dialect's writer gives the same. Paths that all writers encode
+            alike are left out, and nothing is read for them.
+
+        Raises:
+            CorruptionError: A file cannot be read.
+
+        Memory: the rows that are returned, and one decoded batch or piece of commits.
+        """
+        ...
+
+    def commit_path(self, version: int) -> str:
+        """File of the commit that makes `version`, relative to the table root."""
+        ...
+
+    def encode(
+        self,
+        content: CommitContent,
+        *,
+        columnar_above: int | None = None,
+        configuration: Mapping[str, str | None] | None = None,
+    ) -> bytes:
+        """The whole file of one commit; decoding it gives the actions back.
+
+        A null is an absent field, except in a map. What the contract says is ``written`` where an
+        action lacks it comes back as that. Columns that no action has (``version``, ``dvId`` and
+        the like) are not written.
+
+        Args:
+            content: The actions.
+            columnar_above: Length in bytes, as JSON, above which the commit is one Parquet file
+                instead; only for a table whose protocol has the feature for it. None: never.
+            configuration: The table's properties, for those that say how commits are written.
+
+        Raises:
+            InvalidTransactionError: An action lacks a required field, or carries one that the
+                dialect cannot spell; nothing else would read as what was given.
+
+        Memory: the file, and the texts of some 64 Ki rows at a time.
+        """
+        ...
+
+    def open_checkpoint(
+        self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None
+    ) -> CheckpointReader:
+        """A reader over one checkpoint; opens files only when asked to read.
+
+        Args:
+            store: Store of the table.
+            checkpoint: The checkpoint.
+            batch_bytes: Bytes of columns, about, that a batch of `CheckpointReader.iter_files`
+                holds at most; no column is then read whole. None reads as is quickest.
+        """
+        ...
+
+    def checkpoint_writer(self, store: LogStore, plan: CheckpointPlan) -> CheckpointWriter:
+        """A writer of one checkpoint.
+
+        Raises:
+            InvalidInputError: The dialect does not write that layout.
+        """
+        ...
+
+    def pointed_version(self, pointer: bytes) -> int | None:
+        """The version that a pointer's content names; None where no sense can be made of it."""
+        ...
+
+    def pointer_to(
+        self, store: LogStore, checkpoint: Checkpoint, created_ms: int
+    ) -> tuple[str, bytes] | None:
+        """The pointer's path and the content that names a checkpoint which stands already; None
+        where the table's readers would take it for another thing.
+
+        Args:
+            store: Store of the table.
+            checkpoint: The checkpoint; all of it is counted.
+            created_ms: When it was made, milliseconds since the Unix epoch, where a pointer says.
+
+        Raises:
+            CorruptionError: The checkpoint cannot be read.
+            UnavailableError: The store failed.
+        """
+        ...
+
+    def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
+        """Commit time, in milliseconds, of a version that exists only as this checkpoint; None
+        where checkpoints carry no commit time.
+        """
+        ...
+
+    def resolve_references(self, files: pl.DataFrame, meta: pl.DataFrame) -> pl.DataFrame:
+        """Fill columns of file actions that refer to table properties, from ``configuration`` in
+        the metaData rows of `meta`.
+        """
+        ...
+
+    def version_checksum(self, store: LogStore, version: int) -> dict[str, Any] | None:
+        """The body of a version's checksum file; None where there is none that can be read."""
+        ...
+
+    def checksum_path(self, version: int) -> str | None:
+        """File of a version's checksum, relative to the table root; None where there are none."""
+        ...
+
+    def compaction_path(self, start: int, end: int) -> str | None:
+        """File of the log compaction of commits `start` to `end`, relative to the table root; None
+        where there are none.
+        """
+        ...
+
+    def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
+        """Flatten commitInfo bodies to rows (``actionType`` = ``commitInfo``), in order;
+        fields that the contract does not name go to ``extra``.
+        """
+        ...
+
+    def check_readable(self, protocol: dict[str, object], table: str) -> None:
+        """Refuse a protocol that this dialect's reader does not honour.
+
+        Raises:
+            UnsupportedFeatureError: With the version or the feature's name in ``found``.
+        """
+        ...

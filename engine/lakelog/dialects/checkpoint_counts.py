@@ -1,0 +1,40 @@
+"""What a pointer says of a checkpoint that stands already: counted from the checkpoint itself."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lakelog.dialects.base import CheckpointReader
+from lakelog.storage import LogStore
+
+
+class CheckpointCounts(NamedTuple):
+    """What a checkpoint holds.
+
+    Attributes:
+        actions: Rows of all types.
+        adds: Live files among them.
+        size_bytes: Length of its files together.
+    """
+
+    actions: int
+    adds: int
+    size_bytes: int
+
+
+def count_held(store: LogStore, reader: CheckpointReader) -> CheckpointCounts:
+    """Count the actions of a checkpoint and the bytes of its files.
+
+    Raises:
+        CorruptionError: It cannot be read.
+        UnavailableError: The store failed.
+
+    Memory: a batch of paths.
+    """
+    files = adds = 0
+    for frame in reader.iter_files(("path",)):
+        files += frame.height
+        adds += int((frame["actionType"] == "add").sum())
+    entries = (store.stat(path) for path in reader.files_read())
+    size_bytes = sum(entry.size_bytes for entry in entries if entry is not None)
+    return CheckpointCounts(files + reader.read_meta().height, adds, size_bytes)

@@ -1,0 +1,200 @@
+"""Commits in chunks of some megabytes, made ready for one columnar parse each.
+
+A chunk that holds bytes which Arrow's reader passes over or trips on is refused here, with
+`NotProvenError`; `lakelog.dialects.strict_decoder` then reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from lakelog.dialects.arrow_maps import as_int64
+from lakelog.dialects.base import CommitInfo
+from lakelog.dialects.decoder_fallback import NotProvenError
+from lakelog.dialects.strict_decoder import Blob, Line, no_action, parse_object, parse_objects
+from lakelog.model.contract import MAX_DEPTH
+
+CHUNK_BYTES = 8 << 20
+_FIRST_BYTES = 1 << 20
+_COUNT_BLOCK = 1 << 18
+_LONG_LINE_BYTES = 1 << 12
+_COMMIT_INFO = b'{"commitInfo":'
+
+
+def chunked(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
+    """Group files into chunks; a file larger than a chunk is cut at line ends.
+
+    The first chunks are smaller, each twice as large as the one before: so even a log of a few
+    megabytes is decoded while it is read.
+    """
+    chunk: list[Blob] = []
+    size, most = 0, min(_FIRST_BYTES, CHUNK_BYTES)
+    for blob in blobs:
+        for piece in (blob,) if len(blob.data) <= CHUNK_BYTES else _cut(blob):
+            length = len(piece.data)
+            if chunk and size + length > most:
+                yield chunk
+                chunk, size, most = [], 0, min(2 * most, CHUNK_BYTES)
+            chunk.append(piece)
+            size += length
+    if chunk:
+        yield chunk
+
+
+def _cut(blob: Blob) -> Iterator[Blob]:
+    data = bytes(blob.data)
+    if data.isspace() and blob.whole:
+        raise no_action(blob)
+    start, line = 0, blob.first_line
+    view = memoryview(data)
+    while start < len(data):
+        end = len(data)
+        if end - start > CHUNK_BYTES:
+            end = data.rfind(b"\n", start, start + CHUNK_BYTES) + 1
+            end = end or data.find(b"\n", start) + 1 or len(data)
+        yield Blob(blob.version, blob.path, view[start:end], line, blob.offset + start, False)
+        line += data.count(b"\n", start, end)
+        start = end
+
+
+@dataclass
+class Prepared:
+    """A chunk ready to parse: its text, and which line of which file each row is.
+
+    commitInfo lines are taken out at the head and tail of a file, where they usually stand: they
+    are free-form, so that their types would never agree in one parse.
+    """
+
+    text: bytes = b""
+    versions: list[int | None] = field(default_factory=list)
+    first_lines: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    commit_infos: list[CommitInfo] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """How many lines are to be parsed."""
+        return sum(self.counts)
+
+    def order(self) -> pl.DataFrame | None:
+        """``version`` and ``position`` of every row; None where the file does not say."""
+        if not self.versions or self.versions[0] is None:
+            return None
+        counts = np.array(self.counts, np.int64)
+        starts = np.cumsum(counts) - counts
+        offsets = np.repeat(np.array(self.first_lines, np.int64) - starts, counts)
+        return pl.DataFrame(
+            {
+                "version": pl.Series(
+                    as_int64(np.repeat(np.array(self.versions, np.int64), counts))
+                ),
+                "position": pl.Series(as_int64(np.arange(len(offsets)) + offsets)).cast(pl.Int32),
+            }
+        )
+
+    def lines(self, rows: Sequence[int]) -> list[bytes]:
+        """The lines of some rows."""
+        every = self.text.split(b"\n")
+        return [every[row] for row in rows]
+
+
+def prepare(chunk: list[Blob]) -> Prepared:
+    """Make a chunk ready to parse.
+
+    Raises:
+        NotProvenError: It holds what Arrow's reader would pass over or trip on.
+    """
+    out = Prepared()
+    pieces: list[bytes | memoryview] = []
+    infos: list[_Place] = []
+    versions, first_lines, counts = out.versions, out.first_lines, out.counts
+    # Gone through once for each of thousands of files: every step of it counts.
+    for version, path, raw, first_line, offset, _ in chunk:
+        data = bytes(raw)
+        size = len(data)
+        end = size - 1 if data.endswith(b"\n") else size
+        if not end:
+            raise NotProvenError
+        start = 0
+        if data.startswith(_COMMIT_INFO):
+            at = data.find(b"\n", 0, end)
+            infos.append((data[: at if at > 0 else end], path, version, first_line, offset))
+            start = at + 1 or size
+            first_line += 1  # noqa: PLW2901 - of the lines that are left
+        last = data.rfind(b"\n", start, end) + 1
+        if last > start and data.startswith(_COMMIT_INFO, last):
+            number = first_line + data.count(b"\n", start, last)
+            infos.append((data[last:end], path, version, number, offset + last))
+            end = last - 1
+        length = end - start
+        if length <= 0:
+            counts.append(0)
+        elif length < _COUNT_BLOCK:
+            counts.append(data.count(b"\n", start, end) + 1 if last > start else 1)
+            pieces.append(data[start:end])
+        else:
+            counts.append(_count_newlines(data, start, end) + 1)
+            # A view: a slice of some megabytes would be copied here and once more by the join.
+            pieces.append(data if length == size else memoryview(data)[start:end])
+        if length > _LONG_LINE_BYTES and any(map(_may_nest_deep, _long_lines(data, start, end))):
+            raise NotProvenError  # Arrow's reader takes its stack a level at a time, and crashes
+        versions.append(version)
+        first_lines.append(first_line)
+        out.paths.append(path)
+    out.commit_infos = _commit_infos(infos)
+    out.text = b"\n".join(pieces)
+    if (out.text and not out.text.startswith(b"{")) or b"\0" in out.text:
+        raise NotProvenError
+    if not out.text.isascii():
+        out.text.decode("utf-8")  # Arrow's reader does not check
+    return out
+
+
+def _long_lines(text: bytes, start: int, stop: int) -> Iterator[bytes]:
+    """Lines of a range longer than `_LONG_LINE_BYTES`; looks at the ends of the others only."""
+    while stop - start > _LONG_LINE_BYTES:
+        end = text.rfind(b"\n", start, start + _LONG_LINE_BYTES + 1) + 1
+        if not end:
+            end = text.find(b"\n", start, stop) + 1 or stop
+            yield text[start:end]
+        start = end
+
+
+def _may_nest_deep(line: bytes) -> bool:
+    """Whether a line has brackets enough for `MAX_DEPTH`."""
+    brackets = line.count(b"{") + line.count(b"[")
+    if brackets <= MAX_DEPTH:
+        return False
+    # Before a backslash a bracket stands in a text (schemaString has thousands), and an empty pair
+    # nests nothing.
+    brackets -= line.count(b"{\\") + line.count(b"[\\") + line.count(b"[{\\")
+    return brackets - line.count(b"{}") - line.count(b"[]") > MAX_DEPTH - 2
+
+
+def _count_newlines(data: bytes, start: int, end: int) -> int:
+    # NumPy counts a large buffer several times faster, in blocks that stay in the CPU's cache.
+    view = np.frombuffer(data, np.uint8)[start:end]
+    blocks = range(0, len(view), _COUNT_BLOCK)
+    return sum(int(np.count_nonzero(view[at : at + _COUNT_BLOCK] == 0x0A)) for at in blocks)
+
+
+_Place = tuple[bytes, str, int | None, int, int]
+"""What a `Line` holds, in a tuple that is quicker to make."""
+
+
+def _commit_infos(lines: Sequence[_Place]) -> list[CommitInfo]:
+    parsed = parse_objects([text for text, *_ in lines])
+    if parsed is None:
+        parsed = [parse_object(Line(*line)) for line in lines]
+    bodies = [each["commitInfo"] for each in parsed]
+    if any(len(each) > 1 for each in parsed) or any(type(body) is not dict for body in bodies):
+        raise NotProvenError  # other actions stand on the same line
+    return [
+        CommitInfo(version, number, body)
+        for (_, _, version, number, _), body in zip(lines, bodies, strict=True)
+    ]

@@ -1,0 +1,177 @@
+"""Reading the bytes of commits, in order, ahead of their decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import BinaryIO
+
+from lakelog.dialects.base import Actions, CommitContent, CommitFile
+from lakelog.dialects.strict_decoder import Blob
+from lakelog.errors import MalformedLogError, NotFoundError, UnavailableError
+from lakelog.storage import LogStore
+
+ACTIONS = "lakelogActions"
+"""Field of a commitInfo: how many other actions the commit holds."""
+
+
+def read_commits(
+    store: LogStore,
+    commits: Sequence[CommitFile],
+    unframe: Callable[[bytes, CommitFile], bytes] | None = None,
+) -> Iterator[Blob]:
+    """Read commits one after another, as far ahead as the store reads.
+
+    Args:
+        store: Store of the table.
+        commits: Commits by version, ascending.
+        unframe: Takes a commit's bytes out of their framing; None where they have none.
+
+    Raises:
+        MalformedLogError: A commit that was listed is gone.
+    """
+    contents = iter(store.read_many([commit.path for commit in commits]))
+    for commit in commits:
+        try:
+            data = next(contents)
+        except NotFoundError as cause:
+            # The store reads ahead: it may have been the turn of another one.
+            raise _gone(next((c for c in commits if c.path == cause.path), commit)) from cause
+        if unframe is not None:
+            data = unframe(data, commit)
+        yield Blob(commit.version, commit.path, data)
+
+
+def with_count(content: CommitContent) -> CommitContent:
+    """A commit that says, where it has a commitInfo, how many other actions it holds."""
+    if not content.info:
+        return content
+    spelled = content.spelled.count(b"\n")
+    count = content.meta.height + content.files.height + spelled
+    return replace(content, info={**content.info, ACTIONS: count})
+
+
+class Counts:
+    """What commits say of how many actions they hold, compared with their lines.
+
+    A commit that was cut at a line end looks whole. lakelog's commitInfo, which the first line
+    holds, has the number of the other actions.
+
+    Args:
+        beside: Whether the commitInfo has a line of its own.
+    """
+
+    def __init__(self, *, beside: bool) -> None:
+        self._beside = beside
+        self._lines: dict[int | None, int] = {}
+        self._expected: dict[int, tuple[int, int]] = {}
+
+    def counted(self, blobs: Iterable[Blob]) -> Iterator[Blob]:
+        """The same blobs, their lines counted as they go by."""
+        for blob in blobs:
+            data = bytes(blob.data)
+            lines = data.count(b"\n") + (not data.endswith(b"\n"))
+            self._lines[blob.version] = self._lines.get(blob.version, 0) + lines
+            yield blob
+
+    def learn(self, decoded: Actions) -> Actions:
+        """Take the numbers out of commitInfos, which nothing above needs."""
+        for info in decoded.commit_infos:
+            said = info.body.pop(ACTIONS, None)
+            if info.version is not None and type(said) is int and said >= 0:
+                own = 1 if self._beside or not said else 0
+                self._expected[info.version] = (said, said + own)
+        return decoded
+
+    def check(self, commits: Sequence[CommitFile]) -> None:
+        """Compare, once all of the commits have gone by.
+
+        Raises:
+            MalformedLogError: A commit does not hold what it says.
+        """
+        for version, (actions, lines) in self._expected.items():
+            found = self._lines.get(version, lines)
+            if found != lines:
+                raise MalformedLogError(
+                    "the commit does not hold as many actions as it says",
+                    path=next((c.path for c in commits if c.version == version), None),
+                    version=version,
+                    expected=f"{actions} actions on {lines} lines",
+                    found=f"{found} lines",
+                    hint="the file is cut short or damaged: restore it from a copy",
+                )
+
+
+def group_commits(commits: Sequence[CommitFile], piece_bytes: int) -> Iterator[list[CommitFile]]:
+    """Commits in runs whose listed sizes sum up to `piece_bytes` at most; a larger one alone."""
+    run: list[CommitFile] = []
+    size = 0
+    for commit in commits:
+        if run and size + commit.size_bytes > piece_bytes:
+            yield run
+            run, size = [], 0
+        run.append(commit)
+        size += commit.size_bytes
+    if run:
+        yield run
+
+
+def read_pieces(
+    store: LogStore, commits: Sequence[CommitFile], piece_bytes: int
+) -> Iterator[list[Blob]]:
+    """Read commits of plain lines, some `piece_bytes` at a time; a longer one is cut at line ends.
+
+    Raises:
+        MalformedLogError: A commit that was listed is gone.
+
+    Memory: one piece, and the longest line.
+    """
+    for run in group_commits(commits, piece_bytes):
+        if len(run) > 1 or run[0].size_bytes <= piece_bytes:
+            yield list(read_commits(store, run))
+        else:
+            yield from ([blob] for blob in _cut(store, run[0], piece_bytes))
+
+
+def _cut(store: LogStore, commit: CommitFile, piece_bytes: int) -> Iterator[Blob]:
+    line = offset = 0
+    is_blank = True
+    rest = b""
+    try:
+        source = store.open(commit.path)
+    except NotFoundError as cause:
+        raise _gone(commit) from cause
+    with closing(source):
+        while True:
+            read = _read(source, piece_bytes, commit)
+            data = rest + read if rest else read
+            end = data.rfind(b"\n") + 1 if read else len(data)
+            piece, rest = data[:end], data[end:]
+            if piece:
+                yield Blob(commit.version, commit.path, piece, line, offset, whole=False)
+                is_blank = is_blank and piece.isspace()
+                line += piece.count(b"\n")
+                offset += len(piece)
+            if not read:
+                break
+    if is_blank:  # a commit without an action is refused as a whole
+        yield Blob(commit.version, commit.path, b"\n")
+
+
+def _read(source: BinaryIO, size: int, commit: CommitFile) -> bytes:
+    try:
+        return source.read(size)
+    except OSError as cause:
+        if isinstance(cause, UnavailableError):
+            raise
+        raise UnavailableError(f"the commit cannot be read: {cause}", path=commit.path) from cause
+
+
+def _gone(commit: CommitFile) -> MalformedLogError:
+    return MalformedLogError(
+        "a commit was deleted while the log was being read",
+        path=commit.path,
+        version=commit.version,
+        hint="open the table again",
+    )

@@ -1,0 +1,489 @@
+"""Reading Delta checkpoints of every kind: classic, multi-part, V2 with sidecars or inline.
+
+Parquet is read leaf by leaf, so that two columns of a million-file checkpoint cost two columns.
+Sizes that a manifest records for its sidecars are never trusted; the files' own lengths are.
+
+Source: Delta protocol, Checkpoints; Checkpoint Schema; Sidecar Files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from io import FileIO
+from typing import Any, BinaryIO, TypeVar, cast
+
+import orjson
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog.dialects.base import CHECKPOINT_META, STRUCT_STATISTICS, Actions, Checkpoint
+from lakelog.dialects.delta.checkpoint_columns import features_of, require_actions, require_columns
+from lakelog.dialects.delta.checkpoint_manifest import require_whole
+from lakelog.dialects.delta.names import SIDECAR_FOLDER
+from lakelog.dialects.delta.parquet import (
+    FILE_READERS,
+    META_READERS,
+    ONE_EACH,
+    assemble,
+    batch_rows,
+    checked_batches,
+    child_type,
+    find_rows,
+    flatten_meta,
+    groups_with,
+    is_marked_reconciled,
+    leaf_columns,
+    leaf_shares,
+    read_parts,
+    rows_of,
+    shares_of,
+)
+from lakelog.dialects.delta.paths import decode_path, decode_with_texts, with_dv_id
+from lakelog.dialects.delta.plain_types import plain_type
+from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.ndjson import Blob, decode_lines
+from lakelog.dialects.parquet_bounds import Bound
+from lakelog.errors import (
+    InvalidActionError,
+    LakelogError,
+    MalformedLogError,
+    NotFoundError,
+)
+from lakelog.lazy import cached_property
+from lakelog.model import actions
+from lakelog.model.actions import PATH_TEXT
+from lakelog.storage import LogStore
+from lakelog.storage.ranged import RangedFile
+
+_T = TypeVar("_T")
+
+_WIRE = Wire.of("delta")
+_MANIFEST_ONLY = ("sidecar", "checkpointMetadata")
+_FEW_ROWS = 4_096  # of a file, are read before another thread has begun
+_BUFFER_BYTES = 1 << 18  # of each column, where no column is read whole
+_KEPT_BYTES = 64 << 20  # of files on a remote store, for as long as the reader lives
+
+
+class DeltaCheckpointReader:
+    """Reads one checkpoint; see `lakelog.dialects.base.CheckpointReader`.
+
+    Args:
+        store: Store of the table.
+        checkpoint: The checkpoint.
+        batch_bytes: See `lakelog.dialects.base.Dialect.open_checkpoint`.
+
+    Raises:
+        MalformedLogError: A file is damaged, or a part or sidecar is gone.
+        InvalidActionError: A row lacks a required field, or a column has an impossible type.
+    """
+
+    def __init__(
+        self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None
+    ) -> None:
+        self.checkpoint = checkpoint
+        self._batch_bytes = batch_bytes
+        self._store = store
+        self._sizes = dict(zip(checkpoint.paths, checkpoint.sizes_bytes, strict=False))
+        self._sources: dict[str, RangedFile] = {}
+        self._features: frozenset[str] | None = None  # of the protocol, once it was read
+        self._promised: int | None = None  # actions in all sidecars, by the manifest
+        self._counts: dict[str, int] = {}  # rows of each file that was opened for its files
+
+    @cached_property
+    def _json_manifest(self) -> Actions | None:
+        if self.checkpoint.layout != "v2-json":
+            return None
+        (path,) = self.checkpoint.paths
+        data = self._store.read(path)
+        decoded = decode_lines([Blob(None, path, data)], _WIRE)
+        own = actions.of_type(decoded.meta, "checkpointMetadata")
+        bodies = actions.conform(own, ["extra"])["extra"]
+        self._check_versions([orjson.loads(body or "{}").get("version") for body in bodies])
+        lines = data.count(b"\n")
+        self._promised = require_whole(decoded.meta, lines - 1, path, self.checkpoint.version)
+        return Actions(_decoded(decoded.files), decoded.meta)
+
+    @cached_property
+    def _manifest_rows(self) -> pl.DataFrame:
+        """The sidecar and checkpointMetadata actions of a Parquet manifest."""
+        path = self.checkpoint.paths[0]
+        with self._opened(path) as (source, file):
+            if self.checkpoint.layout.startswith("v2-"):
+                self._require_columns(path, file)
+            if child_type(file.schema_arrow, "checkpointMetadata", "version") is None:
+                versions = []
+            else:
+                leaf = checked_batches(file, ["checkpointMetadata.version"])
+                found = [batch.column(0) for batch in leaf]
+                versions = [v["version"] for rows in found for v in rows.drop_null().to_pylist()]
+            self._check_versions(versions)
+            meta = self._meta_of(path, source, file, _MANIFEST_ONLY)
+            others = file.metadata.num_rows - 1
+            self._promised = require_whole(meta, others, path, self.checkpoint.version)
+            return meta
+
+    def _check_versions(self, versions: Sequence[object]) -> None:
+        """A V2 manifest says once which version it is of: one that does not is cut short, doubled,
+        or another version's under a wrong name (Delta protocol, V2 Spec).
+        """
+        if not versions and not self.checkpoint.layout.startswith("v2-"):
+            return
+        if list(versions) != [self.checkpoint.version]:
+            raise MalformedLogError(
+                "the checkpoint does not say, once, which version it is of",
+                path=self.checkpoint.paths[0],
+                version=self.checkpoint.version,
+                expected=f"one checkpointMetadata of version {self.checkpoint.version}",
+                found=", ".join(map(str, versions)) or None,
+                hint="restore the file, or remove the checkpoint's files if its commits are there",
+            )
+
+    @cached_property
+    def _sidecars(self) -> tuple[str, ...]:
+        """Sidecar files, relative to the table root, in the manifest's order."""
+        if self._json_manifest is not None:
+            meta = self._json_manifest.meta
+        elif self.checkpoint.layout == "multipart":
+            return ()
+        else:
+            meta = self._manifest_rows
+        if "path" not in meta.columns:
+            return ()
+        paths = actions.of_type(meta, "sidecar")["path"]
+        return tuple(_sidecar_path(path) for path in paths)
+
+    @cached_property
+    def _parquet_files(self) -> tuple[str, ...]:
+        """Parquet files that may hold file actions."""
+        own = () if self._json_manifest is not None else self.checkpoint.paths
+        return (*own, *self._sidecars)
+
+    def files_read(self) -> tuple[str, ...]:
+        """Manifest or parts, then sidecars."""
+        return (*self.checkpoint.paths, *self._sidecars)
+
+    def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
+        """The non-file actions of the types in `kinds`, narrow."""
+        if self._json_manifest is not None:
+            meta = actions.of_type(self._json_manifest.meta, *kinds)
+            features = features_of(self._json_manifest.meta, self.checkpoint.paths[0])
+            self._features = frozenset() if features is None else features
+        else:
+            if self.checkpoint.layout != "multipart":
+                _ = self._manifest_rows
+            meta = actions.concat(self._read_parquet_meta(p, kinds) for p in self.checkpoint.paths)
+        self._refuse_repeats(meta)
+        return meta
+
+    def _refuse_repeats(self, meta: pl.DataFrame) -> None:
+        """A checkpoint is reconciled; one that is not is two checkpoints in one."""
+        keys = actions.conform(
+            actions.of_type(meta, *CHECKPOINT_META), ("actionType", "appId", "domain")
+        )
+        if (again := keys.is_duplicated()).any():
+            repeated = keys.filter(again)
+            raise self._repeated(repeated["actionType"][0], repeated.height)
+
+    def _repeated(self, kind: str, rows: int) -> InvalidActionError:
+        return InvalidActionError(
+            "the checkpoint holds the same action twice, so it is not reconciled",
+            path=self.checkpoint.paths[0],
+            version=self.checkpoint.version,
+            expected=f"one {kind}",
+            found=rows,
+        )
+
+    def is_reconciled(self) -> bool:
+        """Whether lakelog wrote the checkpoint, as one file, and compared all of its actions."""
+        if self.checkpoint.layout != "classic":
+            return False
+        with self._parquet(self.checkpoint.paths[0]) as file:
+            return is_marked_reconciled(file, self.checkpoint.version)
+
+    def struct_statistics(self) -> pa.DataType | None:
+        """Arrow type of ``add.stats_parsed``; None where no file has it."""
+        for path in self._parquet_files:
+            with self._parquet(path) as file:
+                type_ = child_type(file.schema_arrow, "add", STRUCT_STATISTICS)
+            if type_ is not None and pa.types.is_struct(type_):
+                return plain_type(type_)
+        return None
+
+    def iter_files(
+        self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
+    ) -> Iterator[pl.DataFrame]:
+        """File actions in batches of at most 65,536 rows, decoded one batch ahead.
+
+        The leaves of a large file are decoded in two shares, side by side.
+
+        Memory: two batches of the columns asked for.
+        """
+        if self._json_manifest is not None:
+            inline = self._json_manifest.files
+            if PATH_TEXT not in columns:
+                inline = inline.drop(PATH_TEXT, strict=False)
+            if inline.height:
+                yield actions.of_type(inline, *kinds)
+        with ThreadPoolExecutor(FILE_READERS, thread_name_prefix="lakelog-parquet") as pool:
+            for path in self._parquet_files:
+                yield from self._iter_parquet(path, columns, kinds, pool)
+        self._require_counts()
+
+    def _require_counts(self) -> None:
+        """Compare the rows of all sidecars with what the manifest says."""
+        held = sum(self._counts.get(path, 0) for path in self._sidecars)
+        if self._sidecars and self._promised not in {None, held}:
+            raise MalformedLogError(
+                "the sidecars do not hold as many actions as their manifest says",
+                path=self.checkpoint.paths[0],
+                version=self.checkpoint.version,
+                expected=f"sidecarNumActions {self._promised}",
+                found=held,
+                hint="restore them, or remove the checkpoint's files if its commits are there",
+            )
+
+    def _iter_parquet(
+        self, path: str, columns: Sequence[str], kinds: Sequence[str], pool: ThreadPoolExecutor
+    ) -> Iterator[pl.DataFrame]:
+        with ExitStack() as stack:
+            source, file = stack.enter_context(self._opened(path))
+            bound = Bound(file.metadata, _length(source))
+            if path in self._sidecars:
+                _refuse_other_actions(file, path)
+                if self._features is None:
+                    self.read_meta(("protocol", "metaData"))
+            self._require_columns(path, file)
+            if path not in self._counts:
+                require_actions(file, path)
+                self._counts[path] = file.metadata.num_rows
+            shares = shares_of(file, leaf_columns(file.schema_arrow, columns, kinds))
+            twins = (stack.enter_context(self._twin(path, source, file)) for _ in shares[1:])
+            files = [file, *twins]
+            rows = batch_rows(file, [leaf for share in shares for leaf in share], self._batch_bytes)
+            groups = groups_with(file, kinds)
+            readers = [
+                read_parts(*pair, path, groups, rows, texts=PATH_TEXT in columns)
+                for pair in zip(files, shares, strict=False)
+            ]
+            submit = pool.submit if file.metadata.num_rows > _FEW_ROWS else _at_once
+            ahead = [submit(next, reader, None) for reader in readers]
+            try:
+                while parts := [part for f in ahead if (part := f.result()) is not None]:
+                    if len(parts) < len(readers):
+                        raise pa.ArrowInvalid("the columns disagree on how many rows there are")
+                    ahead = [submit(next, reader, None) for reader in readers]
+                    for kind in kinds:
+                        frame = assemble([p[kind] for p in parts if kind in p], kind, columns, path)
+                        bound.check(frame)
+                        if frame.height:
+                            yield frame
+            finally:
+                wait(ahead)  # a file that is being read must not be closed
+
+    def _read_parquet_meta(self, path: str, kinds: Sequence[str]) -> pl.DataFrame:
+        with self._opened(path) as (source, file):
+            self._require_columns(path, file)
+            meta = self._meta_of(path, source, file, kinds)
+            if (features := features_of(meta, path)) is not None:
+                self._features = features
+                self._require_columns(path, file)
+            return meta
+
+    def _require_columns(self, path: str, file: pq.ParquetFile) -> None:
+        sidecar = path not in self.checkpoint.paths
+        features = self._features or ()
+        layout = self.checkpoint.layout
+        require_columns(file.schema_arrow, path, layout, features, sidecar=sidecar)
+
+    def _meta_of(
+        self, path: str, source: BinaryIO, first: pq.ParquetFile, kinds: Sequence[str]
+    ) -> pl.DataFrame:
+        known = [kind for kind in kinds if kind in _WIRE.wrappers]
+        Bound(first.metadata, _length(source))
+        held = find_rows(first, known)
+        for kind in ONE_EACH:
+            if (count := sum(held.get(kind, {}).values())) > 1:
+                raise self._repeated(kind, count)
+        present = [(k, _WIRE.wrappers[k], held[k]) for k in known if k in held]
+        shares = {kind: leaf_shares(first, kind, groups) for kind, _, groups in present}
+        tasks = [(kind, leaves, groups) for kind, _, groups in present for leaves in shares[kind]]
+
+        def read(task: tuple[str, list[str], dict[int, int]]) -> pa.StructArray:
+            kind, leaves, groups = task
+            with self._twin(path, source, first) as file:
+                return rows_of(file, kind, leaves, groups)
+
+        if len(tasks) <= len(present):
+            found = [rows_of(first, *task) for task in tasks]
+        else:
+            with ThreadPoolExecutor(META_READERS, thread_name_prefix="lakelog-parquet") as pool:
+                found = list(pool.map(read, tasks))
+        rows: dict[str, list[pa.StructArray]] = {}
+        for (kind, _, _), array in zip(tasks, found, strict=True):
+            rows.setdefault(kind, []).append(array)
+        return actions.concat(
+            flatten_meta(rows[kind], kind, node, path) for kind, node, _ in present
+        )
+
+    @contextmanager
+    def _parquet(self, path: str) -> Iterator[pq.ParquetFile]:
+        """Open a file."""
+        with self._opened(path) as (_, file):
+            yield file
+
+    @contextmanager
+    def _twin(self, path: str, source: BinaryIO, file: pq.ParquetFile) -> Iterator[pq.ParquetFile]:
+        """A file that is open, for another thread, without its footer's parsing."""
+        if isinstance(source, pa.NativeFile):
+            # By its name it might be another by now: a checkpointer has put its own in its place.
+            yield self._parsed(source, file.metadata)
+            return
+        with self._opened(path, file.metadata) as (_, twin):
+            yield twin
+
+    @contextmanager
+    def _opened(
+        self, path: str, footer: pq.FileMetaData | None = None
+    ) -> Iterator[tuple[BinaryIO, pq.ParquetFile]]:
+        source: BinaryIO | None = None
+        try:
+            with unreadable_is_malformed(path, self.checkpoint.version):
+                source, file = self._open(path, footer)
+                yield source, file
+        finally:
+            if source is not None:
+                source.close()
+
+    def _open(self, path: str, footer: pq.FileMetaData | None) -> tuple[BinaryIO, pq.ParquetFile]:
+        """A file of the checkpoint, and its source; what a remote store gave is not asked twice."""
+        size = self._sizes.get(path)
+        kept = self._sources.get(path)
+        source = (
+            _read_by_arrow(self._store.open(path, size))
+            if kept is None
+            else cast("BinaryIO", kept.reopen())
+        )
+        try:
+            file = self._parsed(source, footer)
+        except pa.ArrowException:
+            source.close()
+            if size is None:
+                raise
+            # Written anew since it was listed, perhaps: a hint never decides.
+            self._sizes.pop(path, None)  # another thread may have met it too
+            self._sources.pop(path, None)
+            return self._open(path, footer)
+        except BaseException:
+            source.close()
+            raise
+        if isinstance(source, RangedFile) and self._batch_bytes is None:
+            held = sum(other.size_bytes for other in tuple(self._sources.values()))
+            if held + source.size_bytes <= _KEPT_BYTES:
+                self._sources.setdefault(path, source)
+        return source, file
+
+    def _parsed(self, source: BinaryIO, footer: pq.FileMetaData | None) -> pq.ParquetFile:
+        return pq.ParquetFile(
+            source,
+            metadata=footer,
+            buffer_size=0 if self._batch_bytes is None else _BUFFER_BYTES,
+            pre_buffer=self._batch_bytes is None,  # or whole columns are read, buffer or not
+            page_checksum_verification=True,
+            # As nanoseconds, what Spark writes of a time after 2262 would come out another one.
+            coerce_int96_timestamp_unit="us",
+        )
+
+
+@contextmanager
+def unreadable_is_malformed(path: str, version: int) -> Iterator[None]:
+    """What reading a checkpoint's file raises, as an error of the log.
+
+    Args:
+        path: The file.
+        version: Of the checkpoint.
+
+    Raises:
+        MalformedLogError: It is gone, or no whole Parquet.
+    """
+    hint = "restore the file, or remove the checkpoint's files if its commits are there"
+    try:
+        yield
+    except NotFoundError as cause:
+        raise MalformedLogError(
+            "a file of the checkpoint is gone", path=path, version=version, hint=hint
+        ) from cause
+    except LakelogError:
+        raise
+    except (
+        pa.ArrowException,
+        pl.exceptions.PanicException,  # of metadata that is not UTF-8, for one
+        OSError,
+        ValueError,
+        MemoryError,
+    ) as cause:
+        said = next(iter(str(cause).splitlines()), type(cause).__name__)
+        raise MalformedLogError(
+            f"the checkpoint cannot be read: {said[:200]}",
+            path=path,
+            version=version,
+            expected="whole Parquet",
+            hint=hint,
+        ) from cause
+
+
+def _length(source: BinaryIO) -> int:
+    """Bytes of an open file."""
+    if isinstance(source, pa.NativeFile):
+        return int(source.size())
+    return source.size_bytes if isinstance(source, RangedFile) else source.seek(0, os.SEEK_END)
+
+
+def _at_once(function: Callable[..., _T], *given: Any) -> Future[_T]:
+    """As an executor's ``submit``, by whoever calls."""
+    future: Future[_T] = Future()
+    try:
+        future.set_result(function(*given))
+    except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+        future.set_exception(error)
+    return future
+
+
+def _read_by_arrow(source: BinaryIO) -> BinaryIO:
+    """The same file of the local disk as Arrow opens it: reads of Python's wait for its lock."""
+    if not isinstance(source, FileIO) or not isinstance(source.name, str):
+        return source
+    try:
+        opened = pa.OSFile(source.name)
+    except OSError:  # gone since, so what is open is read
+        return source
+    source.close()
+    return cast("BinaryIO", opened)
+
+
+def _refuse_other_actions(file: pq.ParquetFile, path: str) -> None:
+    """A sidecar holds file actions only; a file that holds others was copied over it, and the
+    sidecar's own actions would be missing without a word (Delta protocol, Sidecar Files).
+    """
+    for kind in find_rows(file, (*CHECKPOINT_META, *_MANIFEST_ONLY)):
+        raise InvalidActionError(
+            "a sidecar holds what is not a file action",
+            path=path,
+            expected="add and remove",
+            found=kind,
+        )
+
+
+def _sidecar_path(path: str) -> str:
+    """A sidecar always lies in the table's own folder, whatever stands before its name."""
+    return f"{SIDECAR_FOLDER}/{decode_path(path).rsplit('/', 1)[-1]}"
+
+
+def _decoded(files: pl.DataFrame) -> pl.DataFrame:
+    """File actions with their paths decoded, `PATH_TEXT`, and ``dvId`` derived."""
+    if "path" not in files.columns:
+        return files
+    return with_dv_id(decode_with_texts(files))

@@ -1,0 +1,257 @@
+"""The files that a checkpoint is made of, written in pieces, whole or not at all."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog.dialects.base import StagedFile
+from lakelog.dialects.delta.checkpoint_rows import action_rows, encoded
+from lakelog.dialects.delta.checkpoint_typed import TypedCopies, with_texts
+from lakelog.dialects.delta.parquet import RECONCILED, reconciled_mark
+from lakelog.dialects.delta.paths import spell_paths
+from lakelog.dialects.encode import encode_rows
+from lakelog.storage import LogStore
+from lakelog.storage.base import Upload
+from lakelog.storage.sink import UploadSink
+
+_ZSTD_LEVEL = 1
+_ENCODED_ROWS = 1 << 13
+_WRITE_BYTES = 1 << 20
+"""What Arrow gathers before it hands it on: each time it does it waits for Python's lock."""
+_DICTIONARY = ("partitionValues", "tags", "storageType", "clusteringProvider")
+"""Fields of few different values; dictionaries of the others would be given up again."""
+_NO_BOUNDS = ("add.stats",)
+"""Columns whose least and greatest values would lengthen the footer and help nobody."""
+_NOT_IN_REMOVES = ("stats", "tags")
+
+
+_KNOWN = inspect.signature(pq.ParquetWriter.__init__).parameters
+_DECIMALS = {"store_decimal_as_integer": True} if "store_decimal_as_integer" in _KNOWN else {}
+"""Decimals of up to 18 digits are numbers, as Spark writes them, where pyarrow can (since 20)."""
+_MOST_TEXT_BYTES = 1 << 30
+"""Statistics that one Arrow array may hold; its offsets have 32 bits."""
+
+
+class CheckpointFile(Protocol):
+    """A file that grows. `prepare` may run ahead, in any thread; the others one after another."""
+
+    path: str
+    target: str
+    num_actions: int
+
+    def prepare(self, rows: pl.DataFrame, kind: str) -> Any:
+        """The rows of one action type, flattened, as the file has them."""
+        ...
+
+    def append(self, prepared: Any) -> None:
+        """Take rows.
+
+        Raises:
+            UnavailableError: The store failed.
+            UnsupportedStoreError: The store has a `refusal`.
+        """
+        ...
+
+    def close(self) -> StagedFile:
+        """Make the file appear, whole.
+
+        Raises:
+            OutcomeUnknownError: It may have appeared.
+            UnavailableError: It certainly did not.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Leave nothing of an unfinished file behind."""
+        ...
+
+
+@dataclass(eq=False)
+class ParquetFile:
+    """A file of Parquet.
+
+    Attributes:
+        store: Where it is written.
+        path: Where it stands for now; nothing does before `close`.
+        target: Where it is to stand.
+        schema: Its columns.
+        compression: Parquet codec, as pyarrow spells it.
+        row_group_rows: Rows of a row group; the last has fewer.
+        typed: The typed copies that live files get; None for none.
+        options: Further keyword arguments for `pyarrow.parquet.ParquetWriter`.
+        reconciled: The version, if the file alone is a checkpoint whose actions were compared.
+        num_actions: Rows taken so far.
+    """
+
+    store: LogStore
+    path: str
+    target: str
+    schema: pa.Schema
+    compression: str
+    row_group_rows: int
+    typed: TypedCopies | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    reconciled: int | None = None
+    num_actions: int = 0
+    _tables: list[pa.Table] = field(default_factory=list)
+    _waiting: int = 0
+    _upload: Upload | None = None
+    _writer: pq.ParquetWriter | None = None
+    _sink: UploadSink = field(init=False)
+    _buffered: pa.BufferedOutputStream = field(init=False)
+
+    def prepare(self, rows: pl.DataFrame, kind: str) -> pa.Table:
+        """See `CheckpointFile`. Memory: the rows, once more."""
+        if kind not in {"add", "remove"}:
+            return action_rows(rows, kind, self.schema)
+        height = max(1, rows.height * _MOST_TEXT_BYTES // max(1, _text_bytes(rows)))
+        return pa.concat_tables(
+            self._file_rows(part, kind) for part in rows.iter_slices(min(height, rows.height))
+        )
+
+    def _file_rows(self, rows: pl.DataFrame, kind: str) -> pa.Table:
+        derived = {}
+        if kind == "add":
+            rows = with_texts(rows)
+            derived = self.typed.columns(rows) if self.typed is not None else {}
+        return action_rows(encoded(rows), kind, self.schema, derived)
+
+    def append(self, prepared: pa.Table) -> None:
+        """See `CheckpointFile`; whole row groups are written, the rest waits."""
+        self.num_actions += prepared.num_rows
+        self._waiting += prepared.num_rows
+        self._tables.append(prepared)
+        if self._waiting >= self.row_group_rows:
+            self._write(self._waiting - self._waiting % self.row_group_rows)
+
+    def _write(self, rows: int) -> None:
+        table = pa.concat_tables(self._tables)
+        writer = self._writer if self._writer is not None else self._start()
+        writer.write_table(table[:rows], row_group_size=self.row_group_rows)
+        rest = table[rows:]
+        self._waiting = rest.num_rows
+        self._tables = [rest] if self._waiting else []
+
+    def _start(self) -> pq.ParquetWriter:
+        self._upload = self.store.upload(self.path)
+        self._sink = UploadSink(self._upload)
+        leaves = _leaves(self.schema)
+        self._buffered = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), _WRITE_BYTES)
+        self._writer = pq.ParquetWriter(
+            self._buffered,
+            self.schema,
+            compression=self.compression,
+            compression_level=_ZSTD_LEVEL if self.compression == "zstd" else None,
+            use_dictionary=[leaf for leaf in leaves if set(leaf.split(".")) & set(_DICTIONARY)],
+            write_statistics=[leaf for leaf in leaves if not leaf.startswith(_NO_BOUNDS)],
+            write_page_checksum=True,
+            write_batch_size=_ENCODED_ROWS,
+            store_schema=False,
+            **_DECIMALS,
+            **self.options,
+        )
+        return self._writer
+
+    def close(self) -> StagedFile:
+        """See `CheckpointFile`."""
+        if self._waiting:
+            self._write(self._waiting)
+        writer = self._writer if self._writer is not None else self._start()
+        if self.reconciled is not None:
+            mark = reconciled_mark(self.reconciled, self.num_actions, self._buffered.tell())
+            writer.add_key_value_metadata({RECONCILED: mark})
+        writer.close()
+        self._buffered.flush()
+        assert self._upload is not None
+        size_bytes = self._upload.tell()
+        self._upload.close()
+        return StagedFile(self.path, self.target, size_bytes, self.num_actions)
+
+    def abandon(self) -> None:
+        """See `CheckpointFile`."""
+        if self._upload is None:
+            return
+        if self._writer is not None and self._writer.is_open:
+            self._sink.give_up(self._writer)
+        self._upload.abandon()
+
+
+@dataclass(eq=False)
+class JsonFile:
+    """A manifest of NDJSON; attributes as `ParquetFile` has them.
+
+    Attributes:
+        stats_as_json: Whether statistics are written.
+    """
+
+    store: LogStore
+    path: str
+    target: str
+    stats_as_json: bool = True
+    num_actions: int = 0
+    _upload: Upload | None = None
+
+    def prepare(self, rows: pl.DataFrame, kind: str) -> tuple[bytes, int]:
+        """See `CheckpointFile`. Memory: the texts."""
+        if kind in {"add", "remove"}:
+            rows = with_texts(rows) if kind == "add" else rows.drop(_NOT_IN_REMOVES, strict=False)
+            rows = rows.with_columns(pl.lit(value=False).alias("dataChange"))
+            rows = rows.drop("extra", *(() if self.stats_as_json else ("stats",)), strict=False)
+        elif kind != "checkpointMetadata":
+            rows = rows.drop("extra", strict=False)
+        return b"".join(encode_rows(rows, "delta", spell_paths, ahead=False)), rows.height
+
+    def append(self, prepared: tuple[bytes, int]) -> None:
+        """See `CheckpointFile`."""
+        if self._upload is None:
+            self._upload = self.store.upload(self.path)
+        text, rows = prepared
+        self._upload.write(text)
+        self.num_actions += rows
+
+    def close(self) -> StagedFile:
+        """See `CheckpointFile`."""
+        if self._upload is None:
+            self._upload = self.store.upload(self.path)
+        size_bytes = self._upload.tell()
+        self._upload.close()
+        return StagedFile(self.path, self.target, size_bytes, self.num_actions)
+
+    def abandon(self) -> None:
+        """See `CheckpointFile`."""
+        if self._upload is not None:
+            self._upload.abandon()
+
+
+def _text_bytes(rows: pl.DataFrame) -> int:
+    if "stats" not in rows.columns:
+        return 0
+    return int(rows["stats"].str.len_bytes().sum() or 0)
+
+
+def _leaves(schema: pa.Schema) -> list[str]:
+    """Parquet's names of the columns, as pyarrow writes them."""
+    found: list[str] = []
+    level = [(field.name, field.type) for field in schema]
+    while level:
+        below = []
+        for name, type_ in level:
+            if pa.types.is_struct(type_):
+                inner = (type_.field(index) for index in range(type_.num_fields))
+                below += [(f"{name}.{field.name}", field.type) for field in inner]
+            elif pa.types.is_map(type_):
+                below.append((f"{name}.key_value.key", type_.key_type))
+                below.append((f"{name}.key_value.value", type_.item_type))
+            elif pa.types.is_list(type_):
+                below.append((f"{name}.list.element", type_.value_type))
+            else:
+                found.append(name)
+        level = below
+    return found

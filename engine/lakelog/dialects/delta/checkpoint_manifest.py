@@ -1,0 +1,228 @@
+"""What a V2 manifest and the pointer say about a checkpoint, beside its own rows.
+
+The keys that Delta Lake on Spark writes are all there, and spelled as it spells them, so that it
+can do without reading the manifest and the sidecars' footers.
+
+Source: Delta protocol, Sidecar File Information; Checkpoint Metadata; Last Checkpoint File Schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+import polars as pl
+import pyarrow as pa
+
+from lakelog.dialects.base import CheckpointPlan, SidecarFile, StagedFile
+from lakelog.dialects.delta.checkpoint_schema import spark_schema
+from lakelog.dialects.delta.last_checkpoint import checksum
+from lakelog.dialects.delta.sidecar_fingerprints import Fingerprint, total_tags
+from lakelog.dialects.delta.sidecar_inspection import Inspection, inspect_sidecar
+from lakelog.dialects.encode import encode_rows
+from lakelog.errors import MalformedLogError
+from lakelog.model import actions
+from lakelog.storage import LogStore
+
+META_ORDER = ("protocol", "metaData", "domainMetadata", "txn")
+"""Actions of a state that are no file actions, as they are written."""
+
+ACTIONS_TAG = "lakelog.actions"
+"""Key, among the tags of the checkpointMetadata action: the number of the manifest's other rows."""
+
+_LONGEST_SCHEMA = 20_000
+"""Characters of a schema that is still repeated; as Spark decides it."""
+_MOST_REPEATED = 30
+"""Actions, and sidecars, that the pointer still repeats; as Spark decides it."""
+
+
+@dataclass(frozen=True)
+class FileActionCounts:
+    """How many file actions some sidecars hold."""
+
+    adds: int = 0
+    removes: int = 0
+
+
+def checkpoint_metadata(version: int, tags: dict[str, str]) -> pl.DataFrame:
+    """The one checkpointMetadata action of a manifest, as a flattened row."""
+    row = {"actionType": "checkpointMetadata", "extra": json.dumps({"version": version})}
+    return _frame([row | {"tags": tags}])
+
+
+def require_whole(meta: pl.DataFrame, others: int, path: str, version: int) -> int | None:
+    """Compare a manifest with the counts that its own tags hold.
+
+    Args:
+        meta: Its sidecar and checkpointMetadata rows.
+        others: Number of all of its rows but the checkpointMetadata.
+        path: The manifest, for messages.
+        version: Its version, for messages.
+
+    Returns:
+        How many actions its sidecars hold by its tags; None where these do not say.
+
+    Raises:
+        MalformedLogError: They differ.
+    """
+    rows = actions.conform(meta, ("actionType", "size", "tags"))
+    own = rows.filter(pl.col("actionType") == "checkpointMetadata")
+    tags = (own["tags"][0] if own.height else None) or {}
+    held = int(rows.filter(pl.col("actionType") == "sidecar")["size"].sum())
+    found = {ACTIONS_TAG: others, "sidecarSizeInBytes": held}
+    for key, value in found.items():
+        said = tags.get(key) or ""
+        if said.isascii() and said.isdigit() and said.lstrip("0") != str(value).lstrip("0"):
+            raise MalformedLogError(
+                "the manifest does not hold what its tags say",
+                path=path,
+                version=version,
+                expected=f"{key} {said:.30}",
+                found=value,
+                hint="the file is cut short or damaged: restore it from a copy, or remove the "
+                "checkpoint's files if its commits are there",
+            )
+    said = tags.get("sidecarNumActions") or ""
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 19 else None
+
+
+def sidecar_rows(sidecars: Sequence[SidecarFile]) -> pl.DataFrame:
+    """The sidecar actions of a manifest, as flattened rows; named by file name alone."""
+    return _frame(
+        [
+            {
+                "actionType": "sidecar",
+                "path": _name(sidecar),
+                "size": sidecar.size_bytes,
+                "modificationTime": sidecar.modified_ms,
+                "tags": dict(sidecar.tags) or None,
+            }
+            for sidecar in sidecars
+        ]
+    )
+
+
+def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
+    columns = ("actionType", "path", "size", "modificationTime", "tags", "extra")
+    schema = actions.schema()
+    return pl.DataFrame(rows, schema={name: schema[name] for name in columns})
+
+
+def _name(sidecar: SidecarFile) -> str:
+    return sidecar.path.rsplit("/", 1)[-1]
+
+
+def count_actions(store: LogStore, sidecars: Sequence[SidecarFile]) -> FileActionCounts:
+    """How many file actions sidecars hold: by their records, or by their footers.
+
+    Raises:
+        MalformedLogError: One is gone, cannot be read, or does not say.
+        UnavailableError: The store failed.
+    """
+    adds = removes = 0
+    for sidecar in sidecars:
+        found: Fingerprint | Inspection | None = Fingerprint.of_tags(sidecar.tags)
+        if found is None:
+            found = inspect_sidecar(store, sidecar.path)  # its recorded length may be wrong
+        if found.adds is None or found.removes is None:
+            raise MalformedLogError(
+                "the footer of a sidecar does not count its actions", path=sidecar.path
+            )
+        adds += found.adds
+        removes += found.removes
+    return FileActionCounts(adds, removes)
+
+
+def manifest_tags(
+    sidecars: Sequence[SidecarFile], held: FileActionCounts, schema: pa.Schema
+) -> dict[str, str]:
+    """The tags of the checkpointMetadata action.
+
+    Args:
+        sidecars: All that the manifest names.
+        held: What they hold.
+        schema: Their schema.
+    """
+    tags = {
+        "sidecarNumActions": str(held.adds + held.removes),
+        "sidecarSizeInBytes": str(sum(sidecar.size_bytes for sidecar in sidecars)),
+        "numOfAddFiles": str(held.adds),
+    }
+    if repeated := _short(schema):
+        tags["sidecarFileSchema"] = repeated
+    return tags | total_tags(sidecar.tags for sidecar in sidecars)
+
+
+def pointer_bytes(
+    plan: CheckpointPlan,
+    files: Sequence[StagedFile],
+    held: FileActionCounts,
+    schema: pa.Schema | None,
+    sidecars: Sequence[SidecarFile] = (),
+    meta: Sequence[pl.DataFrame] = (),
+) -> bytes:
+    """The content of ``_last_checkpoint``, with its checksum.
+
+    Args:
+        plan: What the checkpoint looks like.
+        files: Its files, without sidecars.
+        held: File actions in all of it.
+        schema: Of those files; None for JSON.
+        sidecars: What the manifest names.
+        meta: The rows of a V2 manifest that are neither sidecars nor file actions.
+    """
+    beside = held.adds + held.removes if sidecars else 0
+    pointer: dict[str, Any] = {
+        "version": plan.version,
+        "size": beside + sum(file.num_actions for file in files),
+    }
+    if plan.layout == "multipart":
+        pointer["parts"] = len(files)
+    pointer["sizeInBytes"] = sum(f.size_bytes for f in files) + sum(s.size_bytes for s in sidecars)
+    pointer["numOfAddFiles"] = held.adds
+    if plan.layout.startswith("v2-"):
+        pointer["v2Checkpoint"] = _repeated(plan, files[0], sidecars, meta)
+    if schema is not None and (repeated := _short(schema)):
+        pointer["checkpointSchema"] = orjson.loads(repeated)
+    return orjson.dumps(pointer | {"checksum": checksum(pointer)})
+
+
+def _repeated(
+    plan: CheckpointPlan,
+    manifest: StagedFile,
+    sidecars: Sequence[SidecarFile],
+    meta: Sequence[pl.DataFrame],
+) -> dict[str, Any]:
+    """The manifest, as far as it is small enough to be repeated."""
+    said: dict[str, Any] = {
+        "path": manifest.target.rsplit("/", 1)[-1],
+        "sizeInBytes": manifest.size_bytes,
+        "modificationTime": plan.created_ms,
+    }
+    if sum(rows.height for rows in meta) <= _MOST_REPEATED:
+        said["nonFileActions"] = _lines(meta)
+    if len(sidecars) <= _MOST_REPEATED:
+        # Without tags: who opens a table has no use for them, and everybody reads the pointer.
+        plain = [replace(sidecar, tags={}) for sidecar in sidecars]
+        rows = [sidecar_rows(plain)] if plain else []
+        said["sidecarFiles"] = [line["sidecar"] for line in _lines(rows)]
+    return said
+
+
+def _lines(frames: Sequence[pl.DataFrame]) -> list[dict[str, Any]]:
+    said = []
+    for frame in frames:
+        own = frame["actionType"][0] == "checkpointMetadata"
+        rows = frame if own else frame.drop("extra", strict=False)
+        text = b"".join(encode_rows(rows, "delta", ahead=False))
+        said += [orjson.loads(line) for line in text.splitlines()]
+    return said
+
+
+def _short(schema: pa.Schema) -> str:
+    """The schema as Spark's JSON, or nothing where that is long."""
+    text = json.dumps(spark_schema(schema), separators=(",", ":"))
+    return text if len(text) <= _LONGEST_SCHEMA else ""

@@ -1,0 +1,417 @@
+"""Writing Delta checkpoints: classic, multi-part, and V2 with a JSON or Parquet manifest.
+
+Files are written under names that no reader looks at; sidecars stand under their final names at
+once, for nobody looks at them before a manifest names them. Rows that are no file actions come
+first, where readers find them soonest; in a multi-part checkpoint they are where Spark puts them,
+in the part of a null path.
+
+Source: Delta protocol, Checkpoints; Sidecar Files; V2 Spec; Last Checkpoint File Schema.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog.dialects.base import (
+    STRUCT_STATISTICS,
+    Checkpoint,
+    CheckpointPlan,
+    SidecarFile,
+    StagedCheckpoint,
+    StagedFile,
+)
+from lakelog.dialects.delta.checkpoint_files import CheckpointFile, JsonFile, ParquetFile
+from lakelog.dialects.delta.checkpoint_manifest import (
+    ACTIONS_TAG,
+    META_ORDER,
+    FileActionCounts,
+    checkpoint_metadata,
+    count_actions,
+    manifest_tags,
+    pointer_bytes,
+    sidecar_rows,
+)
+from lakelog.dialects.delta.checkpoint_pipeline import Lanes
+from lakelog.dialects.delta.checkpoint_rows import columns_of
+from lakelog.dialects.delta.checkpoint_schema import (
+    classic_schema,
+    file_columns,
+    manifest_schema,
+    sidecar_schema,
+)
+from lakelog.dialects.delta.checkpoint_typed import TypedCopies, file_action_columns
+from lakelog.dialects.delta.murmur3 import part_of, part_of_others
+from lakelog.dialects.delta.names import (
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    SIDECAR_FOLDER,
+    classic_name,
+    manifest_name,
+    part_name,
+    rank_of,
+)
+from lakelog.dialects.delta.path_filters import filter_options
+from lakelog.dialects.delta.paths import spell_paths
+from lakelog.dialects.delta.sidecar_fingerprints import SidecarRecord, shape_of
+from lakelog.dialects.digest import Digest
+from lakelog.errors import InvalidInputError, LakelogError
+from lakelog.model import actions
+from lakelog.storage import LogStore
+
+LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet", "classic-v2")
+"""``classic-v2`` is a manifest under the name of a classic checkpoint, which readers without V2
+find, and refuse for the protocol in it; it reads as ``classic``."""
+
+_WAITING_GROUPS = 4
+"""Row groups' worth of rows that may wait in all parts of a multi-part checkpoint together."""
+_LEAST_GROUP_ROWS = 1_000
+
+
+@dataclass(eq=False)
+class _Sidecar:
+    """A sidecar that is being written."""
+
+    file: ParquetFile
+    record: SidecarRecord | None
+    given: int = 0
+    action: SidecarFile | None = None
+    staged: StagedFile | None = None
+
+
+@dataclass
+class _Counts:
+    """Rows given to the writer."""
+
+    adds: int = 0
+    removes: int = 0
+    meta: list[pl.DataFrame] = field(default_factory=list)
+
+
+class DeltaCheckpointWriter:
+    """Writes one checkpoint; see `lakelog.dialects.base.CheckpointWriter`.
+
+    Rows are encoded in threads of their own while the caller makes the next. V2 sidecars are
+    closed after `CheckpointPlan.part_actions` file actions, in the order given; each carries
+    filters of its paths.
+
+    Args:
+        store: Store of the table.
+        plan: What the checkpoint is to look like.
+        unique: Gives UUIDs for the names.
+
+    Raises:
+        InvalidInputError: The layout is none of Delta's, or cannot have so many parts, or cannot
+            keep sidecars.
+
+    Memory: two row groups, or three batches of rows and a row group where batches are larger; for
+    a multi-part checkpoint, four row groups.
+    """
+
+    digest_of: Callable[[pl.DataFrame], Digest] | None = None
+    """Digest of rows of one kind. Where it is set, before `write_meta`, the manifest records of
+    each sidecar what it holds (`lakelog.dialects.delta.sidecar_fingerprints`), so that a later
+    checkpoint may keep it."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        plan: CheckpointPlan,
+        unique: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> None:
+        _check(plan)
+        self._store = store
+        self._plan = plan
+        self._unique = unique
+        self._counts = _Counts()
+        self._lanes = Lanes(2 * plan.row_group_rows)
+        self._tops: list[CheckpointFile] = []
+        self._sidecars: list[_Sidecar] = []
+        self._files: list[pa.Field] = []
+        self._typed: TypedCopies | None = None
+        self._closed: list[str] = []
+        wanted = {
+            column
+            for kind in actions.FILE_ACTIONS
+            for column in columns_of(kind, classic_schema(file_columns()))
+        }
+        if plan.stats_as_json or plan.stats_as_struct:
+            wanted.add(STRUCT_STATISTICS)
+        else:
+            wanted.discard("stats")
+        if plan.layout == "multipart" and plan.deletion_vectors:
+            wanted.add("dvId")
+        self.columns = tuple(c for c in (*actions.schema(), STRUCT_STATISTICS) if c in wanted)
+
+    @property
+    def _is_v2(self) -> bool:
+        return "v2" in self._plan.layout
+
+    @property
+    def _has_sidecars(self) -> bool:
+        return self._is_v2 and bool(self._plan.parts or self._plan.kept)
+
+    def write_meta(self, meta: pl.DataFrame) -> None:
+        """All rows that are no file actions, once, before the files.
+
+        Raises:
+            InvalidInputError: A row is of a type that no checkpoint holds.
+            InvalidPropertyError: A table property that says which columns have statistics is
+                malformed.
+            UnavailableError: The store failed.
+        """
+        kinds = meta["actionType"].unique().to_list() if meta.height else []
+        if unknown := sorted(set(kinds) - set(META_ORDER)):
+            raise InvalidInputError(
+                "no Delta checkpoint holds such an action",
+                found=unknown[0],
+                expected=", ".join(META_ORDER),
+            )
+        self._counts.meta = [actions.of_type(meta, kind) for kind in META_ORDER if kind in kinds]
+        self._open(_configuration(meta))
+        if not self._has_sidecars:
+            top = self._tops[part_of_others(len(self._tops))]
+            for rows in self._counts.meta:
+                self._put(top, rows)
+
+    def _open(self, configuration: Mapping[str, str | None]) -> None:
+        """Decide the schemas, now that the table's properties are known, and begin the files."""
+        plan = self._plan
+        self._files, self._typed = file_action_columns(plan, configuration)
+        version = plan.version
+        match plan.layout:
+            case "classic":
+                self._tops = [self._parquet(classic_name(version), classic_schema(self._files))]
+            case "multipart":
+                names = (part_name(version, n + 1, plan.parts) for n in range(plan.parts))
+                schema = classic_schema(self._files)
+                self._tops = [self._parquet(name, schema) for name in names]
+            case "v2-json":
+                name = manifest_name(version, self._unique(), "json")
+                target = f"{LOG_FOLDER}/{name}"
+                self._tops = [JsonFile(self._store, self._hidden(), target, plan.stats_as_json)]
+            case _:
+                name = classic_name(version)
+                if plan.layout == "v2-parquet":
+                    name = manifest_name(version, self._unique(), "parquet")
+                self._tops = [self._parquet(name, manifest_schema(self._files))]
+
+    def _parquet(self, name: str, schema: pa.Schema) -> ParquetFile:
+        plan = self._plan
+        rows = plan.row_group_rows
+        if plan.layout == "multipart":
+            rows = min(rows, max(_LEAST_GROUP_ROWS, rows * _WAITING_GROUPS // plan.parts))
+        return ParquetFile(
+            self._store,
+            self._hidden(),
+            f"{LOG_FOLDER}/{name}",
+            schema,
+            plan.compression,
+            rows,
+            self._typed,
+            reconciled=plan.version if plan.layout == "classic" else None,
+        )
+
+    def _hidden(self) -> str:
+        return f"{LOG_FOLDER}/.lakelog-{self._unique().hex}.tmp"
+
+    def _put(self, file: CheckpointFile, rows: pl.DataFrame) -> None:
+        kind = rows["actionType"][0]
+        self._lanes.put(file, rows.height, lambda: file.prepare(rows, kind), file.append)
+
+    def write_files(self, files: pl.DataFrame) -> None:
+        """File actions of one kind, some 65,536 rows at a time, after `write_meta`.
+
+        Raises:
+            UnavailableError: The store failed, at these rows or at earlier ones.
+        """
+        if not files.height:
+            return
+        if files["actionType"][0] == "add":
+            self._counts.adds += files.height
+        else:
+            self._counts.removes += files.height
+        if self._has_sidecars:
+            self._write_sidecars(files)
+        elif self._plan.layout == "multipart":
+            for number, rows in self._dealt(files):
+                self._put(self._tops[number], rows)
+        else:
+            self._put(self._tops[0], files)
+
+    def _dealt(self, files: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
+        """Rows by their part, in the order of the rows."""
+        keys = files.with_columns(spell_paths(files).alias("path"))
+        part = part_of(keys, self._plan.parts, self._plan.deletion_vectors)
+        order = part.arg_sort()
+        counts = part.value_counts().sort("part")
+        start = 0
+        for number, count in counts.iter_rows():
+            yield number, files[order[start : start + count]]
+            start += count
+
+    def _write_sidecars(self, files: pl.DataFrame) -> None:
+        most = max(1, self._plan.part_actions)
+        start = 0
+        while start < files.height:
+            if not self._sidecars or self._sidecars[-1].given >= most:
+                self._sidecars.append(self._new_sidecar())
+            sidecar = self._sidecars[-1]
+            rows = files[start : start + most - sidecar.given]
+            self._fill(sidecar, rows)
+            start += rows.height
+            if sidecar.given >= most:
+                self._close_sidecar(sidecar)
+
+    def _new_sidecar(self) -> _Sidecar:
+        path = f"{SIDECAR_FOLDER}/{self._unique()}.parquet"
+        plan = self._plan
+        file = ParquetFile(
+            self._store,
+            path,
+            path,
+            sidecar_schema(self._files),
+            plan.compression,
+            plan.row_group_rows,
+            self._typed,
+            filter_options(plan.row_group_rows),
+        )
+        record = None
+        if self.digest_of is not None:
+            record = SidecarRecord(shape_of(plan, self._files), self.digest_of)
+        return _Sidecar(file, record)
+
+    def _fill(self, sidecar: _Sidecar, rows: pl.DataFrame) -> None:
+        kind = rows["actionType"][0]
+        sidecar.given += rows.height
+
+        def append(prepared: pa.Table) -> None:
+            if sidecar.record is not None:
+                sidecar.record.add(rows)
+            sidecar.file.append(prepared)
+
+        self._lanes.put(sidecar.file, rows.height, lambda: sidecar.file.prepare(rows, kind), append)
+
+    def _close_sidecar(self, sidecar: _Sidecar) -> None:
+        def close(_: None) -> None:
+            # Told before, for a close whose answer is lost may have left the file.
+            self._closed.append(sidecar.file.path)
+            staged = sidecar.file.close()
+            file = SidecarFile(staged.path, staged.size_bytes, self._plan.created_ms)
+            if sidecar.record is not None:
+                file = replace(file, tags=sidecar.record.tags(self._store, file))
+            sidecar.action = file
+            sidecar.staged = staged
+
+        self._lanes.put(sidecar.file, 0, lambda: None, close)
+
+    def finish(self) -> StagedCheckpoint:
+        """Close the files.
+
+        Raises:
+            MalformedLogError: A sidecar does not read as it was written.
+            OutcomeUnknownError: A file may have been written.
+            UnavailableError: One certainly was not.
+        """
+        if self._sidecars and self._sidecars[-1].given < self._plan.part_actions:
+            self._close_sidecar(self._sidecars[-1])
+        self._lanes.wait()
+        if self._is_v2:
+            self._write_manifest()
+        self._lanes.wait()
+        tops = []
+        for file in self._tops:
+            self._closed.append(file.path)
+            tops.append(file.close())
+        self._lanes.stop()
+        plan = self._plan
+        layout = "classic" if plan.layout == "classic-v2" else plan.layout
+        checkpoint = Checkpoint(
+            plan.version,
+            layout,
+            rank_of(layout, len(tops)),
+            tuple(file.path for file in tops),
+            tuple(file.size_bytes for file in tops),
+        )
+        own = [sidecar.staged for sidecar in self._sidecars if sidecar.staged is not None]
+        top = self._tops[0]
+        pointer = pointer_bytes(
+            plan,
+            tops,
+            self._held,
+            top.schema if isinstance(top, ParquetFile) else None,
+            self._named,
+            self._counts.meta,
+        )
+        return StagedCheckpoint(checkpoint, (*own, *tops), (LAST_CHECKPOINT, pointer))
+
+    @property
+    def _held(self) -> FileActionCounts:
+        return FileActionCounts(self._counts.adds, self._counts.removes)
+
+    @property
+    def _named(self) -> list[SidecarFile]:
+        """Sidecars that the manifest names: those that are kept, then the new ones."""
+        new = [sidecar.action for sidecar in self._sidecars if sidecar.action is not None]
+        return [*self._plan.kept, *new]
+
+    def _write_manifest(self) -> None:
+        """The rows of a V2 manifest that need to know all others."""
+        (top,) = self._tops
+        plan = self._plan
+        others = [sidecar_rows(self._named)] if self._named else []
+        others += self._counts.meta
+        count = sum(rows.height for rows in others)
+        tags: dict[str, str] = {}
+        if self._has_sidecars:
+            kept = count_actions(self._store, plan.kept)
+            self._counts.adds += kept.adds
+            self._counts.removes += kept.removes
+            tags = manifest_tags(self._named, self._held, sidecar_schema(self._files))
+        else:
+            count += self._counts.adds + self._counts.removes
+        first = checkpoint_metadata(plan.version, tags | {ACTIONS_TAG: str(count)})
+        for rows in (first, *(others if self._has_sidecars else ())):
+            self._put(top, rows)
+        self._counts.meta.insert(0, first)
+
+    def abandon(self) -> None:
+        """Delete what was written, as far as the store lets us."""
+        self._lanes.stop()
+        for file in (*self._tops, *(sidecar.file for sidecar in self._sidecars)):
+            try:
+                file.abandon()
+            except LakelogError:
+                continue
+        try:
+            self._store.delete_many(self._closed)
+        except LakelogError:
+            return
+
+
+def _check(plan: CheckpointPlan) -> None:
+    if plan.layout not in LAYOUTS:
+        raise InvalidInputError(
+            "Delta has no such checkpoint layout", found=plan.layout, expected=", ".join(LAYOUTS)
+        )
+    least = {"classic": 1, "multipart": 2}.get(plan.layout, 0)
+    if plan.parts < least:
+        raise InvalidInputError(
+            f"a checkpoint of this layout ({plan.layout}) has more parts",
+            found=plan.parts,
+            expected=f"{least} or more",
+        )
+    if plan.kept and plan.layout in {"classic", "multipart"}:
+        raise InvalidInputError("only V2 checkpoints keep sidecars", found=plan.layout)
+
+
+def _configuration(meta: pl.DataFrame) -> Mapping[str, str | None]:
+    """The table's properties, by the metaData row."""
+    if "configuration" not in meta.columns:
+        return {}
+    found = meta["configuration"].drop_nulls()
+    return dict(found[0]) if found.len() else {}

@@ -1,0 +1,239 @@
+"""The Delta dialect: listing, decoding and checkpoints of ``_delta_log/``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import polars as pl
+
+from lakelog.dialects.base import (
+    NO_TEXTS,
+    Actions,
+    Checkpoint,
+    CheckpointPlan,
+    CheckpointReader,
+    CommitContent,
+    CommitFile,
+    CommitInfo,
+    CompactionFile,
+    LogListing,
+)
+from lakelog.dialects.checkpoint_counts import count_held
+from lakelog.dialects.commit_info import flatten_commit_infos
+from lakelog.dialects.commit_reader import Counts, read_commits, read_pieces
+from lakelog.dialects.delta import features
+from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
+from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
+from lakelog.dialects.delta.commits import commit_path, encode_commit
+from lakelog.dialects.delta.last_checkpoint import (
+    checksum,
+    parse_last_checkpoint,
+    read_last_checkpoint,
+    read_version_checksum,
+)
+from lakelog.dialects.delta.names import (
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    checksum_name,
+    compaction_name,
+    parse_listing,
+)
+from lakelog.dialects.delta.paths import VARYING, decode_paths, decode_with_texts, with_dv_id
+from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.ndjson import Blob, decode_lines, decode_pieces
+from lakelog.dialects.truncation_marks import without_closing_line
+from lakelog.model.actions import PATH_TEXT
+from lakelog.storage import LogStore
+
+_WIRE = Wire.of("delta")
+_PIECE_BYTES = 4 << 20
+
+
+class DeltaDialect:
+    """Delta's log; see `lakelog.dialects.base.Dialect`."""
+
+    name = "delta"
+    log_folder = LOG_FOLDER
+    pointer_path = LAST_CHECKPOINT
+    default_protocol = None
+    reconciled_checkpoints = True
+    states_folder: str | None = None
+
+    def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
+        """List the log folder.
+
+        With `hint`, the listing starts at the version that ``_last_checkpoint`` names, if a
+        complete checkpoint stands there; else at `start`. The pointer never decides: a missing,
+        broken or stale one costs time only.
+        """
+        notes: tuple[str, ...] = ()
+        if hint:
+            pointer = read_last_checkpoint(store)
+            if pointer.version:
+                listing = parse_listing(store.list_from(LOG_FOLDER, f"{pointer.version:020d}"))
+                if any(c.version >= pointer.version for c in listing.checkpoints):
+                    return listing
+                missing = f"no complete checkpoint stands at or above version {pointer.version}"
+                notes = (f"{LAST_CHECKPOINT} is wrong: {missing}",)
+            elif pointer.note:
+                notes = (pointer.note,)
+        listing = parse_listing(store.list_from(LOG_FOLDER, f"{start:020d}" if start else ""))
+        return replace(listing, notes=(*notes, *listing.notes))
+
+    def decode(
+        self, store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
+    ) -> Actions:
+        """Read and decode commits; see `Dialect.decode`."""
+        counts = Counts(beside=True)
+        lines = counts.counted(read_commits(store, commits))
+        decoded = counts.learn(decode_lines(lines, _WIRE, files=files))
+        counts.check(commits)
+        return _finish(decoded)
+
+    def decode_pieces(
+        self,
+        store: LogStore,
+        commits: Sequence[CommitFile],
+        piece_bytes: int,
+        *,
+        files: bool = True,
+    ) -> Iterator[Actions]:
+        """Read and decode commits piece by piece; see `Dialect.decode_pieces`."""
+        counts = Counts(beside=True)
+        pieces = (list(counts.counted(p)) for p in read_pieces(store, commits, piece_bytes))
+        for piece in decode_pieces(pieces, _WIRE, files=files):
+            yield _finish(counts.learn(piece))
+        counts.check(commits)
+
+    def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
+        """Read and decode a log compaction file that says where it ends."""
+        data = without_closing_line(store.read(compaction.path), compaction.path)
+        return _finish(decode_lines([Blob(None, compaction.path, data)], _WIRE))
+
+    def varying_paths(self, paths: pl.Series) -> pl.Series:
+        """See `Dialect.varying_paths`."""
+        return paths.filter(paths.str.contains(VARYING)).unique()
+
+    def path_texts(
+        self,
+        store: LogStore,
+        reader: CheckpointReader | None,
+        commits: Sequence[CommitFile],
+        paths: pl.Series | None = None,
+    ) -> pl.DataFrame:
+        """See `Dialect.path_texts`."""
+        found = [NO_TEXTS]
+        if paths is not None:
+            paths = self.varying_paths(paths)
+            if not len(paths):
+                return NO_TEXTS
+
+        def keep(files: pl.DataFrame) -> None:
+            own = files["path"]
+            known = own.str.contains(VARYING) if paths is None else own.is_in(paths.implode())
+            if PATH_TEXT not in files.columns:
+                files = files.with_columns(pl.lit(None, pl.String).alias(PATH_TEXT))
+            found.append(files.filter(known).select("path", PATH_TEXT))
+
+        for frame in reader.iter_files((PATH_TEXT,)) if reader is not None else ():
+            keep(frame)
+        pieces = (list(piece) for piece in read_pieces(store, commits, _PIECE_BYTES))
+        for piece in decode_pieces(pieces, _WIRE):
+            if "path" in piece.files.columns:
+                keep(decode_with_texts(piece.files.select("path")))
+        return pl.concat(found).unique("path", keep="last", maintain_order=True)
+
+    def commit_path(self, version: int) -> str:
+        """File of the commit of `version`."""
+        return commit_path(version)
+
+    def encode(
+        self,
+        content: CommitContent,
+        *,
+        columnar_above: int | None = None,
+        configuration: Mapping[str, str | None] | None = None,  # noqa: ARG002 - as the protocol gives it; no Delta property changes the spelling
+    ) -> bytes:
+        """NDJSON, the commitInfo first; see `Dialect.encode`."""
+        return encode_commit(content, columnar_above=columnar_above)
+
+    def open_checkpoint(
+        self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None
+    ) -> DeltaCheckpointReader:
+        """A reader over one checkpoint."""
+        return DeltaCheckpointReader(store, checkpoint, batch_bytes)
+
+    def checkpoint_writer(self, store: LogStore, plan: CheckpointPlan) -> DeltaCheckpointWriter:
+        """A writer of one checkpoint.
+
+        Raises:
+            InvalidInputError: The layout is none of Delta's.
+        """
+        return DeltaCheckpointWriter(store, plan)
+
+    def pointed_version(self, pointer: bytes) -> int | None:
+        """The version that ``_last_checkpoint`` names."""
+        return parse_last_checkpoint(pointer).version
+
+    def pointer_to(
+        self,
+        store: LogStore,
+        checkpoint: Checkpoint,
+        created_ms: int,  # noqa: ARG002 - the protocol gives it; Delta's pointer has no time
+    ) -> tuple[str, bytes]:
+        """``_last_checkpoint``, with its checksum; see `Dialect.pointer_to`."""
+        held = count_held(store, self.open_checkpoint(store, checkpoint))
+        body: dict[str, Any] = {"version": checkpoint.version, "size": held.actions}
+        if checkpoint.layout == "multipart":
+            body["parts"] = len(checkpoint.paths)
+        body |= {"sizeInBytes": held.size_bytes, "numOfAddFiles": held.adds}
+        return LAST_CHECKPOINT, orjson.dumps(body | {"checksum": checksum(body)})
+
+    def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:  # noqa: ARG002 - as the protocol gives them
+        """None: a Delta checkpoint does not say when its version was committed."""
+        return None
+
+    def resolve_references(
+        self,
+        files: pl.DataFrame,
+        meta: pl.DataFrame,  # noqa: ARG002 - the protocol gives it; nothing in Delta refers to it
+    ) -> pl.DataFrame:
+        """The files as they are: Delta's file actions refer to nothing."""
+        return files
+
+    def version_checksum(self, store: LogStore, version: int) -> dict[str, Any] | None:
+        """The body of ``<version>.crc``; None where there is none that can be read."""
+        return read_version_checksum(store, version)
+
+    def checksum_path(self, version: int) -> str:
+        """File of a version's checksum."""
+        return f"{LOG_FOLDER}/{checksum_name(version)}"
+
+    def compaction_path(self, start: int, end: int) -> str:
+        """File of a log compaction."""
+        return f"{LOG_FOLDER}/{compaction_name(start, end)}"
+
+    def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
+        """Flatten commitInfo bodies, in order."""
+        return flatten_commit_infos(infos, _WIRE)
+
+    def check_readable(self, protocol: dict[str, Any], table: str) -> None:
+        """Refuse a protocol that lakelog's log reading does not honour."""
+        features.check_readable(protocol["minReaderVersion"], protocol.get("readerFeatures"), table)
+
+
+def _finish(decoded: Actions) -> Actions:
+    """Decode paths and derive ``dvId``."""
+    return replace(decoded, files=_paths(decoded.files), other=_paths(decoded.other))
+
+
+def _paths(frame: pl.DataFrame) -> pl.DataFrame:
+    if "path" not in frame.columns:
+        return frame
+    return with_dv_id(frame.with_columns(decode_paths(frame["path"])))
+
+
+DIALECT = DeltaDialect()

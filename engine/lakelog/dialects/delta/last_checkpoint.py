@@ -1,0 +1,141 @@
+"""Hints of a Delta log: ``_last_checkpoint`` and version checksums (``.crc``).
+
+A hint may speed a read up and never decides its answer: one that is missing, stale or damaged
+costs time, and is told of.
+
+Source: Delta protocol, Last Checkpoint File Schema; JSON checksum; Version Checksum File.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import string
+from dataclasses import dataclass
+from typing import Any
+
+from lakelog.dialects.delta.names import LAST_CHECKPOINT, LOG_FOLDER
+from lakelog.errors import LakelogError, NotFoundError
+from lakelog.storage import LogStore
+
+
+@dataclass(frozen=True)
+class LastCheckpoint:
+    """What ``_last_checkpoint`` says.
+
+    Attributes:
+        version: Version that it points to; None where it cannot be used.
+        note: What is wrong with it, or None.
+    """
+
+    version: int | None
+    note: str | None = None
+
+
+class _Number(str):
+    """A JSON number as it was written, for it is its own canonical form."""
+
+    __slots__ = ()
+
+
+def read_last_checkpoint(store: LogStore) -> LastCheckpoint:
+    """Read the pointer; never raises for what it holds, or for its absence."""
+    try:
+        data = store.read(LAST_CHECKPOINT)
+    except NotFoundError:
+        return LastCheckpoint(None)
+    except LakelogError as error:
+        return LastCheckpoint(None, f"{LAST_CHECKPOINT} cannot be read: {error.message}")
+    return parse_last_checkpoint(data)
+
+
+def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
+    """What the pointer's content says; never raises."""
+    try:
+        pointer = json.loads(data, parse_int=_Number, parse_float=_Number, object_pairs_hook=_once)
+        version = int(pointer["version"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return LastCheckpoint(None, f"{LAST_CHECKPOINT} is damaged and was left out")
+    if not 0 <= version < 10**20:
+        return LastCheckpoint(None, f"{LAST_CHECKPOINT} names the impossible version {version}")
+    written = pointer.get("checksum")
+    if isinstance(written, str) and written != checksum(pointer):
+        return LastCheckpoint(None, f"{LAST_CHECKPOINT} does not match its own checksum")
+    return LastCheckpoint(version)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def checksum(pointer: dict[str, Any]) -> str:
+    """MD5 of the pointer's canonical form, without its top-level ``checksum``.
+
+    Numbers must be `int`, or text as it was written.
+
+    >>> checksum({"k0": "'v 0'", "checksum": "x", "k1": {"k2": 2}})
+    '26459e653aae98d5eecb188e130a5dc3'
+    """
+    body = {name: value for name, value in pointer.items() if name != "checksum"}
+    return hashlib.md5(canonical(body).encode(), usedforsecurity=False).hexdigest()
+
+
+def canonical(value: dict[str, Any] | list[Any]) -> str:
+    """Canonical form of a JSON object or array.
+
+    >>> canonical({"b": {"y": None, "x": "https://delta.io"}, "a": 10})
+    '"a"=10,"b"+"x"="https%3A%2F%2Fdelta.io","b"+"y"=null'
+    """
+    return ",".join(f"{path}={leaf}" for path, leaf in sorted(_leaves(value, ""), key=_path_bytes))
+
+
+_KEPT = frozenset(string.ascii_letters + string.digits + "-._~")
+_QUOTED = {byte: chr(byte) if chr(byte) in _KEPT else f"%{byte:02X}" for byte in range(256)}
+
+
+def _quote(text: str) -> str:
+    """Percent-encode all but letters, digits and ``-._~``; byte by byte, without a loop."""
+    return text.encode().decode("latin-1").translate(_QUOTED)
+
+
+def _path_bytes(pair: tuple[str, str]) -> bytes:
+    return pair[0].encode()
+
+
+def _leaves(value: Any, path: str) -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        members = [(f'"{_quote(name)}"', child) for name, child in value.items()]
+    elif isinstance(value, list):
+        members = [(str(index), child) for index, child in enumerate(value)]
+    else:
+        return [(path, _leaf(value))]
+    found: list[tuple[str, str]] = []
+    for name, child in members:
+        found += _leaves(child, f"{path}+{name}" if path else name)
+    return found
+
+
+def _leaf(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case _Number():
+            return str(value)
+        case str():
+            return f'"{_quote(value)}"'
+        case _:
+            return json.dumps(value)
+
+
+def read_version_checksum(store: LogStore, version: int) -> dict[str, Any] | None:
+    """The version checksum of a version; None where there is none, or it is no JSON object."""
+    try:
+        found = json.loads(store.read(f"{LOG_FOLDER}/{version:020d}.crc"))
+    except (LakelogError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

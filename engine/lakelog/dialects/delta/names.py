@@ -1,0 +1,142 @@
+"""File names of a Delta log, parsed exactly; whatever else lies in the folder is not ours.
+
+Source: Delta protocol, Delta Log Entries, Checkpoint Naming Scheme, Log Compaction Files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from uuid import UUID
+
+from lakelog.dialects.base import Checkpoint, CommitFile, CompactionFile, LogListing
+from lakelog.storage import FileEntry
+
+LOG_FOLDER = "_delta_log"
+SIDECAR_FOLDER = "_delta_log/_sidecars"
+LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
+
+_UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
+_COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
+_COMPACTION = re.compile(r"(\d{20})\.(\d{20})\.compacted\.json", re.ASCII)
+_CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet", re.ASCII)
+_PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet", re.ASCII)
+_V2 = re.compile(rf"(\d{{20}})\.checkpoint\.({_UUID})\.(json|parquet)", re.ASCII)
+
+_CHECKSUM = re.compile(r"(\d{20})\.crc", re.ASCII)
+
+_LAST = f"{(1 << 63) - 1:020d}"  # a version is a Long, and 20 digits hold more
+_CLASSIC_RANK = 0
+_V2_RANK = 1 << 40  # above any number of parts
+
+
+def commit_name(version: int) -> str:
+    """Name of the commit file of `version`.
+
+    >>> commit_name(7)
+    '00000000000000000007.json'
+    """
+    return f"{version:020d}.json"
+
+
+def classic_name(version: int) -> str:
+    """Name of a checkpoint of one file.
+
+    >>> classic_name(7)
+    '00000000000000000007.checkpoint.parquet'
+    """
+    return f"{version:020d}.checkpoint.parquet"
+
+
+def part_name(version: int, part: int, parts: int) -> str:
+    """Name of part number `part`, counted from 1, of a multi-part checkpoint of `parts` files.
+
+    >>> part_name(7, 1, 3)
+    '00000000000000000007.checkpoint.0000000001.0000000003.parquet'
+    """
+    return f"{version:020d}.checkpoint.{part:010d}.{parts:010d}.parquet"
+
+
+def manifest_name(version: int, unique: UUID, extension: str) -> str:
+    """Name of a V2 manifest; `extension` is ``json`` or ``parquet``."""
+    return f"{version:020d}.checkpoint.{unique}.{extension}"
+
+
+def checksum_name(version: int) -> str:
+    """Name of the version checksum of `version`.
+
+    >>> checksum_name(7)
+    '00000000000000000007.crc'
+    """
+    return f"{version:020d}.crc"
+
+
+def compaction_name(start: int, end: int) -> str:
+    """Name of the log compaction file of commits `start` to `end`.
+
+    >>> compaction_name(7, 9)
+    '00000000000000000007.00000000000000000009.compacted.json'
+    """
+    return f"{start:020d}.{end:020d}.compacted.json"
+
+
+def rank_of(layout: str, parts: int = 1) -> int:
+    """`Checkpoint.rank` of a layout: V2 before more parts before fewer before classic."""
+    if layout.startswith("v2-"):
+        return _V2_RANK
+    return parts if layout == "multipart" else _CLASSIC_RANK
+
+
+def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
+    """Sort a listing of the log folder into commits, checkpoints and compactions.
+
+    Empty checkpoint files and multi-part checkpoints that lack a part are left out, with a note.
+    """
+    commits: list[CommitFile] = []
+    checkpoints: list[Checkpoint] = []
+    compactions: list[CompactionFile] = []
+    parts: dict[tuple[int, int], dict[int, tuple[str, int]]] = {}
+    notes: list[str] = []
+    checksums: set[int] = set()
+    for entry in entries:
+        name, size_bytes, modified_ms = entry
+        if name[:20] > _LAST:
+            continue
+        path = f"{LOG_FOLDER}/{name}"
+        if match := _COMMIT.fullmatch(name):
+            commits.append(CommitFile(int(match[1]), path, size_bytes, modified_ms))
+            continue
+        size = (size_bytes,)
+        if match := _COMPACTION.fullmatch(name):
+            if int(match[1]) < int(match[2]):
+                compactions.append(CompactionFile(int(match[1]), int(match[2]), path, size_bytes))
+        elif ".checkpoint." not in name:
+            if match := _CHECKSUM.fullmatch(name):
+                checksums.add(int(match[1]))
+        elif not size_bytes:
+            notes.append(f"{path} is empty and was left out")
+        elif match := _CLASSIC.fullmatch(name):
+            checkpoints.append(Checkpoint(int(match[1]), "classic", _CLASSIC_RANK, (path,), size))
+        elif match := _PART.fullmatch(name):
+            number, total = int(match[2]), int(match[3])
+            if 1 <= number <= total:
+                parts.setdefault((int(match[1]), total), {})[number] = (path, *size)
+        elif match := _V2.fullmatch(name):
+            layout = f"v2-{match[3]}"
+            checkpoints.append(Checkpoint(int(match[1]), layout, _V2_RANK, (path,), size))
+    for (version, total), found in parts.items():
+        if len(found) == total:
+            paths, sizes = zip(*(found[number] for number in sorted(found)), strict=True)
+            checkpoints.append(Checkpoint(version, "multipart", total, paths, sizes))
+        else:
+            notes.append(
+                f"the checkpoint of version {version} in {total} parts has only {len(found)} "
+                "and was left out"
+            )
+    return LogListing(
+        tuple(sorted(commits, key=lambda c: c.version)),
+        tuple(sorted(checkpoints, key=lambda c: (c.version, c.rank, c.paths))),
+        tuple(sorted(compactions, key=lambda c: (c.start, c.end))),
+        tuple(notes),
+        checksums=frozenset(checksums),
+    )

@@ -1,0 +1,485 @@
+"""Checkpoint Parquet to flattened frames: which leaves to read, in what shares, and how their
+columns become rows of the action table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog.dialects.base import STRUCT_STATISTICS
+from lakelog.dialects.delta.footers import require_sound_chunks
+from lakelog.dialects.delta.paths import decode_paths, other_texts, with_dv_id
+from lakelog.dialects.delta.plain_types import plain_schema
+from lakelog.dialects.json_layout import Leaf, Node, Wire
+from lakelog.errors import InvalidActionError
+from lakelog.model import actions, contract
+from lakelog.model.actions import PATH_TEXT
+
+_BATCH_ROWS = 1 << 16
+_LEAST_BATCH_ROWS = 1 << 10
+_FEW_PROMISED = 4_096  # rows that are decoded before another thread has begun
+ONE_EACH = ("protocol", "metaData")
+"""Action types of which a state holds one action."""
+_FEW_ROWS = 1 << 12  # protocol and metaData mostly stand first, and reading stops there
+_MANY_ROWS = 1 << 17
+META_READERS = min(4, os.cpu_count() or 1)
+"""How many threads share the leaves of the few rows that are no file actions."""
+FILE_READERS = min(2, os.cpu_count() or 1)
+"""How many threads share the leaves of the file actions."""
+_DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset")
+_WIRE = Wire.of("delta")
+RECONCILED = "lakelog.reconciled"
+"""Key in the metadata of a checkpoint of one file; see `DeltaCheckpointReader.is_reconciled`."""
+_DERIVED = (("add", STRUCT_STATISTICS), ("add", "partitionValues_parsed"))
+"""Typed copies of other fields: nothing is lost with them."""
+
+
+def reconciled_mark(version: int, rows: int, data_end: int) -> str:
+    """The mark of a file in which no file is both added and removed.
+
+    It names the length of the data, so that a file which another program made of its rows, and
+    which kept the metadata, does not pass for it.
+    """
+    return f"{version} {rows} {data_end}"
+
+
+def is_marked_reconciled(file: pq.ParquetFile, version: int) -> bool:
+    """Whether a file has the mark, and is the one that got it."""
+    mark = (file.metadata.metadata or {}).get(RECONCILED.encode())
+    last = file.num_row_groups - 1
+    if mark is None or last < 0:
+        return False
+    leaves = range(len(file.schema))
+    require_sound_chunks(file.metadata, [last], leaves)
+    chunks = [file.metadata.row_group(last).column(leaf) for leaf in leaves]
+    ends = [
+        (c.dictionary_page_offset or c.data_page_offset) + c.total_compressed_size for c in chunks
+    ]
+    return bool(mark == reconciled_mark(version, file.metadata.num_rows, max(ends)).encode())
+
+
+def child_type(schema: pa.Schema, *names: str) -> pa.DataType | None:
+    """Type of a nested field, or None where there is none."""
+    type_: pa.DataType = pa.struct(list(schema))
+    for name in names:
+        if not pa.types.is_struct(type_) or type_.get_field_index(name) < 0:
+            return None
+        type_ = type_.field(name).type
+    return type_
+
+
+def leaf_columns(schema: pa.Schema, columns: Sequence[str], kinds: Sequence[str]) -> list[str]:
+    """Parquet leaves that hold `columns` for the action types in `kinds`."""
+    wanted = {"path", *columns}
+    if any(column.startswith("dv") for column in wanted):
+        wanted |= set(_DV_COLUMNS)  # a deletion vector is checked whole, whatever is asked of it
+    leaves: list[str] = []
+    for kind in kinds:
+        for position, leaf in _WIRE.wrappers[kind].leaves((kind,)):
+            if leaf.column in wanted and child_type(schema, *position) is not None:
+                leaves.append(".".join(position))
+        type_ = child_type(schema, kind)
+        if "extra" in wanted and type_ is not None and pa.types.is_struct(type_):
+            unknown = _unknown_fields(type_, _WIRE.wrappers[kind], (kind,))
+            leaves.extend(".".join(position) for position in unknown)
+        parsed = kind == "add" and STRUCT_STATISTICS in wanted
+        if parsed and child_type(schema, kind, STRUCT_STATISTICS) is not None:
+            leaves.append(f"{kind}.{STRUCT_STATISTICS}")
+    return leaves
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some columns of the rows of one action type in a batch.
+
+    Attributes:
+        valid: Which rows of the batch are of this type; None means all.
+        height: How many are.
+        series: Flattened columns; those of nulls are left out.
+        extra: Fields that the contract does not name, by row.
+    """
+
+    valid: pa.BooleanArray | None
+    height: int
+    series: dict[str, pl.Series]
+    extra: dict[int, dict[str, Any]]
+
+
+def shares_of(file: pq.ParquetFile, leaves: Sequence[str]) -> list[list[str]]:
+    """Leaves in shares of about equal weight, each of which can be decoded on its own.
+
+    The leaves of one field (a map, a deletion vector) stay together.
+    """
+    if not leaves:
+        return []
+    if file.metadata.num_rows <= _MANY_ROWS or FILE_READERS < 2:
+        return [list(leaves)]
+    group = file.metadata.row_group(0)
+    chunks = (group.column(i) for i in range(group.num_columns))
+    weights = {c.path_in_schema: c.total_uncompressed_size for c in chunks}
+    fields: dict[str, list[str]] = {}
+    for leaf in leaves:
+        fields.setdefault(".".join(leaf.split(".")[:2]), []).append(leaf)
+    weighed = [
+        (sum(w for path, w in weights.items() if f"{path}.".startswith(f"{field}.")), own)
+        for field, own in fields.items()
+    ]
+    shares: list[list[str]] = [[] for _ in range(FILE_READERS)]
+    loads = [0] * FILE_READERS
+    for weight, own in sorted(weighed, key=lambda pair: -pair[0]):
+        lightest = loads.index(min(loads))
+        loads[lightest] += weight
+        shares[lightest] += own
+    return [share for share in shares if share]
+
+
+def batch_rows(file: pq.ParquetFile, leaves: Sequence[str], batch_bytes: int | None) -> int:
+    """Rows of a batch of `leaves` whose columns take some `batch_bytes` at most, by what the footer
+    says of the fullest row group; 65,536 at most, which is also what None gives.
+    """
+    if batch_bytes is None:
+        return _BATCH_ROWS
+    fields = tuple(f"{leaf}." for leaf in leaves)
+    widest = 0.0
+    for group in map(file.metadata.row_group, range(file.num_row_groups)):
+        chunks = (group.column(i) for i in range(group.num_columns))
+        size = sum(
+            c.total_uncompressed_size for c in chunks if f"{c.path_in_schema}.".startswith(fields)
+        )
+        widest = max(widest, size / max(1, group.num_rows))
+    # Text that repeats stands in the file once, and comes out as often as it is meant.
+    width = max(widest * 1.5, 8.0 * len(leaves), 1.0)
+    return max(_LEAST_BATCH_ROWS, min(_BATCH_ROWS, int(batch_bytes / width)))
+
+
+def groups_with(file: pq.ParquetFile, kinds: Sequence[str]) -> list[int]:
+    """Row groups that may hold file actions of these types.
+
+    A group is left out only if the statistics of every leaf of these types say that it is null, so
+    that no single damaged or missing statistic hides a row.
+    """
+    leaves = [i for i, c in enumerate(_columns(file)) if c.path.split(".", 1)[0] in kinds]
+    groups = range(file.num_row_groups)
+    if len(groups) < 2 or not leaves:
+        return list(groups)
+    require_sound_chunks(file.metadata, groups, leaves)
+    found = []
+    for group in groups:
+        chunks = file.metadata.row_group(group)
+        if not all(_holds_nulls_only(chunks.column(leaf)) for leaf in leaves):
+            found.append(group)
+    return found
+
+
+def read_parts(
+    file: pq.ParquetFile,
+    leaves: Sequence[str],
+    path: str,
+    groups: Sequence[int],
+    rows: int = _BATCH_ROWS,
+    *,
+    texts: bool = False,
+) -> Iterator[dict[str, Part]]:
+    """For each batch of `rows` rows, the columns that `leaves` hold, by action type; with `texts`
+    also `PATH_TEXT`.
+    """
+    for batch in checked_batches(file, leaves, groups, rows):
+        yield {
+            kind: _part(batch.column(index), kind, path, texts)
+            for index, kind in enumerate(batch.schema.names)
+        }
+
+
+def _part(column: pa.StructArray, kind: str, path: str, texts: bool) -> Part:
+    if column.null_count == len(column):
+        return Part(column.is_valid(), 0, {}, {})
+    valid: pa.BooleanArray | None = None
+    if column.null_count:
+        valid = column.is_valid()
+        column = column.filter(valid)
+    series = _collect(column, _WIRE.wrappers[kind], path)
+    if "path" in series:
+        written = series["path"]
+        series["path"] = decode_paths(written)
+        if texts and (others := other_texts(written, series["path"])) is not None:
+            series[PATH_TEXT] = others
+    if (index := column.type.get_field_index(STRUCT_STATISTICS)) >= 0:
+        series[STRUCT_STATISTICS] = pl.Series(STRUCT_STATISTICS, column.flatten()[index])
+    return Part(valid, len(column), series, _extra_of(column, kind))
+
+
+def assemble(parts: Sequence[Part], kind: str, columns: Sequence[str], path: str) -> pl.DataFrame:
+    """The parts of one batch side by side, with their paths' required columns and ``dvId``."""
+    if not parts:
+        return actions.empty(("path",))
+    first, *others = parts
+    for other in others:
+        if not _same(first.valid, other.valid):
+            raise pa.ArrowInvalid(f"the columns disagree on which rows are of type {kind}")
+    if not first.height:
+        return actions.empty(("path",))
+    frame = pl.DataFrame({name: s for part in parts for name, s in part.series.items()})
+    if any(part.extra for part in parts):
+        frame = frame.with_columns(_extra_column(parts))
+    for required in _WIRE.required[kind]:
+        if required == "path" or required in columns:
+            _require(frame, required, kind, path)
+    frame = with_dv_id(frame).with_columns(pl.lit(kind).alias("actionType"))
+    unwanted = [c for c in _DV_COLUMNS if c in frame.columns and c not in columns]
+    return frame.drop(unwanted)
+
+
+def _unknown_fields(
+    type_: pa.DataType, node: Node, above: tuple[str, ...]
+) -> Iterator[tuple[str, ...]]:
+    """Fields of a struct that the contract does not name, with the names that lead to them."""
+    for child in (type_.field(i) for i in range(type_.num_fields)):
+        known = node.fields.get(child.name)
+        if known is None and (*above, child.name) not in _DERIVED:
+            yield (*above, child.name)
+        elif isinstance(known, Node) and pa.types.is_struct(child.type):
+            yield from _unknown_fields(child.type, known, (*above, child.name))
+
+
+def _extra_of(column: pa.StructArray, kind: str) -> dict[int, dict[str, Any]]:
+    """Values of the unknown fields that were read, by row.
+
+    A loop over the rows that have one: nobody knows the type of what they hold.
+    """
+    extra: dict[int, dict[str, Any]] = {}
+    for path in _unknown_fields(column.type, _WIRE.wrappers[kind], (kind,)):
+        values = column
+        for name in path[1:]:
+            values = values.flatten()[values.type.get_field_index(name)]
+        if values.null_count == len(values):
+            continue
+        for row in pl.Series(values.is_valid()).arg_true():
+            inner = extra.setdefault(row, {})
+            for name in path[1:-1]:
+                inner = inner.setdefault(name, {})
+            inner[path[-1]] = values[row].as_py(maps_as_pydicts="lossy")
+    return extra
+
+
+def _extra_column(parts: Sequence[Part]) -> pl.Series:
+    texts: list[str | None] = [None] * parts[0].height
+    for row in sorted({row for part in parts for row in part.extra}):
+        merged: dict[str, Any] = {}
+        for part in parts:
+            merged |= part.extra.get(row, {})  # one field's leaves are all in one part
+        texts[row] = orjson.dumps(merged, default=str).decode()
+    return pl.Series("extra", texts, dtype=pl.String)
+
+
+def _same(one: pa.BooleanArray | None, other: pa.BooleanArray | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return bool(one.equals(other))
+
+
+def _require(frame: pl.DataFrame, column: str, kind: str, path: str) -> None:
+    if column not in frame.columns or frame[column].null_count():
+        raise InvalidActionError(
+            f"{kind} lacks a required field", path=path, expected=column, found=None
+        )
+
+
+def find_rows(file: pq.ParquetFile, kinds: Iterable[str]) -> dict[str, dict[int, int]]:
+    """Row groups that hold rows of non-file action types, and how many, by type.
+
+    The quickest leaf of each type is read, all in one pass. Of protocol and metaData there is one
+    each, so where the footer says that a group has no value of theirs it is believed, unless that
+    would leave none.
+    """
+    leaves: dict[str, list[int]] = {}
+    columns = list(_columns(file))
+    for index, column in enumerate(columns):
+        leaves.setdefault(column.path.split(".", 1)[0], []).append(index)
+    present = [kind for kind in kinds if kind in leaves]
+    alone = [kind for kind in present if kind in ONE_EACH]
+    probes = {kind: min(leaves[kind], key=lambda i: _effort(columns[i])) for kind in present}
+
+    def look(asked: Sequence[str], group: int) -> None:
+        paths = [columns[probes[kind]].path for kind in asked]
+        for batch in checked_batches(file, paths, [group]) if asked else ():
+            for kind in asked:
+                if rows := len(batch) - batch.column(kind).null_count:
+                    counts = found.setdefault(kind, {})
+                    counts[group] = counts.get(group, 0) + rows
+
+    found: dict[str, dict[int, int]] = {}
+    looked_up = [index for kind in alone for index in leaves[kind]]
+    require_sound_chunks(file.metadata, range(file.num_row_groups), looked_up)
+    for group in range(file.num_row_groups):
+        chunks = file.metadata.row_group(group)
+        empty = [
+            kind
+            for kind in alone
+            if all(_holds_nulls_only(chunks.column(index)) for index in leaves[kind])
+        ]
+        look([kind for kind in present if kind not in empty], group)
+    missing = [kind for kind in alone if kind not in found]
+    for group in range(file.num_row_groups if missing else 0):
+        look(missing, group)
+    return found
+
+
+def _holds_nulls_only(chunk: pq.ColumnChunkMetaData) -> bool:
+    statistics = chunk.statistics
+    return (
+        statistics is not None
+        and statistics.has_null_count
+        and statistics.null_count == chunk.num_values
+    )
+
+
+def _effort(column: pq.ColumnSchema) -> tuple[int, bool]:
+    return column.max_repetition_level, column.physical_type == "BYTE_ARRAY"
+
+
+def leaf_shares(file: pq.ParquetFile, kind: str, groups: Iterable[int]) -> list[list[str]]:
+    """The leaves of one action type in shares to read side by side from row groups.
+
+    Among a million files the one row that has a value costs the decoding of every leaf's nulls.
+    A map's or list's leaves stay together.
+    """
+    fields: dict[str, list[str]] = {}
+    for column in _columns(file):
+        parts = column.path.split(".")
+        if parts[0] == kind:
+            fields.setdefault(".".join(parts[:2]), []).append(column.path)
+    every = list(fields.values())
+    rows = sum(file.metadata.row_group(group).num_rows for group in groups)
+    count = META_READERS if rows > _MANY_ROWS else 1
+    shares = (every[n::count] for n in range(count))
+    return [[leaf for field in share for leaf in field] for share in shares if share]
+
+
+def rows_of(
+    file: pq.ParquetFile, kind: str, leaves: Sequence[str], groups: Mapping[int, int]
+) -> pa.StructArray:
+    """The rows of one non-file action type, with the fields that `leaves` hold.
+
+    A checkpoint holds few of them among its files: only the row groups that have some are read
+    (`find_rows`), and each only until all of its have been seen.
+    """
+    found: list[pa.Array] = []
+    for group, total in groups.items():
+        missing = total
+        left = file.metadata.row_group(group).num_rows
+        whole = True
+        for batch in checked_batches(file, leaves, [group], _FEW_ROWS):
+            # A short batch may have lost rows, so the reading goes on to where they are counted.
+            whole &= len(batch) == min(_FEW_ROWS, left)
+            left -= len(batch)
+            column = batch.column(0)
+            if column.null_count < len(column):
+                rows = column.filter(column.is_valid())
+                found.append(rows)
+                missing -= len(rows)
+                if missing <= 0 and whole:
+                    break
+        if missing:
+            raise pa.ArrowInvalid(f"the leaves of {kind} disagree on its rows")
+    return pa.concat_arrays(found)
+
+
+def checked_batches(
+    file: pq.ParquetFile,
+    leaves: Sequence[str],
+    groups: Sequence[int] | None = None,
+    batch_rows: int = _BATCH_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """Batches of `leaves` in plain types, of some row groups or of all, checked to hold every row
+    that the footer promises.
+
+    Arrow's reader ends a damaged column early without a word, and its rows would be missing.
+    """
+    chosen = range(file.num_row_groups) if groups is None else groups
+    promised = sum(file.metadata.row_group(group).num_rows for group in chosen)
+    rows = 0
+    plain: pa.Schema | None = None
+    threads = promised > _FEW_PROMISED
+    for batch in file.iter_batches(
+        batch_rows, row_groups=list(chosen), columns=leaves, use_threads=threads
+    ):
+        batch.validate()
+        rows += len(batch)
+        plain = plain or plain_schema(batch.schema)
+        yield batch if plain.equals(batch.schema) else batch.cast(plain)
+    if rows != promised:
+        raise pa.ArrowInvalid(f"{rows} rows of {promised} can be read")
+
+
+def _columns(file: pq.ParquetFile) -> Iterator[pq.ColumnSchema]:
+    return (file.schema.column(i) for i in range(len(file.schema)))
+
+
+def flatten_meta(
+    shares: Sequence[pa.StructArray], kind: str, node: Node, path: str
+) -> pl.DataFrame:
+    """The rows of one non-file action type from the shares that they were read in."""
+    series: dict[str, pl.Series] = {}
+    for rows in shares:
+        series |= _collect(rows, node, path)
+    nothing = pl.Series("extra", [None] * len(shares[0]), dtype=pl.String)
+    frame = pl.DataFrame(series or nothing)
+    for required in _WIRE.required.get(kind, ()):
+        _require(frame, required, kind, path)
+    return frame.with_columns(pl.lit(kind).alias("actionType"))
+
+
+def _collect(column: pa.StructArray, node: Node, path: str) -> dict[str, pl.Series]:
+    """The known leaves of a struct, by flattened column; columns of nulls are left out."""
+    series: dict[str, pl.Series] = {}
+    type_ = column.type
+    if not pa.types.is_struct(type_):
+        raise InvalidActionError(
+            "a column of the checkpoint is not a struct", path=path, found=str(type_)
+        )
+    for index, child in enumerate(column.flatten()):
+        known = node.fields.get(type_.field(index).name)
+        if known is None or child.null_count == len(child):
+            continue
+        if isinstance(known, Node):
+            series |= _collect(child, known, path)
+        else:
+            series[known.column] = _series(child, known, path)
+    return series
+
+
+def _series(array: pa.Array, leaf: Leaf, path: str) -> pl.Series:
+    array.validate(full=True)  # Arrow does not check that Parquet's text is UTF-8
+    expected = contract.to_polars(leaf.type)
+    series = pl.Series(leaf.column, array)
+    if series.dtype == expected:
+        return series
+    try:
+        if _family(series.dtype) != _family(expected):
+            # A cast would read "1" and cut 1.5: a number that nobody wrote.
+            raise pl.exceptions.InvalidOperationError("another kind of value")
+        return series.cast(expected)
+    except pl.exceptions.PolarsError as cause:
+        raise InvalidActionError(
+            f"a column of the checkpoint has an impossible type: {leaf.column}",
+            path=path,
+            expected=str(expected),
+            found=str(array.type),
+        ) from cause
+
+
+def _family(dtype: pl.DataType) -> str:
+    """Types between which a cast changes no value."""
+    if dtype.is_integer():
+        return "whole number"
+    if dtype.is_nested():
+        return "nested"
+    return "text" if dtype in (pl.String, pl.Binary, pl.Categorical, pl.Enum) else str(dtype)

@@ -1,0 +1,275 @@
+"""Which paths a sidecar may hold: Parquet's own split-block Bloom filters over ``add.path`` and
+``remove.path``, some twenty bits a path, with at most one false hit in a thousand.
+
+A hash is XXH64 with seed 0 over the UTF-8 bytes of the path as it is written, percent-encoded.
+Arrow writes the filters and any reader of Parquet may use them; they are read here, for Arrow does
+not. Parquet keeps no checksum of them, so whoever relies on one records a checksum elsewhere.
+
+Source: Parquet format, Bloom Filter; xxHash, XXH64.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog.dialects.delta.footers import require_sound_chunks
+from lakelog.dialects.delta.paths import encode_paths
+
+CAN_READ = hasattr(pq.ColumnChunkMetaData, "bloom_filter_offset")
+"""Whether this pyarrow says where in a file the filters are."""
+
+FILTERED = ("add.path", "remove.path")
+"""Columns that have filters."""
+
+CHECKSUM_DIGITS = 32
+"""Hexadecimal digits of SHA-256 that a fingerprint records."""
+
+_FALSE_HITS = 0.001
+_BLOCK_WORDS = 8
+_SALTS = np.array(
+    [
+        0x47B6137B,
+        0x44974D91,
+        0x8824AD5B,
+        0xA2B7289D,
+        0x705495C7,
+        0x2DF1424B,
+        0x9EFC4947,
+        0x5C6BFB31,
+    ],
+    np.uint32,
+)
+# BloomFilterHeader in Thrift's compact protocol, after numBytes: one block algorithm, XXHASH, and
+# no compression, each an empty struct in a union.
+_HEADER_START = 0x15
+_HEADER_END = bytes.fromhex("1c1c00001c1c00001c1c000000")
+
+Hashes = npt.NDArray[np.uint64]
+"""What `hash_paths` gives: one number a path."""
+
+Span = tuple[int, int]
+"""Offset and length in bytes of a filter in its file."""
+
+
+def filter_options(row_group_rows: int) -> dict[str, Any]:
+    """Keyword arguments for `pyarrow.parquet.ParquetWriter` that give a sidecar its path filters.
+
+    Args:
+        row_group_rows: Most rows of a row group; a smaller group's filter is folded to its size.
+
+    Returns:
+        Nothing where pyarrow cannot write filters (before 24): such a sidecar's paths are read
+        when they are asked for.
+    """
+    if "bloom_filter_options" not in inspect.signature(pq.ParquetWriter.__init__).parameters:
+        return {}
+    options = {"ndv": max(1, row_group_rows), "fpp": _FALSE_HITS}
+    return {"bloom_filter_options": dict.fromkeys(FILTERED, options)}
+
+
+@dataclass(frozen=True)
+class PathFilter:
+    """The Bloom filters of one sidecar.
+
+    Attributes:
+        blocks: For each filter, its blocks: UInt32, shape (blocks, 8).
+        checksum: Checksum of their bytes in the file.
+    """
+
+    blocks: tuple[npt.NDArray[np.uint32], ...]
+    checksum: str
+
+    def may_hold(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
+        """For each hash (`hash_paths`), whether the sidecar may hold the path; False is certain."""
+        found = np.zeros(len(hashes), np.bool_)
+        low = (hashes & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+        high = hashes >> np.uint64(32)
+        bits = np.uint32(1) << ((low[:, None] * _SALTS) >> np.uint32(27))
+        for blocks in self.blocks:
+            rows = ((high * np.uint64(len(blocks))) >> np.uint64(32)).astype(np.int64)
+            found |= ((blocks[rows] & bits) == bits).all(axis=1)
+        return found
+
+
+def filter_spans(
+    groups: Iterable[Mapping[str, pq.ColumnChunkMetaData]],
+) -> tuple[Span, ...] | None:
+    """Where a sidecar's path filters are, in the order of their row groups and of `FILTERED`; None
+    where a row group lacks one.
+
+    Args:
+        groups: Its row groups, as `find_columns` gives them.
+    """
+    chunks = [columns[path] for columns in groups for path in FILTERED if path in columns]
+    if not CAN_READ or not all(chunk.bloom_filter_length for chunk in chunks):
+        return None
+    return tuple((chunk.bloom_filter_offset, chunk.bloom_filter_length) for chunk in chunks)
+
+
+def read_filter(source: BinaryIO, spans: Iterable[Span]) -> PathFilter | None:
+    """The path filters of a sidecar that is open; None where one is none of Parquet's.
+
+    Args:
+        source: The sidecar.
+        spans: Where they are.
+    """
+    blocks: list[npt.NDArray[np.uint32]] = []
+    checksum = hashlib.sha256()
+    for offset, length in spans:
+        source.seek(offset)
+        data = source.read(length)
+        found = _parse_filter(data)
+        if found is None:
+            return None
+        blocks.append(found)
+        checksum.update(data)
+    return PathFilter(tuple(blocks), checksum.hexdigest()[:CHECKSUM_DIGITS])
+
+
+def _parse_filter(data: bytes) -> npt.NDArray[np.uint32] | None:
+    """The blocks of a filter; None where it is not one of the only kind that there is."""
+    size, shift, position = 0, 0, 1
+    while position < len(data) and shift < 35:
+        byte = data[position]
+        size |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if not byte & 0x80:
+            break
+    size >>= 1  # zigzag; never negative
+    start = position + len(_HEADER_END)
+    if data[:1] != bytes([_HEADER_START]) or data[position:start] != _HEADER_END:
+        return None
+    if size <= 0 or size % (4 * _BLOCK_WORDS) or len(data) != start + size:
+        return None
+    return np.frombuffer(data, "<u4", offset=start).reshape(-1, _BLOCK_WORDS)
+
+
+def find_columns(
+    footer: pq.FileMetaData, paths: Collection[str]
+) -> list[dict[str, pq.ColumnChunkMetaData]]:
+    """The columns `paths` of each row group that has rows, by dotted name, where they are there.
+
+    Raises:
+        pa.ArrowException: The footer contradicts itself on one of them.
+        OSError: Likewise.
+    """
+    schema = footer.schema
+    named = {schema.column(leaf).path: leaf for leaf in range(len(schema))}
+    leaves = {path: named[path] for path in paths if path in named}
+    require_sound_chunks(footer, range(footer.num_row_groups), list(leaves.values()))
+    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+    return [
+        {path: group.column(leaf) for path, leaf in leaves.items()}
+        for group in groups
+        if group.num_rows
+    ]
+
+
+_P1, _P2, _P3, _P4, _P5 = (
+    np.uint64(prime)
+    for prime in (
+        0x9E3779B185EBCA87,
+        0xC2B2AE3D27D4EB4F,
+        0x165667B19E3779F9,
+        0x85EBCA77C2B2AE63,
+        0x27D4EB2F165667C5,
+    )
+)
+
+
+def hash_paths(paths: pl.Series) -> Hashes:
+    """The hashes of decoded paths under which a sidecar's filters know them.
+
+    Args:
+        paths: Decoded paths (String), none null.
+
+    Returns:
+        UInt64, in the order of `paths`.
+
+    Memory: some four times the paths' bytes.
+    """
+    encoded = encode_paths(paths).rechunk().to_arrow()
+    text = pa.chunked_array([encoded]).combine_chunks().cast(pa.large_binary())
+    _, offsets, data = text.buffers()
+    ends = np.frombuffer(offsets, np.int64, len(text) + 1, text.offset * 8)
+    raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return xxh64(raw, ends[:-1], np.diff(ends))
+
+
+def xxh64(data: npt.NDArray[np.uint8], starts: npt.ArrayLike, lengths: npt.ArrayLike) -> Hashes:
+    """XXH64 with seed 0 of many slices of `data` at once.
+
+    Args:
+        data: Bytes.
+        starts: First byte of each slice.
+        lengths: Length of each slice, in bytes.
+
+    Returns:
+        UInt64, one a slice.
+
+    Source: xxHash, XXH64 algorithm description.
+    """
+    size = np.asarray(lengths, np.int64)
+    at = np.asarray(starts, np.int64).copy()
+    padded = np.concatenate([np.asarray(data, np.uint8), np.zeros(8, np.uint8)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 8)
+
+    def word(rows: npt.NDArray[np.int64], offset: int = 0) -> Hashes:
+        return windows[at[rows] + offset].view("<u8").reshape(-1).astype(np.uint64)
+
+    with np.errstate(over="ignore"):
+        found = np.full(len(size), _P5, np.uint64)
+        left = size.copy()
+        rows = np.flatnonzero(left >= 32)
+        lanes = np.empty((4, len(size)), np.uint64)
+        lanes[0], lanes[1], lanes[2], lanes[3] = _P1 + _P2, _P2, np.uint64(0), np.uint64(0) - _P1
+        long = rows
+        while len(rows):
+            for lane in range(4):
+                lanes[lane, rows] = _round(lanes[lane, rows], word(rows, 8 * lane))
+            at[rows] += 32
+            left[rows] -= 32
+            rows = rows[left[rows] >= 32]
+        if len(long):
+            a, b, c, d = (lanes[lane, long] for lane in range(4))
+            merged = _rotate(a, 1) + _rotate(b, 7) + _rotate(c, 12) + _rotate(d, 18)
+            for lane in (a, b, c, d):
+                merged = (merged ^ _round(np.uint64(0), lane)) * _P1 + _P4
+            found[long] = merged
+        found += size.astype(np.uint64)
+        while len(rows := np.flatnonzero(left >= 8)):
+            mixed = found[rows] ^ _round(np.uint64(0), word(rows))
+            found[rows] = _rotate(mixed, 27) * _P1 + _P4
+            at[rows] += 8
+            left[rows] -= 8
+        rows = np.flatnonzero(left >= 4)
+        mixed = found[rows] ^ ((word(rows) & np.uint64(0xFFFFFFFF)) * _P1)
+        found[rows] = _rotate(mixed, 23) * _P2 + _P3
+        at[rows] += 4
+        left[rows] -= 4
+        while len(rows := np.flatnonzero(left > 0)):
+            mixed = found[rows] ^ (padded[at[rows]].astype(np.uint64) * _P5)
+            found[rows] = _rotate(mixed, 11) * _P1
+            at[rows] += 1
+            left[rows] -= 1
+        found = (found ^ (found >> np.uint64(33))) * _P2
+        found = (found ^ (found >> np.uint64(29))) * _P3
+        return found ^ (found >> np.uint64(32))
+
+
+def _round(lane: Hashes | np.uint64, word: Hashes) -> Hashes:
+    return _rotate(lane + word * _P2, 31) * _P1
+
+
+def _rotate(value: Hashes, bits: int) -> Hashes:
+    return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))

@@ -1,0 +1,234 @@
+"""Paths and deletion vector identities of file actions.
+
+A path in the log is a URI, percent-encoded once; lakelog decodes it exactly once when it reads and
+never again. ``+`` stays ``+``. Bytes that do not decode as UTF-8 stay encoded.
+
+Other writers compare the paths of an add and a remove as text, and do not encode alike. So a path
+that the log has is written again with the text that it has (`PATH_TEXT`, which is null for what
+`encode_paths` gives: Delta on Spark's text, what Java's ``URI`` quotes in a path and no more). The
+path of a new file is quoted as deltalake does it (`quote_paths`), which Spark and the kernels keep.
+
+Source: Delta protocol, Add File and Remove File; Deletion Vectors. RFC 2396, section 3.3.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+import polars as pl
+
+from lakelog.dialects.arrow_texts import text_bytes
+from lakelog.errors import InvalidActionError
+from lakelog.model.actions import PATH_TEXT
+
+SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:"
+"""Pattern of what an absolute URL begins with."""
+
+ABSOLUTE = rf"^({SCHEME})?/"
+"""Pattern of the paths in a log that are not below the table's root by their form alone."""
+
+_ASCII_ESCAPES = {f"%{code:02X}": chr(code) for code in range(0x80)}
+_ASCII_ESCAPES |= {
+    escape[:1] + escape[1:].lower(): text for escape, text in list(_ASCII_ESCAPES.items())
+}
+# Escapes such as %2f and %2F differ in case only; %aF does not occur below 0x80 in mixed case
+# beyond these, because the first digit is 0 to 7.
+_PATTERNS = list(_ASCII_ESCAPES)
+_REPLACEMENTS = list(_ASCII_ESCAPES.values())
+_DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
+# What java.net.URI leaves alone in a path: letters, digits, marks, and the rest of pchar, ; and /.
+_UNQUOTED = set("-_.!~*'():@&=+$,;/") | {chr(c) for c in range(128) if chr(c).isalnum()}
+# Beyond ASCII it quotes what Character.isSpaceChar and isISOControl name.
+_SPACES = "\u00a0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+_QUOTED = "".join(chr(c) for c in range(0x80) if chr(c) not in _UNQUOTED)
+_QUOTED += "".join(map(chr, range(0x80, 0xA0))) + _SPACES
+_ESCAPES = {char: "".join(f"%{byte:02X}" for byte in char.encode()) for char in _QUOTED}
+_TRANSLATION = str.maketrans(_ESCAPES)
+_NEEDS_QUOTING = "[" + "".join(f"\\x{{{ord(char):x}}}" for char in _QUOTED) + "]"
+_PLAIN = "".join(_UNQUOTED).encode()
+VARYING = r"[^A-Za-z0-9\-_./= %]"
+"""Pattern of the characters that writers encode in different ways, or not at all."""
+
+# RFC 2396: a colon in the first segment of a relative path would make a scheme of what precedes it.
+_COLON_FIRST = re.compile(r"^[^/:]*:")
+_URL = re.compile(f"^{SCHEME}/")
+_MULTIBYTE = re.compile(r"%[89a-fA-F][0-9a-fA-F]")
+_FEW = 64  # paths cost less one by one than the queries over their column
+
+
+def decode_path(path: str) -> str:
+    """Percent-decode one path, exactly once.
+
+    >>> decode_path("p=a%20b/x%252F+.parquet")
+    'p=a b/x%2F+.parquet'
+    """
+    try:
+        return unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        return path
+
+
+def decode_paths(paths: pl.Series) -> pl.Series:
+    """Percent-decode a column of paths, exactly once; nulls stay null.
+
+    One pass over the column for ASCII escapes; only rows with an escaped byte above 0x7F are
+    decoded one by one, as Polars has no kernel for them.
+    """
+    if len(paths) <= _FEW:
+        texts = paths.to_list()
+        if not any(text is not None and "%" in text for text in texts):
+            return paths
+        few = [None if text is None else decode_path(text) for text in texts]
+        return pl.Series(paths.name, few, pl.String)
+    escaped = paths.str.contains("%", literal=True).fill_null(False)
+    if not escaped.any():
+        return paths
+    multibyte = escaped & paths.str.contains(_MULTIBYTE.pattern).fill_null(False)
+    # replace_many scans left to right and never rescans what it put in: that is "exactly once".
+    decoded = paths.str.replace_many(_PATTERNS, _REPLACEMENTS)
+    if multibyte.any():
+        rows = multibyte.arg_true()
+        decoded = decoded.scatter(rows, [decode_path(p) for p in paths.gather(rows)])
+    return decoded
+
+
+def encode_path(path: str) -> str:
+    """Percent-encode one path, so that `decode_path` gives it back.
+
+    The scheme of an absolute URL stays as it is.
+
+    >>> encode_path("p=a b/x%2F+.parquet")
+    'p=a%20b/x%252F+.parquet'
+    >>> encode_path("s3://bucket/é?.parquet")
+    's3://bucket/é%3F.parquet'
+    """
+    encoded = path.translate(_TRANSLATION)
+    if _URL.match(encoded) or not _COLON_FIRST.match(encoded):
+        return encoded
+    first, slash, rest = encoded.partition("/")
+    return first.replace(":", "%3A") + slash + rest
+
+
+def encode_paths(paths: pl.Series) -> pl.Series:
+    """Percent-encode a column of paths; nulls stay null, and `decode_paths` gives them back."""
+    if len(paths) <= _FEW:
+        few = [None if path is None else encode_path(path) for path in paths.to_list()]
+        return pl.Series(paths.name, few, pl.String)
+    if _is_plain(paths):
+        return paths
+    encoded = paths
+    if paths.str.contains(_NEEDS_QUOTING).any():
+        encoded = paths.str.replace_many(list(_ESCAPES), list(_ESCAPES.values()))
+    colon = encoded.str.contains(_COLON_FIRST.pattern)
+    if colon.any():
+        colon = colon.fill_null(False)
+        rows = (colon & ~encoded.str.contains(_URL.pattern).fill_null(False)).arg_true()
+        # In place, and the column may still be the caller's.
+        encoded = encoded.clone().scatter(rows, [encode_path(p) for p in paths.gather(rows)])
+    return encoded
+
+
+def decode_with_texts(files: pl.DataFrame) -> pl.DataFrame:
+    """File actions with their paths decoded, and `PATH_TEXT` where `other_texts` gives any."""
+    paths = decode_paths(files["path"])
+    others = other_texts(files["path"], paths)
+    return files.with_columns(paths, *(() if others is None else (others,)))
+
+
+def other_texts(texts: pl.Series, paths: pl.Series) -> pl.Series | None:
+    """The texts of paths in the log where `encode_paths` gives another one, else null; None where
+    it gives all of them.
+
+    Args:
+        texts: The paths as the log has them.
+        paths: The same paths, decoded.
+    """
+    if _is_plain(texts):
+        return None
+    differ = (encode_paths(paths) != texts).fill_null(False)
+    if not differ.any():
+        return None
+    return texts.zip_with(differ, texts.clear(len(texts))).alias(PATH_TEXT)
+
+
+def quote_paths(paths: pl.Series) -> pl.Series:
+    """Percent-encode a column of new files' paths: every byte beyond ASCII too, and ``*``, as
+    deltalake does, which encodes the path again when it removes the file.
+    """
+    quoted = encode_paths(paths)
+    data = text_bytes(quoted)
+    if data.isascii() and b"*" not in data:
+        return quoted
+    beyond = quoted.str.extract_all(r"[^\x00-\x7f]|\*").explode().drop_nulls().unique().to_list()
+    return quoted.str.replace_many(beyond, [quote(char, safe="") for char in beyond])
+
+
+def spell_paths(files: pl.DataFrame) -> pl.Series:
+    """Paths of file actions as a checkpoint has them: `PATH_TEXT` where there is one."""
+    spelled = encode_paths(files["path"])
+    if PATH_TEXT not in files.columns:
+        return spelled
+    own = files[PATH_TEXT]
+    return spelled.zip_with(own.is_null(), own).alias("path")
+
+
+def spell_new_paths(files: pl.DataFrame, texts: pl.DataFrame | None) -> pl.Series:
+    """Paths of file actions as a commit has them.
+
+    Args:
+        files: The rows.
+        texts: What the log has; see `lakelog.dialects.base.Dialect.path_texts`.
+    """
+    paths = files["path"]
+    quoted = quote_paths(paths)
+    if texts is None or not texts.height:
+        return quoted
+    known = spell_paths(texts).alias(PATH_TEXT)
+    joined = paths.to_frame().join(
+        pl.DataFrame([texts["path"], known]), on="path", how="left", maintain_order="left"
+    )[PATH_TEXT]
+    return quoted.zip_with(joined.is_null(), joined).alias("path")
+
+
+def _is_plain(paths: pl.Series) -> bool:
+    """Whether no path can need quoting: a look at all bytes at once, cheaper than a pattern."""
+    data = text_bytes(paths)
+    return b":" not in data and not data.translate(None, _PLAIN)
+
+
+def with_dv_id(files: pl.DataFrame) -> pl.DataFrame:
+    """Add ``dvId`` to file actions that carry deletion vectors; others come back as they are.
+
+    ``dvId`` is storageType + pathOrInlineDv [+ "@" + offset]; a null offset is left out.
+
+    Raises:
+        InvalidActionError: A deletion vector lacks its storage type or its path: without them the
+            row would pass for the file without deletions.
+    """
+    columns = [c for c in _DV_COLUMNS if c in files.columns]
+    if not columns:
+        return files
+    for required in _DV_COLUMNS[:2]:
+        lacking = pl.any_horizontal(pl.col(c).is_not_null() for c in columns)
+        if required in columns:
+            lacking &= pl.col(required).is_null()
+        incomplete = files.filter(lacking)
+        if incomplete.height:
+            raise InvalidActionError(
+                "a deletion vector lacks a required field",
+                version=incomplete["version"][0] if "version" in incomplete.columns else None,
+                expected=required,
+                found=incomplete["path"][0],
+                hint="restore the file from a copy; no state is read past it",
+            )
+    if not set(_DV_COLUMNS[:2]) <= set(columns):
+        return files
+    suffix = (
+        pl.when(pl.col("dvOffset").is_not_null())
+        .then(pl.concat_str(pl.lit("@"), pl.col("dvOffset").cast(pl.String)))
+        .otherwise(pl.lit(""))
+        if "dvOffset" in columns
+        else pl.lit("")
+    )
+    return files.with_columns(pl.concat_str(*_DV_COLUMNS[:2], suffix).alias("dvId"))

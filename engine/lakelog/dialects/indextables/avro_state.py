@@ -1,0 +1,582 @@
+"""Avro states: a state manifest that names shared manifests of file entries, and tombstones.
+
+A state is what the v0.5.4 writer commits, and what the Rust writer adds beside a JSON commit. Live
+files are the entries of all manifests whose path is not a tombstone.
+
+**Protocol and metadata.** A state may cache the metadata (JSON text). Where it does not, metadata
+is the last metaData of the JSON commits at or below the state's version that are on disk: a writer
+that has cached metadata once carries it into every later state, so an uncached one was never
+superseded. The protocol is the last one of those commits, with both versions raised to the state's
+``protocolVersion``, by which alone the reference decides who may read and write. Skips come from
+the same commits, and from those that hold nothing but skips after the last other commit: their
+numbers have nothing to do with the states'.
+
+**One history.** The reference's writer starts its first state without any of the files that JSON
+commits hold, and numbers it 1. Such a state and the commits are two histories of one table, and no
+mixture of them is a version that any writer wrote: the state, and every later one, is refused.
+
+**Version of a file.** ``addedAtVersion`` cannot be trusted: the Scala writer leaves 0 when it
+appends and puts the version of the state when it compacts. So ``version`` stays null, and the
+field is kept in ``extra`` with ``addedAtTimestamp`` (when the entry was written: no commit time).
+
+**Counts.** Each manifest must hold as many entries as the state says. ``numFiles`` must be the
+number of live entries, or the entries less the tombstones, which is how writers count (it differs
+where a tombstone's path is in no manifest). ``totalBytes`` may exceed the live files' size, as
+writers add what they append and subtract nothing until they compact, but never fall below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import polars as pl
+import pyarrow as pa
+
+from lakelog.dialects.base import CHECKPOINT_META, Checkpoint
+from lakelog.dialects.indextables.avro import Container, read_state_record
+from lakelog.dialects.indextables.commits import (
+    decode_blobs,
+    decode_commits,
+    meta_at_or_below,
+    wire,
+)
+from lakelog.dialects.indextables.docmapping import registry_of, resolve_references
+from lakelog.dialects.indextables.listing import (
+    LOG_FOLDER,
+    commits_apart,
+    list_commits,
+    pointer_body,
+    read_pointer,
+    state_manifest_path,
+)
+from lakelog.dialects.indextables.protocol import MAX_READER_VERSION
+from lakelog.dialects.indextables.reading import (
+    compose_meta,
+    holds_type,
+    last_by_path,
+    missing_file,
+    one_protocol,
+    project,
+)
+from lakelog.dialects.json_layout import Leaf
+from lakelog.dialects.ndjson import Blob
+from lakelog.errors import (
+    CorruptionError,
+    InvalidActionError,
+    MalformedLogError,
+    NotFoundError,
+    UnsupportedError,
+    UnsupportedFeatureError,
+)
+from lakelog.lazy import cached_property
+from lakelog.model import actions
+from lakelog.model.reconcile import last_wins
+from lakelog.storage import LogStore
+
+_FIRST_STATE = 1  # the number of a state that rests on no other
+MAX_FORMAT_VERSION = 1
+"""Newest state file format that this reader knows."""
+
+_SHARED = ("manifests/", "state-v")
+_REQUIRED = ("path", "size", "modificationTime")
+_ALWAYS_READ = ("path", "size")
+
+
+@dataclass(frozen=True, slots=True)
+class StateManifest:
+    """``state-v%020d/_manifest.avro``, checked.
+
+    Attributes:
+        path: The file, relative to the table root.
+        version: Table version of the state.
+        created_ms: When the writer made the state, milliseconds since the Unix epoch.
+        manifests: Paths of the entry files, relative to the table root, with their entry counts.
+        tombstones: Removed paths.
+        file_count: Live files, as the writer counted them.
+        total_bytes: Size of the files, as the writer estimated it.
+        registry: Document mapping by hash.
+        protocol_version: Least reader and writer version.
+        metadata: The cached metaData as one JSON line with its wrapper, or None.
+    """
+
+    path: str
+    version: int
+    created_ms: int
+    manifests: tuple[tuple[str, int], ...]
+    tombstones: frozenset[str]
+    file_count: int
+    total_bytes: int
+    registry: Mapping[str, str]
+    protocol_version: int
+    metadata: bytes | None
+
+    @classmethod
+    def parse(cls, data: bytes, path: str, version: int) -> StateManifest:
+        """Parse and check one state manifest.
+
+        Raises:
+            MalformedLogError: Not one Avro record with the fields of a state.
+            CorruptionError: It is the state of another version.
+            UnsupportedFeatureError: A newer format of states, or protocol.
+        """
+        record = _Record(read_state_record(data, path, version), path, version)
+        format_version = record.integer("formatVersion")
+        if format_version > MAX_FORMAT_VERSION:
+            raise UnsupportedFeatureError(
+                "the Avro state has a newer format",
+                path=path,
+                version=version,
+                expected=f"formatVersion up to {MAX_FORMAT_VERSION}",
+                found=f"formatVersion {format_version}",
+                hint="upgrade lakelog",
+            )
+        protocol_version = record.integer("protocolVersion", 4)
+        if protocol_version > MAX_READER_VERSION:
+            raise UnsupportedFeatureError(
+                "the table needs a newer reader",
+                path=path,
+                version=version,
+                expected=f"protocolVersion up to {MAX_READER_VERSION}",
+                found=f"protocolVersion {protocol_version}",
+                hint="upgrade lakelog",
+            )
+        state_version = record.integer("stateVersion")
+        if state_version != version:
+            raise CorruptionError(
+                "the state manifest belongs to another version",
+                path=path,
+                version=version,
+                expected=version,
+                found=state_version,
+            )
+        return cls(
+            path=path,
+            version=version,
+            created_ms=record.integer("createdAt"),
+            manifests=tuple(
+                (_resolve(item.text("path"), path), item.integer("numEntries"))
+                for item in record.items("manifests")
+            ),
+            tombstones=frozenset(record.texts("tombstones")),
+            file_count=record.integer("numFiles"),
+            total_bytes=record.integer("totalBytes"),
+            registry=registry_of(record.text_map("schemaRegistry")),
+            protocol_version=protocol_version,
+            metadata=_metadata_line(record.optional_text("metadata"), path, version),
+        )
+
+
+class AvroStateReader:
+    """Reads one Avro state.
+
+    Memory: one manifest decompressed, and 8,192 of its entries as Python objects; the wanted
+    columns of all manifests are held until the counts agree.
+    """
+
+    def __init__(self, store: LogStore, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self._store = store
+
+    @cached_property
+    def _state(self) -> StateManifest:
+        (path,) = self.checkpoint.paths
+        version = self.checkpoint.version
+        try:
+            data = self._store.read(path)
+        except NotFoundError as cause:
+            raise missing_file("the state has no manifest", path, version, cause) from cause
+        return StateManifest.parse(data, path, version)
+
+    def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
+        """Protocol, metaData and skips, by the rules in this module's head."""
+        state = self._state
+        self._require_one_history()
+        own = actions.concat([])
+        if state.metadata is not None:
+            blob = Blob(None, state.path, state.metadata)
+            own = decode_blobs([blob], files=False).meta.drop("version", "position", strict=False)
+        meta = compose_meta(
+            own,
+            kinds,
+            lambda: meta_at_or_below(self._store, state.version, of_state=True),
+            one_protocol(state.protocol_version),
+        )
+        return _raised(meta, state.protocol_version)
+
+    def iter_files(
+        self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
+    ) -> Iterator[pl.DataFrame]:
+        """Live files, a batch for each manifest. There are no ``remove`` rows: a tombstone here
+        has no time, and one without a time is past any retention.
+        """
+        if "add" not in kinds:
+            return
+        state = self._state
+        self._require_one_history()
+        entries = self._read_entries(columns)
+        _check_counts(state, entries)
+        tombstones = pl.Series(sorted(state.tombstones), dtype=pl.String).implode()
+        live = [frame.filter(~pl.col("path").is_in(tombstones)) for frame in entries]
+        for frame in last_by_path(live):
+            rows = frame
+            if "docMappingJson" in columns:
+                rows = resolve_references(rows, state.registry)
+            yield from project([rows], columns, kinds)
+
+    def created_ms(self) -> int:
+        """When the writer made the state, in milliseconds since the Unix epoch.
+
+        The only commit time of a version that has no JSON commit.
+        """
+        return self._state.created_ms
+
+    def files_read(self) -> tuple[str, ...]:
+        """The state manifest, the manifests that it names, then the commits that it covers."""
+        below = (commit.path for commit in list_commits(self._store, end=self._state.version))
+        return (self._state.path, *(path for path, _ in self._state.manifests), *below)
+
+    def _require_one_history(self) -> None:
+        """Refuse the states of a table whose first state left out what its JSON commits hold.
+
+        Raises:
+            UnsupportedError: It did.
+        """
+        self._require_not_replaced()
+        if (forgotten := self._forgotten) is not None:
+            raise UnsupportedError(
+                "the log holds two histories: its Avro states were begun without what the JSON "
+                "commits hold",
+                path=state_manifest_path(_FIRST_STATE),
+                version=self.checkpoint.version,
+                expected="a first state that holds the files of the commits up to its version",
+                found=forgotten,
+                hint="decide which history is right, and move the files of the other one out of "
+                "the log; set spark.indextables.state.format to json in every IndexTables session "
+                "that writes a table of JSON commits",
+            )
+
+    def _require_not_replaced(self) -> None:
+        """Refuse a state that a JSON checkpoint of a lower version was made from: IndexTables goes
+        back to JSON commits so, and numbers them from the checkpoint's version on.
+        """
+        pointer = pointer_body(read_pointer(self._store) or b"")
+        version, created = pointer.get("version"), pointer.get("createdTime")
+        if (
+            pointer.get("format") in {None, "json", "json-multipart"}
+            and type(version) is int
+            and type(created) is int
+            and version < self.checkpoint.version
+            and created > self._state.created_ms
+        ):
+            raise UnsupportedError(
+                "the log holds two histories: a JSON checkpoint of a lower version was written "
+                "after this Avro state",
+                path=self.checkpoint.paths[0],
+                version=self.checkpoint.version,
+                expected=f"no Avro state above version {version}, which _last_checkpoint names",
+                found=f"state-v{self.checkpoint.version:020d}",
+                hint="if IndexTables was set back to JSON commits, move the folders state-v* out "
+                "of the log",
+            )
+
+    @cached_property
+    def _forgotten(self) -> str | None:
+        """A file that the first state lacks, or another sign that it and the commits are two
+        histories; None where they are one, as far as the files that are left show.
+        """
+        store = self._store
+        commits = list_commits(store) if self.checkpoint.version >= _FIRST_STATE else []
+        first = [c for c in commits if c.version <= _FIRST_STATE]
+        if not first:
+            return None
+        later = len(commits) - len(first)
+        continues = later > 0 and len(commits_apart(store, commits[len(first) :])) < later
+        files = decode_commits(store, first).files
+        if not files.height and not continues:
+            return None
+        covered, path = (state_manifest_path(v) for v in (_FIRST_STATE - 1, _FIRST_STATE))
+        if store.stat(path) is None:
+            return None
+        if (begun := store.stat(covered) is not None) and files.height:
+            files = files.filter(pl.col("version") == _FIRST_STATE)  # version 0 was checkpointed
+        state = self
+        if self.checkpoint.version != _FIRST_STATE:
+            state = AvroStateReader(store, Checkpoint(_FIRST_STATE, "avro-state", 0, (path,)))
+        tombstones = state._state.tombstones
+        entries: set[str] = {p for f in state._read_entries(("path",)) for p in f["path"].to_list()}
+        live: set[str] = set()
+        if files.height:
+            live = set(actions.of_type(last_wins(files, ("path",)), "add")["path"].to_list())
+        if lost := live - entries - tombstones:
+            return min(lost)
+        whole = not begun and [c.version for c in first] == [0, _FIRST_STATE]
+        if continues and whole and live != entries - tombstones:
+            return f"{len(entries - tombstones)} files in the first state, {len(live)} in commits"
+        return None
+
+    def is_reconciled(self) -> bool:
+        """See `CheckpointReader`; the dialect's writers repeat files."""
+        return False
+
+    def struct_statistics(self) -> pa.DataType | None:
+        """None: statistics stand as text."""
+        return None
+
+    def _read_entries(self, columns: Sequence[str]) -> list[pl.DataFrame]:
+        state = self._state
+        frames: list[pl.DataFrame] = []
+        contents = iter(self._store.read_many([path for path, _ in state.manifests]))
+        for path, count in state.manifests:
+            try:
+                data = next(contents)
+            except NotFoundError as cause:
+                raise missing_file(
+                    f"state-v{state.version:020d} names a manifest that is not there",
+                    path,
+                    state.version,
+                    cause,
+                ) from cause
+            container = Container(data, path, state.version)
+            if container.records != count:
+                raise CorruptionError(
+                    "a manifest does not hold the entries that the state counts",
+                    path=path,
+                    version=state.version,
+                    expected=f"{count} entries",
+                    found=f"{container.records} entries",
+                )
+            frames.append(decode_entries(container, path, state.version, columns))
+        return frames
+
+
+def decode_entries(
+    container: Container, path: str, version: int, columns: Sequence[str]
+) -> pl.DataFrame:
+    """Entries of one manifest as ``add`` rows.
+
+    Args:
+        container: The manifest file.
+        path: Its name, for errors.
+        version: Version of the state, for errors.
+        columns: Flattened columns wanted; ``path`` and ``size`` always come along, and
+            ``docMappingRef`` with ``docMappingJson``.
+
+    Raises:
+        MalformedLogError: Not an Avro container.
+        InvalidActionError: An entry lacks its path, size or modification time, or a field has
+            another type than the contract says.
+    """
+    fields = _entry_fields()
+    wanted = {*columns, *_ALWAYS_READ}
+    if "docMappingJson" in wanted:
+        wanted.add("docMappingRef")
+    chosen = {name: leaf for name, leaf in fields.items() if leaf.column in wanted}
+    # An unknown field can only be kept by reading them all.
+    batches = container.batches(None if "extra" in wanted else chosen.keys())
+    frames = [_frame_of(batch, chosen, wanted, path, version) for batch in batches]
+    if not frames:
+        return actions.empty(("actionType", *_ALWAYS_READ))
+    return pl.concat(frames) if len(frames) > 1 else frames[0]
+
+
+def _frame_of(
+    records: Sequence[dict[str, Any]],
+    chosen: Mapping[str, Leaf],
+    wanted: set[str],
+    path: str,
+    version: int,
+) -> pl.DataFrame:
+    schema = actions.schema()
+    # fastavro hands out one dict a record and nothing columnar, so this is the one place that
+    # walks rows in Python; each column is then built in one go.
+    present = records[0].keys()
+    series = []
+    for name, leaf in chosen.items():
+        if name not in present:
+            continue
+        values = [record[name] for record in records]
+        if leaf.lenient:
+            values = [v if v is None or isinstance(v, str) else str(v) for v in values]
+        try:
+            column = pl.Series(leaf.column, values, dtype=schema[leaf.column], strict=True)
+        except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as cause:
+            raise InvalidActionError(
+                "a field of the manifest's entries has the wrong type",
+                path=path,
+                version=version,
+                expected=f"{name}: {schema[leaf.column]}",
+                found=str(cause)[:120],
+            ) from cause
+        series.append(column)
+    if "extra" in wanted:
+        fields = _entry_fields()
+        series.append(pl.Series("extra", [_extra(r, fields) for r in records], dtype=pl.String))
+    frame = pl.DataFrame(series, height=len(records)).with_columns(
+        pl.lit("add", dtype=pl.String).alias("actionType")
+    )
+    _require(frame, wanted, path, version)
+    return frame
+
+
+def _entry_fields() -> dict[str, Leaf]:
+    return {names[0]: leaf for names, leaf in wire().wrappers["add"].leaves() if len(names) == 1}
+
+
+def _extra(record: dict[str, Any], fields: Mapping[str, Leaf]) -> str | None:
+    unknown = {k: v for k, v in record.items() if k not in fields and v is not None}
+    return orjson.dumps(unknown, default=str).decode() if unknown else None
+
+
+def _require(frame: pl.DataFrame, wanted: set[str], path: str, version: int) -> None:
+    for column in _REQUIRED:
+        if column in wanted and (column not in frame.columns or frame[column].null_count()):
+            raise InvalidActionError(
+                "an entry of the manifest lacks a required field",
+                path=path,
+                version=version,
+                expected=column,
+            )
+
+
+def _check_counts(state: StateManifest, entries: Sequence[pl.DataFrame]) -> None:
+    total = sum(frame.height for frame in entries)
+    both = pl.concat([frame.select("path", "size") for frame in entries]) if entries else None
+    dead = 0
+    live_bytes = 0
+    if both is not None:
+        tombstones = pl.Series(sorted(state.tombstones), dtype=pl.String).implode()
+        gone = both.filter(pl.col("path").is_in(tombstones))
+        dead = gone.height
+        live_bytes = int(both["size"].sum()) - int(gone["size"].sum())
+        if gone["path"].n_unique() != dead:
+            # Was it added again after it was removed, or added twice before? No file says.
+            twice = gone.filter(pl.col("path").is_duplicated())["path"][0]
+            raise CorruptionError(
+                "a removed path has two entries, so whether it is live cannot be told",
+                path=state.path,
+                version=state.version,
+                found=twice,
+            )
+    if state.file_count not in {total - dead, total - len(state.tombstones)}:
+        raise CorruptionError(
+            "the state does not hold the files that it counts",
+            path=state.path,
+            version=state.version,
+            expected=f"{state.file_count} files",
+            found=f"{total - dead} files",
+        )
+    if state.total_bytes < live_bytes:
+        raise CorruptionError(
+            "the state holds more bytes than it counts",
+            path=state.path,
+            version=state.version,
+            expected=f"{state.total_bytes} bytes",
+            found=f"{live_bytes} bytes",
+        )
+
+
+def _raised(meta: pl.DataFrame, version: int) -> pl.DataFrame:
+    """Rows of a state with the protocol's versions raised to at least `version`."""
+    if not holds_type(meta, "protocol"):
+        return meta
+    return meta.with_columns(
+        pl.when(pl.col("actionType") == "protocol")
+        .then(pl.max_horizontal(column, pl.lit(version, dtype=meta[column].dtype)))
+        .otherwise(column)
+        .alias(column)
+        for column in ("minReaderVersion", "minWriterVersion")
+        if column in meta.columns
+    )
+
+
+def _resolve(path: str, state: str) -> str:
+    """A manifest's path relative to the table root, as the state manifest at `state` names it.
+
+    Shared manifests are named from the log folder, older ones from the state's own folder.
+
+    Raises:
+        CorruptionError: It leads out of these folders.
+    """
+    if ".." in path.split("/"):
+        raise CorruptionError(
+            "the state names a manifest outside the log folder",
+            path=state,
+            expected="a path without '..'",
+            found=path[:200],
+            hint="restore the state manifest; no state is read past it",
+        )
+    if path.startswith(_SHARED):
+        return f"{LOG_FOLDER}/{path}"
+    return f"{state.rpartition('/')[0]}/{path}"
+
+
+def _metadata_line(text: str | None, path: str, version: int) -> bytes | None:
+    """The cached metadata as a wrapped line; some writers cache it without the wrapper."""
+    if text is None or not text.strip():
+        return None
+    try:
+        parsed = orjson.loads(text)
+        if isinstance(parsed, dict) and "metaData" not in parsed:
+            parsed = {"metaData": parsed}
+        return orjson.dumps(parsed)
+    except (orjson.JSONDecodeError, TypeError) as cause:  # TypeError: it nests too deep
+        raise MalformedLogError(
+            "the metadata that the state caches is not JSON",
+            path=path,
+            version=version,
+            found=str(cause)[:80],
+        ) from cause
+
+
+class _Record:
+    """One Avro record whose fields are checked as they are taken."""
+
+    def __init__(self, fields: Mapping[str, Any], path: str, version: int) -> None:
+        self._fields = fields
+        self._path = path
+        self._version = version
+
+    def _bad(self, name: str, expected: str) -> MalformedLogError:
+        return MalformedLogError(
+            "the state manifest lacks a field, or it has the wrong type",
+            path=self._path,
+            version=self._version,
+            expected=f"{name}: {expected}",
+            found=repr(self._fields.get(name))[:80],
+        )
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        value = self._fields.get(name, default)
+        if type(value) is not int:
+            raise self._bad(name, "integer")
+        return value
+
+    def text(self, name: str) -> str:
+        value = self._fields.get(name)
+        if not isinstance(value, str):
+            raise self._bad(name, "string")
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        return None if self._fields.get(name) is None else self.text(name)
+
+    def texts(self, name: str) -> list[str]:
+        value = self._fields.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self._bad(name, "array of strings")
+        return value
+
+    def text_map(self, name: str) -> dict[str, str]:
+        value = self._fields.get(name, {})
+        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+            raise self._bad(name, "map of strings")
+        return value
+
+    def items(self, name: str) -> list[_Record]:
+        value = self._fields.get(name)
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self._bad(name, "array of records")
+        return [_Record(item, self._path, self._version) for item in value]

@@ -1,0 +1,225 @@
+"""Commits: bytes to actions and back, with the defaults of the format.
+
+Paths are not percent-encoded in an IndexTables log: the writers put the name that the file has on
+disk (whose partition folders may themselves hold Hive's ``%XX`` escapes), and the readers use it
+as it is. Decoding it would name another file.
+
+The commitInfo stands on the line of the first other action, not on one of its own. Readers of the
+reference take one action of a line and pass over keys that they do not know; those up to its move
+to a native log refuse a line on which they know none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
+
+import orjson
+import polars as pl
+
+from lakelog.dialects.base import Actions, CommitContent, CommitFile
+from lakelog.dialects.commit_reader import Counts, read_commits
+from lakelog.dialects.encode import encode_rows, ordered_content, require_content
+from lakelog.dialects.indextables.columnar import decode_columnar, encode_columnar, is_columnar
+from lakelog.dialects.indextables.docmapping import registry_of_meta, resolve_references
+from lakelog.dialects.indextables.framing import frame_as, unframe
+from lakelog.dialects.indextables.listing import LOG_FOLDER, commits_apart, list_commits
+from lakelog.dialects.indextables.reading import holds_type
+from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.ndjson import Blob, decode_lines, merge
+from lakelog.dialects.row_validation import encode_info
+from lakelog.dialects.strict_decoder import Line, parse_object
+from lakelog.errors import CorruptionError, NotFoundError
+from lakelog.model import actions
+from lakelog.storage import LogStore
+
+_FILE_DEFAULTS: dict[str, object] = {"dataChange": True}
+_SKIP_DEFAULTS: dict[str, object] = {"skipCount": 1, "skipOperation": ""}
+_INDEXTABLES = "indextables"
+_INFO = b'{"commitInfo":'
+
+
+def wire() -> Wire:
+    """The JSON spelling of IndexTables."""
+    return Wire.of(_INDEXTABLES)
+
+
+def commit_path(version: int) -> str:
+    """File of the commit of `version`, relative to the table root.
+
+    >>> commit_path(7)
+    '_transaction_log/00000000000000000007.json'
+    """
+    return f"{LOG_FOLDER}/{version:020d}.json"
+
+
+def encode_commit(
+    content: CommitContent,
+    *,
+    columnar_above: int | None = None,
+    configuration: Mapping[str, str | None] | None = None,
+) -> bytes:
+    """The file of one commit; see `lakelog.dialects.base.Dialect.encode`.
+
+    Plain lines, unless ``spark.indextables.transaction.compression.*`` ask for gzip. What is
+    spelled as lines already stays lines, whatever its size.
+
+    Raises:
+        InvalidTransactionError: The content cannot be spelled, or there is none.
+        InvalidPropertyError: The compression that is asked for does not exist.
+    """
+    require_content(content)
+    meta, files = ordered_content(content, _INDEXTABLES)
+    info = encode_info(content.info) if content.info else b""
+    pieces: list[bytes | memoryview] = []
+    size = 0
+    # One slice after another where the size decides: what is too large is not spelled to its end.
+    for piece in _pieces(info, (meta, files), content.spelled, ahead=columnar_above is None):
+        pieces.append(piece)
+        size += len(piece)
+        if columnar_above is not None and size > columnar_above and not content.spelled:
+            return encode_columnar(info, meta, files)
+    return frame_as(b"".join(pieces), configuration or {})
+
+
+def _pieces(
+    info: bytes, frames: Sequence[pl.DataFrame], spelled: bytes, *, ahead: bool
+) -> Iterator[bytes | memoryview]:
+    """The lines of a commit; the commitInfo opens the line of the first action."""
+    encoded = (encode_rows(frame, _INDEXTABLES, ahead=ahead) for frame in frames)
+    rows = chain(chain.from_iterable(encoded), (spelled,) if spelled else ())
+    if info:
+        first = next(rows, None)
+        yield _INFO + info
+        if first is None:
+            yield b"}\n"
+        else:
+            yield b","
+            yield memoryview(first)[1:]
+    yield from rows
+
+
+def decode_commits(
+    store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
+) -> Actions:
+    """Read and decode commits; see `lakelog.dialects.base.Dialect.decode`.
+
+    A ``docMappingRef`` is resolved where the mapping is registered in one of these commits.
+    """
+    counts = Counts(beside=False)
+    blobs = read_commits(store, commits, _unframe)
+    decoded = counts.learn(decode_blobs(_counted(blobs, counts), files=files))
+    counts.check(commits)
+    return decoded
+
+
+def _counted(blobs: Iterable[Blob], counts: Counts) -> Iterator[Blob]:
+    """Commits of lines counted; a columnar one has a checksum."""
+    for blob in blobs:
+        yield from (blob,) if is_columnar(blob.data) else counts.counted((blob,))
+
+
+def _unframe(data: bytes, commit: CommitFile) -> bytes:
+    return unframe(data, commit.path, commit.version)
+
+
+def decode_blobs(blobs: Iterable[Blob], *, files: bool = True) -> Actions:
+    """Decode unframed commits and fill in what the format says of absent fields."""
+    parts: list[Actions] = []
+    for columnar, run in groupby(blobs, key=lambda blob: is_columnar(blob.data)):
+        if columnar:
+            parts.extend(decode_columnar(blob, files=files) for blob in run)
+        else:
+            lines = (piece for blob in run for piece in _without_info(blob))
+            parts.append(decode_lines(lines, wire(), files=files))
+    decoded = merge(parts)
+    meta = _fill_skips(decoded.meta)
+    rows = _fill(decoded.files, _FILE_DEFAULTS)
+    rows = resolve_references(rows, registry_of_meta(meta))
+    return Actions(rows, meta, decoded.other, decoded.commit_infos)
+
+
+def _without_info(blob: Blob) -> Iterator[Blob]:
+    """A commit with the commitInfo of its first line apart from the action that stands beside it,
+    so that the columnar decoder, which takes one action a line, need not hand it over.
+    """
+    if bytes(blob.data[: len(_INFO)]) != _INFO:
+        yield blob
+        return
+    data = bytes(blob.data)
+    end = data.find(b"\n") + 1 or len(data)
+    line = data[:end].rstrip(b"\n")
+    try:
+        parsed = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        yield blob  # the decoder says where it breaks
+        return
+    if len(parsed) == 1 or None in parsed.values():
+        yield blob
+        return
+    parse_object(Line(line, blob.path, blob.version, blob.first_line, blob.offset))
+    number, version, path = blob.first_line, blob.version, blob.path
+    for wrapper, body in parsed.items():
+        piece = orjson.dumps({wrapper: body})
+        yield Blob(version, path, piece, number, blob.offset, whole=False)
+    if end < len(data):
+        rest = memoryview(data)[end:]
+        yield Blob(version, path, rest, number + 1, blob.offset + end, whole=False)
+
+
+def meta_at_or_below(store: LogStore, version: int, *, of_state: bool = False) -> pl.DataFrame:
+    """Protocol, metaData and mergeskip rows of every JSON commit up to `version` that is on disk;
+    of an Avro state (`of_state`) also those of the skips that are numbered apart from the states.
+
+    Checkpoints of other writers leave out skips, and an Avro state may leave out protocol and
+    metadata; these commits are where they still stand. Nothing names them, so cleanup may take some
+    while they are read: what is left then is all that there is.
+    """
+
+    def commits_below() -> list[CommitFile]:
+        if not of_state:
+            return list_commits(store, end=version)
+        commits = list_commits(store)
+        below = [c for c in commits if c.version <= version]
+        return below + commits_apart(store, commits[len(below) :])
+
+    commits = commits_below()
+    while commits:
+        try:
+            return decode_commits(store, commits, files=False).meta
+        except (CorruptionError, NotFoundError) as error:
+            before, commits = len(commits), commits_below()
+            # They only ever become fewer, so this comes to an end.
+            if len(commits) >= before or error.path in {commit.path for commit in commits}:
+                raise
+    return actions.concat([])
+
+
+def _fill(frame: pl.DataFrame, defaults: dict[str, object]) -> pl.DataFrame:
+    if not frame.height:
+        return frame
+    schema = actions.schema()
+    return frame.with_columns(
+        pl.col(column).fill_null(pl.lit(value, dtype=schema[column]))
+        if column in frame.columns
+        else pl.lit(value, dtype=schema[column]).alias(column)
+        for column, value in defaults.items()
+        if column not in frame.columns or frame[column].null_count()
+    )
+
+
+def _fill_skips(meta: pl.DataFrame) -> pl.DataFrame:
+    if not meta.height or not holds_type(meta, "mergeskip"):
+        return meta
+    is_skip = pl.col("actionType") == "mergeskip"
+    schema = actions.schema()
+    return meta.with_columns(
+        pl.when(is_skip)
+        .then(
+            pl.coalesce(column, pl.lit(value, dtype=schema[column]))
+            if column in meta.columns
+            else pl.lit(value, dtype=schema[column])
+        )
+        .alias(column)
+        for column, value in _SKIP_DEFAULTS.items()
+    )

@@ -1,0 +1,186 @@
+"""Document mappings: their hash, and the references by which files share them.
+
+A file names its mapping by a hash (``docMappingRef``); the texts stand once, in
+``metaData.configuration["docMappingSchema.<hash>"]`` or in the schema registry of an Avro state
+(under the bare hash, or with the same prefix). A registry is addressed by content, so it does not
+matter which commit brought an entry.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import polars as pl
+
+from lakelog.model import actions
+
+REGISTRY_PREFIX = "docMappingSchema."
+"""Prefix of a registry entry among the table's properties."""
+
+_HASH_CHARACTERS = 16
+_REF = "docMappingRef"
+_TEXT = "docMappingJson"
+_FOOTERS = "hasFooterOffsets"
+
+
+def doc_mapping_hash(text: str) -> str:
+    """The registry key of a document mapping.
+
+    Keys are sorted at every depth, arrays whose elements are all objects with a ``name`` are
+    sorted by it, and the compact JSON is hashed: SHA-256, URL-safe base64, the first 16
+    characters (96 bits). Text that is not JSON is hashed as it is, as the writers do.
+
+    >>> doc_mapping_hash('[{"name": "b"}, {"name": "a"}]') == doc_mapping_hash(
+    ...     '[{"name":"a"},{"name":"b"}]'
+    ... )
+    True
+    """
+    try:
+        canonical = orjson.dumps(_canonical(orjson.loads(text)))
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        canonical = text.encode()
+    digest = hashlib.sha256(canonical).digest()
+    return base64.urlsafe_b64encode(digest).decode("ascii")[:_HASH_CHARACTERS]
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _canonical(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        items = [_canonical(item) for item in value]
+        if items and all(isinstance(item, dict) and "name" in item for item in items):
+            items.sort(key=lambda item: str(item["name"]))
+        return items
+    return value
+
+
+def normalised(text: str) -> str:
+    """A document mapping in one spelling for all that say the same.
+
+    Keys and arrays of named objects are sorted, as for the hash. Fields of the type ``object``
+    without ``field_mappings`` are left out: IndexTables' readers drop them, and its checkpoints
+    hold what its readers give. Text that is not JSON stays as it is.
+
+    >>> normalised('[{"type": "text", "name": "a"}, {"name": "o", "type": "object"}]')
+    '[{"name":"a","type":"text"}]'
+    """
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(parsed, list):
+        parsed = [field for field in parsed if not _is_empty_object(field)]
+    return json.dumps(_canonical(parsed), separators=(",", ":"), ensure_ascii=False)
+
+
+def _is_empty_object(field: Any) -> bool:
+    if not isinstance(field, dict) or field.get("type") != "object":
+        return False
+    return bool(field.get("field_mappings", []) == [])
+
+
+def same_files(files: pl.DataFrame) -> list[pl.Series]:
+    """Columns of adds in one spelling for all that say the same: mappings `normalised`, references
+    only where no mapping was found for them, and an absent ``hasFooterOffsets`` as false.
+    """
+    made: list[pl.Series] = []
+    if _TEXT in files.columns:
+        texts = files[_TEXT]
+        known = texts.unique().drop_nulls().to_list()
+        spelled = [normalised(text) for text in known]
+        made.append(texts.replace(known, spelled) if known else texts)
+        if _REF in files.columns:
+            made.append(files[_REF].set(texts.is_not_null(), None))
+    made.append(actions.conform(files, (_FOOTERS,)).to_series().fill_null(value=False))
+    return made
+
+
+def without_registry(meta: pl.DataFrame) -> pl.DataFrame:
+    """Rows that are no file actions, with the registry taken out of the table's properties."""
+    if "configuration" not in meta.columns:
+        return meta
+    properties = [
+        None if each is None else {k: v for k, v in each.items() if not _is_entry(k)}
+        for each in meta["configuration"].to_list()
+    ]
+    column = pl.Series("configuration", properties, dtype=meta.schema["configuration"])
+    return meta.with_columns(column)
+
+
+def _is_entry(key: str) -> bool:
+    return key.startswith(REGISTRY_PREFIX)
+
+
+def registry_of(properties: Mapping[str, str | None]) -> dict[str, str]:
+    """Hash to mapping text, from an Avro schema registry (bare hashes, or with the prefix)."""
+    return {
+        key.removeprefix(REGISTRY_PREFIX): text
+        for key, text in properties.items()
+        if text is not None
+    }
+
+
+def registry_of_meta(meta: pl.DataFrame) -> dict[str, str]:
+    """Hash to mapping text, from the ``configuration`` of every metaData row of `meta`."""
+    registry: dict[str, str] = {}
+    if "configuration" not in meta.columns:
+        return registry
+    for properties in meta["configuration"].drop_nulls().to_list():
+        registry |= registry_of({k: text for k, text in properties.items() if _is_entry(k)})
+    return registry
+
+
+def lost_mapping(before: Mapping[str, str | None], after: Mapping[str, str | None]) -> str | None:
+    """A registry entry of the properties `before` whose mapping the ones `after` lack, under any
+    hash; None where there is none.
+    """
+    kept = {normalised(text) for key, text in after.items() if _is_entry(key) and text is not None}
+    lost = (
+        key
+        for key, text in before.items()
+        if _is_entry(key) and key not in after and text is not None and normalised(text) not in kept
+    )
+    return next(lost, None)
+
+
+def resolve_references(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.DataFrame:
+    """Fill ``docMappingJson`` of the rows that have only a ``docMappingRef``.
+
+    A reference that the registry lacks stays, and its text stays null: the mapping only matters
+    to who reads the rows.
+
+    Args:
+        files: File rows; without a ``docMappingRef`` column they come back as they are.
+        registry: Hash to mapping text.
+    """
+    if _REF not in files.columns or not registry:
+        return files
+    resolved = pl.col(_REF).replace_strict(
+        list(registry), list(registry.values()), default=None, return_dtype=pl.String
+    )
+    if _TEXT in files.columns:
+        resolved = pl.coalesce(pl.col(_TEXT), resolved)
+    return files.with_columns(resolved.alias(_TEXT))
+
+
+def without_registered(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.DataFrame:
+    """Take ``docMappingJson`` out of the rows whose ``docMappingRef`` gives it back: what
+    `resolve_references` undoes.
+
+    Args:
+        files: File rows.
+        registry: Hash to mapping text.
+    """
+    if _REF not in files.columns or _TEXT not in files.columns or not registry:
+        return files
+    known = pl.col(_REF).replace_strict(
+        list(registry), list(registry.values()), default=None, return_dtype=pl.String
+    )
+    return files.with_columns(
+        pl.when(known == pl.col(_TEXT)).then(None).otherwise(_TEXT).alias(_TEXT)
+    )

@@ -1,0 +1,247 @@
+"""Writing flattened Parquet checkpoints: one row an action, in one file or in several.
+
+Several files share the rows by the CRC-32 of the path. Their names tell only version, number and
+count, so two writers of one version may meet in them: as each row has one place, any mixture of
+their files is the same checkpoint.
+
+Source: ``schemas/checkpoint.md``, Flattened Parquet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from zlib import crc32
+
+import numpy as np
+import orjson
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog.dialects.base import CHECKPOINT_META, Checkpoint, StagedCheckpoint, StagedFile
+from lakelog.dialects.indextables.columnar import arrow_field, dictionary_columns
+from lakelog.dialects.indextables.docmapping import without_registered
+from lakelog.dialects.indextables.listing import CHECKPOINT_FOLDER, RANK
+from lakelog.dialects.indextables.staging import Staging
+from lakelog.errors import InvalidInputError
+from lakelog.model import actions
+from lakelog.storage.sink import UploadSink
+
+FOOTER_KEY = "lakelog.checkpoint"
+"""Key of the footer under which a file says which part of which checkpoint it is, as JSON."""
+
+_LAYOUT = "flattened"
+_TYPE = "actionType"
+_PENDING_ROWS = 1 << 17  # over all files: what the memory of many files comes to
+_UNLIKE = frozenset({"position"})  # differs from row to row
+
+
+class FlattenedWriter:
+    """Writes the rows of a checkpoint in the flattened schema.
+
+    Memory: a row group, or some 131,072 rows where there are several files; a piece of each file.
+    """
+
+    columns = tuple(name for name in actions.schema() if name not in {_TYPE, "timestamp", "dvId"})
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._schema = part_schema()
+        plan = staging.plan
+        count = max(1, plan.parts)
+        self._parts = [
+            ParquetPart(
+                staging, part_target(plan.version, number, count), number, count, self._schema
+            )
+            for number in range(1, count + 1)
+        ]
+        self._kind: str | None = None
+
+    def write_meta(self, meta: pl.DataFrame) -> None:
+        """All rows that are no file actions, once, before the files; in row groups of their own.
+
+        Raises:
+            InvalidInputError: A row is of a type that no state holds.
+            UnavailableError: The store failed.
+        """
+        self._staging.learn(meta)
+        kinds = meta[_TYPE].unique().to_list() if meta.height else []
+        if unknown := sorted(set(kinds) - set(CHECKPOINT_META)):
+            raise InvalidInputError(
+                "no checkpoint holds such an action",
+                found=unknown[0],
+                expected=", ".join(CHECKPOINT_META),
+            )
+        for kind in CHECKPOINT_META:
+            self._parts[0].append(actions.of_type(meta, kind))
+        self._parts[0].flush()
+
+    def write_files(self, files: pl.DataFrame) -> None:
+        """File actions of one kind, some 65,536 rows at a time; they change no data.
+
+        Raises:
+            UnavailableError: The store failed.
+        """
+        if not files.height:
+            return
+        kind = files[_TYPE][0]
+        if kind != self._kind:
+            # A group holds one kind, so that who wants the other need not read it.
+            for part in self._parts:
+                part.flush()
+            self._kind = kind
+        self._staging.num_adds += int((files[_TYPE] == "add").sum())
+        rows = files.with_columns(dataChange=pl.lit(value=False))
+        rows = without_registered(rows, self._staging.registry)
+        for part, share in zip(self._parts, self._shares(rows), strict=True):
+            part.append(share)
+        while sum(part.pending for part in self._parts) > _PENDING_ROWS:
+            max(self._parts, key=lambda part: part.pending).flush()
+
+    def finish(self) -> StagedCheckpoint:
+        """Close the files; the metadata stands before them, for with the last the checkpoint is
+        complete.
+
+        Raises:
+            OutcomeUnknownError: A file may have been written.
+            UnavailableError: One certainly was not.
+        """
+        for part in self._parts:
+            part.close()
+        return stage_parts(self._staging)
+
+    def abandon(self) -> None:
+        """Delete what was written, as far as the store lets us."""
+        for part in self._parts:
+            part.drop()
+        self._staging.abandon()
+
+    def _shares(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
+        count = len(self._parts)
+        if count == 1:
+            return [rows]
+        # A checksum of each path is a call for each; no engine has this one for whole columns.
+        paths = rows["path"].cast(pl.Binary).to_list()
+        numbers = np.fromiter(map(crc32, paths), np.uint32, len(paths)) % np.uint32(count)
+        return [rows.filter(pl.Series(numbers == number)) for number in range(count)]
+
+
+def part_schema() -> pa.Schema:
+    """Schema of a flattened file."""
+    return pa.schema([arrow_field(name) for name in actions.schema()])
+
+
+def stage_parts(staging: Staging) -> StagedCheckpoint:
+    """The checkpoint of parts that are whole, in order; writes the metadata beside them.
+
+    Raises:
+        OutcomeUnknownError: It may have been written.
+        UnavailableError: It certainly was not.
+    """
+    plan = staging.plan
+    data = tuple(staging.files)
+    more = {"parts": len(data)} if len(data) > 1 else {}
+    body = {
+        "version": plan.version,
+        "size": staging.num_adds,
+        **more,
+        "createdTime": plan.created_ms,
+        "numActions": staging.num_actions,
+        "sizeInBytes": staging.size_bytes,
+    }
+    pointer = staging.pointer(**more, format=_LAYOUT)
+    beside = staging.put(
+        f"{CHECKPOINT_FOLDER}/{plan.version:020d}.checkpoint.json", orjson.dumps(body)
+    )
+    checkpoint = Checkpoint(
+        plan.version,
+        _LAYOUT,
+        RANK[_LAYOUT],
+        tuple(file.path for file in data),
+        tuple(file.size_bytes for file in data),
+    )
+    return StagedCheckpoint(checkpoint, (beside, *data), pointer)
+
+
+def part_target(version: int, number: int, count: int) -> str:
+    """Where part `number` of `count`, counted from 1, is to stand."""
+    stem = f"{CHECKPOINT_FOLDER}/{version:020d}.checkpoint"
+    return f"{stem}.parquet" if count == 1 else f"{stem}.{number:010d}.{count:010d}.parquet"
+
+
+@dataclass(eq=False)
+class ParquetPart:
+    """A Parquet file that grows by row groups."""
+
+    staging: Staging
+    target: str
+    number: int
+    count: int
+    schema: pa.Schema
+    pending: int = 0
+    num_actions: int = 0
+    _frames: list[pl.DataFrame] = field(default_factory=list)
+    _path: str = ""
+    _sink: UploadSink | None = None
+    _writer: pq.ParquetWriter | None = None
+
+    def append(self, rows: pl.DataFrame) -> None:
+        """Take rows; whole row groups are written, the rest waits."""
+        if not rows.height:
+            return
+        self._frames.append(rows)
+        self.pending += rows.height
+        most = max(1, self.staging.plan.row_group_rows)
+        if self.pending >= most:
+            self._write(self.pending - self.pending % most)
+
+    def flush(self) -> None:
+        """Write what waits as a row group of its own."""
+        if self.pending:
+            self._write(self.pending)
+
+    def _write(self, rows: int) -> None:
+        waiting = pl.concat(self._frames, how="diagonal")
+        table = actions.conform(waiting[:rows]).to_arrow().cast(self.schema)
+        self._started().write_table(table, row_group_size=max(1, self.staging.plan.row_group_rows))
+        rest = waiting[rows:]
+        self.num_actions += rows
+        self.pending = rest.height
+        self._frames = [rest] if rest.height else []
+
+    def _started(self) -> pq.ParquetWriter:
+        if self._writer is None:
+            self._path = self.staging.hidden()
+            self._sink = UploadSink(self.staging.begin(self._path))
+            # Without Arrow's own schema, every reader sees the same plain Parquet types.
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                self.schema,
+                compression=self.staging.plan.compression,
+                use_dictionary=[n for n in dictionary_columns(self.schema) if n not in _UNLIKE],
+                store_schema=False,
+                write_page_checksum=True,
+            )
+        return self._writer
+
+    def close(self) -> None:
+        """Write what waits and the footer, and make the file appear."""
+        self.flush()
+        writer = self._started()
+        said = {
+            "version": self.staging.plan.version,
+            "part": self.number,
+            "parts": self.count,
+            "numActions": self.num_actions,
+        }
+        writer.add_key_value_metadata({FOOTER_KEY: orjson.dumps(said).decode()})
+        writer.close()
+        assert self._sink is not None
+        upload = self._sink.upload
+        staged = StagedFile(self._path, self.target, upload.tell(), self.num_actions)
+        self.staging.close(upload, staged)
+
+    def drop(self) -> None:
+        """Let go of an unfinished file: what the Parquet writer still has goes nowhere."""
+        if self._sink is not None and self._writer is not None:
+            self._sink.give_up(self._writer)

@@ -1,0 +1,240 @@
+"""JSON checkpoints: one object, the lines of a commit, or parts named by a manifest.
+
+==================  ====================================================================
+form                content
+==================  ====================================================================
+one object          ``{"protocol": {}, "metaData": {}, "add": [{}, ...]}`` (spec 001, 3.2.2)
+lines               the lines of a commit (what the writers really write)
+manifest            ``{"version", "checkpointId", "parts": [...], "createdTime", "format"}``,
+                    each part holding lines
+==================  ====================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+import polars as pl
+import pyarrow as pa
+
+from lakelog.dialects.base import CHECKPOINT_META, Actions, Checkpoint
+from lakelog.dialects.indextables.commits import decode_blobs, meta_at_or_below, wire
+from lakelog.dialects.indextables.docmapping import registry_of_meta, resolve_references
+from lakelog.dialects.indextables.framing import unframe
+from lakelog.dialects.indextables.listing import (
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    list_commits,
+    part_names,
+    promise_of,
+    read_pointer,
+)
+from lakelog.dialects.indextables.reading import (
+    compose_meta,
+    last_by_path,
+    missing_file,
+    one_protocol,
+    project,
+)
+from lakelog.dialects.ndjson import Blob
+from lakelog.dialects.strict_decoder import Line, parse_object
+from lakelog.dialects.truncation_marks import is_marked, unmark
+from lakelog.errors import CorruptionError, MalformedLogError, NotFoundError, UnsupportedError
+from lakelog.model import actions
+from lakelog.storage import LogStore
+
+
+class JsonCheckpointReader:
+    """Reads one JSON checkpoint of any of the three forms.
+
+    JSON has no columns to leave unread: every read parses all of it. A path that stands twice
+    counts once, as it stands last.
+    """
+
+    def __init__(self, store: LogStore, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self._store = store
+        self._is_marked = False  # the file that was decoded last
+
+    def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
+        """Protocol, metaData and skips; those that the checkpoint lacks come from the JSON
+        commits that it covers, as far as they are on disk (protocol: else 1/1). A checkpoint of
+        lakelog's lacks nothing.
+        """
+        own = []
+        for part in self._parts(files=False):
+            own.append(part.meta)
+            if self._is_marked and not part.meta.height:
+                break  # they stand before the first file action
+        return compose_meta(
+            _without_origin(actions.concat(own)),
+            kinds,
+            lambda: meta_at_or_below(self._store, self.checkpoint.version),
+            one_protocol(),
+            skips_complete=self._is_marked,
+        )
+
+    def iter_files(
+        self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
+    ) -> Iterator[pl.DataFrame]:
+        """File actions, a batch for each part. Memory: the wanted columns of all parts."""
+        # The reference finds the mapping.
+        needed = [*columns, "docMappingRef"]
+        registry: dict[str, str] = {}
+        frames: list[pl.DataFrame] = []
+        held = adds = 0
+        for part in self._parts(files=True):
+            registry |= registry_of_meta(part.meta)
+            rows = _without_origin(part.files)
+            held += part.meta.height + rows.height
+            adds += actions.of_type(rows, "add").height
+            if rows.height:
+                frames.extend(project([rows], needed, actions.FILE_ACTIONS))
+        if not self._is_marked:
+            self._require_promised(held, adds)
+        for frame in last_by_path(frames):
+            rows = resolve_references(frame, registry) if "docMappingJson" in columns else frame
+            yield from project([rows], columns, kinds)
+
+    def files_read(self) -> tuple[str, ...]:
+        """The checkpoint's files, the manifest first; below another writer's also the commits that
+        it covers, which hold its skips.
+        """
+        first = self.checkpoint.paths[0]
+        data = self._load(first)
+        paths = self._part_paths(data)
+        if is_marked(self._load(paths[0]) if paths else data):
+            return (first, *paths)
+        below = (commit.path for commit in list_commits(self._store, end=self.checkpoint.version))
+        return (first, *paths, *below)
+
+    def _require_promised(self, held: int, adds: int) -> None:
+        """Refuse a checkpoint that falls short of both numbers in the pointer: a file that was cut
+        at a line end looks whole.
+
+        The reference counts a file that is listed twice, so one number alone says nothing.
+        """
+        version = self.checkpoint.version
+        promised = self.checkpoint.promised
+        if promised is None:
+            pointer = read_pointer(self._store)
+            promised = None if pointer is None else promise_of(pointer, version)
+        if promised is not None and held < promised.actions and adds < promised.adds:
+            raise CorruptionError(
+                f"the checkpoint holds less than {LAST_CHECKPOINT} says",
+                path=self.checkpoint.paths[0],
+                version=version,
+                expected=f"{promised.actions} actions, {promised.adds} of them files",
+                found=f"{held} actions, {adds} of them files",
+                hint="a file of it is cut short: restore it, or replay the commits without it",
+            )
+
+    def is_reconciled(self) -> bool:
+        """See `CheckpointReader`; the dialect's writers repeat files."""
+        return False
+
+    def struct_statistics(self) -> pa.DataType | None:
+        """None: statistics stand as text."""
+        return None
+
+    def _load(self, path: str) -> bytes:
+        return unframe(self._store.read(path), path, self.checkpoint.version)
+
+    def _parts(self, *, files: bool) -> Iterator[Actions]:
+        first = self.checkpoint.paths[0]
+        data = self._load(first)
+        paths = self._part_paths(data)
+        if not paths:
+            yield self._decode(first, data, files=files)
+        for path in paths:
+            try:
+                part = self._load(path)
+            except NotFoundError as cause:
+                raise missing_file(
+                    "a part of the checkpoint is not there", path, self.checkpoint.version, cause
+                ) from cause
+            yield self._decode(path, part, files=files)
+
+    def _decode(self, path: str, data: bytes, *, files: bool) -> Actions:
+        version = self.checkpoint.version
+        name = f"{version:020d}.checkpoint"
+        if path != self.checkpoint.paths[0]:
+            name = path.rpartition("/")[2].removesuffix(".json")
+        blobs = unmark(data, path, name, version)
+        self._is_marked = blobs is not None
+        if blobs is None:
+            blobs = (Blob(version, path, as_lines(data, path)),)
+        return decode_blobs(blobs, files=files)
+
+    def _part_paths(self, data: bytes) -> tuple[str, ...]:
+        body = _single_object(data, self.checkpoint.paths[0])
+        if body is None or "parts" not in body or wire().wrappers.keys() & body.keys():
+            return ()
+        path = self.checkpoint.paths[0]
+        names = part_names(body)
+        version = body.get("version")
+        if names is None or version != self.checkpoint.version or len(set(names)) != len(names):
+            raise CorruptionError(
+                "the manifest of a multi-part checkpoint contradicts itself",
+                path=path,
+                version=self.checkpoint.version,
+                expected=f"version {self.checkpoint.version} and the names of its parts, each once",
+                found=f"version {version}, parts {body.get('parts')!r:.200}",
+            )
+        if body.get("format") not in {None, "json"}:
+            raise UnsupportedError(
+                "the parts of the checkpoint are in a format that lakelog does not read",
+                path=path,
+                version=self.checkpoint.version,
+                expected="json",
+                found=body["format"],
+            )
+        return tuple(f"{LOG_FOLDER}/{name}" for name in names)
+
+
+def as_lines(data: bytes, path: str) -> bytes:
+    """NDJSON of a checkpoint body: as it is, or made from the one object that holds it all.
+
+    Raises:
+        MalformedLogError: A wrapper of the object holds neither an object nor an array of them.
+    """
+    body = _single_object(data, path)
+    if body is None:
+        return data
+    lines = []
+    for wrapper, value in body.items():
+        for item in value if isinstance(value, list) else [value]:
+            if item is not None and not isinstance(item, dict):
+                raise MalformedLogError(
+                    "the checkpoint is neither lines of actions nor one object of them",
+                    path=path,
+                    expected=f"{wrapper}: an object or an array of objects",
+                    found=repr(item)[:80],
+                )
+            if item is not None:
+                lines.append(orjson.dumps({wrapper: item}))
+    return b"\n".join(lines)
+
+
+def _single_object(data: bytes, path: str) -> dict[str, Any] | None:
+    """The one JSON object that the file is, or None where it is lines."""
+    first, _, rest = data.partition(b"\n")
+    try:
+        orjson.loads(first)
+    except orjson.JSONDecodeError:
+        pass  # one object over several lines, or a damaged line
+    else:
+        if rest.strip():
+            return None
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None  # the line decoder says where it breaks
+    return parse_object(Line(data, path, None, 0, 0))
+
+
+def _without_origin(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows of a checkpoint, which does not say which commit wrote them."""
+    return frame.drop("version", "position", strict=False)

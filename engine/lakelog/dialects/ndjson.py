@@ -1,0 +1,335 @@
+"""The columnar NDJSON decoder: many commits in one parse.
+
+Commits are joined into chunks of some megabytes and each chunk is parsed once by Arrow's JSON
+reader, several chunks at a time. What the parse cannot prove goes to
+`lakelog.dialects.strict_decoder`, which decides: the two give equal frames, and a property test
+holds them to it.
+
+Why a chunk may be handed over: bytes that Arrow's reader passes over or trips on (a NUL, invalid
+UTF-8, NaN, deep nesting, a file that does not begin with an object), a row count that differs from
+the line count, a line without an action, a field whose type varies, a null in a map that may be
+either an entry or an absent key, a required field that is missing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import orjson
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute  # is_valid, take and filter need it: here, not amid the first read
+
+from lakelog.dialects.arrow_json import Keys, depth, parse, parse_with_keys
+from lakelog.dialects.arrow_maps import as_int64, map_array, null_entries, validity
+from lakelog.dialects.base import Actions, CommitInfo
+from lakelog.dialects.commit_chunks import Prepared, chunked, prepare
+from lakelog.dialects.decoder_fallback import NotProvenError
+from lakelog.dialects.gc_pause import gc_paused
+from lakelog.dialects.json_layout import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire
+from lakelog.dialects.strict_decoder import Blob, decode_exact
+from lakelog.model import actions
+from lakelog.model.contract import MAX_DEPTH
+
+__all__ = ["Blob", "decode_lines", "decode_pieces", "merge"]
+
+_WORKERS = min(8, os.cpu_count() or 1)
+_FEW_BYTES = 1 << 14  # so few cost a multiple decoded by columns, for each of these costs a call
+
+
+def decode_lines(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Actions:
+    """Decode NDJSON actions, many files in one parse.
+
+    Args:
+        blobs: Bytes by version, ascending; consumed as they are needed, so that reading ahead
+            overlaps decoding.
+        wire: Spelling of the dialect.
+        files: False leaves file actions, cdc and unknown actions out, at a fraction of the cost.
+
+    Returns:
+        `Actions` with undecoded paths and no ``dvId``; rows by (version, position).
+
+    Raises:
+        MalformedLogError: A line is not one JSON object, or holds a key twice.
+        InvalidActionError: A known field has the wrong type, or a required one is missing.
+
+    Memory: the frames, and about ten chunks of 8 MB.
+    """
+    with gc_paused():
+        return merge(_decode_chunks(chunked(blobs), wire, {}, files=files))
+
+
+def decode_pieces(
+    pieces: Iterable[Sequence[Blob]], wire: Wire, *, files: bool = True
+) -> Iterator[Actions]:
+    """As `decode_lines`, piece by piece, each decoded while the one before is used.
+
+    Args:
+        pieces: Blobs by version, ascending, in pieces small enough to be decoded at once.
+        wire: Spelling of the dialect.
+        files: As `decode_lines`.
+
+    Memory: two pieces, decoded.
+    """
+    keys: Keys = {}  # learnt once: a piece whose keys are not known is parsed twice
+
+    def decode(blobs: Sequence[Blob]) -> Actions:
+        with gc_paused():
+            return merge(_decode_chunks(chunked(blobs), wire, keys, files=files))
+
+    with ThreadPoolExecutor(1, thread_name_prefix="lakelog-pieces") as pool:
+        ahead: Future[Actions] | None = None
+        for blobs in pieces:
+            following = pool.submit(decode, blobs)
+            if ahead is not None:
+                yield ahead.result()
+            ahead = following
+        if ahead is not None:
+            yield ahead.result()
+
+
+def _decode_chunks(
+    chunks: Iterator[list[Blob]], wire: Wire, keys: Keys, *, files: bool
+) -> list[Actions]:
+    first = next(chunks, None)
+    if first is None:
+        return [Actions()]
+    decoded = [_decode_chunk(first, wire, keys, files)]
+    second = next(chunks, None)
+    if second is not None:
+        with ThreadPoolExecutor(_WORKERS, thread_name_prefix="lakelog-decode") as pool:
+            pending: deque[Future[Actions]] = deque()
+            pending.append(pool.submit(_decode_chunk, second, wire, keys, files))
+            for chunk in chunks:
+                pending.append(pool.submit(_decode_chunk, chunk, wire, keys, files))
+                if len(pending) > 2 * _WORKERS:
+                    decoded.append(pending.popleft().result())
+            decoded.extend(future.result() for future in pending)
+    return decoded
+
+
+def merge(parts: Sequence[Actions]) -> Actions:
+    """Stack decoded actions in the order given."""
+    if len(parts) == 1:
+        return parts[0]
+    return Actions(
+        actions.concat(p.files for p in parts),
+        actions.concat(p.meta for p in parts),
+        actions.concat(p.other for p in parts),
+        tuple(info for p in parts for info in p.commit_infos),
+    )
+
+
+def _decode_chunk(chunk: list[Blob], wire: Wire, keys: Keys, files: bool) -> Actions:
+    if sum(len(blob.data) for blob in chunk) < _FEW_BYTES:
+        return decode_exact(chunk, wire, files=files)
+    try:
+        prepared = prepare(chunk)
+        if files:
+            return _decode_all(prepared, wire, keys)
+        return _decode_meta(prepared, wire)
+    except (NotProvenError, pa.ArrowException, UnicodeDecodeError, orjson.JSONDecodeError):
+        return decode_exact(chunk, wire, files=files)
+
+
+def _decode_meta(prepared: Prepared, wire: Wire) -> Actions:
+    """Find the few lines that are not file actions, and decode just those."""
+    if not prepared.rows:
+        return Actions(commit_infos=tuple(prepared.commit_infos))
+    schema = pa.schema(
+        [
+            (wrapper, pa.struct([("__absent", pa.null())]))
+            for wrapper in (*META_WRAPPERS, "commitInfo")
+        ]
+    )
+    table = parse(prepared.text, schema, "ignore")
+    if table.num_rows != prepared.rows:
+        raise NotProvenError
+    hit = np.zeros(table.num_rows, bool)
+    for column in table.columns:
+        if column.null_count < len(column):
+            hit |= validity(column)
+    rows = np.flatnonzero(hit).tolist()
+    files = np.repeat(np.arange(len(prepared.counts)), prepared.counts)
+    starts = np.cumsum([0, *prepared.counts])
+    selected = [
+        Blob(
+            prepared.versions[files[row]],
+            prepared.paths[files[row]],
+            line,
+            prepared.first_lines[files[row]] + row - int(starts[files[row]]),
+            whole=False,
+        )
+        for row, line in zip(rows, prepared.lines(rows), strict=True)
+    ]
+    decoded = decode_exact(selected, wire, files=False)
+    infos = _sorted((*prepared.commit_infos, *decoded.commit_infos))
+    return Actions(meta=decoded.meta, commit_infos=tuple(infos))
+
+
+def _sorted(infos: Iterable[CommitInfo]) -> list[CommitInfo]:
+    return sorted(infos, key=lambda i: (i.version or 0, i.position))
+
+
+def _decode_all(prepared: Prepared, wire: Wire, keys: Keys) -> Actions:
+    if not prepared.rows:
+        return Actions(commit_infos=tuple(prepared.commit_infos))
+    table = parse_with_keys(prepared.text, wire, keys)
+    if table.num_rows != prepared.rows:
+        raise NotProvenError
+    table.validate()  # Arrow's reader miscounts some lists that begin with a null
+    if depth(table.schema) > MAX_DEPTH - 2:
+        raise NotProvenError
+    present = [n for n in table.column_names if table[n].null_count < table.num_rows]
+    _require_one_action(table, present)
+    entries = null_entries(table, wire, prepared.text)
+    order = prepared.order()
+    groups: dict[str, list[pl.DataFrame]] = {"files": [], "meta": [], "other": []}
+    commit_infos = prepared.commit_infos
+    for wrapper in present:
+        column = table[wrapper].combine_chunks()
+        rows = None if column.null_count == 0 else np.flatnonzero(validity(column))
+        if wrapper == "commitInfo":
+            inner = _inner_commit_infos(prepared, rows, order)
+            commit_infos = _sorted([*commit_infos, *inner])
+            continue
+        node = wire.wrappers.get(wrapper)
+        if node is None:
+            frame = _unknown_actions(prepared, wrapper, rows)
+        else:
+            frame = _flatten(column, wrapper, node, prepared, entries, rows)
+        action_type = ALIASES.get(wrapper, wrapper)
+        # Side by side, which no query has to be run for.
+        kinds = pl.Series("actionType", [action_type]).new_from_index(0, frame.height)
+        beside = [kinds]
+        if order is not None:
+            mine = order if rows is None else order[pl.Series(as_int64(rows))]
+            beside += mine.get_columns()
+        frame = frame.hstack(beside)
+        for required in wire.required.get(action_type, ()):
+            if required not in frame.columns or frame[required].null_count():
+                raise NotProvenError
+        group = (
+            "files" if wrapper in FILE_WRAPPERS else "meta" if wrapper in META_WRAPPERS else "other"
+        )
+        groups[group].append(frame)
+    return Actions(
+        _ordered(groups["files"]),
+        _ordered(groups["meta"]),
+        _ordered(groups["other"]),
+        tuple(commit_infos),
+    )
+
+
+def _ordered(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    stacked = actions.concat(frames)
+    if len(frames) < 2 or "version" not in stacked.columns:
+        return stacked
+    return stacked.sort(actions.ORDER, maintain_order=True)
+
+
+def _require_one_action(table: pa.Table, present: Sequence[str]) -> None:
+    """Refuse the chunk if a line has no action, or both an add and a remove (whose order the
+    columns have lost).
+    """
+    nulls = [table[name].null_count for name in present]
+    if len(present) == 1 and nulls[0] == 0:
+        return
+    if not present:
+        raise NotProvenError
+    hits = np.zeros(table.num_rows, np.int8)
+    for name in present:
+        hits += validity(table[name]).astype(np.int8)
+    if hits.min() < 1 or hits.max() > 1:
+        raise NotProvenError
+
+
+def _inner_commit_infos(
+    prepared: Prepared, rows: np.ndarray | None, order: pl.DataFrame | None
+) -> Iterator[CommitInfo]:
+    numbers = list(range(prepared.rows)) if rows is None else rows.tolist()
+    for row, line in zip(numbers, prepared.lines(numbers), strict=True):
+        version, position = (None, row) if order is None else order.row(row)
+        body = orjson.loads(line)["commitInfo"]
+        if not isinstance(body, dict):
+            raise NotProvenError
+        yield CommitInfo(version, position, body)
+
+
+def _unknown_actions(prepared: Prepared, wrapper: str, rows: np.ndarray | None) -> pl.DataFrame:
+    # Nobody knows these fields' types, so only the line itself keeps them whole.
+    numbers = list(range(prepared.rows)) if rows is None else rows.tolist()
+    bodies = [orjson.loads(line)[wrapper] for line in prepared.lines(numbers)]
+    return pl.DataFrame({"extra": [orjson.dumps(body).decode() for body in bodies]})
+
+
+def _flatten(
+    column: pa.StructArray,
+    wrapper: str,
+    node: Node,
+    prepared: Prepared,
+    entries: frozenset[str],
+    rows: np.ndarray | None,
+) -> pl.DataFrame:
+    if rows is not None:
+        column = column.take(as_int64(rows))
+    series: dict[str, pl.Series] = {}
+    if _collect(column, node, entries, series):
+        series["extra"] = _extras(prepared, wrapper, node, rows)
+    if not series:  # a row without a field still is one
+        series["extra"] = pl.Series([None] * len(column), dtype=pl.String)
+    return pl.DataFrame(series)
+
+
+def _collect(
+    column: pa.StructArray,
+    node: Node,
+    entries: frozenset[str],
+    series: dict[str, pl.Series],
+) -> bool:
+    """Collect the known leaves of a struct; say whether an unknown one holds a value."""
+    unknown = False
+    type_ = column.type
+    for name, child in zip(
+        (type_.field(i).name for i in range(type_.num_fields)), column.flatten(), strict=True
+    ):
+        if child.null_count == len(child):
+            continue
+        known = node.fields.get(name)
+        if known is None:
+            unknown = True
+        elif isinstance(known, Leaf):
+            array = map_array(child, entries) if known.is_map else child
+            series[known.column] = pl.Series(known.column, array)
+        else:
+            unknown |= _collect(child, known, entries, series)
+    return unknown
+
+
+def _extras(prepared: Prepared, wrapper: str, node: Node, rows: np.ndarray | None) -> pl.Series:
+    """The unknown fields of each row as JSON text, from the lines themselves: only they have them
+    whole.
+    """
+    numbers = list(range(prepared.rows)) if rows is None else rows.tolist()
+    bodies = (orjson.loads(line)[wrapper] for line in prepared.lines(numbers))
+    extras = (_unknown_of(body, node) for body in bodies)
+    return pl.Series(
+        "extra", [orjson.dumps(e).decode() if e else None for e in extras], dtype=pl.String
+    )
+
+
+def _unknown_of(body: Mapping[str, object], node: Node) -> dict[str, object]:
+    extra: dict[str, object] = {}
+    for name, value in body.items():
+        known = node.fields.get(name)
+        if value is None or isinstance(known, Leaf):
+            continue
+        if known is None:
+            extra[name] = value
+        elif isinstance(value, dict) and (inner := _unknown_of(value, known)):
+            extra[name] = inner
+    return extra

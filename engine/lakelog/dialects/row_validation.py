@@ -1,0 +1,245 @@
+"""What must hold of flattened rows before they are spelled, in JSON or in Parquet.
+
+Whatever a dialect writes it must be able to read back as it was: a column that an action type has
+no field for, a required field that is null, a map with a key twice or an ``extra`` that contradicts
+the columns is refused here, before there are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import orjson
+import polars as pl
+
+from lakelog.dialects.json_layout import Leaf, Node, Wire
+from lakelog.errors import InvalidTransactionError
+from lakelog.model import actions, contract
+from lakelog.model.contract import MAX_DEPTH
+
+ACTION_TYPE = "actionType"
+EXTRA = "extra"
+_EMPTY = actions.empty((ACTION_TYPE,))
+_MAX_NESTING = MAX_DEPTH - 2  # the line's object and the wrapper's stand around it
+
+
+def conform_rows(rows: pl.DataFrame, dialect: str) -> pl.DataFrame:
+    """Rows fit to be spelled: known columns in the contract's dtypes, columns of nulls left out,
+    and the fields filled that the contract says are ``written`` where an action lacks them.
+
+    Args:
+        rows: Narrow flattened rows, of any action types.
+        dialect: ``delta`` or ``indextables``.
+
+    Raises:
+        InvalidTransactionError: See the module.
+    """
+    if not rows.height:
+        return _EMPTY
+    schema = actions.schema()
+    unknown = [name for name in rows.columns if name not in schema]
+    if unknown:
+        raise _refusal("the flattened table has no such column", found=unknown[0])
+    wanted = [name for name in schema if name in rows.columns]
+    try:
+        frame = actions.conform(rows, wanted)
+    except pl.exceptions.PolarsError as cause:
+        raise _refusal(
+            "a column does not have the contract's type", found=str(cause).splitlines()[0][:200]
+        ) from cause
+    if ACTION_TYPE not in wanted or frame[ACTION_TYPE].null_count():
+        raise _refusal("a row has no action type", expected=ACTION_TYPE)
+    frame = _with_written(frame, dialect)
+    frame = without_nulls(frame)
+    for name in frame.columns:
+        if isinstance(schema[name], pl.Map):
+            _require_keys_once(frame[name])
+    for kind, part in by_type(frame):
+        _check_type(kind, part, dialect)
+    return frame
+
+
+def without_nulls(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame without its columns of nulls."""
+    # Columns are put together anew, because a selection runs a query, which copies long columns.
+    kept = [column for column in frame if column.null_count() < frame.height]
+    return frame if len(kept) == frame.width else pl.DataFrame(kept)
+
+
+def by_type(frame: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    """The rows of each action type, in the order in which the types occur."""
+    kinds = frame[ACTION_TYPE].unique(maintain_order=True).to_list()
+    for kind in kinds:
+        yield kind, frame if len(kinds) == 1 else frame.filter(pl.col(ACTION_TYPE) == kind)
+
+
+@cache
+def columns_of(kind: str, dialect: str) -> frozenset[str]:
+    """Flattened columns that an action type fills, ``extra`` left out; empty for unknown types."""
+    node = Wire.of(dialect).wrappers.get(kind)
+    return frozenset(leaf.column for _, leaf in node.leaves()) if node is not None else frozenset()
+
+
+@cache
+def _known_types() -> frozenset[str]:
+    """Action types that the contract places in any dialect."""
+    positions = (
+        position
+        for field in contract.load("actions").fields
+        for dialect in ("delta", "indextables")
+        for position in field.metadata.get(dialect, ())
+    )
+    return frozenset(position.split(".")[0] for position in positions)
+
+
+@cache
+def _written() -> Mapping[str, Mapping[str, Any]]:
+    """Column to what is written, by action type, where the action has none."""
+    fields = contract.load("actions").fields
+    return {f.name: f.metadata["written"] for f in fields if "written" in f.metadata}
+
+
+@cache
+def _derived() -> frozenset[str]:
+    """Columns that need no field of their own, because other things tell them."""
+    return frozenset(f.name for f in contract.load("actions").fields if "derived" in f.metadata)
+
+
+def _with_written(frame: pl.DataFrame, dialect: str) -> pl.DataFrame:
+    kinds = set(frame[ACTION_TYPE].unique())
+    schema = actions.schema()
+    fills = []
+    for column, values in _written().items():
+        mine = [kind for kind in values if kind in kinds and column in columns_of(kind, dialect)]
+        there = column in frame.columns
+        if not mine or (there and not frame[column].null_count()):
+            continue
+        value = pl.col(column) if there else pl.lit(None, dtype=schema[column])
+        for kind in mine:
+            lacks = (pl.col(ACTION_TYPE) == kind) & value.is_null()
+            filler = pl.lit(pl.Series([values[kind]], dtype=schema[column])).first()
+            value = pl.when(lacks).then(filler).otherwise(value)
+        fills.append(value.alias(column))
+    return frame.with_columns(fills) if fills else frame
+
+
+def _require_keys_once(maps: pl.Series) -> None:
+    array = maps.to_arrow()
+    offsets = np.asarray(pl.Series(array.offsets).to_numpy(), np.int64)
+    counts = np.diff(offsets)
+    if counts.max(initial=0) < 2:
+        return
+    keys = pl.Series(array.keys[offsets[0] : offsets[-1]], dtype=pl.String)
+    codes = keys.rank("dense").to_numpy().astype(np.int64)
+    rows = np.repeat(np.arange(len(counts)), counts)
+    width = int(codes.max()) + 1
+    if pl.Series(rows * width + codes).n_unique() != len(codes):
+        raise _refusal("a map holds a key twice", expected="each key once", found=maps.name)
+
+
+def _check_type(kind: str, rows: pl.DataFrame, dialect: str) -> None:
+    wire = Wire.of(dialect)
+    node = wire.wrappers.get(kind)
+    if kind == "commitInfo" or (node is None and kind in _known_types()):
+        raise _refusal("the dialect has no place for such an action", found=kind)
+    for column in wire.required.get(kind, ()):
+        if column not in rows.columns or rows[column].null_count():
+            raise _refusal("an action lacks a required field", expected=column, found=kind)
+    if node is None and (EXTRA not in rows.columns or rows[EXTRA].null_count()):
+        raise _refusal("an action of an unknown type has no body", expected=EXTRA, found=kind)
+    placed = columns_of(kind, dialect) | _derived()
+    for column in rows.columns:
+        if column not in placed and rows[column].null_count() < rows.height:
+            raise _refusal(f"{kind} has no field for a column", found=column)
+
+
+def check_extra(rows: pl.DataFrame, dialect: str) -> None:
+    """Parse every different ``extra``, for a spelling that keeps it as text.
+
+    Raises:
+        InvalidTransactionError: As `parse_extra`.
+    """
+    if EXTRA in rows.columns:
+        for kind, part in by_type(rows):
+            node = Wire.of(dialect).wrappers.get(kind)
+            for text in part[EXTRA].drop_nulls().unique():
+                parse_extra(text, node, kind)
+
+
+def parse_extra(text: str, node: Node | None, kind: str) -> Any:
+    """Parse one ``extra``, the JSON of what the contract does not name in an action.
+
+    Args:
+        text: The JSON.
+        node: Shape of the action's body; None for an unknown type, whose whole body it is.
+        kind: The action type, for errors.
+
+    Raises:
+        InvalidTransactionError: It is not JSON, nests too deep, or is not an object of fields that
+            no column has.
+    """
+    try:
+        parsed = orjson.loads(text)
+    except orjson.JSONDecodeError as cause:
+        raise _refusal(
+            "extra is not JSON", expected="JSON text", found=f"{kind}: {cause}"
+        ) from cause
+    if _depth(parsed) > _MAX_NESTING:
+        raise _refusal(
+            "extra nests too deep", expected=f"at most {_MAX_NESTING} levels", found=kind
+        )
+    if node is not None:
+        _require_unnamed(parsed, node, kind)
+    elif parsed is None:
+        raise _refusal("an action of an unknown type has no body", found=kind)
+    return parsed
+
+
+def _require_unnamed(extra: Any, node: Node, where: str) -> None:
+    if not isinstance(extra, dict):
+        raise _refusal("extra is not an object", expected="a JSON object", found=where)
+    for name, value in extra.items():
+        child = node.fields.get(name)
+        if isinstance(child, Leaf):
+            raise _refusal(
+                "extra names a field that has its own column",
+                expected=f"a value in {child.column}",
+                found=f"{where}.{name}",
+            )
+        if child is not None:
+            _require_unnamed(value, child, f"{where}.{name}")
+
+
+def encode_info(info: Mapping[str, Any]) -> bytes:
+    """The JSON of a commitInfo body.
+
+    Raises:
+        InvalidTransactionError: It holds what JSON has no type for.
+    """
+    body = dict(info)
+    if _depth(body) > _MAX_NESTING:
+        raise _refusal("the commit info nests too deep", expected=f"at most {_MAX_NESTING} levels")
+    try:
+        return orjson.dumps(body)
+    except TypeError as cause:
+        raise _refusal(
+            "the commit info is not JSON",
+            expected="texts, 64-bit numbers, Booleans, lists and maps",
+            found=str(cause),
+        ) from cause
+
+
+def _depth(value: Any, level: int = 1) -> int:
+    if not isinstance(value, dict | list) or level > _MAX_NESTING + 1:
+        return level
+    children = value.values() if isinstance(value, dict) else value
+    return max((_depth(child, level + 1) for child in children), default=level)
+
+
+def _refusal(
+    message: str, *, expected: object = None, found: object = None
+) -> InvalidTransactionError:
+    return InvalidTransactionError(message, expected=expected, found=found)

@@ -1,0 +1,375 @@
+"""The plain NDJSON decoder: one line at a time, every rule checked, every error located.
+
+It decides what is right. `lakelog.dialects.ndjson` is the columnar decoder that must give the same
+frames, and hands over to this one for whatever it cannot prove it has understood: unknown shapes,
+odd nulls, anything malformed. So a loop over rows here is the exception, not the road.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import orjson
+import polars as pl
+
+from lakelog.dialects.base import Actions, CommitInfo
+from lakelog.dialects.json_layout import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire
+from lakelog.errors import InvalidActionError, MalformedLogError
+from lakelog.model import actions, contract
+from lakelog.model.contract import MAX_DEPTH
+
+MAX_BLANK_LINES = 10_000
+"""Blank lines that a file, or 8 MB of a longer one, may have. No writer leaves blank lines, and a
+compressed file could hold hundreds of millions."""
+
+_INT_BITS = {"long": 64, "integer": 32}
+
+
+class Blob(NamedTuple):
+    """Bytes of one log file, or a whole-line slice of them; a tuple, for a log has tens of
+    thousands.
+
+    Attributes:
+        version: Table version of every action in it; None where a file does not say.
+        path: File, relative to the table root.
+        data: The bytes, decompressed.
+        first_line: 0-based number of the first line of `data` in the file.
+        offset: 0-based offset of `data` in the file's decompressed bytes.
+        whole: Whether `data` is the whole file. One without any action is then refused: a commit
+            always holds one, so it is a torn write.
+    """
+
+    version: int | None
+    path: str
+    data: bytes | memoryview
+    first_line: int = 0
+    offset: int = 0
+    whole: bool = True
+
+
+@dataclass
+class _Rows:
+    files: list[dict[str, Any]] = field(default_factory=list)
+    meta: list[dict[str, Any]] = field(default_factory=list)
+    other: list[dict[str, Any]] = field(default_factory=list)
+    commit_infos: list[CommitInfo] = field(default_factory=list)
+    count: int = 0
+
+
+def decode_exact(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Actions:
+    """Decode NDJSON actions line by line.
+
+    Args:
+        blobs: Bytes by version, ascending.
+        wire: Spelling of the dialect.
+        files: False leaves file actions, cdc and unknown actions out.
+
+    Raises:
+        MalformedLogError: A line is not one JSON object, or holds a key twice; too many lines are
+            blank.
+        InvalidActionError: A known field has the wrong type, or a required one is missing.
+    """
+    rows = _Rows()
+    for blob in blobs:
+        before = rows.count
+        for line in _lines(blob):
+            _decode_object(parse_object(line), line, wire, rows, files)
+        if blob.whole and rows.count == before:
+            raise no_action(blob)
+    return Actions(
+        _frame(rows.files), _frame(rows.meta), _frame(rows.other), tuple(rows.commit_infos)
+    )
+
+
+def no_action(blob: Blob) -> MalformedLogError:
+    """The error of a file without any action."""
+    return MalformedLogError(
+        "the file holds no action",
+        path=blob.path,
+        version=blob.version,
+        expected="one action or more",
+        found=f"{len(blob.data)} bytes",
+        hint="it is a torn write: restore the file from a copy",
+    )
+
+
+def decode_rows(rows: Sequence[dict[str, Any]], wire: Wire, path: str) -> Actions:
+    """Flatten action objects that are already parsed, with the same checks as `decode_exact`."""
+    out = _Rows()
+    for number, row in enumerate(rows):
+        _decode_object(row, Line(b"", path, None, number, 0), wire, out, files=True)
+    return Actions(_frame(out.files), _frame(out.meta), _frame(out.other), tuple(out.commit_infos))
+
+
+class Line(NamedTuple):
+    """One line of a log file and where it stands.
+
+    Attributes:
+        text: Its bytes, without the line end.
+        path: File, relative to the table root.
+        version: Table version of the file, or None.
+        number: 0-based number in the file.
+        offset: 0-based offset in the file's decompressed bytes.
+    """
+
+    text: bytes
+    path: str
+    version: int | None
+    number: int
+    offset: int
+
+    def refuse(self, message: str, at: int = 0, **fields: Any) -> MalformedLogError:
+        """The error that says what is wrong with the line, `at` bytes into it."""
+        return MalformedLogError(
+            message,
+            path=self.path,
+            version=self.version,
+            line=self.number + 1,
+            byte_offset=self.offset + at,
+            hint="restore the file from a copy; no state is read past it",
+            **fields,
+        )
+
+
+def parse_object(line: Line) -> dict[str, Any]:
+    """Parse one line strictly.
+
+    Raises:
+        MalformedLogError: With the line and the byte offset in the file; also for a key that stands
+            twice in one object, and for nesting deeper than `MAX_DEPTH`.
+    """
+    text = line.text
+    try:
+        parsed = orjson.loads(text)
+    except orjson.JSONDecodeError as cause:
+        at = len(cause.doc[: cause.pos].encode("utf-8", "surrogatepass"))
+        raise line.refuse(
+            f"the line is not JSON: {cause.msg}",
+            at,
+            expected="one JSON object",
+            found=text[max(0, at - 20) : at + 20].decode("utf-8", "replace"),
+        ) from cause
+    if not isinstance(parsed, dict):
+        raise line.refuse(
+            "the line is not a JSON object",
+            expected="one JSON object",
+            found=text[:40].decode("utf-8", "replace"),
+        )
+    # A shallow line that comes out as it went in has lost nothing: no key stood there twice.
+    if not (_is_shallow(text) and orjson.dumps(parsed) == text):
+        _check_keys(parsed, line)
+    return parsed
+
+
+def parse_objects(texts: Sequence[bytes]) -> list[dict[str, Any]] | None:
+    """Parse many short lines, if it is plain that each is what `parse_object` would give; else
+    None.
+    """
+    # A level takes two bytes at least.
+    if any(len(text) > 2 * MAX_DEPTH and not _is_shallow(text) for text in texts):
+        return None
+    try:
+        parsed = list(map(orjson.loads, texts))
+    except orjson.JSONDecodeError:
+        return None
+    # If all come out together as they went in, so does each: of two JSON objects, one cannot be
+    # the beginning of the other.
+    if orjson.dumps(parsed) != b"[" + b",".join(texts) + b"]":
+        return None
+    return parsed if all(type(value) is dict for value in parsed) else None
+
+
+def _is_shallow(text: bytes) -> bool:
+    return text.count(b"{") + text.count(b"[") <= MAX_DEPTH
+
+
+def _check_keys(parsed: dict[str, Any], line: Line) -> None:
+    """Refuse a line that nests too deep, or holds a key twice: orjson keeps the last of the two,
+    the protocol gives no rule, so neither is right.
+    """
+    try:
+        keys = _count_keys(parsed)
+    except RecursionError as cause:
+        raise line.refuse(
+            "the line nests too deep", expected=f"arrays and objects at most {MAX_DEPTH} deep"
+        ) from cause
+    if line.text.count(b'":') - line.text.count(b'\\":') != keys:
+        _refuse_duplicates(line)
+
+
+def _count_keys(value: dict[str, Any] | list[Any], depth: int = 1) -> int:
+    if depth > MAX_DEPTH:
+        raise RecursionError
+    # Descends into containers only: every commitInfo passes here, and most values are scalars.
+    children: Iterable[Any] = value
+    count = 0
+    if isinstance(value, dict):
+        children = value.values()
+        count = len(value)
+    for child in children:
+        if isinstance(child, dict | list):
+            count += _count_keys(child, depth + 1)
+    return count
+
+
+def _refuse_duplicates(line: Line) -> None:
+    def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen = dict(pairs)
+        if len(seen) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise line.refuse(
+                "a key stands twice in one JSON object", expected="each key once", found=twice
+            )
+        return seen
+
+    json.loads(line.text, object_pairs_hook=check)
+
+
+def _lines(blob: Blob) -> Iterable[Line]:
+    """Every line that is not blank."""
+    offset = blob.offset
+    blank = 0
+    for number, line in enumerate(bytes(blob.data).split(b"\n"), blob.first_line):
+        if line.strip(b" \t\r"):
+            yield Line(line, blob.path, blob.version, number, offset)
+        else:
+            blank += 1
+            if blank > MAX_BLANK_LINES:
+                raise Line(line, blob.path, blob.version, number, offset).refuse(
+                    "the file has too many blank lines", expected=f"at most {MAX_BLANK_LINES}"
+                )
+        offset += len(line) + 1
+
+
+def _decode_object(
+    parsed: dict[str, Any],
+    line: Line,
+    wire: Wire,
+    rows: _Rows,
+    files: bool,
+) -> None:
+    for wrapper, body in parsed.items():
+        if body is None:
+            continue
+        rows.count += 1
+        if wrapper == "commitInfo":
+            rows.commit_infos.append(
+                CommitInfo(line.version, line.number, _object(body, (wrapper, line)))
+            )
+            continue
+        node = wire.wrappers.get(wrapper)
+        if not files and (node is None or wrapper not in META_WRAPPERS):
+            continue
+        action_type = ALIASES.get(wrapper, wrapper)
+        row: dict[str, Any] = {"actionType": action_type}
+        if line.version is not None:
+            row |= {"version": line.version, "position": line.number}
+        if node is None:
+            row["extra"] = orjson.dumps(body).decode()
+            rows.other.append(row)
+            continue
+        where = (wrapper, line)
+        extra = _flatten(_object(body, where), node, row, where)
+        if extra:
+            row["extra"] = orjson.dumps(extra).decode()
+        for column in wire.required.get(action_type, ()):
+            if row.get(column) is None:
+                raise _invalid(f"{wrapper} lacks a required field", where, column, None)
+        if wrapper in FILE_WRAPPERS:
+            rows.files.append(row)
+        elif wrapper in META_WRAPPERS:
+            rows.meta.append(row)
+        else:
+            rows.other.append(row)
+
+
+_Where = tuple[str, Line]
+
+
+def _invalid(message: str, where: _Where, expected: object, found: object) -> InvalidActionError:
+    _, line = where
+    return InvalidActionError(
+        message,
+        path=line.path,
+        version=line.version,
+        line=line.number + 1,
+        byte_offset=line.offset,
+        expected=expected,
+        found=None if found is None else repr(found)[:80],
+        hint="restore the file from a copy; no state is read past it",
+    )
+
+
+def _object(body: Any, where: _Where) -> dict[str, Any]:
+    if isinstance(body, dict):
+        return body
+    raise _invalid(f"{where[0]} is not an object", where, "a JSON object", body)
+
+
+def _flatten(
+    body: dict[str, Any], node: Node, row: dict[str, Any], where: _Where
+) -> dict[str, Any]:
+    """Fill `row` with the known fields of `body`; return the unknown ones that are not null."""
+    extra: dict[str, Any] = {}
+    for name, value in body.items():
+        if value is None:
+            continue
+        child = node.fields.get(name)
+        if child is None:
+            extra[name] = value
+        elif isinstance(child, Leaf):
+            row[child.column] = _value(value, child, where)
+        elif isinstance(value, dict):
+            inner = _flatten(value, child, row, where)
+            if inner:
+                extra[name] = inner
+        else:
+            raise _invalid(f"{where[0]}.{name} has the wrong type", where, "object", value)
+    return extra
+
+
+def _value(value: Any, leaf: Leaf, where: _Where) -> Any:
+    match leaf.type:
+        case contract.Primitive("string"):
+            if isinstance(value, str):
+                return value
+            if leaf.lenient:
+                return orjson.dumps(value).decode()
+        case contract.Primitive("boolean"):
+            if isinstance(value, bool):
+                return value
+        case contract.Primitive(name):
+            bits = _INT_BITS[name]
+            if type(value) is int and -(1 << bits - 1) <= value < 1 << bits - 1:
+                return value
+        case contract.Map():
+            if isinstance(value, dict):
+                return {k: text_of(value[k]) for k in sorted(value)}  # objects are unordered
+        case contract.Array():
+            if isinstance(value, list) and all(v is None or isinstance(v, str) for v in value):
+                return value
+    raise _invalid(
+        f"{where[0]} has a field of the wrong type",
+        where,
+        f"{leaf.column}: {contract.to_json(leaf.type)}",
+        value,
+    )
+
+
+def text_of(value: Any) -> str | None:
+    """The text of a map's value: null and texts as they are, all else as JSON text."""
+    if type(value) is int:
+        return str(value)  # of any length
+    return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
+    if not rows:
+        return actions.concat([])
+    present = {column for row in rows for column in row}
+    columns = {c: dtype for c, dtype in actions.schema().items() if c in present}
+    return pl.DataFrame(rows, schema=columns, orient="row")

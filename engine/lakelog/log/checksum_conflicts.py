@@ -1,0 +1,162 @@
+"""A version checksum that contradicts the state: which of the two is damaged.
+
+A commit that was cut at a line end looks whole, and a version checksum is a hint that may be wrong
+itself. So a contradiction alone only makes a warning. Where the commits confirm the checksum, there
+are two witnesses against the lines, and the state is refused:
+
+- the metrics of commitInfos name more files than their commits hold, and what is missing is exactly
+  what the checksum has beyond the state; or
+- the version's commit holds nothing but its commitInfo, and the checksum has other metadata.
+
+A checksum whose ``txnId`` is not that of the version's commit is of another commit, and says
+nothing. Metrics alone say nothing: writers count in different ways.
+
+Source: Delta protocol, Version Checksum File, State Validation.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from lakelog.dialects.base import Actions, CommitInfo
+from lakelog.errors import LakelogWarning, MalformedLogError
+from lakelog.log.metadata import Metadata
+
+if TYPE_CHECKING:
+    from lakelog.log.state import State
+
+_ADDED = ("numAddedFiles", "numTargetFilesAdded", "num_added_files", "numFiles")
+_REMOVED = ("numRemovedFiles", "numTargetFilesRemoved", "num_removed_files")
+
+
+def hold_against_checksum(state: State, found: Mapping[str, Any]) -> None:
+    """Compare what replay gives with the version checksum.
+
+    Args:
+        state: The state; its version has a checksum.
+        found: Values by the checksum's names; ``metadata`` is a `Metadata`.
+
+    Raises:
+        MalformedLogError: They differ, and the commits confirm the checksum.
+    """
+    recorded = state.recorded
+    if recorded is None:
+        return
+    said = {name: value for name in found if (value := _said(recorded, name)) is not None}
+    differ = [name for name, value in said.items() if value != _plain(found[name])]
+    if not differ or _is_of_another_commit(state, recorded):
+        return
+    _refuse_cut(state, said, found)
+    path = state.log.dialect.checksum_path(state.version)
+    name = differ[0]
+    warnings.warn(
+        f"{path} disagrees with the log on {', '.join(differ)} (for {name} it says "
+        f"{said[name]!r:.100}, the log gives {_plain(found[name])!r:.100}); the checksum was "
+        "ignored. If a commit or checkpoint lost actions, restore it; else the checksum is wrong: "
+        "repair the table",
+        LakelogWarning,
+        stacklevel=2,
+    )
+
+
+def _is_of_another_commit(state: State, recorded: Mapping[str, Any]) -> bool:
+    info = state.last_commit_info
+    theirs, own = recorded.get("txnId"), info.body.get("txnId") if info is not None else None
+    return theirs is not None and own is not None and theirs != own
+
+
+def _said(recorded: Mapping[str, Any], name: str) -> Any:
+    """What the checksum says, where it makes sense."""
+    value = recorded.get(name)
+    if name != "metadata":
+        return value if type(value) is int else None
+    if not isinstance(value, dict) or not isinstance(value.get("id"), str):
+        return None
+    configuration = value.get("configuration")
+    configuration = configuration if isinstance(configuration, dict) else {}
+    return value["id"], value.get("schemaString"), configuration
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Metadata):
+        return value.id, value.schema_string, dict(value.configuration)
+    return value
+
+
+def _refuse_cut(state: State, said: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    commits = state.segment.commits
+    if not commits:
+        return
+    decoded = state.log.dialect.decode(state.log.store, commits)
+    if "numFiles" in said:
+        cut, missing = _cut_by_metrics(decoded)
+        if cut is not None and said["numFiles"] - found["numFiles"] == missing:
+            raise _refusal(
+                state,
+                cut,
+                "the commit holds fewer files than its metrics and the version checksum say",
+                f"{said['numFiles']} files in version {state.version}",
+                f"{found['numFiles']} files",
+            )
+    if "metadata" in said and said["metadata"] != _plain(found["metadata"]):
+        last = commits[-1].version
+        frames = [f for f in (decoded.files, decoded.meta, decoded.other) if f.height]
+        if not sum(frame.filter(pl.col("version") == last).height for frame in frames):
+            raise _refusal(
+                state,
+                last,
+                "the commit holds nothing, and the version checksum has other metadata",
+                "the metadata that the checksum records",
+                "no action beside the commitInfo",
+            )
+
+
+def _cut_by_metrics(decoded: Actions) -> tuple[int | None, int]:
+    """The first commit that holds fewer files than its metrics say, and by how many live files all
+    such commits fall short.
+    """
+    held: dict[tuple[int, str], int] = {}
+    if decoded.files.height:
+        counts = decoded.files.group_by("version", "actionType").len()
+        held = {(version, kind): count for version, kind, count in counts.iter_rows()}
+    cut: int | None = None
+    missing = 0
+    for info in decoded.commit_infos:
+        if info.version is None:
+            continue
+        adds = max(0, _metric(info, _ADDED) - held.get((info.version, "add"), 0))
+        removes = max(0, _metric(info, _REMOVED) - held.get((info.version, "remove"), 0))
+        if adds or removes:
+            cut = info.version if cut is None else cut
+            missing += adds - removes
+    return cut, missing
+
+
+def _metric(info: CommitInfo, names: tuple[str, ...]) -> int:
+    """The first of some metrics that is there; 0 without one."""
+    metrics = info.body.get("operationMetrics")
+    if not isinstance(metrics, dict):
+        return 0
+    for name in names:
+        value = str(metrics.get(name))
+        if value.isascii() and value.isdigit() and len(value) < 19:
+            return int(value)
+    return 0
+
+
+def _refusal(
+    state: State, version: int, message: str, expected: str, found: str
+) -> MalformedLogError:
+    return MalformedLogError(
+        message,
+        path=state.log.dialect.commit_path(version),
+        version=version,
+        expected=expected,
+        found=found,
+        hint="the file is cut short: restore it from a copy; if it is whole, delete the checksum "
+        f"{state.log.dialect.checksum_path(state.version)}",
+    )

@@ -1,0 +1,425 @@
+"""The order of file actions in what is written: partition values, statistics, path.
+
+Rows of one kind arrive in any order, batch by batch, and leave sorted. Only narrow keys are sorted;
+each row is then gathered once. What exceeds a bound is sorted in runs on local disk and merged
+block by block, so that memory does not grow with the table.
+
+Source: specification 000, Write a checkpoint; ``schemas/checkpoint.md``, section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from lakelog.dialects.base import STRUCT_STATISTICS, CheckpointPlan
+from lakelog.dialects.delta.checkpoint_typed import indexed_columns
+from lakelog.dialects.delta.paths import encode_paths
+from lakelog.errors import CorruptionError, InvalidPropertyError, UnavailableError
+from lakelog.log.metadata import CLUSTERING, Metadata, clustering_paths, mapping_mode
+from lakelog.log.replay import live_domains
+from lakelog.log.state import State
+from lakelog.model import actions, contract
+from lakelog.skipping.partitions import typed_partitions
+from lakelog.skipping.typed import (
+    has_bounds,
+    stats_from_json,
+    stats_from_maps,
+    stats_from_struct,
+)
+from lakelog.storage.scratch import ScratchFile, ScratchRange
+
+HELD_BYTES = 1 << 30
+"""Rows that are sorted in memory where no limit is set, in bytes as Polars estimates them."""
+
+_BATCH_ROWS = 1 << 16
+_BLOCKS_OF_A_RUN = 64
+_LEAST_BLOCK_ROWS = 256
+_MOST_RUNS = 64
+_MAPS = "partitionValues"
+_KEY = "order."
+
+Column = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FileOrder:
+    """What file actions are sorted by.
+
+    Partition values come first, in the order of the partition columns, each typed by the table's
+    schema. The least values of the leading columns come next, as the statistics record them. A
+    null, a missing value, and a text that the type does not admit come before all others. Among
+    equal keys, paths are compared by their UTF-8 bytes. Statistics of tombstones do not count.
+
+    Attributes:
+        schema: The table's schema.
+        partition_columns: Logical names.
+        mapping: Column mapping mode.
+        dialect: Dialect of the log.
+        spell: Gives paths as they are compared; None where they are compared decoded.
+        leading: Logical paths of the columns whose least values count.
+    """
+
+    schema: contract.Struct
+    partition_columns: tuple[str, ...]
+    mapping: str = "none"
+    dialect: str = "delta"
+    spell: Callable[[pl.Series], pl.Series] | None = None
+    leading: tuple[Column, ...] = ()
+
+    @staticmethod
+    def of_plan(plan: CheckpointPlan, meta: pl.DataFrame, dialect: str) -> FileOrder:
+        """The order of a checkpoint.
+
+        Args:
+            plan: What the checkpoint is to look like.
+            meta: Rows that are no file actions.
+            dialect: Dialect of the log.
+        """
+        spell = encode_paths if dialect == "delta" else None
+        columns, mapping = plan.partition_columns, plan.mapping
+        leading = leading_columns(plan.schema, columns, mapping, meta)
+        return FileOrder(plan.schema, columns, mapping, dialect, spell, leading)
+
+    @staticmethod
+    def of_state(state: State) -> FileOrder:
+        """The order of a state in the flattened schema, whose paths are decoded."""
+        metadata, dialect = state.metadata, state.log.dialect.name
+        mapping = mapping_mode(state.protocol, metadata) if dialect == "delta" else "none"
+        try:
+            schema = metadata.schema
+        except CorruptionError:
+            schema = contract.Struct(())  # logs exist without one
+        columns = metadata.partition_columns
+        leading = leading_columns(schema, columns, mapping, state.meta)
+        return FileOrder(schema, columns, mapping, dialect, leading=leading)
+
+    def keys(self, files: pl.DataFrame) -> pl.DataFrame:
+        """The typed columns to sort rows of one kind by, before the path."""
+        found: list[pl.Series] = []
+        if self.partition_columns:
+            values, _ = typed_partitions(
+                _column(files, _MAPS),
+                self.schema,
+                self.partition_columns,
+                mapping=self.mapping,
+                dialect=self.dialect,
+            )
+            found += values.get_columns()
+        if self.leading and files["actionType"][0] == "add":
+            least = self._least(files)
+            found += [_leaf(least, path) for path in self.leading]
+        return pl.DataFrame([each.alias(f"{_KEY}{n}") for n, each in enumerate(found)])
+
+    def _least(self, files: pl.DataFrame) -> pl.Series:
+        """The least values of the leading columns, as a struct under logical names."""
+        wanted = _pruned(self.schema, self.leading)
+        if self.dialect == "indextables":
+            counts = _column(files, "numRecords")
+            least, greatest = _column(files, "minValues"), _column(files, "maxValues")
+            return stats_from_maps(counts, least, greatest, wanted)["min"]
+        texts = _column(files, "stats")
+        if STRUCT_STATISTICS not in files.columns:
+            return stats_from_json(texts, wanted, mapping=self.mapping)["min"]
+        structs = files[STRUCT_STATISTICS]
+        least = stats_from_struct(structs, wanted, mapping=self.mapping)["min"]
+        kept = structs.is_not_null()
+        texts = texts.set(kept, None)
+        if texts.null_count() == files.height:
+            return least
+        return least.zip_with(kept, stats_from_json(texts, wanted, mapping=self.mapping)["min"])
+
+    def positions(self, keys: pl.DataFrame, paths: pl.Series) -> Positions:
+        """The rows' numbers in their order; only among equal keys are paths looked at."""
+        height = len(paths)
+        positions = np.arange(height)
+        names = [c.name for c in keys if c.null_count() < height]
+        same = np.ones(max(0, height - 1), np.bool_)
+        if names:
+            positions = _sorted_by(keys.select(names))
+            for key in keys.select(names):
+                ordered = key.gather(positions)
+                same &= ordered[1:].eq_missing(ordered[:-1]).to_numpy()
+        if not same.any():
+            return positions
+        tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+        group = np.cumsum(np.insert(~same, 0, False))[tied]
+        tied_paths = paths.gather(positions[tied])
+        spelled = tied_paths if self.spell is None else self.spell(tied_paths)
+        by_path = _sorted_by(pl.DataFrame({"group": group, "path": spelled}))
+        positions[tied] = positions[tied][by_path]
+        return positions
+
+    def sorted(self, files: pl.DataFrame) -> pl.DataFrame:
+        """File actions of one kind, sorted in memory."""
+        return files[self.positions(self.keys(files), files["path"])]
+
+
+Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def leading_columns(
+    schema: contract.Struct,
+    partition_columns: Sequence[str],
+    mapping: str,
+    meta: pl.DataFrame,
+) -> tuple[Column, ...]:
+    """The columns whose least values sort the files of equal partition values.
+
+    Args:
+        schema: The table's schema.
+        partition_columns: Logical names.
+        mapping: Column mapping mode.
+        meta: Rows that are no file actions.
+
+    Returns:
+        Logical paths of the columns that the table is clustered by; without them the first column
+        that has bounds in its statistics; empty where no column has. A record that cannot be read
+        is ignored, because a wrong order changes no state.
+    """
+    by_physical = {physical: path for path, physical in _bounded(schema, mapping)}
+    clustered = [by_physical[path] for path in _clustering(meta) if path in by_physical]
+    if clustered:
+        return tuple(dict.fromkeys(clustered))
+    rows = actions.of_type(meta, "metaData")
+    configuration = Metadata.from_row(rows.row(-1, named=True)).configuration if len(rows) else {}
+    with suppress(InvalidPropertyError):
+        schema = indexed_columns(schema, partition_columns, configuration)
+    own = (path for path, _ in _bounded(schema, mapping) if path[0] not in partition_columns)
+    return tuple(islice(own, 1))
+
+
+def _clustering(meta: pl.DataFrame) -> tuple[Column, ...]:
+    """Physical paths of the columns that a table is clustered by."""
+    domains = live_domains(meta)
+    if not domains.height or "domainConfiguration" not in domains.columns:
+        return ()
+    found = domains.filter(pl.col("domain") == CLUSTERING)["domainConfiguration"].to_list()
+    with suppress(ValueError, TypeError, AttributeError):
+        return clustering_paths(found[-1]) if found else ()
+    return ()
+
+
+def _bounded(
+    schema: contract.Struct, mapping: str, above: tuple[Column, Column] = ((), ())
+) -> Iterator[tuple[Column, Column]]:
+    """Logical and physical path of each leaf that has bounds, in the order of the schema."""
+    for field in schema.fields:
+        logical = (*above[0], field.name)
+        physical = (*above[1], contract.physical_name(field, mapping))
+        if isinstance(field.type, contract.Struct):
+            yield from _bounded(field.type, mapping, (logical, physical))
+        elif has_bounds(field.type):
+            yield logical, physical
+
+
+def _pruned(schema: contract.Struct, paths: Iterable[Column]) -> contract.Struct:
+    """The fields of a schema that are on the way to one of the columns."""
+    found = []
+    below = list(paths)
+    for field in schema.fields:
+        inner = [path[1:] for path in below if path[0] == field.name]
+        if not inner:
+            continue
+        type_ = field.type
+        if isinstance(type_, contract.Struct):
+            type_ = _pruned(type_, inner)
+        found.append(contract.Field(field.name, type_, field.nullable, field.metadata))
+    return contract.Struct(tuple(found))
+
+
+def _leaf(struct: pl.Series, path: Column) -> pl.Series:
+    for name in path:
+        struct = struct.struct.field(name)
+    return struct
+
+
+def _column(files: pl.DataFrame, name: str) -> pl.Series:
+    if name in files.columns:
+        return files[name]
+    return pl.Series(name, [None], dtype=actions.schema()[name]).new_from_index(0, files.height)
+
+
+def in_order(
+    frames: Iterable[pl.DataFrame],
+    order: FileOrder,
+    *,
+    held_bytes: int | None = None,
+    error: type[UnavailableError] = UnavailableError,
+) -> Iterator[pl.DataFrame]:
+    """Sort file actions, one kind after another.
+
+    Args:
+        frames: Narrow rows of one kind each (``actionType``); all of one kind in succession.
+        order: What to sort by.
+        held_bytes: Rows that are sorted in memory at once; None is `HELD_BYTES`.
+        error: Raised where local disk has no room.
+
+    Yields:
+        Narrow rows of one kind, 65,536 at most. A column that is null throughout may be absent.
+
+    Memory: `held_bytes`, their keys and a batch; when more rows arrive, twice that while runs are
+    merged. What exceeds it is compressed in a nameless file in the folder for temporary files
+    (``TMPDIR``).
+    """
+    most = HELD_BYTES if held_bytes is None else held_bytes
+    filled = (frame for frame in frames if frame.height)
+    for _, same in groupby(filled, key=lambda frame: str(frame["actionType"][0])):
+        yield from _sorted(same, order, most, error)
+
+
+def _sorted(
+    frames: Iterable[pl.DataFrame], order: FileOrder, most: int, error: type[UnavailableError]
+) -> Iterator[pl.DataFrame]:
+    waiting: list[pl.DataFrame] = []
+    waiting_bytes = 0
+    with closing(_Runs(order, error)) as runs:
+        for frame in frames:
+            keyed = frame.hstack(order.keys(frame))
+            waiting.append(keyed)
+            waiting_bytes += int(keyed.estimated_size())
+            if waiting_bytes >= most:
+                runs.add(waiting)
+                waiting_bytes = 0
+        if not runs.blocks:
+            for rows in _in_memory(waiting, order, _BATCH_ROWS):
+                yield _plain(rows)
+            return
+        if waiting:
+            runs.add(waiting)
+        for rows in runs.merged():
+            yield from _plain(rows).iter_slices(_BATCH_ROWS)
+
+
+def _in_memory(
+    waiting: list[pl.DataFrame], order: FileOrder, batch_rows: int
+) -> Iterator[pl.DataFrame]:
+    """Rows with their keys, sorted, a batch at a time; takes them out of the list."""
+    rows = _stack(waiting)
+    waiting.clear()
+    positions = order.positions(_keys(rows), rows["path"])
+    is_sorted = bool((positions[1:] > positions[:-1]).all())
+    for start in range(0, rows.height, batch_rows):
+        part = slice(start, start + batch_rows)
+        yield rows[part] if is_sorted else rows[positions[part]]
+
+
+class _Block(NamedTuple):
+    """Sorted rows on disk, and the keys and the path of the first one."""
+
+    head: pl.DataFrame
+    place: ScratchRange
+
+
+class _Runs:
+    """Sorted runs on disk, in blocks."""
+
+    def __init__(self, order: FileOrder, error: type[UnavailableError]) -> None:
+        self._order = order
+        self._file = ScratchFile(error)
+        self._count = 0
+        self._run_rows = 0
+        self._block_rows = 0
+        self.blocks: list[_Block] = []
+
+    def add(self, rows: list[pl.DataFrame]) -> None:
+        """Sort rows, and write them as one more run; takes them out of the list."""
+        if not self._block_rows:
+            self._run_rows = sum(frame.height for frame in rows)
+            self._block_rows = max(_LEAST_BLOCK_ROWS, self._run_rows // _BLOCKS_OF_A_RUN)
+        if self._count >= _MOST_RUNS:
+            # Every run holds a block in memory while it is merged: many become one before.
+            blocks, self.blocks = self.blocks, []
+            for part in self._merge(blocks):
+                for block in part.iter_slices(self._block_rows):
+                    self._write(block)
+            self._count = 1
+        for block in _in_memory(rows, self._order, self._block_rows):
+            self._write(block)
+        self._count += 1
+
+    def _write(self, block: pl.DataFrame) -> None:
+        head = block[:1].select("path", *_keys(block).columns)
+        place = self._file.append(memoryview(_as_bytes(block)), "rows")
+        self.blocks.append(_Block(head, place))
+
+    def merged(self) -> Iterator[pl.DataFrame]:
+        """All rows with their keys, sorted."""
+        return self._merge(self.blocks)
+
+    def _merge(self, blocks: Sequence[_Block]) -> Iterator[pl.DataFrame]:
+        """Blocks are read by their first row: what precedes the first row of the block that was
+        read last precedes every row that is still on disk.
+        """
+        if not blocks:
+            return
+        heads = pl.concat([block.head for block in blocks])
+        by_head = self._order.positions(_keys(heads), heads["path"]).tolist()
+        least = min(_BATCH_ROWS, self._run_rows // 2)
+        pending: list[pl.DataFrame] = []
+        fresh = carried = 0
+        for count, number in enumerate(by_head, start=1):
+            block = _read(self._file.read(blocks[number].place))
+            pending.append(block)
+            fresh += block.height
+            is_last = count == len(blocks)
+            if fresh < max(least, carried // 2) and not is_last:
+                continue
+            rows = _stack(pending)
+            positions = self._order.positions(_keys(rows), rows["path"])
+            cut = rows.height
+            if not is_last:
+                cut = int(np.flatnonzero(positions == rows.height - block.height)[0])
+            if cut:
+                yield rows[positions[:cut]]
+            pending = [rows[positions[cut:]]] if cut < rows.height else []
+            fresh, carried = 0, rows.height - cut
+
+    def close(self) -> None:
+        """Give the room on disk back."""
+        self.blocks = []
+        self._file.close()
+
+
+def _keys(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.select(name for name in rows.columns if name.startswith(_KEY))
+
+
+def _plain(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.drop(_keys(rows).columns)
+
+
+def _sorted_by(keys: pl.DataFrame) -> Positions:
+    """The rows' numbers, in the order of their keys, nulls first; stable."""
+    expression = pl.arg_sort_by(keys.columns, nulls_last=False, maintain_order=True)
+    return keys.select(expression).to_series().to_numpy().astype(np.int64)
+
+
+def _stack(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Narrow frames one above the other; statistics that are typed differently are widened."""
+    if len(frames) == 1:
+        return frames[0]
+    return pl.concat(frames, how="diagonal_relaxed", rechunk=True)
+
+
+def _as_bytes(rows: pl.DataFrame) -> pa.Buffer:
+    table = rows.to_arrow(compat_level=pl.CompatLevel.oldest())
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def _read(data: bytes) -> pl.DataFrame:
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        frame = pl.from_arrow(reader.read_all())
+    assert isinstance(frame, pl.DataFrame)
+    return frame

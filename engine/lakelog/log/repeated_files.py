@@ -1,0 +1,205 @@
+"""Files that a checkpoint both adds and removes: which of the two actions counts, by proof.
+
+A checkpoint is reconciled: each logical file is in it once (Delta protocol, Action
+Reconciliation). Writers exist that leave an add and a remove of one file, for opposite reasons:
+
+- The Java Kernel (4.4.0) keeps every remove of the commits that it reads, and an add only if no
+  later remove has the same URI. So where both have one spelling of the path, the add is newer.
+- A writer that compares paths as text does not match ``p=é`` with ``p=%C3%A9``. Where the
+  spellings differ, either action may be the newer one.
+
+The commits at and below the checkpoint decide where they mention the file, as they are the
+table's history. Without them only the first case is decided, and only in a checkpoint of one
+file: a part or a sidecar of another version could otherwise be among its files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from lakelog.dialects.base import STRUCT_STATISTICS, Checkpoint, CommitFile
+from lakelog.errors import CorruptionError, InvalidActionError, LakelogError, NotFoundError
+from lakelog.log.files import statistics_text
+from lakelog.log.metadata import last_metadata
+from lakelog.log.replay import Layers, reconcile_files
+from lakelog.log.segment import choose_segment
+from lakelog.model import actions
+from lakelog.model.actions import PATH_TEXT
+
+if TYPE_CHECKING:
+    from lakelog.log.state import State
+
+_KEY = list(actions.KEY)
+_FIRST_COMMITS = 16
+
+
+class Settled(NamedTuple):
+    """The actions that count, of files that a checkpoint holds more than once.
+
+    Attributes:
+        layers: They, as the layer directly above the checkpoint.
+        note: How they were decided, in one sentence.
+    """
+
+    layers: Layers
+    note: str
+
+
+def repeat_error(checkpoint: Checkpoint, repeated: pl.DataFrame) -> InvalidActionError:
+    """The error for a checkpoint that holds a logical file more than once.
+
+    Args:
+        checkpoint: The checkpoint.
+        repeated: The rows of these files; columns ``actionType``, ``path``, ``dvId``.
+    """
+    path = repeated["path"][0]
+    kinds = repeated.filter(repeated["path"] == path)["actionType"].unique()
+    both = len(kinds) > 1
+    return InvalidActionError(
+        "the checkpoint holds an add and a remove of the same file"
+        if both
+        else "the checkpoint holds the same file twice, so it is not reconciled",
+        path=checkpoint.paths[0],
+        version=checkpoint.version,
+        expected="each (path, dvId) once",
+        found=path,
+        hint="restore the commits that the checkpoint was made from, or an older checkpoint; "
+        "then repair the table",
+    )
+
+
+def settle(state: State) -> Settled | None:
+    """Decide which actions count; None where the checkpoint holds no such file, nothing proves
+    which is right, or older files give the whole version better.
+
+    Args:
+        state: A state with a checkpoint.
+
+    Memory: the rows of these files, and the commits' in pieces.
+    """
+    base = state.base
+    assert base is not None
+    if base.settled is None and state.log.dialect.reconciled_checkpoints:
+        try:
+            base.settled = _decide(state)
+        except (CorruptionError, NotFoundError):
+            return None
+    return base.settled
+
+
+def _decide(state: State) -> Settled | None:
+    base = state.base
+    assert base is not None
+    clashes = base.clashes
+    if not clashes.height:
+        return None
+    one_file = base.checkpoint.layout == "classic"
+    rows = _rows_of(state, clashes)
+    adds = rows.filter(rows["actionType"] == "add")
+    removes = rows.filter(rows["actionType"] == "remove")
+    if adds.select(_KEY).is_duplicated().any():
+        return None  # two adds of a file: a part was copied, and its own rows are missing
+    twice = removes.join(adds, on=_KEY, how="anti", nulls_equal=True)
+    if twice.height and not one_file:
+        return None
+    alike = _spelled_alike(rows)
+    if not _holds_all(alike, adds) and _can_be_replayed(state):
+        return None  # other files may be wrong for the same reason, without a remove that shows it
+    decided = _from_commits(state, adds.select(_KEY))
+    left = adds.join(decided, on=_KEY, how="anti", nulls_equal=True)
+    if left.height and not (one_file and _holds_all(alike, left)):
+        return None
+    # Whichever remove is kept, the file is gone; the later one keeps its tombstone longer.
+    latest = actions.conform(twice, ("deletionTimestamp",)).to_series().fill_null(0).arg_sort()
+    from_base = [f.drop(PATH_TEXT) for f in (twice[latest], left)]
+    kept = actions.concat([*from_base, decided])
+    how = [
+        f"{rows.height} by {source}"
+        for rows, source in ((decided, "the commits"), (left, "the path's spelling"))
+        if rows.height
+    ]
+    note = (
+        f"the checkpoint {base.checkpoint.paths[0]} holds {clashes.height} files more than once, "
+        f"such as {clashes['path'][0]}; the action that counts was decided"
+        f" ({', '.join(how) or 'all were removed'}); write the checkpoint again with checkpoint()"
+    )
+    return Settled(Layers().push(kept), note)
+
+
+def _rows_of(state: State, keys: pl.DataFrame) -> pl.DataFrame:
+    """The checkpoint's rows of some files, in every column, with the text of their paths."""
+    base = state.base
+    assert base is not None
+    columns = [c for c in actions.schema() if c not in ("dataChange", "timestamp")]
+    if base.has_struct_statistics:
+        columns.append(STRUCT_STATISTICS)
+    frames = []
+    for frame in base.reader.iter_files([*columns, PATH_TEXT]):
+        near = frame.filter(frame["path"].is_in(keys["path"].implode()))
+        near = near.with_columns(actions.conform(near, ("dvId",)))
+        near = near.join(keys, on=_KEY, how="semi", nulls_equal=True)
+        if near.height:
+            if STRUCT_STATISTICS in near.columns:
+                near = near.with_columns(statistics_text(near)).drop(STRUCT_STATISTICS)
+            if PATH_TEXT not in near.columns:
+                near = near.with_columns(pl.lit(None, pl.String).alias(PATH_TEXT))
+            frames.append(near)
+    return pl.concat(frames, how="diagonal_relaxed")
+
+
+def _spelled_alike(rows: pl.DataFrame) -> pl.DataFrame:
+    """(path, dvId) of files whose actions all have one text of the path."""
+    texts = rows.group_by(_KEY).agg(pl.col(PATH_TEXT).n_unique().alias("texts"))
+    return texts.filter(pl.col("texts") == 1).select(_KEY)
+
+
+def _holds_all(keys: pl.DataFrame, files: pl.DataFrame) -> bool:
+    return not files.join(keys, on=_KEY, how="anti", nulls_equal=True).height
+
+
+def _can_be_replayed(state: State) -> bool:
+    """Whether older files give the version without the checkpoint, as far as a listing tells."""
+    barred = (*state.excluded, state.segment.checkpoint)
+    try:
+        choose_segment(
+            state.log.list_all(),
+            state.version,
+            table=state.log.table,
+            excluded=tuple(c for c in barred if c is not None),
+        )
+    except LakelogError:
+        return False
+    return True
+
+
+def _from_commits(state: State, keys: pl.DataFrame) -> pl.DataFrame:
+    """The last action of each file in the commits that lead up to the checkpoint without a gap."""
+    base, log = state.base, state.log
+    assert base is not None
+    table = last_metadata(base.pair)
+    version = base.checkpoint.version
+    below = {c.version: c for c in log.list_all().commits if c.version <= version}
+    found: list[pl.DataFrame] = []
+    count = _FIRST_COMMITS
+    while keys.height and version in below:
+        run: list[CommitFile] = []
+        while version in below and len(run) < count:
+            run.append(below[version])
+            version -= 1
+        try:
+            piece = log.dialect.decode(log.store, run[::-1])
+        except (CorruptionError, NotFoundError):
+            break
+        ids = actions.conform(actions.of_type(piece.meta, "metaData"), ("metadataId",))
+        if table is None or (ids["metadataId"] != table.id).any():
+            break  # another table's: it was written over
+        count *= 4
+        if not piece.files.height:
+            continue
+        own = piece.files.with_columns(actions.conform(piece.files, ("dvId",)))
+        last = reconcile_files(own.join(keys, on=_KEY, how="semi", nulls_equal=True))
+        found.append(last)
+        keys = keys.join(last, on=_KEY, how="anti", nulls_equal=True)
+    return pl.concat([actions.empty(("actionType", *_KEY)), *found], how="diagonal")

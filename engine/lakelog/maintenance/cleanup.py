@@ -1,0 +1,405 @@
+"""Log cleanup: planned file by file, proved before anything goes, in an order that may stop.
+
+`plan_cleanup` walks the log folder once, decides what the retention promises
+(`lakelog.maintenance.retention_bounds`), looks whether the cut-off checkpoint is whole, and gives
+one row a file. Applying the plan walks the folder again and takes what both walks let go; it then
+
+1. proves the cut-off checkpoint against replay of the files below it
+   (`lakelog.maintenance.cleanup_checks`),
+2. opens the table without the files that are to go: every promised version must still be there, and
+   the oldest and the latest must hold what they hold now,
+3. deletes, or moves to quarantine, in an order that may stop anywhere
+   (`lakelog.maintenance.file_removal`).
+
+Another cleaner may be at work: one that takes files away while this one looks makes it look again.
+
+Source: Delta protocol, Metadata Cleanup; specification 001, 3.3; facts on peers' cleanups.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from lakelog import telemetry
+from lakelog.errors import (
+    CorruptionError,
+    InvalidInputError,
+    LakelogError,
+    NotFoundError,
+    UnsafeRetentionError,
+    UnsupportedStoreError,
+)
+from lakelog.log.context import Log
+from lakelog.log.display import size_text, table_html, table_text
+from lakelog.log.segment import rebuildable
+from lakelog.maintenance import retention_bounds as horizons
+from lakelog.maintenance.cleanup_checks import check_reopens, check_times, prove_checkpoint
+from lakelog.maintenance.file_removal import Removal
+from lakelog.maintenance.log_survey import Request, Survey, survey, with_stable_files
+from lakelog.maintenance.quarantine import undo
+from lakelog.maintenance.retention_bounds import Horizon
+from lakelog.storage.base import FileEntry
+from lakelog.telemetry import Progress
+
+__all__ = [
+    "FILES_SCHEMA",
+    "CleanupPlan",
+    "CleanupReport",
+    "Progress",
+    "Request",
+    "plan_cleanup",
+]
+
+FILES_SCHEMA = pl.Schema(
+    {
+        "path": pl.String,
+        "kind": pl.String,
+        "version": pl.Int64,
+        "size_bytes": pl.Int64,
+        "modified_ms": pl.Int64,
+        "action": pl.String,
+        "why": pl.String,
+        "gate": pl.String,
+        "covered_by": pl.String,
+    }
+)
+"""Columns of `CleanupPlan.files`."""
+
+POLICIES = ("continue", "fail")
+_COVERED = ("commit", "checksum", "checkpoint", "compaction", "staged-commit")
+
+
+@dataclass(frozen=True)
+class CleanupReport:
+    """What a cleanup did.
+
+    Attributes:
+        table: Location of the table.
+        files: The files that are gone: ``path``, ``kind``, ``version``, ``size_bytes``, in the
+            order in which they went.
+        size_bytes: Bytes in them.
+        checkpoint: Path of the cut-off checkpoint; None where none was needed.
+        verdict: What proving it gave: ``proved``, ``unprovable`` (an earlier cleanup took what it
+            could be proved from; it was then read whole), or None where nothing rests on it.
+        oldest_promised: The oldest version that the retention promises.
+        gate: Gate that kept everything, or None.
+        why: What it found, in a sentence; without a gate, why more is kept than has to be.
+        errors: What could not be deleted, each with its ``path``.
+        quarantine: Id of the quarantine that holds the files, or None where they are gone for good.
+        seconds: How long it took.
+    """
+
+    table: str
+    files: pl.DataFrame
+    size_bytes: int
+    checkpoint: str | None
+    verdict: str | None
+    oldest_promised: int | None
+    gate: str | None
+    why: str
+    errors: tuple[LakelogError, ...] = ()
+    quarantine: str | None = None
+    seconds: float = 0.0
+    _log: Log | None = field(default=None, repr=False, compare=False)
+
+    def undo(self) -> pl.DataFrame:
+        """Move the files back from quarantine; see `lakelog.maintenance.quarantine.undo`.
+
+        Raises:
+            InvalidInputError: They are not in quarantine.
+        """
+        if self.quarantine is None or self._log is None:
+            raise InvalidInputError(
+                "nothing is in quarantine, so nothing can be undone",
+                path=self.table,
+                hint="clean up with quarantine=True",
+            )
+        return undo(self._log, self.quarantine)
+
+    def _described(self) -> list[tuple[str, str]]:
+        rows = [
+            ("path", self.table),
+            ("gone", f"{self.files.height:,} files, {size_text(self.size_bytes)}"),
+            ("oldest version promised", _or_nothing(self.oldest_promised)),
+            ("covered by", f"{self.checkpoint or 'nothing'} ({self.verdict or 'not looked at'})"),
+            ("not deleted", f"{len(self.errors):,} files"),
+        ]
+        if self.quarantine is not None:
+            rows.append(("quarantine", self.quarantine))
+        rows += _kept_by(self.gate, self.why)
+        return rows
+
+    def __str__(self) -> str:
+        return table_text("Cleanup", self._described())
+
+    def _repr_html_(self) -> str:
+        return table_html("Cleanup", self._described())
+
+
+@dataclass(frozen=True)
+class CleanupPlan:
+    """What a cleanup would do; nothing is deleted before `apply`.
+
+    Attributes:
+        table: Location of the table.
+        files: One row a file that may go, by path, and with ``keep`` one a file that stays; see
+            `FILES_SCHEMA`. ``path`` is relative to the table root; ``action`` is ``delete`` or
+            ``keep``; ``gate`` is a key of `lakelog.maintenance.retention_bounds.GATES`;
+            ``covered_by`` is the cut-off checkpoint's file, looked through here and proved when the
+            plan is applied.
+        cutoff_ms: The cut-off time, milliseconds since the Unix epoch.
+        oldest_promised: The oldest version that the retention promises; None promises all.
+        oldest_now: The oldest version that can be rebuilt now.
+        checkpoint: Path of the cut-off checkpoint, or None.
+        checkpoint_version: Its version.
+        gate: Gate that keeps everything, or None.
+        why: What it found, in a sentence; without a gate, why more is kept than has to be.
+    """
+
+    table: str
+    files: pl.DataFrame
+    cutoff_ms: int
+    oldest_promised: int | None
+    oldest_now: int | None
+    checkpoint: str | None
+    checkpoint_version: int | None
+    gate: str | None
+    why: str
+    _log: Log = field(repr=False, compare=False)
+    _request: Request = field(repr=False, compare=False)
+
+    @property
+    def deletable(self) -> pl.DataFrame:
+        """The rows of `files` that may go."""
+        return self.files.filter(pl.col("action") == "delete")
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in the files that may go."""
+        return int(self.deletable["size_bytes"].sum())
+
+    def apply(self, progress: Progress | None = None) -> CleanupReport:
+        """Prove, look again, and then delete or move to quarantine; see this module.
+
+        What was planned and is no longer allowed stays, and so does what has become allowed since.
+
+        Args:
+            progress: Is told ``("prove", 0, None)``, ``("reopen", 0, None)`` and
+                ``("delete", done, total)``.
+
+        Raises:
+            UnsafeRetentionError: Something is wrong with the log (``found`` names the gate), the
+                cut-off checkpoint is not what replay gives, or a promised version would be lost;
+                nothing was deleted.
+            UnsupportedStoreError: The store is read only.
+            UnavailableError: The store failed; where the failure policy is ``fail``, with a file
+                that could not be deleted. Applying again goes on from there.
+            OutcomeUnknownError: The failure policy is ``fail``, and nobody knows whether a file
+                was moved to quarantine. Likewise.
+        """
+        return _apply(self, progress)
+
+    def _described(self) -> list[tuple[str, str]]:
+        doomed = self.deletable
+        at = dt.datetime.fromtimestamp(self.cutoff_ms / 1000, dt.UTC)
+        rows = [
+            ("path", self.table),
+            ("cut-off", f"{at:%Y-%m-%d %H:%M:%S} UTC"),
+            ("oldest version now", _or_nothing(self.oldest_now)),
+            ("oldest version promised", _or_nothing(self.oldest_promised)),
+            ("covered by", self.checkpoint or "nothing"),
+            ("may go", f"{doomed.height:,} files, {size_text(self.size_bytes)}"),
+        ]
+        rows += _kept_by(self.gate, self.why)
+        return rows
+
+    def __str__(self) -> str:
+        return table_text("Cleanup plan", self._described())
+
+    def _repr_html_(self) -> str:
+        return table_html("Cleanup plan", self._described())
+
+
+def _kept_by(gate: str | None, why: str) -> list[tuple[str, str]]:
+    if gate is not None:
+        return [("kept by", f"{gate}: {why}")]
+    return [("more is kept", why)] if why else []
+
+
+def _or_nothing(version: int | None) -> str:
+    return "all" if version is None else f"{version:,}"
+
+
+def plan_cleanup(log: Log, request: Request) -> CleanupPlan:
+    """Look at a log and say what may go; see `lakelog.table.Table.cleanup`.
+
+    Memory: some 300 bytes a file of the log folder.
+    """
+    if request.failure_policy not in {None, *POLICIES}:
+        raise InvalidInputError(
+            "no such failure policy", expected=" or ".join(POLICIES), found=request.failure_policy
+        )
+    with telemetry.span("cleanup.plan", format=log.dialect.name):
+        seen = _settled(log, lambda entries: _looked(log, request, entries))[0]
+    horizon = seen.horizon
+    ranges = rebuildable(seen.listing)
+    chosen = horizon.checkpoints[-1].paths[0] if horizon.checkpoints else None
+    files = seen.files if request.keep else seen.deletable
+    return CleanupPlan(
+        table=log.table,
+        files=_explained(files, horizon, chosen),
+        cutoff_ms=horizon.cutoff_ms,
+        oldest_promised=horizon.commit,
+        oldest_now=ranges[0][0] if ranges else None,
+        checkpoint=chosen,
+        checkpoint_version=horizon.checkpoint,
+        gate=horizon.gate,
+        why=horizon.why,
+        _log=log,
+        _request=request,
+    )
+
+
+def _explained(files: pl.DataFrame, horizon: Horizon, covered_by: str | None) -> pl.DataFrame:
+    """The frame of a plan."""
+    at = dt.datetime.fromtimestamp(horizon.cutoff_ms / 1000, dt.UTC)
+    texts = dict(horizons.GATES)
+    texts["expired"] += (
+        f": version {horizon.commit} was the table at {at:%Y-%m-%d %H:%M} UTC, and it and all later"
+        f" ones are rebuilt from the checkpoint of version {horizon.checkpoint}"
+    )
+    if horizon.gate is not None:
+        texts[horizon.gate] += f": {horizon.why}"
+    elif horizon.passed_over is not None:
+        texts["foreign-readers"] += f": {horizon.why}"
+    covered = pl.col("kind").is_in(list(_COVERED)) & (pl.col("action") == "delete")
+    return files.select(
+        "path",
+        "kind",
+        "version",
+        "size_bytes",
+        "modified_ms",
+        "action",
+        pl.col("gate").replace_strict(texts, return_dtype=pl.String).alias("why"),
+        "gate",
+        pl.when(covered).then(pl.lit(covered_by, dtype=pl.String)).alias("covered_by"),
+    )
+
+
+# --- applying ------------------------------------------------------------------------------------
+
+
+def _apply(plan: CleanupPlan, progress: Progress | None) -> CleanupReport:
+    log, request = plan._log, plan._request  # noqa: SLF001 - a plan's own hidden half
+    tell = progress or (lambda _stage, _done, _total: None)
+    if log.store.refusal is not None:
+        raise UnsupportedStoreError(log.store.refusal, path=log.table)
+    start = time.perf_counter()
+    with telemetry.span("cleanup.apply", format=log.dialect.name):
+        seen, doomed, verdict = _settled(log, lambda entries: _proved(plan, tell, entries))
+        removal = Removal(log, request, seen, tell)
+        removal.remove(doomed)
+    horizon = seen.horizon
+    report = CleanupReport(
+        table=log.table,
+        files=removal.gone(doomed),
+        size_bytes=removal.size_bytes,
+        checkpoint=horizon.checkpoints[-1].paths[0] if horizon.checkpoints else None,
+        verdict=verdict,
+        oldest_promised=horizon.commit,
+        gate=horizon.gate,
+        why=horizon.why,
+        errors=tuple(removal.errors),
+        quarantine=removal.quarantine.id if removal.quarantine is not None else None,
+        seconds=time.perf_counter() - start,
+        _log=log,
+    )
+    _log_cleanup(report)
+    return report
+
+
+class _Unsettled(Exception):  # noqa: N818 - it never leaves this module
+    """A look at a log came to an end that another cleaner may have caused."""
+
+    def __init__(self, seen: Survey, cause: LakelogError | None = None) -> None:
+        super().__init__()
+        self.seen = seen
+        self.cause = cause
+
+
+_Found = tuple[Survey, pl.DataFrame, str | None]
+
+
+def _settled(log: Log, look: Callable[[list[FileEntry]], _Found]) -> _Found:
+    """What a look at the files of the log gives; one that met files which another cleaner was
+    taking away begins anew.
+    """
+    try:
+        return with_stable_files(log, look, (_Unsettled, CorruptionError, NotFoundError))
+    except _Unsettled as unsettled:
+        if unsettled.cause is not None:
+            raise unsettled.cause from unsettled.cause.__cause__
+        return unsettled.seen, unsettled.seen.deletable, None
+
+
+def _looked(log: Log, request: Request, entries: list[FileEntry]) -> _Found:
+    seen = survey(log, request, entries=entries)
+    if seen.horizon.gate in horizons.MUST_REFUSE:
+        raise _Unsettled(seen)
+    return seen, seen.deletable, None
+
+
+def _proved(plan: CleanupPlan, tell: Progress, entries: list[FileEntry]) -> _Found:
+    """Look again, and prove whatever is about to go."""
+    log, request = plan._log, plan._request  # noqa: SLF001 - a plan's own hidden half
+    seen = survey(log, request, entries=entries)
+    same = ["path", "size_bytes", "modified_ms"]
+    doomed = seen.deletable.join(plan.deletable.select(same), on=same, how="semi")
+    try:
+        _refuse(log, seen.horizon)
+        if not doomed.filter(pl.col("kind") != "temporary").height:
+            return seen, doomed, None
+        tell("prove", 0, None)
+        verdict = prove_checkpoint(seen.log, seen.horizon)
+        check_times(seen.log, seen.listing, seen.commits, seen.horizon)
+        tell("reopen", 0, None)
+        check_reopens(seen.log, frozenset(doomed["path"]), seen.oldest_promised)
+    except (UnsafeRetentionError, CorruptionError, NotFoundError) as error:
+        raise _Unsettled(seen, error) from error
+    return seen, doomed, verdict
+
+
+def _refuse(log: Log, horizon: Horizon) -> None:
+    if horizon.gate in horizons.MUST_REFUSE:
+        raise UnsafeRetentionError(
+            f"nothing was cleaned up: {horizon.why}",
+            path=log.table,
+            version=horizon.checkpoint,
+            expected=horizons.GATES[horizon.gate],
+            found=horizon.gate,
+            hint="mend the log first: t.repair() says how"
+            if horizon.gate in {"missing-commits", "checkpoint-broken"}
+            else "clean up with the engine that owns the table",
+        )
+
+
+def _log_cleanup(report: CleanupReport) -> None:
+    telemetry.event(
+        "cleanup.done",
+        files=report.files.height,
+        size_bytes=report.size_bytes,
+        quarantine=report.quarantine,
+        verdict=report.verdict,
+        gate=report.gate,
+        errors=len(report.errors),
+        seconds=round(report.seconds, 3),
+    )
+    by_kind = report.files.group_by("kind").agg(pl.len(), pl.col("size_bytes").sum())
+    for kind, files, size_bytes in by_kind.iter_rows():
+        telemetry.count("cleanup.files", files, kind=kind)
+        telemetry.count("cleanup.bytes", size_bytes, kind=kind)

@@ -1,0 +1,236 @@
+"""What has to be true before a log may be cleaned up; each function raises where it is not.
+
+The cut-off checkpoint takes the place of everything below it, for good. So every complete
+checkpoint of its version (another engine may take another one) is compared with replay of the
+files below it. An earlier cleanup may have taken these: then there is nothing to compare with, and
+a checkpoint is accepted if all of it can be read, its protocol, metadata and sidecars are there,
+and the version's ``.crc``, where there is one, counts the same files and bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import polars as pl
+
+from lakelog.checkpoint.verify import independent_state, verify_one
+from lakelog.dialects.base import Checkpoint, LogListing
+from lakelog.dialects.commit_info import in_commit_timestamp
+from lakelog.dialects.delta.names import SIDECAR_FOLDER
+from lakelog.dialects.digest import Digest, digest
+from lakelog.errors import (
+    CorruptionError,
+    LakelogError,
+    NotFoundError,
+    UnavailableError,
+    UnsafeRetentionError,
+    UnsupportedError,
+    VersionNotFoundError,
+)
+from lakelog.log.context import Log
+from lakelog.log.opening import open_state
+from lakelog.log.segment import LogSegment, latest_version, rebuildable
+from lakelog.log.snapshot import Snapshot
+from lakelog.log.state import State
+from lakelog.maintenance.inventory import HidingStore
+from lakelog.maintenance.retention_bounds import Commits, Horizon, first_gap
+
+_CHECKED = (
+    "numFiles",
+    "tableSizeBytes",
+    "metadata.id",
+    "protocol.minReaderVersion",
+    "protocol.minWriterVersion",
+)
+
+
+def whole_problem(log: Log, checkpoint: Checkpoint, sidecars: Collection[str]) -> str | None:
+    """What is wrong with a checkpoint at first sight, in a sentence; None where nothing is.
+
+    Reads its protocol and metadata and the names of its sidecars, and no file actions.
+
+    Args:
+        log: The log, without the commits below the checkpoint: what they hold does not count.
+        checkpoint: The checkpoint.
+        sidecars: Every sidecar that is there.
+
+    Raises:
+        UnavailableError: The store failed.
+    """
+    reader = log.dialect.open_checkpoint(log.store, checkpoint)
+    try:
+        pair = reader.read_meta(("protocol", "metaData"))
+        files = reader.files_read()
+    except (CorruptionError, NotFoundError, UnsupportedError) as error:
+        return error.message
+    wanted = {"metaData"} if log.dialect.default_protocol is not None else {"metaData", "protocol"}
+    missing = wanted - set(pair["actionType"] if pair.height else ())
+    if missing:
+        return f"it holds no {' and no '.join(sorted(missing))}"
+    named = [path for path in files if path.startswith(f"{SIDECAR_FOLDER}/")]
+    gone = [path for path in named if path not in sidecars]
+    return f"its sidecar {gone[0]} is gone" if gone else None
+
+
+def prove_checkpoint(log: Log, horizon: Horizon) -> str:
+    """Prove every complete checkpoint of the cut-off version.
+
+    Returns:
+        ``proved``, or ``unprovable`` where the files below are gone and one could only be read.
+
+    Raises:
+        UnsafeRetentionError: One is not what replay gives, or cannot be read whole.
+        UnavailableError: The store failed.
+
+    Memory: as `lakelog.checkpoint.verify.verify_one`.
+    """
+    verdicts = {_prove_one(log, checkpoint) for checkpoint in horizon.checkpoints}
+    return "proved" if verdicts == {"proved"} else "unprovable"
+
+
+def _prove_one(log: Log, checkpoint: Checkpoint) -> str:
+    report = verify_one(log, checkpoint)
+    if report.is_proved:
+        return "proved"
+    # Files that are there and cannot be read may be all that tells that the checkpoint is wrong.
+    if report.verdict != "unprovable" or independent_state(log, checkpoint.version) is not None:
+        raise _not_proved(log, checkpoint, report.verdict, report.reason)
+    try:
+        _read_whole(log, checkpoint)
+    except UnavailableError:
+        raise
+    except LakelogError as error:
+        raise _not_proved(log, checkpoint, "broken", error.message) from error
+    return "unprovable"
+
+
+def _not_proved(
+    log: Log, checkpoint: Checkpoint, verdict: str, found: str | None
+) -> UnsafeRetentionError:
+    return UnsafeRetentionError(
+        f"nothing was cleaned up: the cut-off checkpoint is {verdict}",
+        path=f"{log.table}/{checkpoint.paths[0]}",
+        version=checkpoint.version,
+        expected="what replay of the files below it gives",
+        found=found,
+        hint="write the checkpoint anew (t.repair() says how); the commits below it are all that "
+        "the versions up to it can be rebuilt from",
+    )
+
+
+def _read_whole(log: Log, checkpoint: Checkpoint) -> None:
+    """Read every row of a checkpoint, and compare it with its version's checksum.
+
+    Raises:
+        CorruptionError: It cannot be read, repeats a file, or is not what the checksum says.
+    """
+    state = State.of(log, LogSegment(checkpoint.version, checkpoint, ()))
+    state.ensure_readable()
+    snapshot = Snapshot(state)
+    _digest(snapshot, log.clock())
+    _ = state.base_is_unique
+    compared = snapshot.version_checksum()
+    if compared is None:
+        return
+    wrong = compared.filter(~pl.col("agrees") & pl.col("field").is_in(list(_CHECKED)))
+    if wrong.height:
+        field, recorded, found = wrong.select("field", "recorded", "found").row(0)
+        raise CorruptionError(
+            f"the version's checksum has another {field}",
+            path=checkpoint.paths[0],
+            version=checkpoint.version,
+            expected=recorded,
+            found=found,
+        )
+
+
+def check_times(log: Log, listing: LogListing, commits: Commits, horizon: Horizon) -> None:
+    """Check that in-commit timestamps, which were bisected, increase up to the cut-off commit: one
+    that does not, because a clock was set wrong, must not let a promised version go.
+
+    Raises:
+        UnsafeRetentionError: A commit below the cut-off commit is newer than the cut-off time.
+    """
+    if commits.timed_from is None or horizon.commit is None:
+        return
+    timed = [c for c in listing.commits if commits.timed_from <= c.version <= horizon.commit]
+    if not timed:
+        return
+    infos = log.dialect.decode(log.store, timed, files=False).commit_infos
+    times = [(in_commit_timestamp(info), info.version) for info in infos]
+    late = [version for at, version in times if at is not None and at > horizon.cutoff_ms]
+    if late or len({version for _, version in times}) != len(timed):
+        raise UnsafeRetentionError(
+            "nothing was cleaned up: in-commit timestamps do not increase",
+            path=log.table,
+            version=late[0] if late else None,
+            expected=f"every commit up to {horizon.commit} at or before {horizon.cutoff_ms} ms",
+            found=f"{len(late)} later ones, and {len(timed) - len(times)} commits without one",
+            hint="clean up once these commits are older than the retention, too",
+        )
+
+
+def check_reopens(log: Log, hidden: frozenset[str], oldest: int) -> None:
+    """Open the table without some of its files: every promised version that can be rebuilt now must
+    still be, and the oldest and the latest must hold what they hold now.
+
+    Args:
+        log: The log, with all its files.
+        hidden: Files that are to go.
+        oldest: The oldest promised version.
+
+    Raises:
+        UnsafeRetentionError: They do not.
+        CorruptionError: One of the versions cannot be read as it is.
+
+    Memory: as reading a snapshot in batches.
+    """
+    after = replace(log, store=HidingStore(log.store, hidden))
+    now, then = log.list_all(), after.list_all()
+    latest = latest_version(now, log.table)
+    lost = first_gap(rebuildable(now), rebuildable(then), oldest)
+    if lost is not None or not then.commits or latest_version(then, log.table) != latest:
+        version = latest if lost is None else lost
+        raise _would_be_lost(log, version, "it could not be rebuilt any more")
+    for version in sorted({oldest, latest}):
+        try:
+            left = open_state(after, version)
+        except (VersionNotFoundError, CorruptionError) as error:
+            raise _would_be_lost(log, version, error.message) from error
+        held = open_state(log, version)
+        now_ms = log.clock()
+        found = _digest(Snapshot(left), now_ms)
+        if held.segment == left.segment and log.dialect.name == "delta":
+            # The same files give the same state. (IndexTables' checkpoints leave out what commits
+            # below them still say.)
+            continue
+        differences = _digest(Snapshot(held), now_ms).differences(found)
+        if differences:
+            what = ", ".join(f"{d.found} {d.action_type} of {d.expected}" for d in differences)
+            raise _would_be_lost(log, version, f"it would hold {what}")
+
+
+def _would_be_lost(log: Log, version: int, why: str) -> UnsafeRetentionError:
+    return UnsafeRetentionError(
+        "nothing was cleaned up: a version that the retention promises would be lost",
+        path=log.table,
+        version=version,
+        found=why,
+        hint="run t.verify(), and report how the log came to be like this",
+    )
+
+
+def _digest(snapshot: Snapshot, now_ms: int) -> Digest:
+    """Digest of a whole state. Skips whose cooldown has passed are over, and do not count
+    (specification 001, 3.6).
+    """
+    total = Digest()
+    for batch in snapshot.iter_state():
+        rows = batch
+        if "retryAfter" in batch.columns:
+            lasts = (pl.col("retryAfter") > now_ms).fill_null(value=False)
+            is_over = (pl.col("actionType") == "mergeskip") & ~lasts
+            rows = batch.filter(~is_over)
+        total = total + digest(rows)
+    return total

@@ -1,0 +1,251 @@
+"""What is wrong with a log, finding by finding, and whether it can be mended. Changes nothing.
+
+=============  ============================================  ======================================
+kind           wrong is                                      mended by
+=============  ============================================  ======================================
+``log``        the latest version cannot be read             nobody: what would have to be restored
+                                                             is said
+``checkpoint`` it cannot be read, or is not what replay      writing it anew from replay, where that
+               gives                                         is sound
+``pointer``    it is damaged, behind, or names a version     naming the newest sound checkpoint
+               without a complete checkpoint
+``checksum``   it is damaged, or not what replay gives       writing it anew
+``data``       a live file is not there                      removing it from the table, on request
+=============  ============================================  ======================================
+
+A checkpoint can be made again where commits are contiguous from 0, or from an older checkpoint,
+and one table id runs through them and the checkpoint itself: otherwise a truncated prefix, or a
+table that was written over, would come back in its place.
+
+Source: Delta protocol, Checkpoints; Last Checkpoint File; Version Checksum File.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+import polars as pl
+
+from lakelog.checkpoint.plan import LAYOUTS
+from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
+from lakelog.dialects.base import Checkpoint, LogListing
+from lakelog.dialects.delta.paths import ABSOLUTE
+from lakelog.dialects.indextables.protocol import knows_flattened
+from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnsupportedError
+from lakelog.log.context import Log
+from lakelog.log.opening import table_ids
+from lakelog.log.repeated_files import settle
+from lakelog.log.segment import LogSegment, choose_segment, latest_version
+from lakelog.log.snapshot import Snapshot
+from lakelog.log.state import State
+from lakelog.model import actions
+from lakelog.telemetry import Progress
+
+WRITE, DELETE, REMOVE, REFUSE, KEEP = "write", "delete", "remove", "refuse", "keep"
+_DEPENDS = (CorruptionError, NotFoundError, UnsupportedError)
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong.
+
+    Attributes:
+        kind: See the module.
+        path: The file concerned, relative to the table root.
+        version: Version concerned; None where there is none.
+        problem: What is wrong, in one sentence.
+        action: ``write`` (anew), ``delete``, ``remove`` (from the table), ``refuse`` (it cannot be
+            mended soundly), ``keep`` (nothing has to be done).
+        why: Why that is sound, or why it is not.
+        checkpoint: For kind ``checkpoint``, that one.
+    """
+
+    kind: str
+    path: str
+    version: int | None
+    problem: str
+    action: str
+    why: str
+    checkpoint: Checkpoint | None = None
+
+
+def look_at_log(log: Log) -> Iterator[Finding]:
+    """Whether the latest version can be read at all."""
+    try:
+        Snapshot.open(log).num_files()
+    except _DEPENDS as error:
+        path = error.path or log.dialect.log_folder
+        why = error.hint or "restore the file from a copy"
+        yield Finding("log", path, error.version, error.message, REFUSE, why)
+
+
+def look_at_checkpoints(log: Log, listing: LogListing, progress: Progress) -> Iterator[Finding]:
+    """Prove every complete checkpoint, the newest first."""
+    count = len(listing.checkpoints)
+    for done, checkpoint in enumerate(reversed(listing.checkpoints)):
+        progress("verify", done, count)
+        report = verify_one(log, checkpoint)
+        path, version = checkpoint.paths[0], checkpoint.version
+        reason = report.reason or "its content differs"
+        if report.verdict == "unprovable":
+            why = "it is sound in itself, and what would prove it is not there"
+            yield Finding("checkpoint", path, version, reason, KEEP, why, checkpoint)
+        elif report.verdict != "proved":
+            problem = f"it is {report.verdict}: {reason}"
+            unsound = _why_unsound(log, report)
+            action = WRITE if unsound is None else REFUSE
+            why = unsound or "replay of older files gives its version, under one table id"
+            yield Finding("checkpoint", path, version, problem, action, why, checkpoint)
+    progress("verify", count, count)
+
+
+def _why_unsound(log: Log, report: VerifyReport) -> str | None:
+    """Why a checkpoint cannot be made again from what is older; None where it can."""
+    if report.layout not in LAYOUTS[log.dialect.name]:
+        return f"lakelog does not write the layout {report.layout}"
+    state = independent_state(log, report.version)
+    if state is None:
+        alone = LogSegment(report.version, report.checkpoint, ())
+        if settle(State.of(log, alone)) is not None:
+            return None  # the checkpoint itself proves what it should hold
+        return "commits are missing that it would be replayed from; restore them, or the checkpoint"
+    try:
+        ids = table_ids(state)
+        state.ensure_readable()
+    except _DEPENDS as error:
+        return f"what it would be replayed from is damaged: {error.message}"
+    try:
+        own = log.dialect.open_checkpoint(log.store, report.checkpoint).read_meta(("metaData",))
+        ids |= set(actions.conform(own, ("metadataId",))["metadataId"].to_list())
+    except _DEPENDS:
+        pass  # it says nothing, then
+    if len(ids) > 1:
+        return f"replay meets the table ids {', '.join(sorted(map(str, ids)))}: another table's"
+    return None
+
+
+def look_at_pointer(
+    log: Log, listing: LogListing, unsound: Collection[Checkpoint]
+) -> Iterator[Finding]:
+    """Compare the pointer with the newest checkpoint that is sound, or will be.
+
+    Args:
+        log: The log.
+        listing: All of it.
+        unsound: Checkpoints that are not, and cannot be made again.
+    """
+    path = log.dialect.pointer_path
+    sound = [c for c in listing.checkpoints if c not in unsound]
+    newest = next((c for c in reversed(sound) if _may_be_named(log, c)), None)
+    try:
+        content: bytes | None = log.store.read(path)
+    except NotFoundError:
+        content = None
+    pointed = None if content is None else log.dialect.pointed_version(content)
+    versions = {c.version for c in sound}
+    if content is None:
+        if newest is None:
+            return
+        problem = "it is not there"
+    elif pointed is None:
+        problem = "it is damaged"
+    elif pointed not in versions:
+        problem = f"it names version {pointed}, where no complete sound checkpoint stands"
+    elif not any(_may_be_named(log, c) for c in sound if c.version == pointed):
+        problem = f"it names version {pointed}, whose checkpoint not all readers of the table know"
+    elif newest is not None and pointed < newest.version:
+        problem = f"it names version {pointed}, and a checkpoint stands at {newest.version}"
+    else:
+        return
+    if newest is None:
+        why = "there is no checkpoint to name; readers begin with the first commit"
+        yield Finding("pointer", path, pointed, problem, DELETE, why)
+    elif newest.layout not in LAYOUTS[log.dialect.name]:
+        why = f"lakelog does not write pointers to the layout {newest.layout}"
+        yield Finding("pointer", path, pointed, problem, REFUSE, why)
+    else:
+        why = "a pointer is a hint: the checkpoint that it will name is complete"
+        yield Finding("pointer", path, newest.version, problem, WRITE, why, newest)
+
+
+def _may_be_named(log: Log, checkpoint: Checkpoint) -> bool:
+    """Whether the pointer may name a checkpoint; where some readers of the table do not know it,
+    they would be worse off than without.
+    """
+    if checkpoint.layout != "flattened":
+        return True
+    try:
+        reader = log.dialect.open_checkpoint(log.store, checkpoint)
+        rows = actions.conform(reader.read_meta(("protocol",)), ("readerFeatures",))
+        return any(map(knows_flattened, rows["readerFeatures"].to_list()))
+    except _DEPENDS:
+        pass  # it is to be made again, from what replay says
+    try:
+        state = independent_state(log, checkpoint.version)
+        return state is not None and knows_flattened(state.protocol.reader_features)
+    except _DEPENDS:
+        return False
+
+
+def look_at_checksums(
+    log: Log, listing: LogListing, unsound: Collection[Checkpoint]
+) -> Iterator[Finding]:
+    """Compare the checksums of the latest version and of those with checkpoints with replay.
+
+    Args:
+        log: The log.
+        listing: All of it.
+        unsound: Checkpoints that replay does not begin with.
+    """
+    if log.dialect.name != "delta":
+        return
+    folder = log.dialect.log_folder
+    entries = log.store.list_from(folder)
+    recorded = {
+        int(e.name[:20])
+        for e in entries
+        if len(e.name) == 24 and e.name.endswith(".crc") and e.name[:20].isdigit()
+    }
+    latest = latest_version(listing, log.table)
+    asked = {latest, *(c.version for c in listing.checkpoints)}
+    for version in sorted(asked & recorded):
+        path = f"{folder}/{version:020d}.crc"
+        try:
+            segment = choose_segment(listing, version, table=log.table, excluded=unsound)
+            state = State.of(log, segment, excluded=tuple(unsound))
+            compared = Snapshot(state).version_checksum()
+        except LakelogError as error:
+            why = f"the version cannot be read: {error.message}"
+            yield Finding("checksum", path, version, "it cannot be checked", REFUSE, why)
+            continue
+        if compared is None:
+            problem = "it is damaged"
+        else:
+            wrong = compared.filter(~pl.col("agrees"))
+            if not wrong.height:
+                continue
+            field, found, replayed = wrong.select("field", "recorded", "found").row(0)
+            problem = f"it records {field} {found}, and replay gives {replayed}"
+        yield Finding("checksum", path, version, problem, WRITE, "replay gives what it should say")
+
+
+def look_at_files(log: Log, listed: pl.Series, *, remove: bool) -> Iterator[Finding]:
+    """Live files that are not where the table says.
+
+    Args:
+        log: The log.
+        listed: Paths of the files in the table's folder (String).
+        remove: Whether they are to be removed from the table.
+    """
+    snapshot = Snapshot.open(log)
+    live = snapshot.files().select("path").collect()["path"]
+    relative = live.filter(~live.str.contains(ABSOLUTE))
+    gone = relative.filter(~relative.is_in(listed.implode())).sort()
+    why = (
+        "its rows are lost either way; readers fail until it is removed"
+        if remove
+        else "restore it, or ask for its removal: its rows are then gone for good"
+    )
+    for path in gone:
+        action = REMOVE if remove else KEEP
+        yield Finding("data", path, snapshot.version, "a live file is not there", action, why)

@@ -1,0 +1,385 @@
+"""One look at a log: every file of it, judged.
+
+A look walks the log folder once, and whoever looks further sees what that walk found
+(`lakelog.maintenance.inventory.ListedStore`), so that a plan is of one moment. It reads the latest
+protocol and metadata, the cut-off checkpoint's, and, where a sidecar might go, the manifests that
+stay; never a file action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import polars as pl
+
+from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.dialects.base import Checkpoint, LogListing
+from lakelog.dialects.commit_info import in_commit_timestamp
+from lakelog.dialects.delta.names import parse_listing
+from lakelog.dialects.indextables.protocol import knows_flattened
+from lakelog.errors import (
+    CorruptionError,
+    InvalidInputError,
+    LakelogError,
+    NotFoundError,
+    UnavailableError,
+    UnsafeRetentionError,
+)
+from lakelog.log.context import Log
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.log.properties import duration_text
+from lakelog.log.segment import latest_version
+from lakelog.log.snapshot import Snapshot
+from lakelog.maintenance import retention_bounds as horizons
+from lakelog.maintenance.cleanup_checks import whole_problem
+from lakelog.maintenance.inventory import HidingStore, ListedStore, inventory, walk_log
+from lakelog.maintenance.retention_bounds import Commits, Facts, Horizon, Retention
+from lakelog.storage.base import FileEntry
+from lakelog.transaction.features import features_of, is_on, supported
+
+_T = TypeVar("_T")
+
+_LOG = ("commit", "checksum", "checkpoint", "compaction", "sidecar")
+_ATTEMPTS = 12
+
+_CATALOG = frozenset(
+    {
+        "catalogManaged",
+        "catalogOwned",
+        "catalogOwned-preview",
+        "coordinatedCommits-preview",
+        "managedCommit-preview",
+    }
+)
+_MOVED = frozenset({"adaptiveMetadata", "adaptiveMetadata-preview", "redirectReaderWriter-preview"})
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a cleanup; see `Table.cleanup`."""
+
+    quarantine: bool = False
+    retention_ms: int | None = None
+    checkpoint_retention_ms: int | None = None
+    force: bool = False
+    keep: bool = False
+    failure_policy: str | None = None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """One look at a log: every file judged, and what that rests on.
+
+    Attributes:
+        log: The log as that look found it.
+        files: As `horizon.judge` gives them, every file.
+        listing: What the dialect makes of the names.
+        horizon: What is promised.
+        policy: Failure policy of the table.
+        commits: The commits.
+    """
+
+    log: Log
+    files: pl.DataFrame
+    listing: LogListing
+    horizon: Horizon
+    policy: str
+    commits: Commits
+
+    @property
+    def deletable(self) -> pl.DataFrame:
+        """The files that may go."""
+        return self.files.filter(pl.col("action") == "delete")
+
+    @property
+    def oldest_promised(self) -> int:
+        """The oldest version that is promised."""
+        return self.horizon.commit if self.horizon.commit is not None else 0
+
+
+def with_stable_files(
+    log: Log,
+    look: Callable[[list[FileEntry]], _T],
+    signs: tuple[type[Exception], ...] = (CorruptionError, NotFoundError),
+) -> _T:
+    """What a look at the files of a log gives, beside writers and cleaners.
+
+    Args:
+        log: The log.
+        look: Is given what `walk_log` gave.
+        signs: Errors by which a look may end that was given files of no one moment; it then begins
+            anew.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        entries = walk_log(log)
+        try:
+            return look(entries)
+        except signs:
+            if not _is_torn(log, entries):
+                raise
+    return look(walk_log(log))
+
+
+def _is_torn(log: Log, entries: list[FileEntry]) -> bool:
+    """Whether the files that make up the log were not as listed at any one moment: some have left
+    since, or commits are there that were passed by while later ones arrived.
+    """
+    seen, now = (
+        inventory(each, log.dialect.name, log.dialect.log_folder).filter(pl.col("kind").is_in(_LOG))
+        for each in (entries, walk_log(log))
+    )
+    commits = now.filter(pl.col("kind") == "commit", pl.col("version") < seen["version"].max())
+    return not (
+        seen["path"].is_in(now["path"].implode()).all()
+        and commits["path"].is_in(seen["path"].implode()).all()
+    )
+
+
+def survey(
+    log: Log,
+    request: Request,
+    options: CheckpointOptions | None = None,
+    entries: Sequence[FileEntry] | None = None,
+) -> Survey:
+    """Look at every file of a log once, and judge it.
+
+    Args:
+        log: The log.
+        request: What is asked.
+        options: What to go by in place of the table's own properties.
+        entries: What `walk_log` gave, where somebody has walked already.
+
+    Raises:
+        UnsafeRetentionError: `request` asks for less than the table promises, and does not force.
+        CorruptionError: The latest version cannot be read.
+    """
+    now_ms = log.clock()
+    entries = walk_log(log) if entries is None else entries
+    folder = log.dialect.log_folder
+    seen = replace(log, store=ListedStore(log.store, folder, entries))
+    listing = seen.list_all()
+    latest_version(listing, log.table)
+    files = inventory(entries, log.dialect.name, folder)
+    rows = files.filter(pl.col("kind") == "commit").sort("version")
+    commits = Commits(rows["version"].to_numpy(), rows["modified_ms"].to_numpy())
+    complete = tuple(c for c in listing.checkpoints)
+    gate = _before_all(complete)
+    protocol: Protocol | None = None
+    if gate is None:
+        snapshot = Snapshot.open(seen)
+        protocol, metadata = snapshot.protocol, snapshot.metadata
+        options = options or CheckpointOptions.of(metadata.configuration, log.dialect.name)
+        gate = _of_properties(protocol, metadata, options, request, log.dialect.name)
+        commits = _timed(seen, commits, listing, protocol, metadata)
+    options = options or CheckpointOptions()
+    retention = _retention(options, request, log, promised=protocol is not None)
+    protected = _protected_before(protocol, snapshot.metadata) if protocol is not None else 0
+    pointed = log.pointed_version()
+    if gate is not None:
+        cutoff_ms = retention.cutoff_ms(now_ms)
+        horizon = Horizon(cutoff_ms, gate=gate[0], why=gate[1])
+    else:
+        horizon = horizons.find_horizon(
+            commits,
+            complete,
+            retention,
+            now_ms,
+            own_commit=log.dialect.name == "delta",
+            protected_before=protected,
+            found_by_all=_found_by_all(log.dialect.name, protocol, complete, pointed),
+        )
+    horizon = _looked_through(seen, files, horizon)
+    facts = Facts(
+        now_ms,
+        retention,
+        complete,
+        pointed,
+        horizons.contiguous_to(commits, horizon.checkpoint or 0),
+        protected,
+    )
+    judged = horizons.judge(files, horizon, facts)
+    if horizon.gate is None:
+        judged = _with_sidecars(seen, judged, complete, now_ms)
+    policy = request.failure_policy or options.cleanup_failure_policy
+    return Survey(seen, judged, listing, horizon, policy, commits)
+
+
+def _before_all(complete: tuple[Checkpoint, ...]) -> tuple[str, str] | None:
+    """A gate that needs no metadata, which may be dear to read where there is no checkpoint."""
+    if any(c.layout == "avro-state" for c in complete):
+        why = "the log holds Avro states, whose metadata and skips stand in the commits below them"
+        return "avro-state", why
+    if not complete:
+        return "no-cut-off-checkpoint", "the log has no complete checkpoint"
+    return None
+
+
+def _of_properties(
+    protocol: Protocol,
+    metadata: Metadata,
+    options: CheckpointOptions,
+    request: Request,
+    dialect: str,
+) -> tuple[str, str] | None:
+    known = features_of(dialect)
+    for name in sorted(supported(protocol, dialect)):
+        feature = known.get(name)
+        if feature is None or name in _MOVED:
+            return "unknown-feature", f"the table has the feature {name!r}"
+        switched = feature.switch is None or feature.switch(metadata)
+        if name in _CATALOG and switched:
+            return "catalog", f"the table has the feature {name!r}"
+    if not options.cleanup_enabled and not request.force:
+        return "cleanup-disabled", "forced, it is cleaned up nevertheless"
+    return None
+
+
+def _retention(
+    options: CheckpointOptions, request: Request, log: Log, *, promised: bool
+) -> Retention:
+    wanted = (
+        ("retention", request.retention_ms, options.log_retention_ms),
+        (
+            "checkpoint_retention",
+            request.checkpoint_retention_ms,
+            options.checkpoint_retention_ms,
+        ),
+    )
+    for name, asked, owned in wanted:
+        if asked is None:
+            continue
+        if asked < 0:
+            raise InvalidInputError(f"{name} is a time from 0", expected=">= 0", found=asked)
+        if promised and asked < owned and not request.force:
+            raise UnsafeRetentionError(
+                "the retention is shorter than the table's own",
+                path=log.table,
+                expected=f"{name} of at least {duration_text(owned)}",
+                found=duration_text(asked),
+                hint="change the table's properties, or force it",
+            )
+    is_delta = log.dialect.name == "delta"
+    (_, log_ms, own_log_ms), (_, checkpoint_ms, own_checkpoint_ms) = wanted
+    return Retention(
+        own_log_ms if log_ms is None else log_ms,
+        own_checkpoint_ms if checkpoint_ms is None else checkpoint_ms,
+        # Who forces a time means it; the number of versions would silently keep more.
+        None if request.force and log_ms is not None else options.retain_versions,
+        to_midnight=is_delta,
+    )
+
+
+def _protected_before(protocol: Protocol, metadata: Metadata) -> int:
+    """``requireCheckpointProtectionBeforeVersion`` where the protocol has the feature."""
+    if "checkpointProtection" not in (protocol.writer_features or ()):
+        return 0
+    return int(metadata.configuration.get("delta.requireCheckpointProtectionBeforeVersion") or 0)
+
+
+def _found_by_all(
+    dialect: str,
+    protocol: Protocol | None,
+    complete: tuple[Checkpoint, ...],
+    pointed: int | None,
+) -> frozenset[Checkpoint] | None:
+    """The checkpoints that every reader of the table finds; None where all are.
+
+    IndexTables' own readers know JSON alone. They begin at the checkpoint that the pointer names,
+    and take it for granted that every commit above it is there; without one at the first commit.
+    """
+    if dialect == "delta" or (protocol is not None and knows_flattened(protocol.reader_features)):
+        return None
+    in_json = [c for c in complete if c.layout in {"json", "json-multipart"}]
+    if pointed not in {c.version for c in in_json}:
+        return frozenset()
+    return frozenset(c for c in in_json if c.version <= pointed)
+
+
+def _timed(
+    log: Log, commits: Commits, listing: LogListing, protocol: Protocol, metadata: Metadata
+) -> Commits:
+    """The commits with in-commit timestamps where the table has them."""
+    configuration = metadata.configuration
+    if not is_on(configuration, "delta.enableInCommitTimestamps"):
+        return commits
+    if not {"inCommitTimestamp", "inCommitTimestamp-preview"} & set(protocol.writer_features or ()):
+        return commits
+    since = int(configuration.get("delta.inCommitTimestampEnablementVersion") or 0)
+    by_version = {c.version: c for c in listing.commits}
+
+    def at(version: int) -> int | None:
+        found = log.dialect.decode(log.store, [by_version[version]], files=False).commit_infos
+        return in_commit_timestamp(found[0]) if found else None
+
+    return replace(commits, timed_from=since, in_commit_ms=at)
+
+
+def _looked_through(log: Log, files: pl.DataFrame, horizon: Horizon) -> Horizon:
+    """The horizon, closed where the cut-off checkpoint is not whole."""
+    if horizon.gate is not None:
+        return horizon
+    sidecars = frozenset(files.filter(pl.col("kind") == "sidecar")["path"])
+    below = (pl.col("kind") == "commit") & (pl.col("version") < horizon.checkpoint)
+    alone = log
+    if log.dialect.name != "delta":
+        hidden = frozenset(files.filter(below)["path"])
+        alone = replace(log, store=HidingStore(log.store, hidden))
+    for checkpoint in horizon.checkpoints:
+        problem = whole_problem(alone, checkpoint, sidecars)
+        if problem is not None:
+            why = f"{checkpoint.paths[0]}: {problem}"
+            return replace(horizon, gate="checkpoint-broken", why=why)
+    return horizon
+
+
+def _with_sidecars(
+    log: Log, judged: pl.DataFrame, complete: tuple[Checkpoint, ...], now_ms: int
+) -> pl.DataFrame:
+    """Judge the sidecars, reading the checkpoints that stay only where one may go."""
+    bound = horizons.sidecar_bound_ms(now_ms)
+    may_go = judged.filter((pl.col("kind") == "sidecar") & (pl.col("modified_ms") <= bound))
+    named = named_sidecars(log, judged, complete) if may_go.height else frozenset()
+    return horizons.judge_sidecars(judged, named, now_ms)
+
+
+def named_sidecars(
+    log: Log, judged: pl.DataFrame, complete: tuple[Checkpoint, ...]
+) -> frozenset[str] | None:
+    """Sidecars that the checkpoints that stay name, and those that were moved to quarantine and may
+    come back; None where one that stays cannot be read.
+    """
+    kept = judged.filter((pl.col("kind") == "checkpoint") & (pl.col("action") == "keep"))
+    stay = frozenset(kept["path"])
+    manifests = [c for c in complete if c.paths[0] in stay and c.layout != "multipart"]
+    # What is no complete checkpoint and no part of one may be a manifest that is damaged.
+    of_complete = {path for c in complete for path in c.paths}
+    parts = kept["path"].str.contains(r"\.\d{10}\.\d{10}\.parquet$")
+    if any(path not in of_complete for path in kept.filter(~parts)["path"]):
+        return None
+    named: set[str] = set()
+    for checkpoint in (*manifests, *_in_quarantine(judged)):
+        try:
+            named.update(log.dialect.open_checkpoint(log.store, checkpoint).files_read())
+        except UnavailableError:
+            raise
+        except LakelogError:
+            if checkpoint in manifests:
+                return None
+    return frozenset(named)
+
+
+def _in_quarantine(judged: pl.DataFrame) -> list[Checkpoint]:
+    """Delta's checkpoints of one file that lie in quarantine."""
+    paths = judged.filter(pl.col("kind") == "quarantine")["path"]
+    by_folder: dict[str, list[str]] = {}
+    for path in paths.filter(paths.str.contains(".checkpoint.", literal=True)):
+        folder, _, name = path.rpartition("/")
+        by_folder.setdefault(folder, []).append(name)
+    return [
+        replace(found, paths=(f"{folder}/{found.paths[0].rpartition('/')[2]}",), sizes_bytes=())
+        for folder, names in by_folder.items()
+        for found in parse_listing(FileEntry(name, 1, 0) for name in names).checkpoints
+        if found.layout != "multipart"
+    ]

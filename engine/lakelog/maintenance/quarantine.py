@@ -1,0 +1,375 @@
+"""Quarantine: files of a log that were moved aside instead of deleted, and can be moved back.
+
+A quarantine is a folder ``<log folder>/.lakelog-quarantine/<time>-<id>/`` that holds the files
+under the names that they had below the log folder, and a record, ``quarantine.json``. The record is
+written before the first file is moved, so an interrupted cleanup can be undone as well. Names that
+begin with a dot are no reader's business.
+
+Moving a file back gives it its name again, never over a file that has it. On local disk it keeps
+its time; an object store copies, so a commit moved back is as new as that: without in-commit
+timestamps the times of later versions move with it, and cleanup only keeps more.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import orjson
+import polars as pl
+
+from lakelog import telemetry
+from lakelog.errors import (
+    CorruptionError,
+    InvalidInputError,
+    LakelogError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from lakelog.log.context import Log
+from lakelog.maintenance.inventory import QUARANTINE
+from lakelog.storage.base import IN_FLIGHT
+from lakelog.storage.durable import TEMPORARY
+
+RECORD = "quarantine.json"
+_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
+_COMMIT = re.compile(r"(0[0-9]{19})\.json")  # no version has twenty digits
+_LOCAL_MOVES = 4
+_DAY_MS = 86_400_000
+_FIRST_BACK = ("sidecar", "checkpoint", "commit", "checksum")
+
+UNDONE_SCHEMA = pl.Schema(
+    {"path": pl.String, "kind": pl.String, "size_bytes": pl.Int64, "outcome": pl.String}
+)
+"""Columns of what `undo` gives: ``outcome`` is ``back``, ``kept`` (another file has the name; the
+quarantine keeps its own), ``there`` (it had never been moved) or ``missing`` (it is in neither
+place)."""
+
+QUARANTINES_SCHEMA = pl.Schema(
+    {
+        "id": pl.String(),
+        "created": pl.Datetime("ms", "UTC"),
+        "by": pl.String(),
+        "files": pl.Int64(),
+        "size_bytes": pl.Int64(),
+        "oldest_version": pl.Int64(),
+        "newest_version": pl.Int64(),
+    }
+)
+"""Columns of `quarantines`: ``by`` is who made it, ``cleanup`` or ``repair``, and null where its
+record does not say (older ones do not) or cannot be read; ``files`` and ``size_bytes`` are of what
+still lies there; the versions are those of the commits among them."""
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """One quarantine that is being filled.
+
+    Attributes:
+        log: The log.
+        id: Its name.
+    """
+
+    log: Log
+    id: str
+
+    @staticmethod
+    def begin(log: Log, files: pl.DataFrame, by: Literal["cleanup", "repair"]) -> Quarantine:
+        """Write the record of a new quarantine.
+
+        Args:
+            log: The log.
+            files: What is to be moved: ``path``, ``kind``, ``version``, ``size_bytes``, ``leads``.
+            by: Who makes it.
+
+        Raises:
+            UnavailableError: The record could not be written; nothing was moved.
+        """
+        now_ms = log.clock()
+        at = dt.datetime.fromtimestamp(now_ms / 1000, dt.UTC)
+        begun = Quarantine(log, f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}")
+        columns = ("path", "kind", "version", "size_bytes", "leads")
+        held = files.select(columns).to_dicts()
+        record = {"id": begun.id, "createdMs": now_ms, "by": by, "files": held}
+        try:
+            log.store.put(f"{begun.folder}/{RECORD}", orjson.dumps(record))
+        except OutcomeUnknownError as error:
+            raise UnavailableError(
+                "the record of the quarantine could not be written; nothing was moved",
+                path=begun.folder,
+            ) from error
+        return begun
+
+    @property
+    def folder(self) -> str:
+        """Its folder, relative to the table root."""
+        return f"{self.log.dialect.log_folder}/{QUARANTINE}/{self.id}"
+
+    def place_of(self, path: str) -> str:
+        """Where a file of the log lies in it."""
+        return f"{self.folder}/{path.removeprefix(self.log.dialect.log_folder + '/')}"
+
+    def take(self, paths: Sequence[str]) -> list[LakelogError]:
+        """Move files in; one that is gone already is no error.
+
+        Returns:
+            The errors of those that could not be moved, each with its ``path``.
+        """
+
+        def move(path: str) -> LakelogError | None:
+            return _moved(self.log, path, self.place_of(path))
+
+        errors = _all(self.log, move, paths)
+        return [e for e in errors if e is not None and not isinstance(e, NotFoundError)]
+
+
+def _all(
+    log: Log, move: Callable[[str], LakelogError | None], paths: Sequence[str]
+) -> list[LakelogError | None]:
+    workers = _LOCAL_MOVES if "://" not in log.table else IN_FLIGHT
+    with ThreadPoolExecutor(workers, thread_name_prefix="lakelog-move") as pool:
+        return list(pool.map(move, paths))
+
+
+def _moved(log: Log, source: str, target: str) -> LakelogError | None:
+    try:
+        log.store.move(source, target)
+    except OutcomeUnknownError as error:
+        # Only copied, the file stands in both places, and one of them is enough to undo from.
+        return None if log.store.stat(source) is None else _with_path(error, source)
+    except LakelogError as error:
+        return _with_path(error, source)
+    return None
+
+
+class _TakenError(LakelogError):
+    """Another file has the name: it was written since the log was listed."""
+
+
+def _moved_back(held: Quarantine, path: str) -> LakelogError | None:
+    place = held.place_of(path)
+    stat = held.log.store.stat
+    if stat(path) is not None and stat(place) is not None:  # not moved back by another undo
+        return _TakenError("another file has the name", path=path)
+    return _moved(held.log, place, path)
+
+
+def _with_path(error: LakelogError, path: str) -> LakelogError:
+    error.path = path
+    return error
+
+
+_FILE = {
+    "path": pl.String,
+    "kind": pl.String,
+    "version": pl.Int64,
+    "size_bytes": pl.Int64,
+    "leads": pl.Boolean,
+}
+"""What a record holds of each file."""
+
+
+def undo(log: Log, quarantine: str) -> pl.DataFrame:
+    """Move the files of a quarantine back, never over a file that is there.
+
+    They go back in the reverse order: sidecars, then checkpoints, each complete only with its last
+    file, then commits from the newest, so that no state in between shows what is not whole. Begun
+    again after an interruption, it goes on.
+
+    Args:
+        log: The log.
+        quarantine: Its id.
+
+    Returns:
+        One row a file, in `UNDONE_SCHEMA`.
+
+    Raises:
+        InvalidInputError: There is no such quarantine.
+        CorruptionError: Its record cannot be read.
+        UnavailableError: The store failed; what was moved so far is back.
+    """
+    files = _recorded(log, quarantine)
+    held = Quarantine(log, quarantine)
+    folder = log.dialect.log_folder
+    names = {f"{folder}/{e.name}" for batch in log.store.walk(folder) for e in batch}
+    outcomes: dict[str, str] = {}
+    for phase in _back(files):
+        waiting = []
+        for path in phase:
+            lies = held.place_of(path) in names
+            if path in names:
+                outcomes[path] = "kept" if lies else "there"
+            elif lies:
+                waiting.append(path)
+            else:
+                outcomes[path] = "missing"
+        errors = _all(log, lambda path: _moved_back(held, path), waiting)
+        for path, error in zip(waiting, errors, strict=True):
+            if isinstance(error, _TakenError):
+                outcomes[path] = "kept"
+                continue
+            if error is not None and not isinstance(error, NotFoundError):
+                raise error
+            # Somebody else has moved it back, or has purged it.
+            is_back = error is None or log.store.stat(path) is not None
+            outcomes[path] = "back" if is_back else "missing"
+    if "kept" not in outcomes.values():
+        log.store.delete(f"{held.folder}/{RECORD}")
+    telemetry.event("cleanup.undone", quarantine=quarantine, files=len(outcomes))
+    told = pl.Series([outcomes[path] for path in files["path"]], dtype=pl.String)
+    return files.select("path", "kind", "size_bytes").with_columns(told.alias("outcome"))
+
+
+def _back(files: pl.DataFrame) -> list[list[str]]:
+    """Paths in the order in which they go back; within a phase the order is free."""
+    kind = pl.col("kind")
+    is_checkpoint = kind == "checkpoint"
+    parts = (
+        kind == "sidecar",
+        is_checkpoint & ~pl.col("leads"),
+        is_checkpoint & pl.col("leads"),
+        kind.is_in(["commit", "checksum"]),
+        ~kind.is_in(list(_FIRST_BACK)),
+    )
+    ordered = files.sort("version", descending=True, nulls_last=True)
+    return [ordered.filter(part)["path"].to_list() for part in parts]
+
+
+def quarantines(log: Log) -> pl.DataFrame:
+    """The quarantines of a table, oldest first, in `QUARANTINES_SCHEMA`, without empty ones."""
+    return _described(log, _lying(log))
+
+
+def _described(log: Log, lying: Mapping[str, list[tuple[str, int]]]) -> pl.DataFrame:
+    rows = []
+    for id_, entries in lying.items():
+        created = _created(id_)
+        commits = [int(m[1]) for e in entries if (m := _COMMIT.fullmatch(e[0]))]
+        sizes = [size for _, size in entries]
+        first, last = (min(commits), max(commits)) if commits else (None, None)
+        rows.append((id_, created, _maker(log, id_), len(entries), sum(sizes), first, last))
+    rows.sort(key=lambda row: row[0])
+    return pl.DataFrame(rows, schema=QUARANTINES_SCHEMA, orient="row")
+
+
+def _created(quarantine: str) -> dt.datetime | None:
+    """When a quarantine was begun, as its id gives it; None where that is not a valid id."""
+    if not _ID.fullmatch(quarantine):
+        return None
+    try:
+        return dt.datetime.strptime(quarantine[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC)
+    except ValueError:  # a date that does not exist
+        return None
+
+
+def _maker(log: Log, quarantine: str) -> str | None:
+    """Who made a quarantine, as its record says."""
+    try:
+        record = orjson.loads(log.store.read(f"{Quarantine(log, quarantine).folder}/{RECORD}"))
+    except (NotFoundError, orjson.JSONDecodeError):
+        return None
+    by = record.get("by") if isinstance(record, dict) else None
+    return by if isinstance(by, str) else None
+
+
+def _lying(log: Log) -> dict[str, list[tuple[str, int]]]:
+    """Names and sizes of the files that lie in each quarantine, without its record, and without
+    what somebody may be writing there.
+    """
+    found: dict[str, list[tuple[str, int]]] = {}
+    abandoned_ms = log.clock() - _DAY_MS
+    for batch in log.store.walk(f"{log.dialect.log_folder}/{QUARANTINE}"):
+        for entry in batch:
+            id_, _, name = entry.name.partition("/")
+            if TEMPORARY.fullmatch(name.rpartition("/")[2]) and entry.modified_ms > abandoned_ms:
+                continue
+            if name and _created(id_) is not None:
+                files = found.setdefault(id_, [])
+                if name != RECORD:
+                    files.append((name, entry.size_bytes))
+    return {id_: files for id_, files in found.items() if files}
+
+
+def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
+    """Delete what has lain in quarantine for a time, for good; what others delete or move back
+    meanwhile is no error.
+
+    An age that is shorter than a cleanup takes also meets the quarantine that one is filling.
+
+    Args:
+        log: The log.
+        older_than_ms: Quarantines begun at least so many milliseconds ago go.
+
+    Returns:
+        Those that went, in `QUARANTINES_SCHEMA`.
+
+    Raises:
+        InvalidInputError: The age is negative.
+        UnavailableError: A file could not be deleted; purging again goes on from there.
+    """
+    if older_than_ms < 0:
+        raise InvalidInputError("an age is a time from 0", expected=">= 0", found=older_than_ms)
+    before_ms = log.clock() - older_than_ms
+    lying = _lying(log)  # once: another purge or an undo may be at work
+    old = _described(log, lying).filter(pl.col("created").dt.epoch("ms") <= before_ms)
+    for id_ in old["id"]:
+        folder = Quarantine(log, id_).folder
+        errors = log.store.delete_many([f"{folder}/{name}" for name, _ in lying[id_]])
+        if errors:
+            raise errors[0]
+        log.store.delete(f"{folder}/{RECORD}")  # last: as long as a file lies there, it is told
+    telemetry.event("cleanup.purged", quarantines=old.height, files=int(old["files"].sum()))
+    return old
+
+
+def _recorded(log: Log, quarantine: object) -> pl.DataFrame:
+    """The files of a quarantine, as its record names them, in the columns `_FILE`."""
+    if not isinstance(quarantine, str) or _created(quarantine) is None:
+        raise InvalidInputError(
+            "the id of the quarantine is invalid",
+            expected="an id that `t.quarantines()` or `lakelog undo` without one lists",
+            found=quarantine,
+        )
+    path = f"{Quarantine(log, quarantine).folder}/{RECORD}"
+    try:
+        record = orjson.loads(log.store.read(path))
+        files = pl.DataFrame([dict(file) for file in record["files"]], schema=_FILE)
+    except NotFoundError as cause:
+        raise InvalidInputError(
+            "there is no such quarantine",
+            path=path,
+            expected=", ".join(quarantines(log)["id"]) or "there is none",
+            found=quarantine,
+        ) from cause
+    except (ValueError, KeyError, TypeError, OverflowError, pl.exceptions.PolarsError) as cause:
+        raise _malformed(path, str(cause)) from cause
+    wrong = files.filter(~_is_of_the_log(log).fill_null(value=False))
+    if wrong.height:
+        raise _malformed(path, f"a file that is not of the log: {wrong['path'][0]}")
+    return files
+
+
+def _is_of_the_log(log: Log) -> pl.Expr:
+    """Whether a path is one that files are taken from: below the log folder, in plain form."""
+    folder, path = log.dialect.log_folder, pl.col("path")
+    return (
+        path.str.starts_with(f"{folder}/")
+        & ~path.str.starts_with(f"{folder}/{QUARANTINE}")
+        & ~path.str.contains(r"//|(^|/)\.{1,2}(/|$)|/$|\x00")
+    )
+
+
+def _malformed(path: str, found: str) -> CorruptionError:
+    return CorruptionError(
+        "the record of the quarantine is malformed; no file was moved",
+        path=path,
+        expected="the files that were moved, each below the log folder",
+        found=found[:200],
+        hint="move its files back by hand: they are in its folder under their own names",
+    )

@@ -1,0 +1,318 @@
+"""Mending what was found: each thing made again from what is left, or left alone.
+
+Nothing is lost: the files of a broken checkpoint are moved to quarantine first, where
+`Table.undo_cleanup` finds them. Once they are moved the version is read from older files, which is
+what was found sound; the new checkpoint is proved before it is seen, as every one is. The pointer
+comes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from lakelog import telemetry
+from lakelog.checkpoint.publish import point_at
+from lakelog.checkpoint.verify import independent_state
+from lakelog.checkpoint.version_checksum import write_checksum
+from lakelog.checkpoint.write import write_checkpoint
+from lakelog.errors import LakelogError, UnsoundRepairError, UnsupportedStoreError
+from lakelog.log.context import Log
+from lakelog.log.display import table_html, table_text
+from lakelog.maintenance.diagnose import (
+    DELETE,
+    KEEP,
+    REFUSE,
+    REMOVE,
+    WRITE,
+    Finding,
+    look_at_checkpoints,
+    look_at_checksums,
+    look_at_files,
+    look_at_log,
+    look_at_pointer,
+)
+from lakelog.maintenance.inventory import inventory
+from lakelog.maintenance.quarantine import Quarantine
+from lakelog.maintenance.vacuum import listed_files
+from lakelog.storage.base import FileEntry
+from lakelog.telemetry import Progress
+
+FINDINGS_SCHEMA = pl.Schema(
+    {
+        "kind": pl.String(),
+        "path": pl.String(),
+        "version": pl.Int64(),
+        "problem": pl.String(),
+        "action": pl.String(),
+        "why": pl.String(),
+    }
+)
+"""Columns of `RepairPlan.findings`; see `lakelog.maintenance.diagnose.Finding`."""
+
+_OPERATION = "FSCK"
+
+
+@dataclass(frozen=True)
+class RepairReport:
+    """What a repair did.
+
+    Attributes:
+        table: Location of the table.
+        mended: Findings that are mended; see `FINDINGS_SCHEMA`.
+        left: Findings that are not: refused, or failed (``why`` then gives the error).
+        quarantine: Where files of broken checkpoints lie now; None where none was moved.
+        version: The version that removed missing files; None where none was.
+    """
+
+    table: str
+    mended: pl.DataFrame
+    left: pl.DataFrame
+    quarantine: str | None = None
+    version: int | None = None
+
+    def _described(self) -> list[tuple[str, str]]:
+        rows = [("path", self.table), ("mended", _counted(self.mended))]
+        rows.append(("left", _counted(self.left)))
+        if self.quarantine is not None:
+            rows.append(("quarantine", self.quarantine))
+        if self.version is not None:
+            rows.append(("removed in version", str(self.version)))
+        return rows
+
+    def __str__(self) -> str:
+        return table_text("Repair", self._described())
+
+    def _repr_html_(self) -> str:
+        return table_html("Repair", self._described())
+
+
+@dataclass(frozen=True)
+class RepairPlan:
+    """What is wrong, and what a repair would do; nothing is changed before `apply`.
+
+    Attributes:
+        table: Location of the table.
+        findings: One row a finding; see `FINDINGS_SCHEMA`.
+    """
+
+    table: str
+    findings: pl.DataFrame
+    _repair: Repair = field(repr=False, compare=False)
+    _found: tuple[Finding, ...] = field(repr=False, compare=False, default=())
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there is nothing to mend."""
+        return not self.findings.filter(pl.col("action") != KEEP).height
+
+    def apply(self, *, strict: bool = False) -> RepairReport:
+        """Mend what can be mended, after looking again.
+
+        Args:
+            strict: Raise, before anything is changed, where something cannot be mended.
+
+        Raises:
+            UnsoundRepairError: With `strict`, something cannot be made again from what is left.
+            UnsupportedStoreError: The store is read only.
+            UnavailableError: The store failed while the log was looked at.
+
+        A finding whose mending fails is in the report, and the others are mended all the same.
+        """
+        return self._repair.apply(strict=strict)
+
+    def _described(self) -> list[tuple[str, str]]:
+        rows = [("path", self.table), ("findings", _counted(self.findings))]
+        rows += [
+            (f"{row['action']} {row['kind']}", f"{row['path']}: {row['problem']}")
+            for row in self.findings.head(10).iter_rows(named=True)
+        ]
+        return rows
+
+    def __str__(self) -> str:
+        return table_text("Repair plan", self._described())
+
+    def _repr_html_(self) -> str:
+        return table_html("Repair plan", self._described())
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What is asked of a repair.
+
+    Attributes:
+        log: The log.
+        remove: Gives a table's transaction, for the removal of files that are not there.
+        check_files: Whether live files are looked for in the table's folder.
+        remove_missing: Whether those that are not there are to be removed from the table.
+        files: What stands in the table's folder, in place of a listing.
+        progress: Told ``(step, done, total)``.
+    """
+
+    log: Log
+    remove: Callable[[Sequence[str]], int | None]
+    check_files: bool = False
+    remove_missing: bool = False
+    files: Any = None
+    progress: Progress | None = None
+
+    def plan(self) -> RepairPlan:
+        """Look at everything; changes nothing."""
+        found = tuple(self._look())
+        return RepairPlan(self.log.table, _frame(found), self, found)
+
+    def _look(self) -> list[Finding]:
+        tell = self.progress or (lambda _step, _done, _total: None)
+        found = list(look_at_log(self.log))
+        listing = self.log.list_all()
+        checkpoints = list(look_at_checkpoints(self.log, listing, tell))
+        lost = {f.checkpoint for f in checkpoints if f.action == REFUSE and f.checkpoint}
+        found += checkpoints
+        found += look_at_pointer(self.log, listing, lost)
+        wrong = {f.checkpoint for f in checkpoints if f.action != KEEP and f.checkpoint}
+        found += look_at_checksums(self.log, listing, wrong)
+        if (self.check_files or self.remove_missing) and not any(f.kind == "log" for f in found):
+            listed = listed_files(self.log, self.files)
+            found += look_at_files(self.log, listed, remove=self.remove_missing)
+        return found
+
+    def apply(self, *, strict: bool) -> RepairReport:
+        """Mend; see `RepairPlan.apply`."""
+        log = self.log
+        if log.store.refusal is not None:
+            raise UnsupportedStoreError(log.store.refusal, path=log.table)
+        found = self._look()
+        refused = [f for f in found if f.action == REFUSE]
+        if strict and refused:
+            first = refused[0]
+            raise UnsoundRepairError(
+                f"{first.kind} cannot be mended: {first.problem}",
+                path=first.path,
+                version=first.version,
+                found=first.problem,
+                hint=first.why,
+            )
+        work = _Work(self)
+        with telemetry.span("repair.apply", path=log.table):
+            work.prepare([f for f in found if f.action == WRITE and not _own_source(log, f)])
+            # Oldest first: a newer checkpoint may be replayed from an older one.
+            for finding in reversed([f for f in found if f.kind == "checkpoint"]):
+                if finding.action == WRITE:
+                    work.attempt(finding, work.rewrite)
+            for finding in found:
+                if finding.kind == "pointer" and finding.action in {WRITE, DELETE}:
+                    work.attempt(finding, work.point)
+                if finding.kind == "checksum" and finding.action == WRITE:
+                    work.attempt(finding, work.record)
+            work.remove([f for f in found if f.action == REMOVE])
+        left = [*work.failed, *refused]
+        telemetry.event("repair.done", path=log.table, mended=len(work.mended), left=len(left))
+        return RepairReport(
+            log.table, _frame(work.mended), _frame(left), work.quarantine_id, work.version
+        )
+
+
+class _Work:
+    def __init__(self, repair: Repair) -> None:
+        self.mended: list[Finding] = []
+        self.failed: list[Finding] = []
+        self.version: int | None = None
+        self._repair = repair
+        self._log = repair.log
+        self._quarantine: Quarantine | None = None
+
+    @property
+    def quarantine_id(self) -> str | None:
+        return self._quarantine.id if self._quarantine is not None else None
+
+    def attempt(self, finding: Finding, mend: Callable[[Finding], None]) -> None:
+        """Mend one thing; an error is kept, and the next one is attempted."""
+        try:
+            mend(finding)
+        except LakelogError as error:
+            self.failed.append(finding._replace(action=REFUSE, why=str(error)))
+        else:
+            self.mended.append(finding)
+
+    def prepare(self, findings: Sequence[Finding]) -> None:
+        """Begin the quarantine of what will be replaced."""
+        log, folder = self._log, self._log.dialect.log_folder
+        entries: list[FileEntry] = []
+        leads: list[bool] = []
+        for path, is_first in _replaced(findings):
+            entry = log.store.stat(path)
+            if entry is not None:
+                name = path.removeprefix(f"{folder}/")
+                entries.append(FileEntry(name, entry.size_bytes, entry.modified_ms))
+                leads.append(is_first)
+        if entries:
+            files = inventory(entries, log.dialect.name, folder)
+            leading = pl.Series("leads", leads, dtype=pl.Boolean)
+            self._quarantine = Quarantine.begin(log, files.with_columns(leading), "repair")
+
+    def _set_aside(self, paths: Sequence[str]) -> None:
+        if self._quarantine is not None and (errors := self._quarantine.take(paths)):
+            raise errors[0]
+
+    def rewrite(self, finding: Finding) -> None:
+        """Move a broken checkpoint aside, and write it anew."""
+        checkpoint = finding.checkpoint
+        assert checkpoint is not None
+        if not _own_source(self._log, finding):
+            self._set_aside(checkpoint.paths)
+        write_checkpoint(self._log, checkpoint.version, layout=checkpoint.layout)
+
+    def point(self, finding: Finding) -> None:
+        """Let the pointer name the newest sound checkpoint, or nothing."""
+        log = self._log
+        log.store.delete(log.dialect.pointer_path)
+        if finding.action == DELETE:
+            return
+        any(point_at(log, checkpoint) for checkpoint in reversed(log.list_all().checkpoints))
+
+    def record(self, finding: Finding) -> None:
+        """Write a version's checksum anew."""
+        self._set_aside([finding.path])
+        write_checksum(self._log, finding.version)
+
+    def remove(self, findings: Sequence[Finding]) -> None:
+        """Remove files that are not there, all in one commit."""
+        if not findings:
+            return
+        try:
+            self.version = self._repair.remove([f.path for f in findings])
+        except LakelogError as error:
+            self.failed += [f._replace(action=REFUSE, why=str(error)) for f in findings]
+        else:
+            self.mended += findings
+
+
+def _own_source(log: Log, finding: Finding) -> bool:
+    """Whether a checkpoint is written from itself, so that it must stay until it is replaced."""
+    checkpoint = finding.checkpoint
+    if finding.kind != "checkpoint" or checkpoint is None:
+        return False
+    return independent_state(log, checkpoint.version) is None
+
+
+def _replaced(findings: Sequence[Finding]) -> Iterator[tuple[str, bool]]:
+    """Files that will be replaced, and whether each is the first of its checkpoint."""
+    for finding in findings:
+        if finding.kind == "checkpoint" and finding.checkpoint is not None:
+            yield from ((path, not n) for n, path in enumerate(finding.checkpoint.paths))
+        elif finding.kind == "checksum":
+            yield finding.path, True
+
+
+def _frame(findings: Sequence[Finding]) -> pl.DataFrame:
+    return pl.DataFrame(
+        [f[: len(FINDINGS_SCHEMA)] for f in findings], schema=FINDINGS_SCHEMA, orient="row"
+    )
+
+
+def _counted(findings: pl.DataFrame) -> str:
+    kinds = findings.group_by("kind").len().sort("kind")
+    return ", ".join(f"{count:,} {kind}" for kind, count in kinds.iter_rows()) or "nothing"

@@ -1,0 +1,503 @@
+"""What the retention of a log promises, and which of its files may therefore go. Pure.
+
+A *horizon* is decided first. The *cut-off commit* is the newest commit that is not newer than the
+cut-off time: it made the version that was the table at that time, so it and every later version is
+promised. The *cut-off checkpoint* is the newest complete checkpoint at or below it, from which all
+of them can be rebuilt. Nothing at or above the cut-off checkpoint is ever deleted. Then each file
+is judged by itself, by gates that have names (`GATES`): the gate says why it goes or stays.
+
+Times: a commit's is its in-commit timestamp where the table has them, else its file's, forced to
+increase from commit to commit. A clock that jumped forward makes what follows look young. A file
+that is older than one before it was written by a clock that had jumped back, so its commit counts
+as made with the next one that is not; and a commit without the timestamp that it should have counts
+as young. So clocks that jump only ever keep files.
+
+Source: Delta protocol, Metadata Cleanup; specification 001, 3.3.2; specification 004
+(``checkpoint.retention``); Delta RFC Checkpoint Protection; Delta Lake, MetadataCleanup.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import polars as pl
+
+from lakelog.dialects.base import Checkpoint
+
+DAY_MS = 86_400_000
+
+GATES: Mapping[str, str] = {
+    # What keeps a file.
+    "promised": "it is needed for a version that the retention promises",
+    "cut-off-checkpoint": "the promised versions are rebuilt from it",
+    "checkpoint-retention": "a checkpoint stays for a while after it was written",
+    "pointed": "_last_checkpoint names it",
+    "pointer": "the pointer itself always stays",
+    "young": "whoever writes it may not be done",
+    "named-by-checkpoint": "a checkpoint that stays names the sidecar",
+    "manifest-unreadable": "a checkpoint that stays cannot be read, so it may name the sidecar",
+    "unlisted-commits": "the compaction is all that is left of commits that are gone",
+    "avro-state": "Avro states rest on commits and on files that they share",
+    "quarantine": "it is in quarantine already",
+    "unknown": "it is no file of the log that cleanup knows",
+    # What keeps them all.
+    "cleanup-disabled": "the table's properties switch cleanup off",
+    "catalog": "only the table's catalog may clean up",
+    "unknown-feature": "the table has a feature whose rules for cleanup are not known",
+    "no-cut-off-commit": "no version is older than the retention",
+    "no-cut-off-checkpoint": "no complete checkpoint covers what is older than the retention",
+    "missing-commits": "commits are missing between the cut-off checkpoint and the cut-off commit",
+    "checkpoint-protection": "checkpointProtection wants all older versions gone at once",
+    "checkpoint-broken": "the cut-off checkpoint cannot be read whole",
+    "foreign-readers": "other readers of the table could not read what would be left",
+    # What lets a file go.
+    "expired": "a checkpoint that stays covers it, and no promised version needs it",
+    "covered-compaction": "the compaction begins at or below the cut-off checkpoint",
+    "orphan-part": "it belongs to no complete checkpoint, and a checkpoint that stays covers it",
+    "unnamed-sidecar": "no checkpoint that stays names the sidecar",
+    "staged-leftover": "whoever wrote it is long gone",
+}
+"""Every gate of cleanup, and what it says."""
+
+MUST_REFUSE = frozenset({"catalog", "unknown-feature", "missing-commits", "checkpoint-broken"})
+"""Gates that keep everything because something is wrong: applying a plan then raises."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long what stays.
+
+    Attributes:
+        log_ms: Versions that were the table within so many milliseconds are promised.
+        checkpoint_ms: A checkpoint stays so long after it was written.
+        versions: So many versions below the newest checkpoint are promised whatever their age;
+            None for none.
+        to_midnight: Whether the cut-off is moved back to midnight UTC, as Delta has it.
+    """
+
+    log_ms: int
+    checkpoint_ms: int
+    versions: int | None = None
+    to_midnight: bool = True
+
+    def cutoff_ms(self, now_ms: int) -> int:
+        """Latest time, in milliseconds, that a cut-off commit may have.
+
+        >>> Retention(log_ms=0, checkpoint_ms=0).cutoff_ms(2 * 86_400_000 + 5)
+        172800000
+        >>> Retention(log_ms=10, checkpoint_ms=0, to_midnight=False).cutoff_ms(100)
+        89
+        """
+        at = now_ms - self.log_ms
+        # Delta takes a commit at the very moment; IndexTables wants a file to be older.
+        return at - at % DAY_MS if self.to_midnight else at - 1
+
+
+@dataclass(frozen=True)
+class Commits:
+    """The commits of a log, by version ascending.
+
+    Attributes:
+        versions: Versions, int64.
+        modified_ms: File times, int64.
+        timed_from: First version whose commit carries its own time; None where none does.
+        in_commit_ms: Reads such a commit's time; None where it has none.
+    """
+
+    versions: np.ndarray[tuple[int], np.dtype[np.int64]]
+    modified_ms: np.ndarray[tuple[int], np.dtype[np.int64]]
+    timed_from: int | None = None
+    in_commit_ms: Callable[[int], int | None] = field(default=lambda _version: None)
+
+    def times_ms(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """File times, forced to increase: each at least one more than the one before."""
+        steps = np.arange(len(self.versions))
+        adjusted = np.maximum.accumulate(self.modified_ms - steps) + steps
+        return np.asarray(adjusted, dtype=np.int64)
+
+    def latest_times_ms(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """The latest time at which each commit can have been made: as `times_ms`, but of a file
+        that is older than one before it, the time of the next that is not, or no time at all.
+        """
+        never = np.iinfo(np.int64).max
+        jumped_back = self.modified_ms < np.maximum.accumulate(self.modified_ms)
+        known = np.where(jumped_back, never, self.times_ms())
+        return np.asarray(np.minimum.accumulate(known[::-1])[::-1], dtype=np.int64)
+
+    def last_at_or_before(self, time_ms: int) -> int | None:
+        """The newest version whose commit is not newer than a time; None where all are.
+
+        In-commit timestamps are bisected, so a few commits are read.
+        """
+        if not len(self.versions):
+            return None
+        untimed = len(self.versions)
+        if self.timed_from is not None:
+            untimed = int(np.searchsorted(self.versions, self.timed_from))
+        low, high = untimed, len(self.versions)
+        while low < high:
+            middle = (low + high) // 2
+            at = self.in_commit_ms(int(self.versions[middle]))
+            if at is not None and at <= time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        if low > untimed:
+            return int(self.versions[low - 1])
+        old = int(np.searchsorted(self.latest_times_ms()[:untimed], time_ms, side="right"))
+        return int(self.versions[old - 1]) if old else None
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """What is promised, and from what it is rebuilt.
+
+    Attributes:
+        cutoff_ms: The cut-off time, milliseconds since the Unix epoch.
+        commit: Version of the cut-off commit: it and all above are promised. None promises all.
+        checkpoint: Version of the cut-off checkpoint; None where there is none.
+        checkpoints: Every complete checkpoint of that version: all stay, so all must be sound.
+        gate: Gate that keeps everything; None where files may go.
+        why: What the gate found, in a sentence; without a gate, why more stays than has to.
+        passed_over: Version of the checkpoint that would be the cut-off checkpoint if all readers
+            of the table found it; None where none was passed over.
+    """
+
+    cutoff_ms: int
+    commit: int | None = None
+    checkpoint: int | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    gate: str | None = None
+    why: str = ""
+    passed_over: int | None = None
+
+
+def find_horizon(
+    commits: Commits,
+    checkpoints: Sequence[Checkpoint],
+    retention: Retention,
+    now_ms: int,
+    *,
+    own_commit: bool = True,
+    protected_before: int = 0,
+    found_by_all: Container[Checkpoint] | None = None,
+) -> Horizon:
+    """Decide what is promised and from which checkpoint it is rebuilt.
+
+    Args:
+        commits: The log's commits.
+        checkpoints: Its complete checkpoints, by (version, rank) ascending.
+        retention: How long what stays.
+        now_ms: The present, milliseconds since the Unix epoch.
+        own_commit: Whether a cut-off checkpoint must have the commit of its version: Delta keeps
+            commit provenance there only.
+        protected_before: ``requireCheckpointProtectionBeforeVersion`` where the protocol has
+            ``checkpointProtection``: all versions below go at once, or none.
+        found_by_all: Checkpoints that every reader of the table finds; None where all are.
+    """
+    cutoff_ms = retention.cutoff_ms(now_ms)
+    commit = commits.last_at_or_before(cutoff_ms)
+    if commit is not None and retention.versions is not None and checkpoints:
+        commit = min(commit, checkpoints[-1].version - retention.versions)
+    if commit is None or not len(commits.versions) or commit < commits.versions[0]:
+        why = "every version is within the retention, so all of them are promised"
+        return Horizon(cutoff_ms, None, gate="no-cut-off-commit", why=why)
+    there = commits.versions
+    candidates = [
+        c
+        for c in checkpoints
+        if c.version <= commit and (not own_commit or _holds(there, c.version))
+    ]
+    if not candidates:
+        kind = " with the commit of its version" if own_commit else ""
+        why = f"no complete checkpoint{kind} stands at or below version {commit}"
+        return Horizon(cutoff_ms, commit, gate="no-cut-off-checkpoint", why=why)
+    known = [c for c in candidates if found_by_all is None or c in found_by_all]
+    if not known:
+        why = _passed_over(candidates[-1].version)
+        return Horizon(cutoff_ms, commit, gate="foreign-readers", why=why)
+    version = known[-1].version
+    # What covers the rest comes last.
+    chosen = tuple(c for c in checkpoints if c.version == version and c != known[-1])
+    found = Horizon(cutoff_ms, commit, version, (*chosen, known[-1]))
+    if candidates[-1].version > version:
+        best = candidates[-1].version
+        found = replace(found, why=_passed_over(best), passed_over=best)
+    if _count_between(there, version + 1, commit) != commit - version:
+        why = f"not every commit from {version + 1} to {commit} is there"
+        return _kept(found, "missing-commits", why)
+    if protected_before > version:
+        why = (
+            f"versions below {protected_before} may go only all at once, and the cut-off "
+            f"checkpoint is of version {version}"
+        )
+        return _kept(found, "checkpoint-protection", why)
+    return found
+
+
+def _kept(horizon: Horizon, gate: str, why: str) -> Horizon:
+    return replace(horizon, gate=gate, why=why, passed_over=None)
+
+
+def _passed_over(version: int) -> str:
+    return (
+        f"IndexTables' own readers do not find the checkpoint of version {version}: they know JSON "
+        "alone, and begin at the one that _last_checkpoint names. Write one that they find "
+        "(layout json, or from protocol 3 json-multipart); or, where lakelog alone reads the "
+        "table, give its protocol the feature columnarCommits"
+    )
+
+
+def _holds(sorted_: np.ndarray[tuple[int], np.dtype[np.int64]], version: int) -> bool:
+    at = int(np.searchsorted(sorted_, version))
+    return at < len(sorted_) and int(sorted_[at]) == version
+
+
+def _count_between(
+    sorted_: np.ndarray[tuple[int], np.dtype[np.int64]], first: int, last: int
+) -> int:
+    low = np.searchsorted(sorted_, first)
+    return int(np.searchsorted(sorted_, last, side="right") - low)
+
+
+def contiguous_to(commits: Commits, version: int) -> int:
+    """The last version up to which no commit is missing from `version` + 1 on.
+
+    >>> contiguous_to(Commits(np.array([3, 4, 6]), np.zeros(3)), 2)
+    4
+    """
+    above = commits.versions[int(np.searchsorted(commits.versions, version, side="right")) :]
+    run = np.flatnonzero(above != version + 1 + np.arange(len(above)))
+    return version + (int(run[0]) if len(run) else len(above))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What judging files needs beside the horizon.
+
+    Attributes:
+        now_ms: The present, milliseconds since the Unix epoch.
+        retention: How long what stays.
+        checkpoints: Every complete checkpoint of the log.
+        pointed: Version that ``_last_checkpoint`` names, or None.
+        contiguous_to: The last version up to which no commit is missing above the cut-off
+            checkpoint.
+        protected_before: As `find_horizon`.
+    """
+
+    now_ms: int
+    retention: Retention
+    checkpoints: Sequence[Checkpoint] = ()
+    pointed: int | None = None
+    contiguous_to: int = -1
+    protected_before: int = 0
+
+
+def judge(files: pl.DataFrame, horizon: Horizon, facts: Facts) -> pl.DataFrame:
+    """Say of each file whether it may go, and by which gate.
+
+    Sidecars are kept here, as ``promised``: what checkpoints name has to be read; see
+    `judge_sidecars`.
+
+    Args:
+        files: As `lakelog.maintenance.inventory.inventory` gives them.
+        horizon: What is promised.
+        facts: The rest.
+
+    Returns:
+        `files`, in order, with ``action`` (``delete`` or ``keep``), ``gate`` (a key of `GATES`)
+        and ``leads``: whether the checkpoint that the file belongs to is no longer complete
+        without it, so that it goes before the other files.
+    """
+    kind, version = pl.col("kind"), pl.col("version")
+    grouped = _with_groups(files, facts.checkpoints)
+    stale = pl.col("modified_ms") <= facts.now_ms - DAY_MS
+    gates = [
+        _gate(kind == "pointer", "pointer"),
+        _gate(kind == "quarantine", "quarantine"),
+        _gate(kind == "state", "avro-state"),
+        _gate(kind == "unknown", "unknown"),
+    ]
+    temporary = _gate((kind == "temporary") & ~stale, "young")
+    if horizon.gate is not None or horizon.checkpoint is None or horizon.commit is None:
+        keeping = horizon.gate or "no-cut-off-checkpoint"
+        quiet = keeping in {"catalog", "unknown-feature", "cleanup-disabled"}
+        gates += [temporary, _gate((kind != "temporary") | pl.lit(quiet), keeping)]
+    else:
+        base, first = horizon.checkpoint, horizon.commit
+        pointed = version == facts.pointed if facts.pointed is not None else pl.lit(value=False)
+        old = pl.col("written_ms") <= facts.now_ms - facts.retention.checkpoint_ms
+        gates += [
+            temporary,
+            _gate(kind == "sidecar", "promised"),
+            _gate((kind == "compaction") & (version > base), "promised"),
+            _gate(
+                (kind == "compaction") & (pl.col("end") > facts.contiguous_to), "unlisted-commits"
+            ),
+            _gate((kind == "staged-commit") & ((version > base) | ~stale), "promised"),
+            _gate(kind.is_in(["compaction", "staged-commit", "temporary"]), None),
+            _gate(version >= first, "promised"),
+            _gate((version > base) & (version < (horizon.passed_over or 0)), "foreign-readers"),
+            _gate(version >= base, "cut-off-checkpoint"),
+            _gate(pointed, "pointed"),
+            _gate((kind == "checkpoint") & ~old, "checkpoint-retention"),
+            _gate((kind == "checkpoint") & pl.col("group").is_null() & ~stale, "young"),
+        ]
+    decided = grouped.with_columns(_first(gates)).with_columns(
+        pl.when(pl.col("gate").is_null())
+        .then(pl.lit("delete"))
+        .otherwise(pl.lit("keep"))
+        .alias("action")
+    )
+    if facts.protected_before:
+        decided = _all_or_none(decided, horizon, facts.protected_before)
+    passed = (
+        pl.when(kind == "temporary")
+        .then(pl.lit("staged-leftover"))
+        .when(kind == "compaction")
+        .then(pl.lit("covered-compaction"))
+        .when((kind == "checkpoint") & pl.col("group").is_null())
+        .then(pl.lit("orphan-part"))
+        .otherwise(pl.lit("expired"))
+    )
+    return decided.with_columns(pl.col("gate").fill_null(passed)).drop("group", "written_ms")
+
+
+def _gate(condition: pl.Expr, name: str | None) -> tuple[pl.Expr, str | None]:
+    return condition, name
+
+
+def _first(gates: Sequence[tuple[pl.Expr, str | None]]) -> pl.Expr:
+    """The first gate whose condition holds; None is the name of going."""
+    chosen: pl.Expr = pl.lit(None, dtype=pl.String)
+    for condition, name in reversed(gates):
+        chosen = (
+            pl.when(condition.fill_null(value=False))
+            .then(pl.lit(name, dtype=pl.String))
+            .otherwise(chosen)
+        )
+    return chosen.alias("gate")
+
+
+def _with_groups(files: pl.DataFrame, checkpoints: Sequence[Checkpoint]) -> pl.DataFrame:
+    """Add ``group`` (the complete checkpoint that a file belongs to), ``leads``, and
+    ``written_ms``, when the last file of its checkpoint was written.
+    """
+    members = [
+        (path, number, not place)
+        for number, checkpoint in enumerate(checkpoints)
+        for place, path in enumerate(checkpoint.paths)
+    ]
+    known = pl.DataFrame(
+        members, schema={"path": pl.String, "group": pl.Int64, "leads": pl.Boolean}, orient="row"
+    )
+    is_checkpoint = pl.col("kind") == "checkpoint"
+    rest = files.filter(is_checkpoint).join(known, on="path", how="left")
+    # What a flattened checkpoint holds is told in a file beside it, which goes first.
+    beside = pl.col("path").str.ends_with(".checkpoint.json") & pl.col("group").is_null()
+    of_version = (
+        rest.filter(pl.col("group").is_not_null())
+        .group_by("version")
+        .agg(pl.col("group").last().alias("neighbour"))
+    )
+    rest = (
+        rest.join(of_version, on="version", how="left")
+        .with_columns(
+            pl.when(beside).then(pl.col("neighbour")).otherwise(pl.col("group")).alias("group"),
+            (pl.col("leads").fill_null(value=False) | beside).alias("leads"),
+        )
+        .with_columns(
+            pl.when(pl.col("group").is_null())
+            .then(pl.col("modified_ms"))
+            .otherwise(pl.col("modified_ms").max().over("group"))
+            .alias("written_ms")
+        )
+        .select("path", "group", "leads", "written_ms")
+    )
+    return files.join(rest, on="path", how="left", maintain_order="left").with_columns(
+        pl.col("leads").fill_null(value=False)
+    )
+
+
+def _all_or_none(decided: pl.DataFrame, horizon: Horizon, protected_before: int) -> pl.DataFrame:
+    """Keep every version below the protected one if one of its checkpoints has to stay."""
+    below = pl.col("version") < min(protected_before, horizon.checkpoint or 0)
+    held = decided.filter(below & (pl.col("kind") == "checkpoint") & (pl.col("action") == "keep"))
+    if not held.height:
+        return decided
+    bound = (pl.col("action") == "delete") & pl.col("kind").is_in(
+        ["commit", "checksum", "checkpoint", "compaction"]
+    )
+    return decided.with_columns(
+        pl.when(bound).then(pl.lit("keep")).otherwise(pl.col("action")).alias("action"),
+        pl.when(bound)
+        .then(pl.lit("checkpoint-protection"))
+        .otherwise(pl.col("gate"))
+        .alias("gate"),
+    )
+
+
+def sidecar_bound_ms(now_ms: int) -> int:
+    """Sidecars written after this may belong to a checkpoint that is being written: a day before
+    the last midnight, UTC (Delta protocol, Metadata Cleanup).
+    """
+    return now_ms - now_ms % DAY_MS - DAY_MS
+
+
+def judge_sidecars(
+    judged: pl.DataFrame, named: Collection[str] | None, now_ms: int
+) -> pl.DataFrame:
+    """Judge the sidecars.
+
+    Args:
+        judged: As `judge` gives it.
+        named: Sidecars that the checkpoints that stay name; None where one cannot be read.
+        now_ms: The present, milliseconds since the Unix epoch.
+    """
+    sidecar = pl.col("kind") == "sidecar"
+    young = pl.col("modified_ms") > sidecar_bound_ms(now_ms)
+    if named is None:
+        gate = pl.lit("manifest-unreadable")
+    else:
+        is_named = pl.col("path").is_in(list(named))
+        gate = (
+            pl.when(is_named)
+            .then(pl.lit("named-by-checkpoint"))
+            .when(young)
+            .then(pl.lit("young"))
+            .otherwise(pl.lit("unnamed-sidecar"))
+        )
+    gated = pl.when(sidecar).then(gate).otherwise(pl.col("gate"))
+    return judged.with_columns(gated.alias("gate")).with_columns(
+        pl.when(sidecar & (pl.col("gate") == "unnamed-sidecar"))
+        .then(pl.lit("delete"))
+        .otherwise(pl.col("action"))
+        .alias("action")
+    )
+
+
+def first_gap(
+    ranges: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]], first: int
+) -> int | None:
+    """The first version from `first` on that `ranges` cover and `after` do not; None for none.
+
+    Args:
+        ranges: Inclusive ranges, ascending.
+        after: Inclusive ranges, ascending.
+        first: The least version of interest.
+
+    >>> first_gap([(0, 9)], [(0, 3), (6, 9)], 2), first_gap([(0, 9)], [(4, 9)], 4)
+    (4, None)
+    """
+    starts = [a for a, _ in after]
+    for low, high in ranges:
+        version = max(low, first)
+        while version <= high:
+            at = bisect_right(starts, version) - 1
+            if at < 0 or after[at][1] < version:
+                return version
+            version = after[at][1] + 1
+    return None

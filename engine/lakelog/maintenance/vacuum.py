@@ -1,0 +1,528 @@
+"""Vacuum: data files that no version needs any more.
+
+A file may go if it is older than the retention and no reference protects it. What protects:
+
+==================  ================================================================================
+reference           why
+==================  ================================================================================
+live                the latest version, or one that the caller names, reads it
+tombstone           it was removed within the retention: readers of versions before may be at work
+history             asked for with ``keep_history``: some version that can be rebuilt reads it
+deletion vector     a protected file's rows are hidden by it
+==================  ================================================================================
+
+Left alone besides: what is younger than the retention (a writer may be about to commit it), names
+that begin with ``_`` or ``.`` (but change data, partition folders of columns so named, and what a
+process of lakelog's had begun to write when it was killed), the ``metadata`` folder of a table that
+Iceberg reads, folders that are tables themselves, names that are no text, and whatever lies outside
+the table, as the files of a shallow clone do. A path in the log that is absolute, or not in its
+plainest form, protects every file of its name.
+
+References are kept as 64-bit hashes: two paths that meet keep a file that could go, and never the
+other way round.
+
+Source: Delta protocol, Add File and Remove File; VACUUM Protocol Check; Delta Lake, VacuumCommand.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from lakelog import telemetry
+from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.dialects.base import LogListing
+from lakelog.dialects.delta.deletion_vectors import vector_paths
+from lakelog.dialects.delta.paths import ABSOLUTE
+from lakelog.errors import (
+    InvalidInputError,
+    LakelogError,
+    UnsafeRetentionError,
+    UnsupportedStoreError,
+)
+from lakelog.log.context import Log
+from lakelog.log.display import size_text, table_html, table_text
+from lakelog.log.history import by_size, with_stable_listing
+from lakelog.log.metadata import Metadata
+from lakelog.log.properties import duration_text
+from lakelog.log.segment import rebuildable
+from lakelog.log.snapshot import Snapshot
+from lakelog.model import actions, contract
+from lakelog.storage.base import FileEntry
+from lakelog.storage.durable import TEMPORARY
+from lakelog.telemetry import Progress
+from lakelog.transaction.write_support import check_writable
+
+FILES_SCHEMA = pl.Schema(
+    {
+        "path": pl.String(),
+        "kind": pl.String(),
+        "size_bytes": pl.Int64(),
+        "modified_ms": pl.Int64(),
+        "action": pl.String(),
+        "why": pl.String(),
+    }
+)
+"""Columns of `VacuumPlan.files`."""
+
+_VECTOR_COLUMNS = ("dvStorageType", "dvPathOrInline")
+_LOG_FOLDERS = ("_delta_log", "_transaction_log")
+_CHANGE_DATA = "_change_data"
+_VECTOR_FILE = r"(^|/)deletion_vector_[0-9a-fA-F-]{36}\.bin$"
+_BEGUN = rf"(^|/){TEMPORARY.pattern}$"
+_ODD = rf"{ABSOLUTE}|//|(^|/)\.\.?(/|$)"
+_DELETED_AT_ONCE = 10_000
+_SIZES = ("size_bytes", "size", "length")
+_TIMES = ("modified_ms", "modificationTime", "modification_time")
+
+
+@dataclass(frozen=True)
+class VacuumReport:
+    """What a vacuum did.
+
+    Attributes:
+        table: Location of the table.
+        version: Latest version when the last file went.
+        deleted: Files that are gone.
+        size_bytes: Bytes in them.
+        spared: Planned, and kept: referred to by a commit since the plan was made.
+        errors: What could not be deleted, each with its ``path``.
+    """
+
+    table: str
+    version: int
+    deleted: int
+    size_bytes: int
+    spared: int
+    errors: tuple[LakelogError, ...] = ()
+
+    def _described(self) -> list[tuple[str, str]]:
+        return [
+            ("path", self.table),
+            ("version", str(self.version)),
+            ("deleted", f"{self.deleted:,} files, {size_text(self.size_bytes)}"),
+            ("spared since", f"{self.spared:,} files"),
+            ("not deleted", f"{len(self.errors):,} files"),
+        ]
+
+    def __str__(self) -> str:
+        return table_text("Vacuum", self._described())
+
+    def _repr_html_(self) -> str:
+        return table_html("Vacuum", self._described())
+
+
+@dataclass(frozen=True)
+class VacuumPlan:
+    """What a vacuum would do; nothing is deleted before `apply`.
+
+    Attributes:
+        table: Location of the table.
+        version: Version that it rests on.
+        retention_ms: How long a removed file is kept, milliseconds.
+        cutoff_ms: Files modified, and tombstones made, before this time no longer count.
+        files: One row a file that may go, by path; see `FILES_SCHEMA`. ``kind`` is ``data``,
+            ``deletionVector`` or ``changeData``; ``action`` is ``delete``.
+        kept: Files that stay, by reason: ``referenced``, ``young``, ``hidden``, ``nested table``.
+    """
+
+    table: str
+    version: int
+    retention_ms: int
+    cutoff_ms: int
+    files: pl.DataFrame
+    kept: Mapping[str, int]
+    _vacuum: Vacuum = field(repr=False, compare=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in the files that may go."""
+        return int(self.files["size_bytes"].sum())
+
+    def apply(self, progress: Progress | None = None) -> VacuumReport:
+        """Delete the files, after looking again at what has been committed since.
+
+        Args:
+            progress: Is told ``("delete", done, total)``.
+
+        Raises:
+            UnsupportedStoreError: The store is read only.
+            UnavailableError: The log could not be read; some files may be gone, none that any
+                version needs.
+
+        What cannot be deleted is in the report. Interrupted at any moment, the table is whole: a
+        second vacuum finds what is left.
+        """
+        return self._vacuum.delete(self, progress)
+
+    def _described(self) -> list[tuple[str, str]]:
+        kept = ", ".join(f"{count:,} {why}" for why, count in self.kept.items() if count)
+        cutoff = dt.datetime.fromtimestamp(self.cutoff_ms / 1000, dt.UTC)
+        return [
+            ("path", self.table),
+            ("version", str(self.version)),
+            ("older than", f"{cutoff:%Y-%m-%d %H:%M:%S} UTC"),
+            ("may go", f"{self.files.height:,} files, {size_text(self.size_bytes)}"),
+            ("stay", kept or "nothing"),
+        ]
+
+    def __str__(self) -> str:
+        return table_text("Vacuum plan", self._described())
+
+    def _repr_html_(self) -> str:
+        return table_html("Vacuum plan", self._described())
+
+
+class References:
+    """The files that some version needs: 64-bit hashes of relative paths, and of the names of
+    files that the log gives by absolute paths.
+
+    Memory: eight bytes a file.
+    """
+
+    def __init__(self) -> None:
+        self._paths: list[pl.Series] = []
+        self._names: list[pl.Series] = []
+
+    def add(self, files: pl.DataFrame) -> None:
+        """Protect files and the deletion vectors of their rows.
+
+        Args:
+            files: File actions: ``path``, decoded, and the deletion vector columns where there
+                are any.
+        """
+        for paths in (files["path"], vector_paths(files).drop_nulls()):
+            odd = paths.str.contains(_ODD)
+            self._paths.append(paths.filter(~odd).hash())
+            if odd.any():
+                # However the file's place is spelled there: names of data files are unique.
+                self._names.append(_names(paths.filter(odd)).hash())
+
+    def protect(self, paths: pl.Series) -> pl.Series:
+        """Which of the relative paths are protected: Boolean, one a row."""
+        found = paths.hash().is_in(self._joined(self._paths).implode())
+        if self._names:
+            found |= _names(paths).hash().is_in(self._joined(self._names).implode())
+        return found
+
+    @staticmethod
+    def _joined(parts: list[pl.Series]) -> pl.Series:
+        if len(parts) != 1:
+            parts[:] = [pl.concat([pl.Series(dtype=pl.UInt64), *parts]).unique()]
+        return parts[0]
+
+
+@dataclass(frozen=True)
+class Vacuum:
+    """What is asked of a vacuum.
+
+    Attributes:
+        log: The log.
+        retention_ms: How long removed files are kept, milliseconds; None is what the table says.
+        force: Whether less than the table says is meant.
+        keep_versions: Versions whose files stay, however old.
+        keep_history: Whether the files of every version that can be rebuilt stay.
+    """
+
+    log: Log
+    retention_ms: int | None = None
+    force: bool = False
+    keep_versions: tuple[int, ...] = ()
+    keep_history: bool = False
+
+    def plan(self, inventory: Any = None, progress: Progress | None = None) -> VacuumPlan:
+        """Find what may go; see `lakelog.table.Table.vacuum`."""
+        snapshot = Snapshot.open(self.log)
+        metadata = snapshot.metadata
+        check_writable(snapshot.protocol, metadata, self.log.table, self.log.dialect.name)
+        retention_ms = self._retention(metadata)
+        cutoff_ms = self.log.clock() - retention_ms
+        references = self._references(snapshot, cutoff_ms)
+        hidden = _Hidden.of(metadata, self.log.dialect.name)
+        batches = (
+            _of_entries(self.log.store.walk()) if inventory is None else [_of_inventory(inventory)]
+        )
+        kept = dict.fromkeys(("referenced", "young", "hidden", "nested table"), 0)
+        doomed: list[pl.DataFrame] = []
+        nested: set[str] = set()
+        seen = 0
+        for batch in batches:
+            seen += batch.height
+            nested |= _table_folders(batch["path"])
+            left = batch
+            for why, stays in (
+                ("hidden", hidden.holds),
+                ("referenced", references.protect),
+            ):
+                mask = stays(left["path"])
+                kept[why] += int(mask.sum())
+                left = left.filter(~mask)
+            old = left["modified_ms"] < cutoff_ms
+            kept["young"] += int((~old).sum())
+            doomed.append(left.filter(old))
+            if progress is not None:
+                progress("list", seen, None)
+        files = pl.concat([pl.DataFrame(schema=_LISTED), *doomed])
+        if nested:
+            inside = _inside(files["path"], nested)
+            kept["nested table"] = int(inside.sum())
+            files = files.filter(~inside)
+        return VacuumPlan(
+            self.log.table,
+            snapshot.version,
+            retention_ms,
+            cutoff_ms,
+            _planned(files.unique("path", keep="any").sort("path")),
+            kept,
+            self,
+        )
+
+    def delete(self, plan: VacuumPlan, progress: Progress | None) -> VacuumReport:
+        """Delete what a plan names, and no later commit needs; see `VacuumPlan.apply`."""
+        store = self.log.store
+        if store.refusal is not None:
+            raise UnsupportedStoreError(store.refusal, path=self.log.table)
+        snapshot: Snapshot | None = None
+        references = References()
+        total = plan.files.height
+        deleted = size_bytes = spared = 0
+        version = plan.version
+        errors: list[LakelogError] = []
+        for chunk in plan.files.iter_slices(_DELETED_AT_ONCE):
+            if snapshot is None or self.log.latest_version() != snapshot.version:
+                # A restore brings files back whose tombstones have expired.
+                snapshot = Snapshot.open(self.log)
+                if snapshot.version != plan.version:
+                    references = self._references(snapshot, plan.cutoff_ms)
+                version = snapshot.version
+            needed = references.protect(chunk["path"])
+            spared += int(needed.sum())
+            chosen = chunk.filter(~needed)
+            failed = store.delete_many(chosen["path"].to_list())
+            errors += failed
+            gone = chosen.filter(~chosen["path"].is_in([error.path for error in failed]))
+            deleted += gone.height
+            size_bytes += int(gone["size_bytes"].sum())
+            if progress is not None:
+                progress("delete", deleted + spared + len(errors), total)
+        telemetry.event(
+            "vacuum.done",
+            path=self.log.table,
+            version=version,
+            files=deleted,
+            size_bytes=size_bytes,
+            spared=spared,
+            failed=len(errors),
+        )
+        telemetry.count("vacuum.files", deleted)
+        telemetry.count("vacuum.bytes", size_bytes)
+        return VacuumReport(self.log.table, version, deleted, size_bytes, spared, tuple(errors))
+
+    def _retention(self, metadata: Metadata) -> int:
+        options = CheckpointOptions.of(metadata.configuration, self.log.dialect.name)
+        promised = options.deleted_file_retention_ms
+        if self.retention_ms is None:
+            return promised
+        if self.retention_ms < 0:
+            raise InvalidInputError(
+                "a retention is a time from 0", expected=">= 0", found=self.retention_ms
+            )
+        if self.retention_ms < promised and not self.force:
+            raise UnsafeRetentionError(
+                "the retention is shorter than the table's own",
+                path=self.log.table,
+                expected=f"at least {duration_text(promised)}",
+                found=duration_text(self.retention_ms),
+                hint="readers and writers at work may still need the files; force it if there "
+                "are none, or change delta.deletedFileRetentionDuration",
+            )
+        return self.retention_ms
+
+    def _references(self, snapshot: Snapshot, cutoff_ms: int) -> References:
+        found = References()
+        for frame in _files(snapshot, "add"):
+            found.add(frame)
+        for frame in _files(snapshot, "remove", "deletionTimestamp"):
+            removed = actions.conform(frame, ("deletionTimestamp",)).to_series().fill_null(0)
+            found.add(frame.filter(removed >= cutoff_ms))
+        for version in self.keep_versions:
+            for frame in _files(Snapshot.open(self.log, version), "add"):
+                found.add(frame)
+        if self.keep_history:
+            with_stable_listing(self.log, lambda listing: self._protect_history(listing, found))
+        return found
+
+    def _protect_history(self, listing: LogListing, found: References) -> None:
+        """Protect what the oldest version reads, and all that was ever added after it."""
+        for first, last in rebuildable(listing):
+            for frame in _files(Snapshot.open(self.log, first), "add"):
+                found.add(frame)
+            later = [c for c in listing.commits if first < c.version <= last]
+            for run in by_size(later):
+                files = self.log.dialect.decode(self.log.store, run).files
+                if files.height:
+                    found.add(files.filter(pl.col("actionType") == "add"))
+
+
+@dataclass(frozen=True)
+class _Hidden:
+    """Which names a vacuum never looks at."""
+
+    pattern: str
+    spared: str | None
+
+    @staticmethod
+    def of(metadata: Metadata, dialect: str) -> _Hidden:
+        names = set(metadata.partition_columns)
+        mapping = metadata.column_mapping_mode
+        if mapping != "none":
+            names |= {contract.physical_name(field, mapping) for field in metadata.schema.fields}
+        shown = [f"{re.escape(name)}=" for name in names if name[:1] in "_."]
+        patterns = [r"(^|/)[_.]"]
+        configured = metadata.configuration.get("delta.universalFormat.enabledFormats") or ""
+        if "iceberg" in configured.lower():
+            patterns.append(r"^metadata/")
+        if dialect == "delta":
+            shown.append(f"{_CHANGE_DATA}/")
+        spared = f"(^|/)({'|'.join(shown)})" if shown else None
+        return _Hidden("|".join(patterns), spared)
+
+    def holds(self, paths: pl.Series) -> pl.Series:
+        seen = paths if self.spared is None else paths.str.replace_all(self.spared, "$1")
+        seen = seen.str.replace(_BEGUN, "$1")
+        return seen.str.contains(self.pattern)
+
+
+_LISTED = {"path": pl.String, "size_bytes": pl.Int64, "modified_ms": pl.Int64}
+
+
+def listed_files(log: Log, inventory: Any = None) -> pl.Series:
+    """Paths of all files in the table's folder, relative to it: listed, or as an inventory says.
+
+    Raises:
+        InvalidInputError: The inventory cannot be read as one.
+        UnavailableError: The store failed.
+
+    Memory: the paths.
+    """
+    if inventory is not None:
+        return _of_inventory(inventory)["path"]
+    paths = [batch["path"] for batch in _of_entries(log.store.walk())]
+    return pl.concat([pl.Series("path", dtype=pl.String), *paths])
+
+
+def _files(snapshot: Snapshot, kind: str, *columns: str) -> Iterator[pl.DataFrame]:
+    # Whole, for a broken checkpoint may be met half-way and passed over.
+    wanted = ("path", *_VECTOR_COLUMNS, *columns)
+    yield from snapshot.read_state(lambda state: state.live(kind, wanted))
+
+
+def _of_entries(batches: Iterable[Sequence[FileEntry]]) -> Iterator[pl.DataFrame]:
+    for batch in batches:
+        # A name that is no text cannot stand in a log; whose file it is, nobody can tell.
+        known = [entry for entry in batch if entry.name.isascii() or _is_text(entry.name)]
+        yield pl.DataFrame(known, schema=list(_LISTED.items()), orient="row")
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _of_inventory(inventory: Any) -> pl.DataFrame:
+    """An inventory as a listing.
+
+    Raises:
+        InvalidInputError: It lacks a column, or a path in it is not relative to the table.
+    """
+    frame = _as_frame(inventory)
+    if "isDir" in frame.columns:
+        frame = frame.filter(~pl.col("isDir").fill_null(value=False))
+    chosen = {"path": "path"}
+    for wanted, names in (("size_bytes", _SIZES), ("modified_ms", _TIMES)):
+        found = [name for name in names if name in frame.columns]
+        if not found or "path" not in frame.columns:
+            raise InvalidInputError(
+                "the inventory lacks a column",
+                expected=f"path, one of {', '.join(_SIZES)}, one of {', '.join(_TIMES)}",
+                found=", ".join(frame.columns),
+            )
+        chosen[wanted] = found[0]
+    times = frame[chosen["modified_ms"]]
+    if times.dtype.is_temporal():
+        frame = frame.with_columns(times.dt.epoch("ms"))
+    listed = frame.select(pl.col(old).cast(_LISTED[new]).alias(new) for new, old in chosen.items())
+    odd = listed.filter(
+        pl.col("path").is_null()
+        | pl.col("modified_ms").is_null()
+        | pl.col("path").str.contains(rf"{_ODD}|^$")
+    )
+    if odd.height:
+        raise InvalidInputError(
+            "a file of the inventory has no time, or no path relative to the table",
+            path=odd["path"][0],
+            expected="a path as the store lists it below the table's folder, and a time",
+            found=odd["modified_ms"][0],
+        )
+    return listed
+
+
+def _as_frame(inventory: Any) -> pl.DataFrame:
+    if isinstance(inventory, pl.LazyFrame):
+        return inventory.collect()
+    try:
+        if hasattr(inventory, "__arrow_c_stream__") and not isinstance(inventory, pl.DataFrame):
+            import pyarrow as pa
+
+            inventory = contract.without_metadata(pa.table(inventory))
+        return pl.DataFrame(inventory)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as cause:
+        raise InvalidInputError(
+            "the inventory is not a table",
+            expected="a Polars, pandas or Arrow frame",
+            found=type(inventory).__name__,
+        ) from cause
+
+
+def _planned(files: pl.DataFrame) -> pl.DataFrame:
+    path = pl.col("path")
+    kind = (
+        pl.when(path.str.starts_with(f"{_CHANGE_DATA}/"))
+        .then(pl.lit("changeData"))
+        .when(path.str.contains(_VECTOR_FILE))
+        .then(pl.lit("deletionVector"))
+        .otherwise(pl.lit("data"))
+    )
+    return files.select(
+        "path",
+        kind.alias("kind"),
+        "size_bytes",
+        "modified_ms",
+        pl.lit("delete").alias("action"),
+        pl.lit("no retained version refers to it, and it is older than the retention").alias("why"),
+    )
+
+
+def _names(paths: pl.Series) -> pl.Series:
+    return paths.str.extract(r"([^/]+)/*$")
+
+
+def _table_folders(paths: pl.Series) -> set[str]:
+    """Folders below the table that are tables themselves."""
+    pattern = rf"^(.+)/(?:{'|'.join(_LOG_FOLDERS)})/"
+    return set(paths.str.extract(pattern).drop_nulls().unique().to_list())
+
+
+def _inside(paths: pl.Series, folders: set[str]) -> pl.Series:
+    inside = pl.Series([False], dtype=pl.Boolean).new_from_index(0, paths.len())
+    for folder in sorted(folders):
+        inside |= paths.str.starts_with(f"{folder}/")
+    return inside

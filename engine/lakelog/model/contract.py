@@ -1,0 +1,418 @@
+"""The contract: loads ``schemas/`` and translates Spark StructType JSON to Arrow and Polars.
+
+Owns the one place where field names and types come from; nothing retypes them in Python. Knows
+nothing of logs or storage. In a checkout the schemas stand in ``schemas/`` beside ``engine/``; a
+wheel, and the zip file that Spark's executors get, carry the same files as ``lakelog/_schemas/``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lakelog.errors import InternalError, InvalidInputError
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+SHIPPED = "_schemas"
+"""Folder of the contract inside the package, where it is shipped with it."""
+
+_CANDIDATES: tuple[Traversable, ...] = (
+    resources.files("lakelog") / SHIPPED,
+    Path(__file__).resolve().parents[3] / "schemas",
+)
+
+TYPE_CHANGES = "delta.typeChanges"
+"""Metadata of a field that records how its type was widened."""
+
+COLUMN_ID = "delta.columnMapping.id"
+"""Metadata of a field that numbers it, whatever it is called."""
+
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+"""Metadata of a field under which files and the log know it."""
+
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+_PRIMITIVES = frozenset(
+    "string long integer short byte float double boolean binary date timestamp timestamp_ntz "
+    "void variant".split()
+)
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a struct: name, type, nullability and metadata as StructType JSON has them."""
+
+    name: str
+    type: DataType
+    nullable: bool = True
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """A primitive type by its Spark name, such as ``long`` or ``timestamp_ntz``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Decimal:
+    """A signed decimal; ``precision`` digits of which ``scale`` stand right of the dot."""
+
+    precision: int
+    scale: int
+
+
+@dataclass(frozen=True)
+class Array:
+    """A list of ``element``."""
+
+    element: DataType
+    contains_null: bool = True
+
+
+@dataclass(frozen=True)
+class Map:
+    """A map from ``key`` to ``value``."""
+
+    key: DataType
+    value: DataType
+    value_contains_null: bool = True
+
+
+@dataclass(frozen=True)
+class Struct:
+    """An ordered list of fields; the type of a table."""
+
+    fields: tuple[Field, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Field names, in order."""
+        return tuple(f.name for f in self.fields)
+
+    def field(self, name: str) -> Field | None:
+        """The field called ``name`` exactly, else the one that differs only in case, else None."""
+        by_case = None
+        for candidate in self.fields:
+            if candidate.name == name:
+                return candidate
+            if candidate.name.lower() == name.lower():
+                by_case = candidate
+        return by_case
+
+
+MAX_DEPTH = 200
+"""How deep arrays and objects may nest in JSON of a log (a line's own object counted), and in a
+schema. Deeper ones would exhaust the stack of one parser or another, which a process does not
+survive."""
+
+DataType = Primitive | Decimal | Array | Map | Struct
+
+
+def parse_schema(text: str) -> Struct:
+    """Parse Spark StructType JSON, as a ``schemaString`` holds it.
+
+    Args:
+        text: JSON text of a struct.
+
+    Raises:
+        InvalidInputError: The text is not JSON, or not a StructType.
+
+    Source: Delta protocol, Schema Serialization Format.
+
+    >>> parse_schema('{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,'
+    ...              '"metadata":{}}]}').names
+    ('id',)
+    """
+    try:
+        raw = json.loads(text)
+        parsed = _parse_type(raw)
+    except (ValueError, KeyError, TypeError, RecursionError) as cause:
+        raise InvalidInputError(
+            "schema is not Spark StructType JSON",
+            found=text[:200],
+            expected='{"type":"struct","fields":[...]}',
+            hint="check metaData.schemaString of the table",
+        ) from cause
+    if not isinstance(parsed, Struct):
+        raise InvalidInputError("schema is not a struct", found=text[:200], expected="struct")
+    return parsed
+
+
+def _parse_type(raw: Any) -> DataType:
+    if isinstance(raw, str):
+        if raw == "decimal":
+            return Decimal(10, 0)
+        if match := _DECIMAL.fullmatch(raw):
+            return Decimal(int(match[1]), int(match[2]))
+        if raw == "null":
+            return Primitive("void")
+        # A type that is not known yet (a collated string, a geometry) stays opaque: only rows
+        # depend on it, never the file-level state.
+        return Primitive(raw)
+    kind = raw["type"]
+    if kind == "struct":
+        return Struct(
+            tuple(
+                Field(
+                    str(f["name"]),
+                    _parse_type(f["type"]),
+                    bool(f.get("nullable", True)),
+                    f.get("metadata") or {},
+                )
+                for f in raw["fields"]
+            )
+        )
+    if kind == "array":
+        return Array(_parse_type(raw["elementType"]), bool(raw.get("containsNull", True)))
+    if kind == "map":
+        return Map(
+            _parse_type(raw["keyType"]),
+            _parse_type(raw["valueType"]),
+            bool(raw.get("valueContainsNull", True)),
+        )
+    if kind == "udt":
+        return _parse_type(raw["sqlType"])
+    raise ValueError(f"unknown type {kind!r}")
+
+
+def to_json(type_: DataType) -> Any:
+    """The StructType JSON value (not text) of a type; `parse_schema` reads it back."""
+    match type_:
+        case Primitive(name):
+            return name
+        case Decimal(precision, scale):
+            return f"decimal({precision},{scale})"
+        case Array(element, contains_null):
+            return {
+                "type": "array",
+                "elementType": to_json(element),
+                "containsNull": contains_null,
+            }
+        case Map(key, value, contains_null):
+            return {
+                "type": "map",
+                "keyType": to_json(key),
+                "valueType": to_json(value),
+                "valueContainsNull": contains_null,
+            }
+        case Struct(fields):
+            return {
+                "type": "struct",
+                "fields": [
+                    {
+                        "name": f.name,
+                        "type": to_json(f.type),
+                        "nullable": f.nullable,
+                        "metadata": dict(f.metadata),
+                    }
+                    for f in fields
+                ],
+            }
+
+
+def to_polars(type_: DataType) -> pl.DataType:
+    """The Polars dtype of a type. Opaque and void types become ``Null``; variant ``Binary``.
+
+    A map whose keys are opaque is opaque itself: keys are never null.
+    """
+    import polars as pl
+
+    match type_:
+        case Decimal(precision, scale):
+            return pl.Decimal(precision, scale)
+        case Array(element, _):
+            return pl.List(to_polars(element))
+        case Map(key, value, _):
+            keys = to_polars(key)
+            return pl.Null() if keys == pl.Null() else pl.Map(keys, to_polars(value))
+        case Struct(fields):
+            return pl.Struct([pl.Field(f.name, to_polars(f.type)) for f in fields])
+        case Primitive(name):
+            primitives: dict[str, pl.DataType] = {
+                "string": pl.String(),
+                "long": pl.Int64(),
+                "integer": pl.Int32(),
+                "short": pl.Int16(),
+                "byte": pl.Int8(),
+                "float": pl.Float32(),
+                "double": pl.Float64(),
+                "boolean": pl.Boolean(),
+                "binary": pl.Binary(),
+                "date": pl.Date(),
+                "timestamp": pl.Datetime("us", "UTC"),
+                "timestamp_ntz": pl.Datetime("us"),
+                "variant": pl.Binary(),
+            }
+            if name.startswith(("string", "char", "varchar")):
+                return pl.String()
+            return primitives.get(name, pl.Null())
+
+
+def to_arrow(type_: DataType) -> pa.DataType:
+    """The Arrow type of a type, with Parquet's MAP for maps and Spark's nullability.
+
+    Opaque types are nullable nulls, as in `to_polars`.
+    """
+    import pyarrow as pa
+
+    match type_:
+        case Decimal(precision, scale):
+            return pa.decimal128(precision, scale)
+        case Array(element, contains_null):
+            return pa.list_(_arrow_field("element", element, nullable=contains_null))
+        case Map(key, value, contains_null):
+            keys = to_arrow(key)
+            if pa.types.is_null(keys):
+                return keys
+            return pa.map_(keys, _arrow_field("value", value, nullable=contains_null))
+        case Struct(fields):
+            return pa.struct([_arrow_field(f.name, f.type, nullable=f.nullable) for f in fields])
+        case Primitive(name):
+            primitives = {
+                "string": pa.string(),
+                "long": pa.int64(),
+                "integer": pa.int32(),
+                "short": pa.int16(),
+                "byte": pa.int8(),
+                "float": pa.float32(),
+                "double": pa.float64(),
+                "boolean": pa.bool_(),
+                "binary": pa.binary(),
+                "date": pa.date32(),
+                "timestamp": pa.timestamp("us", "UTC"),
+                "timestamp_ntz": pa.timestamp("us"),
+                "variant": pa.binary(),
+            }
+            if name.startswith(("string", "char", "varchar")):
+                return pa.string()
+            return primitives.get(name, pa.null())
+
+
+def _arrow_field(name: str, type_: DataType, *, nullable: bool) -> pa.Field:
+    import pyarrow as pa
+
+    arrow = to_arrow(type_)
+    # Opaque types become Arrow's null type, and Arrow allows no field of that type to be required.
+    return pa.field(name, arrow, nullable or pa.types.is_null(arrow))
+
+
+_AnyArrow = TypeVar("_AnyArrow", "pa.Table", "pa.RecordBatch")
+
+
+def require_exportable(names: Iterable[str]) -> None:
+    """Refuse a frame's columns whose names Polars cannot hand to Arrow: it panics.
+
+    Raises:
+        InvalidInputError: A name has a NUL character.
+    """
+    for name in names:
+        if "\0" in name:
+            raise InvalidInputError(
+                "a column's name has a NUL character",
+                expected="a name without NUL characters",
+                found=repr(name),
+            )
+
+
+def without_metadata(data: _AnyArrow) -> _AnyArrow:
+    """A table or batch from outside without its schema's and fields' metadata, nested ones too:
+    metadata that is not UTF-8 makes Polars panic. No data is copied.
+    """
+    import pyarrow as pa
+
+    schema = pa.schema([_plain_field(field) for field in data.schema])
+    if data.schema.equals(schema, check_metadata=True):
+        return data
+    columns = [
+        # A nested array has a type of its own, with its fields' metadata.
+        column if column.type.equals(field.type, check_metadata=True) else column.cast(field.type)
+        for column, field in zip(data.columns, schema, strict=True)
+    ]
+    return type(data).from_arrays(columns, schema=schema)
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    import pyarrow as pa
+
+    return pa.field(field.name, _plain_type(field.type), field.nullable)
+
+
+def _plain_type(type_: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_struct(type_):
+        return pa.struct([_plain_field(type_.field(i)) for i in range(type_.num_fields)])
+    if pa.types.is_map(type_):
+        return pa.map_(
+            _plain_field(type_.key_field), _plain_field(type_.item_field), type_.keys_sorted
+        )
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(_plain_field(type_.value_field), type_.list_size)
+    for is_list, make in (
+        (pa.types.is_list, pa.list_),
+        (pa.types.is_large_list, pa.large_list),
+        (pa.types.is_list_view, pa.list_view),
+        (pa.types.is_large_list_view, pa.large_list_view),
+    ):
+        if is_list(type_):
+            return make(_plain_field(type_.value_field))
+    return type_
+
+
+def physical_name(field: Field, mapping: str) -> str:
+    """The name under which files and the log know a column.
+
+    Args:
+        field: Field of the table's schema, at any depth.
+        mapping: ``delta.columnMapping.mode`` as far as the protocol honours it: ``none``,
+            ``name`` or ``id``.
+
+    Source: Delta protocol, Writer Requirements for Column Mapping.
+    """
+    if mapping == "none":
+        return field.name
+    return str(field.metadata.get(PHYSICAL_NAME, field.name))
+
+
+def is_known(type_: DataType) -> bool:
+    """Whether `type_` is a primitive that the protocol text defines, or no primitive."""
+    return not isinstance(type_, Primitive) or type_.name in _PRIMITIVES
+
+
+@cache
+def schema_directory() -> Traversable:
+    """The folder that holds the contract, maybe inside a zip file: the package's own, else the
+    checkout's.
+
+    Raises:
+        InternalError: Neither is there; the installation is broken.
+    """
+    for candidate in _CANDIDATES:
+        if (candidate / "actions.json").is_file():
+            return candidate
+    raise InternalError(
+        "the contract is missing from this installation",
+        expected=" or ".join(str(c) for c in _CANDIDATES),
+        hint="reinstall lakelog",
+    )
+
+
+@cache
+def load(name: str) -> Struct:
+    """Load ``schemas/<name>.json``.
+
+    >>> load("actions").names[:3]
+    ('version', 'position', 'actionType')
+    """
+    return parse_schema((schema_directory() / f"{name}.json").read_text("utf-8"))

@@ -1,0 +1,213 @@
+"""Many small JSON texts into columns, in one parse, without one bad text spoiling the others.
+
+Texts that are spelled alike, as one writer's are, `lakelog.skipping.templated_json` reads by their
+shape. The others of 64 Ki rows are joined by newlines and read as one NDJSON buffer with an
+explicit schema: pyarrow's reader is the fastest at this and keeps decimal digits exact (Polars'
+reader passes them through floats). It refuses the whole buffer for one bad value, so a refused
+buffer is cut into pieces, and the pieces that stay refused are read row by row.
+"""
+
+from __future__ import annotations
+
+import decimal
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+import polars as pl
+import pyarrow as pa
+import pyarrow.json as pj
+
+from lakelog.model import contract
+from lakelog.model.contract import MAX_DEPTH
+from lakelog.skipping.templated_json import decode_alike
+from lakelog.skipping.values import fit_decimal
+
+CHUNK_ROWS = 65_536
+"""Texts that are joined and parsed at a time."""
+
+_PIECES = 16
+_BY_ROW_BELOW = 512
+_BLOCK_BYTES = 1 << 20
+
+
+def decode(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
+    """Read JSON objects as rows of `schema`; fields that it does not name are ignored.
+
+    Args:
+        texts: String series.
+        schema: Arrow schema of structs, strings, integers, floats, decimals and Booleans.
+
+    Returns:
+        A frame of the series' length and order. A text that is null or no JSON object gives a row
+        of nulls; a value of another type than the schema's gives one null. Memory: the columns,
+        and one copy of 64 Ki texts.
+    """
+    frames = [
+        _chunk(texts.slice(start, CHUNK_ROWS), schema)
+        for start in range(0, texts.len(), CHUNK_ROWS)
+    ]
+    if not frames:
+        # Not schema.empty_table(), which imports pandas wherever it is installed.
+        return _to_polars(pa.Table.from_batches([], schema=schema))
+    return pl.concat(frames, rechunk=True)
+
+
+def _chunk(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
+    """One chunk: texts that are spelled alike by their shape, the others by the parser."""
+    alike = decode_alike(texts, schema)
+    if alike is None:
+        return _parsed(texts, schema)
+    frame, rows = alike
+    if frame.height == texts.len():
+        return frame if rows.is_sorted() else _placed([(frame, rows)])
+    every = pl.int_range(texts.len(), dtype=pl.UInt32, eager=True)
+    others = every.filter(~every.is_in(rows.implode()))
+    return _placed([(frame, rows), (_parsed(texts.gather(others), schema), others)])
+
+
+def _placed(parts: Sequence[tuple[pl.DataFrame, pl.Series]]) -> pl.DataFrame:
+    """Stack frames, each row at the position that its part gives for it."""
+    positions = pl.concat([rows for _, rows in parts])
+    return pl.concat([frame for frame, _ in parts])[positions.arg_sort()]
+
+
+def _parsed(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
+    """Texts read by the parser; what is not plainly one object on one line, by itself."""
+    plain = are_lines(texts).fill_null(True)
+    lines = texts.fill_null("{}")  # rows without text join as an empty object
+    if plain.all():
+        return _lines(lines, schema)
+    frame = _lines(lines.set(~plain, "{}"), schema)
+    odd = (~plain).arg_true()
+    by_row = _rows(texts.gather(odd), schema)
+    order = pl.int_range(texts.len(), eager=True, dtype=pl.Int64)
+    order = order.scatter(odd, pl.int_range(odd.len(), eager=True) + texts.len())
+    return pl.concat([frame, by_row])[order]
+
+
+def are_lines(texts: pl.Series) -> pl.Series:
+    """Which texts `read_lines` may be given: those with the braces of one object, without a line
+    break, and with too few brackets to nest deeper than `MAX_DEPTH`.
+    """
+    text = pl.col("t")
+    plain = (
+        text.str.starts_with("{") & text.str.ends_with("}") & ~text.str.contains_any(["\n", "\r"])
+    )
+    longest = texts.str.len_bytes().max()
+    if isinstance(longest, int) and longest > 2 * MAX_DEPTH:
+        # Arrow's reader takes its stack a level at a time, and ends the process.
+        brackets = [text.str.count_matches(bracket, literal=True) for bracket in "{["]
+        plain &= pl.sum_horizontal(brackets) <= MAX_DEPTH
+    return texts.alias("t").to_frame().select(plain).to_series()
+
+
+def read_lines(
+    lines: pl.Series, schema: pa.Schema | None, *, unexpected: str = "ignore"
+) -> pl.DataFrame | None:
+    """Read lines as one NDJSON buffer; None where the reader refuses any of them.
+
+    Args:
+        lines: Texts without nulls that are `are_lines`. So each gives a row at least, and as many
+            rows as lines means one each.
+        schema: What to read; None infers every field.
+        unexpected: ``ignore`` leaves out fields that `schema` does not name, ``error`` refuses
+            the lines for one.
+    """
+    joined = lines.str.join("\n").to_arrow(compat_level=pl.CompatLevel.oldest())
+    longest = lines.str.len_bytes().max()
+    assert isinstance(longest, int)
+    try:
+        table = pj.read_json(
+            pa.BufferReader(joined.buffers()[2]),
+            # A line longer than two blocks would be refused.
+            read_options=pj.ReadOptions(block_size=max(_BLOCK_BYTES, longest + 1)),
+            parse_options=pj.ParseOptions(
+                explicit_schema=schema,
+                unexpected_field_behavior="infer" if schema is None else unexpected,
+            ),
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    return _to_polars(table) if table.num_rows == lines.len() else None
+
+
+def _lines(lines: pl.Series, schema: pa.Schema) -> pl.DataFrame:
+    """What `read_lines` takes, in ever smaller pieces where it refuses, at last row by row."""
+    frame = read_lines(lines, schema)
+    if frame is not None:
+        return frame
+    if lines.len() <= _BY_ROW_BELOW:
+        return _rows(lines, schema)
+    step = -(-lines.len() // _PIECES)
+    return pl.concat(
+        [_lines(lines.slice(start, step), schema) for start in range(0, lines.len(), step)]
+    )
+
+
+def _to_polars(table: pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(table, rechunk=False)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _rows(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
+    """Row by row: only for rows that the columnar reader refused."""
+    exact = _holds_decimals(schema)
+    rows = [_fit_struct(_parse(text, exact), schema) for text in texts]
+    return _to_polars(pa.Table.from_pylist(rows, schema=schema))
+
+
+def _holds_decimals(fields: Iterable[pa.Field]) -> bool:
+    return any(
+        pa.types.is_decimal(f.type) or (pa.types.is_struct(f.type) and _holds_decimals(f.type))
+        for f in fields
+    )
+
+
+def _parse(text: str | None, exact: bool) -> Any:
+    if text is None:
+        return None
+    try:
+        # orjson judges: unlike json it refuses NaN, lone surrogates and raw control characters.
+        loose = orjson.loads(text)
+        return json.loads(text, parse_float=decimal.Decimal) if exact else loose
+    except (ValueError, RecursionError):
+        return None
+
+
+def _fit_struct(value: Any, fields: Iterable[pa.Field]) -> dict[str, Any]:
+    there = value if isinstance(value, dict) else {}
+    return {f.name: _fit(there.get(f.name), f.type) for f in fields}
+
+
+def _fit(value: Any, type_: pa.DataType) -> Any:
+    """`value` if it is one of `type_` exactly, else None."""
+    if pa.types.is_struct(type_):
+        return _fit_struct(value, type_)
+    if pa.types.is_string(type_):
+        return value if isinstance(value, str) else None
+    if pa.types.is_boolean(type_):
+        return value if isinstance(value, bool) else None
+    if isinstance(value, bool) or value is None:
+        return None
+    if pa.types.is_integer(type_):
+        limit = 1 << (type_.bit_width - 1)
+        return value if isinstance(value, int) and -limit <= value < limit else None
+    if pa.types.is_decimal(type_):
+        return _fit_decimal(value, contract.Decimal(type_.precision, type_.scale))
+    if isinstance(value, int | float | decimal.Decimal):
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+    return None
+
+
+def _fit_decimal(value: Any, type_: contract.Decimal) -> decimal.Decimal | None:
+    try:
+        number = decimal.Decimal(value) if isinstance(value, int | str) else value
+    except decimal.InvalidOperation:
+        return None
+    return fit_decimal(number, type_) if isinstance(number, decimal.Decimal) else None

@@ -1,0 +1,488 @@
+"""Which files may hold a row that a predicate asks for.
+
+The predicate is read over sets of values instead of values: a file's partition value is a set of
+one, a column with statistics is an interval with or without nulls, all else is any value at all.
+Each Boolean part then may be true, false or null in the file, and the file is kept unless the
+whole may never be true. So whatever is not known, or not understood, keeps the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from lakelog.errors import InvalidInputError
+from lakelog.model import contract
+from lakelog.skipping import intervals
+from lakelog.skipping.intervals import ANYTHING, FALSE, TRUE, Truth, Values
+from lakelog.skipping.partitions import PREFIX, TypedPartitions
+from lakelog.skipping.typed import has_bounds
+
+_IN_LIST_LIMIT = 64
+_ORDERED = {"Lt": (False, True), "LtEq": (False, False), "Gt": (True, True), "GtEq": (True, False)}
+# What Polars raises at an expression that it cannot type, evaluate or write down.
+_REFUSALS = (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError)
+_CAST_TARGETS: dict[str, pl.DataType] = {
+    "Int64": pl.Int64(),
+    "Int32": pl.Int32(),
+    "Float64": pl.Float64(),
+    "Date": pl.Date(),
+}
+
+
+def referenced_columns(where: pl.Expr, schema: contract.Struct) -> tuple[str, ...]:
+    """Check a predicate, and name the top-level columns that it reads, in schema order.
+
+    Args:
+        where: Polars expression over the table's logical columns that gives one Boolean a row.
+        schema: Current schema of the table.
+
+    Raises:
+        InvalidInputError: `where` is no expression; names a column that the table lacks (the
+            closest names are in ``hint``); is not Boolean; does not type-check against the
+            schema; or needs more than its own row (an aggregate, a window, a shift ...).
+    """
+    if not isinstance(where, pl.Expr):
+        raise InvalidInputError(
+            "where is not a Polars expression",
+            found=type(where).__name__,
+            expected="polars.Expr",
+            hint='write, for example, where=pl.col("date") >= date(2024, 1, 1)',
+        )
+    try:
+        roots = set(where.meta.root_names())
+        several = where.meta.has_multiple_outputs()
+    except pl.exceptions.PolarsError as cause:
+        raise InvalidInputError("where cannot be read as an expression", found=where) from cause
+    if several:
+        raise InvalidInputError(
+            "where selects several columns; it must give one Boolean",
+            found=where,
+            hint="join the conditions with & or pl.all_horizontal",
+        )
+    for name in sorted(roots - set(schema.names)):
+        folded = {n.lower(): n for n in schema.names}
+        close = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.5)
+        hint = "did you mean " + ", ".join(folded[c] for c in close) + "?" if close else None
+        raise InvalidInputError(
+            f"where names a column that the table does not have: {name}",
+            found=name,
+            hint=hint or "the table's columns: " + ", ".join(schema.names[:20]),
+        )
+    _refuse_beyond_row(where, _json(where))
+    empty = pl.DataFrame(schema={f.name: contract.to_polars(f.type) for f in schema.fields})
+    try:
+        outcome = empty.select(where.alias("where")).schema["where"]
+    except _REFUSALS as cause:
+        raise InvalidInputError(
+            "where does not fit the table's schema",
+            found=where,
+            hint="compare each column with a value of its own type",
+        ) from cause
+    if outcome != pl.Boolean:
+        raise InvalidInputError("where must give a Boolean", found=str(outcome), expected="Boolean")
+    return tuple(n for n in schema.names if n in roots)
+
+
+def keep_mask(
+    where: pl.Expr,
+    *,
+    schema: contract.Struct,
+    partition_columns: Sequence[str],
+    partitions: TypedPartitions,
+    stats: pl.DataFrame | None = None,
+) -> pl.Series:
+    """Which files may hold a row for which `where` is true.
+
+    Args:
+        where: As `referenced_columns` takes it.
+        schema: Current schema of the table.
+        partition_columns: Logical names of the partition columns.
+        partitions: Typed partition values of the files (`typed_partitions`), one row a file.
+            Columns that `where` does not read may be left out.
+        stats: Typed statistics of the same files in the same order (`statistics.typed`), with at
+            least the columns that `where` reads; None prunes by partition alone.
+
+    Returns:
+        A Boolean series without nulls, one value a file: False only where the file holds no
+        matching row for certain. Parts of `where` over partition columns alone are evaluated
+        exactly; ``& | ~``, comparisons, ``is_in``, ``is_between``, ``is_null``, ``is_not_null``,
+        ``str.starts_with``, ``dt.date``, ``dt.year`` and struct fields are understood over
+        statistics; a part that is not understood never prunes.
+
+    A statistic that is missing never prunes. A long greatest string is taken as a prefix, a
+    timestamp as cut to milliseconds, a greatest float as silent on NaN, and a count of nulls as
+    meaningful only when it is 0 or ``numRecords``, so that wide bounds need no care.
+
+    Raises:
+        InvalidInputError: As `referenced_columns`.
+
+    Source: Delta protocol, Per-file Statistics.
+    """
+    referenced_columns(where, schema)
+    height = partitions.values.height if stats is None else stats.height
+    walker = _Walker(schema, partition_columns, partitions, stats, height)
+    truth = walker.truth(where, _json(where))
+    frame = pl.int_range(height, eager=True).alias("\0row").to_frame()
+    frame = frame.with_columns(walker.columns.values())
+    try:
+        # Null would mean an unknown comparison: it keeps the file.
+        keep = truth.may_true.fill_null(True).alias("keep")
+        return frame.select("\0row", keep)["keep"]
+    except pl.exceptions.PolarsError:
+        # Bounds that cannot be compared as the rows can rule nothing out.
+        return pl.Series("keep", [True]).new_from_index(0, height)
+
+
+def _refuse_beyond_row(expr: pl.Expr, node: Any, *, listed: bool = False) -> None:
+    """Refuse every node that looks beyond its own row; `listed` allows a list of literals."""
+    children = list(reversed(expr.meta.pop()))
+    try:
+        if expr.meta.is_literal():
+            own_row = listed or expr.meta.is_scalar()
+        else:
+            whole = expr.meta.is_length_preserving() or bool(children and expr.meta.is_scalar())
+            own_row = expr.meta.is_column() or (expr.meta.is_row_separable() and whole)
+    except pl.exceptions.PolarsError:
+        # A Python function hides what it does; it is checked, and never pruned by.
+        own_row = True
+    if not own_row:
+        raise InvalidInputError(
+            "where must be decided row by row: aggregates, windows and shifts are refused",
+            found=expr,
+            hint="compute the value first and compare with it as a literal",
+        )
+    match node:
+        case {"Function": {"function": {"Boolean": {"IsIn": _}}}}:
+            lists = {1}
+        case _:
+            lists = set()
+    for position, child in enumerate(children):
+        _refuse_beyond_row(child, _child_node(node, position), listed=position in lists)
+
+
+def _child_node(node: Any, position: int) -> Any:
+    match node:
+        case {"BinaryExpr": {"left": left, "right": right}}:
+            return (left, right)[position]
+        case {"Function": {"input": [*inner]}} if position < len(inner):
+            return inner[position]
+        case {"Alias": [inner, _]} | {"Cast": {"expr": inner}}:
+            return inner
+    return None
+
+
+def _json(expr: pl.Expr) -> Any:
+    """The expression as plain data; None where it cannot be written (a Python function)."""
+    try:
+        return json.loads(expr.meta.serialize(format="json"))
+    except _REFUSALS:
+        return None
+
+
+class _Walker:
+    """Reads one predicate over one set of files; `columns` collects what its terms refer to."""
+
+    def __init__(
+        self,
+        schema: contract.Struct,
+        partition_columns: Sequence[str],
+        partitions: TypedPartitions,
+        stats: pl.DataFrame | None,
+        height: int,
+    ) -> None:
+        self.schema = schema
+        self.partition_columns = frozenset(partition_columns)
+        self.partitions = partitions
+        self.stats = stats
+        self.height = height
+        self.columns: dict[str, pl.Series] = {}
+
+    def truth(self, expr: pl.Expr, node: Any) -> Truth:
+        """What a Boolean part may be in each file."""
+        children = list(reversed(expr.meta.pop()))
+        match node:
+            case {"Alias": [inner, _]}:
+                return self.truth(children[0], inner)
+            case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
+                return self.truth(children[0], left).and_(self.truth(children[1], right))
+            case {"BinaryExpr": {"left": left, "op": "Or" | "LogicalOr", "right": right}}:
+                return self.truth(children[0], left).or_(self.truth(children[1], right))
+            case {"Function": {"input": [inner], "function": {"Boolean": "Not"}}}:
+                return self.truth(children[0], inner).not_()
+            case {"Function": {"input": inner, "function": {"Boolean": "AllHorizontal"}}}:
+                parts = [self.truth(c, n) for c, n in zip(children, inner, strict=True)]
+                return intervals.all_of(parts)
+            case {"Function": {"input": inner, "function": {"Boolean": "AnyHorizontal"}}}:
+                parts = [self.truth(c, n) for c, n in zip(children, inner, strict=True)]
+                return intervals.all_of([p.not_() for p in parts]).not_()
+        if (exact := self._exact(expr, node)) is not None:
+            return _as_truth(exact)
+        match node:
+            case {"Column": _}:
+                values = self.values(expr, node)
+                return ANYTHING if values is None else _as_truth(values)
+            case {"BinaryExpr": {"left": left, "op": str(op), "right": right}}:
+                a, b = self.values(children[0], left), self.values(children[1], right)
+                return ANYTHING if a is None or b is None else _compare(op, a, b)
+            case {"Function": {"input": [*inner], "function": {"Boolean": function}}}:
+                return self._boolean_function(function, children, inner)
+            case {"Function": {"input": [inner, _], "function": {"StringExpr": "StartsWith"}}}:
+                values, prefix = self.values(children[0], inner), _literal(children[1])
+                if values is None or prefix is None or prefix.dtype != pl.String:
+                    return ANYTHING
+                return intervals.starts_with(values, children[1])
+        return ANYTHING
+
+    def _boolean_function(self, function: Any, children: list[pl.Expr], nodes: list[Any]) -> Truth:
+        values = self.values(children[0], nodes[0])
+        match function:
+            case "IsNull" | "IsNotNull":
+                if values is not None:
+                    null = Truth(values.may_null, values.may_value, FALSE)
+                else:
+                    inner = self.truth(children[0], nodes[0])
+                    null = Truth(inner.may_null, inner.may_true | inner.may_false, FALSE)
+                return null if function == "IsNull" else null.not_()
+            case {"IsBetween": {"closed": str(closed)}} if values is not None:
+                low = self.values(children[1], nodes[1])
+                high = self.values(children[2], nodes[2])
+                if low is not None and high is not None:
+                    return intervals.between(
+                        values,
+                        low,
+                        high,
+                        strict_low=closed in ("Right", "None"),
+                        strict_high=closed in ("Left", "None"),
+                    )
+            case {"IsIn": {"nulls_equal": bool(nulls_equal)}} if values is not None:
+                return _is_in(values, children[1], nulls_equal)
+        return ANYTHING
+
+    def values(self, expr: pl.Expr, node: Any) -> Values | None:
+        """What values a part may take in each file; None where that is not understood."""
+        if (exact := self._exact(expr, node)) is not None:
+            return exact
+        match node:
+            case {"Column": str(name)}:
+                return self._bounds((name,))
+            case {"Alias": [inner, _]}:
+                return self.values(expr.meta.pop()[0], inner)
+            case {"Function": {"input": [inner], "function": {"StructExpr": _}}}:
+                path = _path(node)
+                return None if path is None else self._bounds(path)
+            case {
+                "Function": {"input": [inner], "function": {"TemporalExpr": "Date" | "Year" as f}}
+            }:
+                values = self.values(expr.meta.pop()[0], inner)
+                if values is None or not isinstance(values.dtype, pl.Date | pl.Datetime):
+                    return None
+                if f == "Date":
+                    return values.rising(lambda bound: bound.dt.date(), pl.Date())
+                return values.rising(lambda bound: bound.dt.year(), pl.Int32())
+            case {"Cast": {"expr": inner, "dtype": {"Literal": str(target)}}}:
+                values = self.values(expr.meta.pop()[0], inner)
+                return None if values is None else _cast(values, target)
+        return None
+
+    def _exact(self, expr: pl.Expr, node: Any) -> Values | None:
+        """A part without columns, or over partition columns alone, evaluated."""
+        if node is None:
+            return None
+        roots = sorted(set(expr.meta.root_names()))
+        if not roots:
+            literal = _literal(expr)
+            if literal is None:
+                return None
+            null = pl.lit(literal.null_count() == 1)
+            nan = literal.dtype.is_float() and literal.is_nan().fill_null(False).any()
+            # The expression itself stands for the bounds: its type adapts to the other side's
+            # just as it does when rows are compared.
+            return Values(expr, expr, null, ~null, may_nan=nan, dtype=literal.dtype)
+        if not self.partition_columns.issuperset(roots):
+            return None
+        names = [PREFIX + r for r in roots]
+        if not set(names).issubset(self.partitions.values.columns):
+            return None
+        frame = self.partitions.values.select(
+            pl.col(n).alias(r) for n, r in zip(names, roots, strict=True)
+        )
+        known = self.partitions.known.select(pl.all_horizontal(names).alias("known"))["known"]
+        try:
+            value = frame.select(expr.alias("value"))["value"]
+        except _REFUSALS:
+            # A value that the expression cannot take, such as a text that it casts to a number.
+            return None
+        if value.len() != self.height:
+            return None
+        column = self._add(value)
+        unknown = ~self._add(known)
+        return Values(
+            column,
+            column,
+            column.is_null() | unknown,
+            column.is_not_null() | unknown,
+            may_nan=value.dtype.is_float(),
+            dtype=value.dtype,
+            unknown=unknown,
+        )
+
+    def _bounds(self, path: tuple[str, ...]) -> Values | None:
+        """The interval that statistics give for a column or a struct's field."""
+        type_: contract.DataType = self.schema
+        metadata: Mapping[str, Any] = {}
+        for name in path:
+            field = type_.field(name) if isinstance(type_, contract.Struct) else None
+            if field is None or field.name != name:
+                return None
+            type_, metadata = field.type, field.metadata
+        if self.stats is None or path[0] in self.partition_columns:
+            return Values(None, None, TRUE, TRUE, dtype=contract.to_polars(type_), may_nan=True)
+        counts, records = self._dig("nullCount", path), self.stats["numRecords"]
+        may_null = may_value = TRUE
+        if counts is not None and counts.dtype == pl.Int64:
+            nulls, rows = self._add(counts), self._add(records)
+            may_null = (nulls != 0).fill_null(True)
+            may_value = (nulls != rows).fill_null(True)
+        low = high = None
+        if has_bounds(type_):
+            low, high = self._dig("min", path), self._dig("max", path)
+            if low is not None and high is not None and _was_float(metadata):
+                low, high = intervals.around_floats(low, high)
+        return intervals.from_statistics(
+            None if low is None else self._add(low),
+            None if high is None else self._add(high),
+            may_null,
+            may_value,
+            contract.to_polars(type_),
+        )
+
+    def _dig(self, statistic: str, path: tuple[str, ...]) -> pl.Series | None:
+        assert self.stats is not None
+        series = self.stats[statistic]
+        for name in path:
+            if series.dtype != pl.Struct or name not in series.struct.fields:
+                return None
+            series = series.struct.field(name)
+        return series
+
+    def _add(self, series: pl.Series) -> pl.Expr:
+        name = f"\0{len(self.columns)}"
+        self.columns[name] = series.alias(name)
+        return pl.col(name)
+
+
+def _was_float(metadata: Mapping[str, Any]) -> bool:
+    """Whether a double column was widened from float; see Delta protocol, Type Change Metadata."""
+    changes = metadata.get(contract.TYPE_CHANGES)
+    return isinstance(changes, list) and any(
+        isinstance(change, dict) and change.get("fromType") == "float" for change in changes
+    )
+
+
+def _path(node: Any) -> tuple[str, ...] | None:
+    match node:
+        case {"Column": str(name)}:
+            return (name,)
+        case {
+            "Function": {"input": [inner], "function": {"StructExpr": {"FieldByName": str(name)}}}
+        }:
+            parent = _path(inner)
+            return None if parent is None else (*parent, name)
+    return None
+
+
+def _literal(expr: pl.Expr) -> pl.Series | None:
+    """The one value of a part without columns."""
+    if expr.meta.root_names():
+        return None
+    try:
+        series = pl.select(expr.alias("value")).to_series()
+    except _REFUSALS:
+        return None
+    return series if series.len() == 1 else None
+
+
+def _as_truth(values: Values) -> Truth:
+    if values.dtype != pl.Boolean or values.low is None or values.high is None:
+        return ANYTHING
+    may_true = values.may_value & values.high.fill_null(True)
+    may_false = values.may_value & ~values.low.fill_null(False)
+    return Truth(may_true | values.unknown, may_false | values.unknown, values.may_null)
+
+
+def _compare(op: str, a: Values, b: Values) -> Truth:
+    if not intervals.comparable(a, b):
+        return ANYTHING
+    if op in _ORDERED:
+        swap, strict = _ORDERED[op]
+        return intervals.less(b, a, strict) if swap else intervals.less(a, b, strict)
+    match op:
+        case "Eq":
+            return intervals.equal(a, b)
+        case "NotEq":
+            return intervals.equal(a, b).not_()
+        case "EqValidity":
+            return intervals.equal_or_both_null(a, b)
+        case "NotEqValidity":
+            return intervals.equal_or_both_null(a, b).not_()
+    return ANYTHING
+
+
+def _cast(values: Values, target: str) -> Values | None:
+    """Casts that keep the order; a bound that does not convert becomes unknown."""
+    dtype = _CAST_TARGETS.get(target)
+    have = values.dtype
+    if dtype is None or have is None:
+        return None
+    number = have.is_integer() or (have.is_float() and dtype.is_float())
+    temporal = dtype == pl.Date and isinstance(have, pl.Date | pl.Datetime)
+    if not (temporal or (number and dtype.is_numeric())):
+        return None
+    cast = values.rising(lambda bound: bound.cast(dtype, strict=False), dtype)
+    # A lenient cast turns what does not fit into null.
+    return cast.with_nulls()
+
+
+def _is_in(values: Values, listed: pl.Expr, nulls_equal: bool) -> Truth:
+    if listed.meta.root_names():
+        return ANYTHING
+    try:
+        candidates = pl.select(listed.alias("value")).to_series()
+        if isinstance(candidates.dtype, pl.List | pl.Array):
+            if candidates.len() != 1:
+                return ANYTHING
+            candidates = candidates.explode()
+    except _REFUSALS:
+        return ANYTHING
+    if not intervals.same_kind(values.dtype, candidates.dtype):
+        return ANYTHING
+    if candidates.dtype.is_float() and candidates.is_nan().any():
+        return ANYTHING
+    has_null = candidates.null_count() > 0
+    candidates = candidates.drop_nulls().unique()
+    try:
+        if candidates.len() > _IN_LIST_LIMIT:
+            low, high = (
+                _constant(v, candidates.dtype) for v in (candidates.min(), candidates.max())
+            )
+            found = intervals.between(values, low, high).may_true
+        else:
+            found = FALSE
+            for value in candidates:
+                found |= intervals.equal(values, _constant(value, candidates.dtype)).may_true
+    except (OverflowError, ValueError):
+        # Python's dates end at the year 9999.
+        return ANYTHING
+    if has_null and nulls_equal:
+        found |= values.may_null
+    return Truth(found, TRUE, TRUE)
+
+
+def _constant(value: Any, dtype: pl.DataType) -> Values:
+    literal = pl.lit(value, dtype=dtype)
+    return Values(literal, literal, FALSE, TRUE, dtype=dtype)

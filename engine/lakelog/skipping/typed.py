@@ -1,0 +1,339 @@
+"""File statistics, typed: from JSON text, from a checkpoint's struct, or from maps of text.
+
+All three sources give one frame, one row a file, in the given order::
+
+    numRecords Int64, tightBounds Boolean, min Struct, max Struct, nullCount Struct
+
+with structs keyed by logical column names, nested as the schema is, in the current schema's
+dtypes. Null means unknown, and every reader must take it so: a text that is missing, truncated or
+not JSON gives a row of nulls, a value that does not convert exactly gives one null. Nothing here
+decides what a statistic means for a predicate; that is `lakelog.skipping.prune`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog.model import contract
+from lakelog.skipping.json_texts import decode
+from lakelog.skipping.values import parse_text
+
+_BOUNDED = frozenset(
+    "string long integer short byte float double boolean date timestamp timestamp_ntz".split()
+)
+_TEMPORAL = frozenset(("date", "timestamp", "timestamp_ntz"))
+
+NUM_RECORDS = "numRecords"
+TIGHT_BOUNDS = "tightBounds"
+
+
+def has_bounds(type_: contract.DataType) -> bool:
+    """Whether `min` and `max` keep values of this leaf type.
+
+    Not so for arrays, maps, variants, void, opaque types, binary (writers encode the bounds of
+    binary columns in ways that cannot be told apart) and collated strings, whose order is not that
+    of their bytes.
+    """
+    if isinstance(type_, contract.Decimal):
+        return 0 <= type_.scale <= type_.precision <= 38
+    return isinstance(type_, contract.Primitive) and (
+        type_.name in _BOUNDED or type_.name.startswith(("char(", "varchar("))
+    )
+
+
+def stats_from_json(
+    texts: pl.Series,
+    schema: contract.Struct,
+    *,
+    columns: Sequence[str] | None = None,
+    mapping: str = "none",
+) -> pl.DataFrame:
+    """Typed statistics from the JSON texts of ``add.stats``.
+
+    Args:
+        texts: String series, one text a file. Null, ``"null"``, garbage and truncated texts give
+            a row of nulls and leave the other rows alone; line breaks inside a text are allowed.
+        schema: Current schema of the table.
+        columns: Top-level logical columns wanted; only these are converted. Default: all.
+        mapping: ``delta.columnMapping.mode`` as far as the protocol honours it.
+
+    Returns:
+        The frame that the module describes, of the series' length and order. Decimals are exact
+        (their digits never pass through a float). Memory: the typed columns, plus one copy of
+        64 Ki texts at a time.
+
+    Source: Delta protocol, Per-file Statistics.
+
+    >>> schema = contract.Struct((contract.Field("id", contract.Primitive("long")),))
+    >>> text = '{"numRecords":2,"minValues":{"id":1},"maxValues":{"id":7},"nullCount":{"id":0}}'
+    >>> stats_from_json(pl.Series([text, "garbage"]), schema)["max"].to_list()
+    [{'id': 7}, {'id': None}]
+    """
+    wanted = _select(schema, columns)
+    bounds = _raw_bounds(wanted, mapping)
+    counts = _raw_counts(wanted, mapping)
+    fields = [pa.field(NUM_RECORDS, pa.int64()), pa.field(TIGHT_BOUNDS, pa.bool_())]
+    if bounds is not None:
+        fields += [pa.field("minValues", bounds), pa.field("maxValues", bounds)]
+    if counts is not None:
+        fields.append(pa.field("nullCount", counts))
+    return _typed(decode(texts, pa.schema(fields)), wanted, mapping)
+
+
+def stats_from_struct(
+    structs: pl.Series,
+    schema: contract.Struct,
+    *,
+    columns: Sequence[str] | None = None,
+    mapping: str = "none",
+) -> pl.DataFrame:
+    """Typed statistics from ``add.stats_parsed`` of a checkpoint.
+
+    Args:
+        structs: Struct series in the checkpoint's own types, which may be older and narrower than
+            the current schema's, with physical names; any field may be missing.
+        schema: Current schema of the table.
+        columns: Top-level logical columns wanted. Default: all.
+        mapping: ``delta.columnMapping.mode`` as far as the protocol honours it.
+
+    Returns:
+        As `stats_from_json` gives. A bound is widened where that is exact or keeps the order, and
+        null where the types do not fit.
+
+    Source: Delta protocol, Checkpoint Schema; Per-file Statistics.
+    """
+    raw = structs.struct.unnest() if structs.dtype == pl.Struct else pl.DataFrame()
+    if not raw.width:
+        raw = pl.DataFrame({NUM_RECORDS: _nulls(pl.Int64(), structs.len())})
+    return _typed(raw, _select(schema, columns), mapping)
+
+
+def stats_from_maps(
+    num_records: pl.Series,
+    min_values: pl.Series,
+    max_values: pl.Series,
+    schema: contract.Struct,
+    *,
+    columns: Sequence[str] | None = None,
+) -> pl.DataFrame:
+    """Typed statistics from IndexTables' maps of text.
+
+    Args:
+        num_records: Int64 series.
+        min_values: ``Map(String, String)`` series: top-level column to text; dates ISO,
+            timestamps in microseconds since the Unix epoch (ISO 8601 is read too).
+        max_values: The same for the greatest values, which long strings cut short.
+        schema: Current schema of the table.
+        columns: Top-level columns wanted. Default: all.
+
+    Returns:
+        As `stats_from_json` gives; ``nullCount`` is all null, since this dialect keeps none.
+    """
+    wanted = _select(schema, columns)
+    height = num_records.len()
+    frame = pl.DataFrame(
+        [num_records.cast(pl.Int64, strict=False).alias(NUM_RECORDS)], height=height
+    ).with_columns(pl.lit(None, dtype=pl.Boolean).alias(TIGHT_BOUNDS))
+    for name, maps in (("min", min_values), ("max", max_values)):
+        leaves = [
+            _finite(
+                parse_text(
+                    maps.alias("maps")
+                    .to_frame()
+                    .select(pl.col("maps").map.get(f.name))
+                    .to_series(),
+                    f.type,
+                    epoch_us=True,
+                )
+            ).alias(f.name)
+            for f in wanted.fields
+            if has_bounds(f.type)
+        ]
+        frame = frame.with_columns(_struct(leaves, height, name))
+    counts = [
+        pl.Series(f.name, [None], dtype=pl.Int64).new_from_index(0, height)
+        for f in wanted.fields
+        if _is_counted(f.type) and not isinstance(f.type, contract.Struct)
+    ]
+    return frame.with_columns(_struct(counts, height, "nullCount"))
+
+
+def num_records(texts: pl.Series) -> pl.Series:
+    """``numRecords`` of JSON statistics texts, Int64; null where it is absent or unreadable.
+
+    Source: Delta protocol, Per-file Statistics.
+
+    >>> num_records(pl.Series(['{"numRecords":3}', None])).to_list()
+    [3, None]
+    """
+    return decode(texts, pa.schema([pa.field(NUM_RECORDS, pa.int64())]))[NUM_RECORDS]
+
+
+def _select(schema: contract.Struct, columns: Sequence[str] | None) -> contract.Struct:
+    if columns is None:
+        return schema
+    keep = frozenset(columns)
+    return contract.Struct(tuple(f for f in schema.fields if f.name in keep))
+
+
+def _is_counted(type_: contract.DataType) -> bool:
+    return type_ != contract.Primitive("void")
+
+
+def _raw_bounds(schema: contract.Struct, mapping: str) -> pa.DataType | None:
+    """Arrow types in which JSON holds the bounds: temporal values are texts there."""
+    fields = []
+    for f in schema.fields:
+        type_: pa.DataType | None
+        if isinstance(f.type, contract.Struct):
+            type_ = _raw_bounds(f.type, mapping)
+        elif not has_bounds(f.type):
+            type_ = None
+        elif isinstance(f.type, contract.Primitive) and f.type.name in _TEMPORAL:
+            type_ = pa.string()
+        elif f.type == contract.Primitive("float"):
+            # Spark prints floats shortest; reading them as doubles first keeps one bad double
+            # from failing the whole buffer, and the cast gives the very float back.
+            type_ = pa.float64()
+        else:
+            type_ = contract.to_arrow(f.type)
+        if type_ is not None:
+            fields.append(pa.field(contract.physical_name(f, mapping), type_))
+    return pa.struct(fields) if fields else None
+
+
+def _raw_counts(schema: contract.Struct, mapping: str) -> pa.DataType | None:
+    fields = []
+    for f in schema.fields:
+        if isinstance(f.type, contract.Struct):
+            type_ = _raw_counts(f.type, mapping)
+        else:
+            type_ = pa.int64() if _is_counted(f.type) else None
+        if type_ is not None:
+            fields.append(pa.field(contract.physical_name(f, mapping), type_))
+    return pa.struct(fields) if fields else None
+
+
+def _typed(raw: pl.DataFrame, schema: contract.Struct, mapping: str) -> pl.DataFrame:
+    height = raw.height
+    columns = [
+        _leaf(raw, NUM_RECORDS, pl.Int64()),
+        _leaf(raw, TIGHT_BOUNDS, pl.Boolean()),
+        _mirror(_child(raw, "minValues"), schema, mapping, height, _bound).alias("min"),
+        _mirror(_child(raw, "maxValues"), schema, mapping, height, _bound).alias("max"),
+        _mirror(_child(raw, "nullCount"), schema, mapping, height, _count).alias("nullCount"),
+    ]
+    return pl.DataFrame(columns, height=height)
+
+
+def _leaf(raw: pl.DataFrame, name: str, dtype: pl.DataType) -> pl.Series:
+    if name not in raw.columns:
+        return pl.Series(name, [None], dtype=dtype).new_from_index(0, raw.height)
+    return _cast_same_kind(raw[name], dtype)
+
+
+def _child(raw: pl.DataFrame, name: str) -> pl.DataFrame | None:
+    """The fields of a struct column as a frame; None where there is no such struct."""
+    if name not in raw.columns or not isinstance(raw[name].dtype, pl.Struct):
+        return None
+    return raw[name].struct.unnest()
+
+
+def _mirror(
+    raw: pl.DataFrame | None,
+    schema: contract.Struct,
+    mapping: str,
+    height: int,
+    convert: Callable[[pl.Series | None, contract.DataType, int], pl.Series | None],
+) -> pl.Series:
+    """A struct with the logical shape of `schema`, from raw fields under physical names."""
+    leaves: list[pl.Series] = []
+    for f in schema.fields:
+        name = contract.physical_name(f, mapping)
+        leaf: pl.Series | None
+        if isinstance(f.type, contract.Struct):
+            nested = None if raw is None else _child(raw, name)
+            leaf = _mirror(nested, f.type, mapping, height, convert)
+            if not leaf.struct.fields:
+                continue
+        else:
+            there = raw is not None and name in raw.columns
+            leaf = convert(raw[name] if raw is not None and there else None, f.type, height)
+            if leaf is None:
+                continue
+        leaves.append(leaf.alias(f.name))
+    return _struct(leaves, height, "")
+
+
+def _struct(leaves: Sequence[pl.Series], height: int, name: str) -> pl.Series:
+    if not leaves:
+        return pl.Series(name, [{}], dtype=pl.Struct([])).new_from_index(0, height)
+    return pl.DataFrame(list(leaves), height=height).to_struct(name)
+
+
+def _count(raw: pl.Series | None, type_: contract.DataType, height: int) -> pl.Series | None:
+    if not _is_counted(type_):
+        return None
+    if raw is None or not raw.dtype.is_integer():
+        return _nulls(pl.Int64(), height)
+    return raw.cast(pl.Int64, strict=False)
+
+
+def _bound(raw: pl.Series | None, type_: contract.DataType, height: int) -> pl.Series | None:
+    if not has_bounds(type_):
+        return None
+    dtype = contract.to_polars(type_)
+    if raw is None:
+        return _nulls(dtype, height)
+    converted = _convert(raw, type_, dtype)
+    return _nulls(dtype, height) if converted is None else _finite(converted)
+
+
+def _convert(raw: pl.Series, type_: contract.DataType, dtype: pl.DataType) -> pl.Series | None:
+    """`raw` in `dtype` where that is exact or at least keeps the order; None where it is not."""
+    have = raw.dtype
+    if have == pl.String:
+        # Numbers kept as text are exact once parsed; a string column keeps its own texts.
+        return parse_text(raw, type_)
+    if dtype.is_integer():
+        return raw.cast(dtype, strict=False) if have.is_integer() else None
+    if dtype.is_float():
+        return raw.cast(dtype, strict=False) if have.is_numeric() else None
+    if isinstance(dtype, pl.Decimal):
+        fits = have.is_integer() or (isinstance(have, pl.Decimal) and have.scale <= dtype.scale)
+        return raw.cast(dtype, strict=False) if fits else None
+    if isinstance(dtype, pl.Datetime):
+        return _convert_datetime(raw, dtype)
+    return raw if have == dtype else None
+
+
+def _convert_datetime(raw: pl.Series, dtype: pl.Datetime) -> pl.Series | None:
+    have = raw.dtype
+    if have == pl.Date:
+        # Only the wall-clock type is a protocol widening of date.
+        return raw.cast(dtype, strict=False) if dtype.time_zone is None else None
+    if not isinstance(have, pl.Datetime):
+        return None
+    micros = raw.dt.cast_time_unit("us")
+    if dtype.time_zone is None:
+        return micros if have.time_zone is None else None
+    if have.time_zone is None:
+        return micros.dt.replace_time_zone("UTC")
+    return micros.dt.convert_time_zone("UTC")
+
+
+def _cast_same_kind(raw: pl.Series, dtype: pl.DataType) -> pl.Series:
+    same = raw.dtype == dtype or (raw.dtype.is_integer() and dtype.is_integer())
+    return raw.cast(dtype, strict=False) if same else _nulls(dtype, raw.len()).alias(raw.name)
+
+
+def _finite(bound: pl.Series) -> pl.Series:
+    """A NaN bound says nothing: writers disagree on how NaN compares."""
+    return bound.fill_nan(None) if bound.dtype.is_float() else bound
+
+
+def _nulls(dtype: pl.DataType, height: int) -> pl.Series:
+    return pl.Series("", [None], dtype=dtype).new_from_index(0, height)

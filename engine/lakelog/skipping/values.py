@@ -1,0 +1,200 @@
+"""Text to typed values, column by column, under the table's current schema.
+
+Logs hold partition values, and some statistics, as text. Everything here is exact or null: a text
+that does not denote a value of the type gives null, never a rounded or a guessed value, because
+callers prune files by what comes out. Knows nothing of where the text stood.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable, Sequence
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog.model import contract
+
+_DECIMAL_CONTEXT = decimal.Context(prec=200, traps=[])
+
+_UTC = pa.timestamp("us", "UTC")
+_TIME_BYTES = len("2024-01-31T10:20:30.456Z")
+_UTC_FORMATS = ("%Y-%m-%dT%H:%M:%S%.fZ",)
+_ZONED_FORMATS = (
+    "%Y-%m-%dT%H:%M:%S%.f%#z",
+    "%Y-%m-%d %H:%M:%S%.f%#z",
+)
+_LOCAL_FORMATS = (
+    "%Y-%m-%d %H:%M:%S%.f",
+    "%Y-%m-%dT%H:%M:%S%.f",
+)
+
+
+def parse_text(texts: pl.Series, type_: contract.DataType, *, epoch_us: bool = False) -> pl.Series:
+    """Parse texts as values of `type_`.
+
+    Args:
+        texts: String series.
+        type_: Type of the column in the current schema.
+        epoch_us: Timestamps are a number of microseconds since the Unix epoch (IndexTables
+            statistics); other texts are still tried as ISO 8601.
+
+    Returns:
+        A series of the same length in ``contract.to_polars(type_)``. Null where the text is null
+        or does not denote a value of the type exactly; an empty text is null for every type but
+        string and binary. Nested and opaque types give nulls.
+
+    A timestamp without a zone is taken as UTC. Years beyond 9999 are read with or without a sign.
+    Bytes of a binary value are the UTF-8 bytes of its text, as Spark casts it.
+
+    Source: Delta protocol, Partition Value Serialization.
+    """
+    dtype = contract.to_polars(type_)
+    if isinstance(type_, contract.Decimal):
+        return _parse_decimals(texts, type_)
+    if isinstance(type_, contract.Primitive):
+        match type_.name:
+            case "long" | "integer" | "short" | "byte" | "float" | "double":
+                return texts.cast(dtype, strict=False)
+            case "boolean":
+                lower = texts.str.to_lowercase()
+                return pl.select(
+                    pl.when(lower == "true")
+                    .then(True)
+                    .when(lower == "false")
+                    .then(False)
+                    .otherwise(None)
+                    .cast(pl.Boolean)
+                    .alias(texts.name)
+                ).to_series()
+            case "date":
+                return _first_parse(texts, [_to_date])
+            case "timestamp":
+                if (usual := _usual_times(texts)) is not None:
+                    return usual
+                parsers = [*_parsers(_UTC_FORMATS), *_parsers(_LOCAL_FORMATS)]
+                parsers += [*_parsers(_ZONED_FORMATS, zoned=True), _midnight]
+                if epoch_us:
+                    parsers.insert(0, _from_epoch_us)
+                return _first_parse(texts, parsers).dt.replace_time_zone("UTC")
+            case "timestamp_ntz":
+                # An offset other than Z makes a wall-clock time ambiguous, so it stays unknown.
+                parsers = [*_parsers(_LOCAL_FORMATS), *_parsers(_UTC_FORMATS), _midnight]
+                if epoch_us:
+                    parsers.insert(0, _from_epoch_us)
+                return _first_parse(texts, parsers)
+            case "binary":
+                return texts.cast(pl.Binary)
+        if dtype == pl.String:
+            return texts
+    return pl.Series(texts.name, [None], dtype=dtype).new_from_index(0, texts.len())
+
+
+def _usual_times(texts: pl.Series) -> pl.Series | None:
+    """Times that are all spelled ``2024-01-31T10:20:30.456Z``, as statistics have them; None where
+    one is not. Arrow reads this form many times faster than Polars, and no other to the same end.
+    """
+    if texts.len() == texts.null_count() or not (texts.str.len_bytes() == _TIME_BYTES).all():
+        return None
+    try:
+        times = texts.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(_UTC)
+    except pa.ArrowInvalid:
+        return None
+    return pl.Series(texts.name, times)
+
+
+def _first_parse(
+    texts: pl.Series, parsers: Sequence[Callable[[pl.Series], pl.Series]]
+) -> pl.Series:
+    """Each text by the first parser that takes it; later parsers see only what is left."""
+    parsed = parsers[0](texts)
+    for parse in (*parsers[1:], _signed_year(parsers)):
+        # A null text gives null, so as many nulls as before are the same ones.
+        if parsed.null_count() == texts.null_count():
+            break
+        left = texts.is_not_null() & parsed.is_null()
+        found = parse(texts.filter(left))
+        if found.null_count() < found.len():
+            parsed = parsed.scatter(left.arg_true(), found)
+    return parsed
+
+
+def _signed_year(
+    parsers: Sequence[Callable[[pl.Series], pl.Series]],
+) -> Callable[[pl.Series], pl.Series]:
+    """A parser for years beyond 9999: Polars reads them only with a sign, Spark writes none."""
+
+    def parse(texts: pl.Series) -> pl.Series:
+        signed = texts.str.replace(r"^(\d{5,6}-)", "+${1}")
+        parsed = parsers[0](signed)
+        for again in parsers[1:]:
+            if not parsed.null_count():
+                break
+            parsed = parsed.zip_with(parsed.is_not_null(), again(signed))
+        return parsed
+
+    return parse
+
+
+def _parsers(
+    formats: Sequence[str], *, zoned: bool = False
+) -> list[Callable[[pl.Series], pl.Series]]:
+    def of(pattern: str) -> Callable[[pl.Series], pl.Series]:
+        def parse(texts: pl.Series) -> pl.Series:
+            parsed = texts.str.to_datetime(pattern, time_unit="us", strict=False)
+            return parsed.dt.replace_time_zone(None) if zoned else parsed
+
+        return parse
+
+    return [of(pattern) for pattern in formats]
+
+
+def _to_date(texts: pl.Series) -> pl.Series:
+    return texts.str.to_date("%Y-%m-%d", strict=False)
+
+
+def _midnight(texts: pl.Series) -> pl.Series:
+    return _to_date(texts).cast(pl.Datetime("us"), strict=False)
+
+
+def _from_epoch_us(texts: pl.Series) -> pl.Series:
+    return texts.cast(pl.Int64, strict=False).cast(pl.Datetime("us"))
+
+
+def _parse_decimals(texts: pl.Series, type_: contract.Decimal) -> pl.Series:
+    """Decimals, exactly: digits beyond the scale, other than zeros, make a text unparsable."""
+    dtype = pl.Decimal(type_.precision, type_.scale)
+    plain = texts.str.contains(rf"^[+-]?\d+(?:\.\d{{0,{max(type_.scale, 0)}}}0*)?$")
+    parsed = pl.select(
+        pl.when(plain).then(texts).otherwise(None).cast(dtype, strict=False).alias(texts.name)
+    ).to_series()
+    left = plain.not_().fill_null(False)
+    if left.any():
+        # Java writes small and zero decimals with an exponent ("0E-18"). Such texts are few and
+        # repeat, so a Python decimal for each distinct one is cheap.
+        odd = texts.filter(left)
+        distinct = odd.unique()
+        exact = pl.Series(
+            [_exact_decimal(text, type_) for text in distinct], dtype=dtype, strict=True
+        )
+        found = odd.replace_strict(distinct, exact, default=None, return_dtype=dtype)
+        parsed = parsed.scatter(left.arg_true(), found)
+    return parsed
+
+
+def _exact_decimal(text: str, type_: contract.Decimal) -> decimal.Decimal | None:
+    try:
+        value = decimal.Decimal(text)
+    except decimal.InvalidOperation:
+        return None
+    return fit_decimal(value, type_)
+
+
+def fit_decimal(value: decimal.Decimal, type_: contract.Decimal) -> decimal.Decimal | None:
+    """`value` at the scale of `type_`, or None where it would lose a digit or not fit."""
+    if not value.is_finite() or abs(value.adjusted()) > 2 * 38:
+        return None if value else decimal.Decimal(0).scaleb(-type_.scale)
+    scaled = value.quantize(decimal.Decimal(1).scaleb(-type_.scale), context=_DECIMAL_CONTEXT)
+    if scaled != value or len(scaled.as_tuple().digits) > max(type_.precision, 1):
+        return None
+    return scaled

@@ -1,0 +1,466 @@
+"""What an executor does for a checkpoint: rows of its partition to files, with the formats' own
+writers, each read back with the reader that everybody opens tables with.
+
+A file's name holds an identifier of this one attempt, so that a task that is run again, or twice at
+a time, never meets what another attempt wrote: who loses leaves an orphan under a name that no
+reader looks at, and cleanup takes it. What a task answers is small: names, lengths, counts, and two
+digests, of the rows that came out of replay and of those that stand in its files.
+
+Source: Delta protocol, Checkpoints; Sidecar Files; ``schemas/checkpoint.md``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import orjson
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog.checkpoint.compare import Comparison
+from lakelog.checkpoint.staging import sample_statistics
+from lakelog.dialects.base import (
+    CHECKPOINT_META,
+    Checkpoint,
+    CheckpointPlan,
+    SidecarFile,
+    StagedFile,
+)
+from lakelog.dialects.delta.checkpoint_files import ParquetFile
+from lakelog.dialects.delta.checkpoint_schema import classic_schema, sidecar_schema
+from lakelog.dialects.delta.checkpoint_typed import file_action_columns
+from lakelog.dialects.delta.murmur3 import part_of, part_of_others
+from lakelog.dialects.delta.names import LOG_FOLDER, SIDECAR_FOLDER, part_name
+from lakelog.dialects.delta.path_filters import filter_options
+from lakelog.dialects.delta.paths import other_texts, spell_paths
+from lakelog.dialects.delta.sidecar_fingerprints import SidecarRecord, shape_of
+from lakelog.dialects.digest import Digest
+from lakelog.dialects.indextables.docmapping import registry_of_meta, without_registered
+from lakelog.dialects.indextables.flattened_writer import ParquetPart, part_schema, part_target
+from lakelog.dialects.indextables.staging import Staging
+from lakelog.errors import InternalError, LakelogError
+from lakelog.lazy import cached_property
+from lakelog.log.file_order import FileOrder, in_order
+from lakelog.model import actions
+from lakelog.model.actions import PATH_TEXT
+from lakelog.spark.shuffle_replay import TableLocation, frames_of
+from lakelog.storage import LogStore
+
+_WRITTEN_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Written:
+    """One file that a task wrote and read back.
+
+    Attributes:
+        partition: Number of the task's partition, from 0.
+        path: Where it stands, relative to the table root.
+        target: Where it is to stand.
+        size_bytes: Its length.
+        num_actions: Rows in it.
+        expected: Digest of the rows that came out of replay, as `Digest.to_text` gives it.
+        found: Digest of what stands in the file; the rows beside file actions included.
+        tags: What a manifest records of it, as JSON.
+        plain_bytes: Length of its columns before compression.
+        problem: What is wrong with it; empty where nothing is.
+    """
+
+    partition: int
+    path: str
+    target: str
+    size_bytes: int
+    num_actions: int
+    expected: str
+    found: str
+    tags: str = "{}"
+    plain_bytes: int = 0
+    problem: str = ""
+
+    @property
+    def staged(self) -> StagedFile:
+        """The file, for publishing."""
+        return StagedFile(self.path, self.target, self.size_bytes, self.num_actions)
+
+
+WRITTEN_SCHEMA = (
+    "partition int, path string, target string, size_bytes long, num_actions long, "
+    "expected string, found string, tags string, plain_bytes long, problem string"
+)
+"""`Written` as Spark's schema."""
+
+_ARROW = pa.schema(
+    [(f.name, pa.string() if f.type == "str" else pa.int64()) for f in fields(Written)]
+).set(0, pa.field("partition", pa.int32()))
+
+
+@dataclass(frozen=True)
+class PartWriter:
+    """Writes the rows of one partition; called by Spark with its batches.
+
+    Attributes:
+        place: Where the table is.
+        plan: What the checkpoint is to look like.
+        comparison: What of a row counts.
+        configuration: The table's properties.
+        meta: Rows that are no file actions, for the part that holds them.
+        verify: Whether files are read back.
+    """
+
+    place: TableLocation
+    plan: CheckpointPlan
+    comparison: Comparison
+    configuration: Mapping[str, str | None]
+    meta: pl.DataFrame = field(repr=False)
+    verify: bool = True
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One row for each file; memory: `lakelog.log.file_order.in_order`, tombstones, a row
+        group.
+        """
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        number = context.partitionId() if context is not None else 0
+        answers = [asdict(each) for each in self.write(number, batches)]
+        yield pa.RecordBatch.from_pylist(answers, schema=_ARROW)
+
+    def write(self, number: int, batches: Iterable[pa.RecordBatch]) -> list[Written]:
+        """The files of a partition by its number, from 0."""
+        match self.plan.layout:
+            case "multipart":
+                work: _Part = _DeltaPart(self, number)
+            case "flattened":
+                work = _FlattenedPart(self, number)
+            case _:
+                work = _Sidecars(self, number)
+        try:
+            order = FileOrder.of_plan(self.plan, self.meta, self.place.format)
+            for rows in in_order(_by_kind(batches, self.place.format), order):
+                work.take(rows)
+            return work.finish()
+        except BaseException:
+            with suppress(Exception):  # the error before it is the one that counts
+                work.abandon()
+            raise
+
+
+def read_written(table: pa.Table) -> list[Written]:
+    """What the tasks answered, by partition."""
+    found = [Written(**row) for row in table.to_pylist()]
+    return sorted(found, key=lambda each: (each.partition, each.path))
+
+
+def _by_kind(batches: Iterable[pa.RecordBatch], format: str) -> Iterator[pl.DataFrame]:
+    """Rows of one kind each, some 65,536 at a time; tombstones after all live files."""
+    waiting: list[pl.DataFrame] = []
+    removes: list[pl.DataFrame] = []
+    height = 0
+    for frame in map(_with_other_texts, frames_of(batches)):
+        is_add = frame["actionType"] == "add"
+        if not is_add.all():
+            removes.append(_narrow(frame.filter(~is_add), format))
+            frame = frame.filter(is_add)  # noqa: PLW2901 - what is left of it
+        if frame.height:
+            waiting.append(frame)
+            height += frame.height
+        if height >= _WRITTEN_ROWS:
+            yield _narrow(pl.concat(waiting), format)
+            waiting, height = [], 0
+    if waiting:
+        yield _narrow(pl.concat(waiting), format)
+    if removes:
+        yield from pl.concat(removes, how="diagonal").iter_slices(_WRITTEN_ROWS)
+
+
+def _with_other_texts(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows with `PATH_TEXT` only where `encode_paths` gives another text."""
+    if PATH_TEXT not in rows.columns:
+        return rows
+    texts = other_texts(rows[PATH_TEXT], rows["path"])
+    return rows.with_columns(pl.lit(None, pl.String).alias(PATH_TEXT) if texts is None else texts)
+
+
+def _narrow(rows: pl.DataFrame, format: str) -> pl.DataFrame:
+    """Without columns of nulls alone, and of what tombstones of the format do not keep."""
+    kept = [s for s in rows.get_columns() if s.null_count() < s.len()]
+    if format == "delta" and rows["actionType"][0] == "remove":
+        kept = [s for s in kept if s.name not in {"stats", "tags"}]
+    return pl.DataFrame(kept)
+
+
+class _Part:
+    """The files of one partition."""
+
+    def __init__(self, job: PartWriter, number: int) -> None:
+        self.job = job
+        self.number = number
+        self.expected = Digest()
+        self.store: LogStore = job.place.store()
+
+    def take(self, rows: pl.DataFrame) -> None:
+        """Rows of one kind."""
+        raise NotImplementedError
+
+    def finish(self) -> list[Written]:
+        """Close the files, and read them back."""
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Leave nothing behind, as far as the store lets us."""
+        raise NotImplementedError
+
+    def counted(self, rows: pl.DataFrame) -> Digest:
+        """What counts of rows out of replay."""
+        if self.job.verify:
+            return self.job.comparison.digest(rows)
+        return Digest({rows["actionType"][0]: rows.height})
+
+    def written(self, file: StagedFile, expected: Digest, **more: Any) -> Written:
+        """What is told of a file."""
+        told = Written(
+            self.number,
+            file.path,
+            file.target,
+            file.size_bytes,
+            file.num_actions,
+            expected.to_text(),
+            expected.to_text(),
+            **more,
+        )
+        return self._read_back(told) if self.job.verify else told
+
+    def _read_back(self, told: Written) -> Written:
+        job = self.job
+        layout = "flattened" if job.plan.layout == "flattened" else "multipart"
+        alone = Checkpoint(job.plan.version, layout, 1, (told.path,), (told.size_bytes,))
+        try:
+            reader = job.place.dialect.open_checkpoint(self.store, alone)
+            found = Digest()
+            if self.holds_meta:
+                found += job.comparison.digest(reader.read_meta(CHECKPOINT_META))
+            changing = False
+            columns = tuple(dict.fromkeys(("dataChange", *job.comparison.columns)))
+            for frame in reader.iter_files(columns):
+                found += job.comparison.digest(frame)
+                changing |= "dataChange" in frame.columns and bool(frame["dataChange"].any())
+            problem = "a file action says that it changes data" if changing else ""
+            with self.store.open(told.path, told.size_bytes) as source:
+                file = pq.ParquetFile(source, page_checksum_verification=True)
+                if any(map(job.comparison.typed_copies_differ, sample_statistics(file))):
+                    problem = "typed statistics differ from their text"
+                groups = (file.metadata.row_group(n) for n in range(file.metadata.num_row_groups))
+                plain = sum(group.total_byte_size for group in groups)
+                if file.metadata.num_rows != told.num_actions:
+                    problem = f"it holds {file.metadata.num_rows} rows of {told.num_actions}"
+        except (LakelogError, pa.ArrowException, OSError, ValueError) as error:
+            # Told, and not raised: to write it again would not help, and the driver says it better.
+            return replace(told, problem=f"it cannot be read back: {error}"[:500])
+        return replace(told, found=found.to_text(), problem=problem, plain_bytes=plain)
+
+    @property
+    def holds_meta(self) -> bool:
+        """Whether rows that are no file actions stand in this partition's file."""
+        return False
+
+
+class _Delta(_Part):
+    """What Delta's files have in common."""
+
+    @cached_property
+    def columns(self) -> tuple[list[pa.Field], Any]:
+        """Columns of file actions, and what makes the typed ones."""
+        return file_action_columns(self.job.plan, self.job.configuration)
+
+    def parquet(
+        self, path: str, target: str, schema: pa.Schema, options: Mapping[str, Any] | None = None
+    ) -> ParquetFile:
+        """A file that grows."""
+        plan, (_, typed) = self.job.plan, self.columns
+        return ParquetFile(
+            self.store,
+            path,
+            target,
+            schema,
+            plan.compression,
+            plan.row_group_rows,
+            typed,
+            options or {},
+        )
+
+
+class _DeltaPart(_Delta):
+    """One part of a multi-part checkpoint."""
+
+    def __init__(self, job: PartWriter, number: int) -> None:
+        super().__init__(job, number)
+        plan = job.plan
+        hidden = f"{LOG_FOLDER}/.lakelog-{uuid.uuid4().hex}.tmp"
+        target = f"{LOG_FOLDER}/{part_name(plan.version, number + 1, plan.parts)}"
+        self.file = self.parquet(hidden, target, classic_schema(self.columns[0]))
+        self.closed = False
+        if self.holds_meta:
+            for rows in _each_kind(job.meta):
+                self.file.append(self.file.prepare(rows, rows["actionType"][0]))
+
+    @property
+    def holds_meta(self) -> bool:
+        """Rows without a path are dealt by its hash too."""
+        return self.number == part_of_others(self.job.plan.parts)
+
+    def take(self, rows: pl.DataFrame) -> None:
+        """Rows of one kind, all of this part."""
+        plan = self.job.plan
+        keys = rows.with_columns(spell_paths(rows).alias("path"))
+        parts = part_of(keys, plan.parts, plan.deletion_vectors)
+        _require_dealt(parts.to_numpy(), self.number)
+        self.expected += self.counted(rows)
+        self.file.append(self.file.prepare(rows, rows["actionType"][0]))
+
+    def finish(self) -> list[Written]:
+        """The one file."""
+        self.closed = True
+        return [self.written(self.file.close(), self.expected)]
+
+    def abandon(self) -> None:
+        """Also what has been closed."""
+        self.file.abandon()
+        if self.closed:
+            self.store.delete_many([self.file.path])
+
+
+class _Sidecars(_Delta):
+    """The sidecars of a partition: as many as its rows fill."""
+
+    def __init__(self, job: PartWriter, number: int) -> None:
+        super().__init__(job, number)
+        self.files: list[Written] = []
+        self.file: ParquetFile | None = None
+        self.record: SidecarRecord | None = None
+        self.paths: list[str] = []
+
+    def take(self, rows: pl.DataFrame) -> None:
+        """Rows of one kind."""
+        most = max(1, self.job.plan.part_actions)
+        rest = rows
+        while rest.height:
+            file = self.file or self._begin()
+            taken, rest = rest[: most - file.num_actions], rest[most - file.num_actions :]
+            self.expected += self.counted(taken)
+            if self.record is not None:
+                self.record.add(taken)
+            file.append(file.prepare(taken, taken["actionType"][0]))
+            if file.num_actions >= most:
+                self._close(file)
+
+    def _begin(self) -> ParquetFile:
+        path = f"{SIDECAR_FOLDER}/{uuid.uuid4()}.parquet"
+        options = filter_options(self.job.plan.row_group_rows)
+        self.file = self.parquet(path, path, sidecar_schema(self.columns[0]), options)
+        self.paths.append(path)
+        if self.job.verify:
+            shape = shape_of(self.job.plan, self.columns[0])
+            self.record = SidecarRecord(shape, self.job.comparison.digest)
+        return self.file
+
+    def _close(self, file: ParquetFile) -> None:
+        staged = file.close()
+        tags: Mapping[str, str] = {}
+        if self.record is not None:
+            created = self.job.plan.created_ms
+            sidecar = SidecarFile(staged.path, staged.size_bytes, created)
+            tags = self.record.tags(self.store, sidecar)
+        told = self.written(staged, self.expected, tags=orjson.dumps(tags).decode())
+        self.files.append(told)
+        self.file, self.record, self.expected = None, None, Digest()
+
+    def finish(self) -> list[Written]:
+        """None where the partition is empty."""
+        if self.file is not None:
+            self._close(self.file)
+        return self.files
+
+    def abandon(self) -> None:
+        """Nobody names them yet."""
+        if self.file is not None:
+            self.file.abandon()
+        self.store.delete_many(self.paths)
+
+
+class _FlattenedPart(_Part):
+    """One part of a flattened checkpoint of IndexTables."""
+
+    def __init__(self, job: PartWriter, number: int) -> None:
+        super().__init__(job, number)
+        plan = job.plan
+        self.staging = Staging(self.store, plan)
+        target = part_target(plan.version, number + 1, plan.parts)
+        self.file = ParquetPart(self.staging, target, number + 1, plan.parts, part_schema())
+        self.kind = ""
+        self.registry = registry_of_meta(job.meta)
+        if self.holds_meta:
+            for rows in _each_kind(job.meta):
+                self.file.append(rows)
+            self.file.flush()
+
+    @property
+    def holds_meta(self) -> bool:
+        """The first part does."""
+        return self.number == 0
+
+    def take(self, rows: pl.DataFrame) -> None:
+        """Rows of one kind, all of this part; a row group holds one kind."""
+        _require_dealt(part_by_crc(rows["path"], self.job.plan.parts), self.number)
+        if rows["actionType"][0] != self.kind:
+            self.file.flush()
+            self.kind = rows["actionType"][0]
+        self.expected += self.counted(rows)
+        unchanging = rows.with_columns(pl.lit(value=False).alias("dataChange"))
+        self.file.append(without_registered(unchanging, self.registry))
+
+    def finish(self) -> list[Written]:
+        """The one file."""
+        self.file.close()
+        return [self.written(self.staging.files[-1], self.expected)]
+
+    def abandon(self) -> None:
+        """Also what has been closed."""
+        self.file.drop()
+        self.staging.abandon()
+
+
+def part_by_crc(paths: pl.Series, parts: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    """Which part of a flattened checkpoint each path belongs to, from 0."""
+    from zlib import crc32
+
+    texts = paths.cast(pl.Binary).to_list()
+    return np.fromiter(map(crc32, texts), np.uint32, len(texts)) % np.uint32(parts)
+
+
+def _require_dealt(parts: np.ndarray[tuple[int], Any], number: int) -> None:
+    """Rows reach the part that the format demands, whoever dealt them."""
+    if (parts != number).any():
+        raise InternalError(
+            "a row of a checkpoint was dealt to another part than the format demands",
+            expected=int(parts[parts != number][0]),
+            found=number,
+        )
+
+
+def _each_kind(meta: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    for kind in CHECKPOINT_META:
+        rows = actions.of_type(meta, kind)
+        if rows.height:
+            yield rows
+
+
+def carried(columns: Sequence[str]) -> tuple[str, ...]:
+    """Columns that have to reach the writers of `columns`."""
+    wanted = {*columns, "actionType", *actions.KEY, PATH_TEXT, "deletionTimestamp"} - {"dataChange"}
+    return tuple(name for name in actions.fields() if name in wanted)

@@ -1,0 +1,330 @@
+"""Replay by executors: they decode the log's files with lakelog's own readers, rows meet by a hash
+of their path, and each partition is reconciled with Polars.
+
+What travels is the flattened columns that are wanted, and where each row stands in the log's order:
+the checkpoint's rows first, then (version, position). Columns are taken by name wherever rows come
+out of Spark, for ``mapInArrow`` itself goes by position and would swap two of one type in silence.
+
+Source: Delta protocol, Action Reconciliation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog.dialects import delta, indextables
+from lakelog.dialects.base import STRUCT_STATISTICS, Checkpoint, CommitFile, Dialect
+from lakelog.errors import InvalidActionError
+from lakelog.log.files import file_columns, statistics_text, tombstone_columns
+from lakelog.log.history import with_derived_statistics
+from lakelog.log.replay import reconcile_files, with_path_texts
+from lakelog.log.state import State
+from lakelog.model import actions, contract
+from lakelog.model.actions import PATH_TEXT
+from lakelog.spark.checkpoint_rows import DERIVED, with_nulls
+from lakelog.spark.strategy import Choice
+from lakelog.storage import LogStore
+from lakelog.storage.bounded import open_bounded
+
+BATCH_ROWS = 1 << 14
+"""Rows of a batch that is handed to Spark; it holds several at a time."""
+
+_ORDER = ("orderLayer", "orderVersion", "orderPosition")
+_TYPES = {"orderLayer": "integer", "orderVersion": "long", "orderPosition": "long"}
+_COMMIT_BYTES = 32 << 20
+_DIALECTS: tuple[Dialect, ...] = (delta.DIALECT, indextables.DIALECT)
+_BY_FILE = ("classic", "multipart", "v2-parquet", "flattened")
+
+
+@dataclass(frozen=True)
+class TableLocation:
+    """Where a table is, as every executor can open it.
+
+    Attributes:
+        location: Folder of the table.
+        storage_options: Passed to the fsspec filesystem; never printed.
+        format: ``delta`` or ``indextables``.
+    """
+
+    location: str
+    storage_options: Mapping[str, Any] | None = field(repr=False)
+    format: str
+
+    @staticmethod
+    def of(root: str, storage_options: Mapping[str, Any] | None, format: str) -> TableLocation:
+        """The place of a table that is open at `root`."""
+        local = "://" not in root and "::" not in root
+        return TableLocation(os.path.abspath(root) if local else root, storage_options, format)
+
+    def store(self) -> LogStore:
+        """The store; made anew, for none travels."""
+        return open_bounded(self.location, self.storage_options)
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the log is spelled."""
+        return next(d for d in _DIALECTS if d.name == self.format)
+
+
+@dataclass(frozen=True)
+class LogSplit:
+    """What one task decodes: files of a checkpoint, or commits."""
+
+    checkpoint: Checkpoint | None = None
+    commits: tuple[CommitFile, ...] = ()
+
+
+def log_splits(state: State, paths: Sequence[str]) -> list[LogSplit]:
+    """The pieces of a state's log.
+
+    Args:
+        state: The state.
+        paths: The checkpoint's Parquet files that hold file actions, where each can be read alone.
+    """
+    pieces: list[LogSplit] = []
+    checkpoint = state.segment.checkpoint
+    if checkpoint is not None:
+        alone = checkpoint.layout in _BY_FILE and bool(paths)
+        layout = "flattened" if checkpoint.layout == "flattened" else "multipart"
+        pieces += (
+            [LogSplit(Checkpoint(checkpoint.version, layout, 1, (path,))) for path in paths]
+            if alone
+            else [LogSplit(checkpoint)]
+        )
+    waiting: list[CommitFile] = []
+    size = 0
+    for commit in state.segment.commits:
+        waiting.append(commit)
+        size += commit.size_bytes
+        if size >= _COMMIT_BYTES:
+            pieces.append(LogSplit(commits=tuple(waiting)))
+            waiting, size = [], 0
+    if waiting:
+        pieces.append(LogSplit(commits=tuple(waiting)))
+    return pieces
+
+
+def replay_in_partitions(
+    spark: Any,
+    place: TableLocation,
+    pieces: Sequence[LogSplit],
+    columns: Sequence[str],
+    choice: Choice,
+    meta: pl.DataFrame,
+    *,
+    about_rows: int,
+) -> Any:
+    """The file actions of a state, as a lazy DataFrame.
+
+    Args:
+        spark: The session.
+        place: Where the table is.
+        pieces: What there is to decode.
+        columns: Flattened columns wanted, in order; `PATH_TEXT` may be one.
+        choice: How many partitions rows are dealt to.
+        meta: The state's rows that are no file actions, for what file actions refer to.
+        about_rows: How many rows come of the pieces, about: what Spark plans by.
+
+    Memory: of a task that decodes, a few batches or a piece of commits; of one that reconciles, all
+    rows of its partition.
+    """
+    # Two thirds of the columns are the other format's, and would travel as nulls; but batches
+    # without any column would have no rows.
+    held = [name for name in columns if name in _held(place.format)] or ["actionType"]
+    sources = _sources(held, place.format)
+    carried = [*_ORDER, *sources]
+    decoder = Decoder(place, tuple(pieces), tuple(sources))
+    rows = _numbers(spark, max(1, len(pieces)), about_rows, _schema(held))
+    rows = rows.mapInArrow(decoder, _schema(carried)).repartition(choice.partitions, "path")
+    unique = place.dialect.reconciled_checkpoints
+    reconciler = Reconciler(place, tuple(carried), tuple(held), unique, meta)
+    rows = rows.mapInArrow(reconciler, _schema(held))
+    return with_nulls(rows, held, columns)
+
+
+def _numbers(spark: Any, count: int, about_rows: int, schema: Any) -> Any:
+    """The numbers below `count`, each in a partition of its own.
+
+    Spark takes what ``mapInArrow`` gives for as large as what it takes, and a few numbers for so
+    little that it would send all that comes of them to every task of a join. So each is picked out
+    of its share of as many as there are rows, twice, and has a null of the rows' type beside it:
+    half of what Spark thinks of a number with a row.
+    """
+    share = max(1, -(-2 * about_rows // count))
+    numbers = spark.range(0, count * share, 1, count).filter(f"id % {share} = 0")
+    row = f"CAST(NULL AS {schema.simpleString()}) AS row"
+    return numbers.selectExpr(f"id DIV {share} AS number", row)
+
+
+def to_batches(frame: pl.DataFrame, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """A frame's `columns`, in this order and in the contract's Arrow types, in small batches."""
+    conformed = actions.conform(frame, columns)
+    yield from to_table(conformed).to_batches(max_chunksize=BATCH_ROWS)
+
+
+def to_table(frame: pl.DataFrame) -> pa.Table:
+    """A frame of flattened columns as an Arrow table of the contract's types."""
+    fields = actions.fields()
+    schema = pa.schema([(name, contract.to_arrow(fields[name].type)) for name in frame.columns])
+    if not frame.height:
+        return schema.empty_table()
+    return frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema)
+
+
+def frames_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
+    """Batches out of Spark as frames, in the contract's dtypes where they are its columns."""
+    for batch in batches:
+        frame = pl.DataFrame(pl.from_arrow(pa.Table.from_batches([batch])))
+        own = [name for name in frame.columns if name in actions.fields()]
+        rest = frame.drop(own)
+        yield pl.concat([actions.conform(frame, own), rest], how="horizontal")
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Decodes pieces, by their numbers; called by Spark with its batches.
+
+    Attributes:
+        place: Where the table is.
+        pieces: What there is to decode.
+        columns: Flattened columns that are carried.
+    """
+
+    place: TableLocation
+    pieces: tuple[LogSplit, ...]
+    columns: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows of the pieces whose numbers come, with their place in the log's order."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                if number < len(self.pieces):
+                    yield from self._decode(self.pieces[number])
+
+    def _decode(self, piece: LogSplit) -> Iterator[pa.RecordBatch]:
+        store, dialect = self.place.store(), self.place.dialect
+        if piece.checkpoint is not None:
+            reader = dialect.open_checkpoint(store, piece.checkpoint)
+            wanted = [*self.columns, STRUCT_STATISTICS] if "stats" in self.columns else self.columns
+            for frame in reader.iter_files(wanted):
+                text = [statistics_text(frame)] if STRUCT_STATISTICS in frame.columns else []
+                yield from self._batches(frame.with_columns(text), None)
+        for decoded in dialect.decode_pieces(store, piece.commits, _COMMIT_BYTES):
+            files = decoded.files
+            if PATH_TEXT in self.columns and files.height:
+                texts = dialect.path_texts(store, None, piece.commits, files["path"])
+                files = with_path_texts(files, texts)
+            yield from self._batches(files, 1)
+
+    def _batches(self, frame: pl.DataFrame, layer: int | None) -> Iterator[pa.RecordBatch]:
+        if not frame.height:
+            return
+        rows = to_table(actions.conform(frame, self.columns))
+        nothing = actions.conform(frame, actions.ORDER)
+        above = layer is not None
+        order = {
+            "orderLayer": pa.array([layer or 0] * frame.height, pa.int32()),
+            "orderVersion": nothing["version"].to_arrow() if above else pa.nulls(frame.height),
+            "orderPosition": nothing["position"].to_arrow() if above else pa.nulls(frame.height),
+        }
+        types = {name: contract.to_arrow(contract.Primitive(t)) for name, t in _TYPES.items()}
+        columns = [order[name].cast(types[name]) for name in _ORDER]
+        whole = pa.table([*columns, *rows.columns], names=[*_ORDER, *rows.column_names])
+        yield from whole.to_batches(max_chunksize=BATCH_ROWS)
+
+
+@dataclass(frozen=True)
+class Reconciler:
+    """Reconciles the rows of one partition; called by Spark with its batches.
+
+    Attributes:
+        place: Where the table is.
+        carried: Columns of the rows, in order.
+        columns: Flattened columns wanted, in order.
+        unique: Whether the checkpoint may hold no file twice.
+        meta: The state's rows that are no file actions.
+    """
+
+    place: TableLocation
+    carried: tuple[str, ...]
+    columns: tuple[str, ...]
+    unique: bool
+    meta: pl.DataFrame
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The live rows; memory: all of the partition."""
+        frames = list(frames_of(batches))
+        if not frames:
+            return
+        rows = pl.concat(frames)
+        del frames
+        rows = rows.sort(_ORDER, maintain_order=True)
+        if self.unique:
+            self._refuse_repeats(rows.filter(pl.col("orderLayer") == 0))
+        live = reconcile_files(rows).drop(_ORDER)
+        del rows
+        live = self.place.dialect.resolve_references(live, self.meta)
+        for part in live.iter_slices(BATCH_ROWS):
+            yield from to_batches(finish(part, self.place.format), self.columns)
+
+    def _refuse_repeats(self, base: pl.DataFrame) -> None:
+        keys = actions.conform(base, actions.KEY)
+        repeated = keys.filter(keys.is_duplicated())
+        if repeated.height:
+            raise InvalidActionError(
+                "the checkpoint holds the same file twice, so it is not reconciled",
+                path=self.place.location,
+                expected="each (path, dvId) once",
+                found=repeated["path"][0],
+            )
+
+
+def finish(files: pl.DataFrame, format: str) -> pl.DataFrame:
+    """File actions as a state has them: nothing changes data, and Delta's statistics are spread
+    into their columns, where these are wanted.
+    """
+    rows = files.with_columns(pl.lit(value=False).alias("dataChange"))
+    return with_derived_statistics(rows) if format == "delta" else rows
+
+
+def _held(format: str) -> frozenset[str]:
+    """Flattened columns that file actions of a format may have."""
+    own = (*file_columns(format), *tombstone_columns(format), *actions.ORDER, "actionType")
+    return frozenset((*own, *DERIVED, PATH_TEXT) if format == "delta" else own)
+
+
+def _sources(columns: Sequence[str], format: str) -> list[str]:
+    """Columns that have to be read and carried for the columns wanted."""
+    wanted = dict.fromkeys(("actionType", *actions.KEY, *columns))
+    for name in ("dataChange", "timestamp"):
+        wanted.pop(name, None)
+    if format == "delta":
+        derived = [name for name in DERIVED if name in wanted]
+        for name in derived:
+            wanted.pop(name)
+        if derived:
+            wanted["stats"] = None
+        if "dvId" in wanted:
+            wanted |= dict.fromkeys(_DV_COLUMNS)
+    elif "docMappingJson" in wanted:
+        wanted["docMappingRef"] = None
+    return [name for name in actions.fields() if name in wanted]
+
+
+_DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset")
+
+
+def _schema(columns: Sequence[str]) -> Any:
+    """Spark's schema of flattened columns and those of the order."""
+    from pyspark.sql.types import StructType
+
+    known = {name: field.type for name, field in actions.fields().items()}
+    types = known | {name: contract.Primitive(type_) for name, type_ in _TYPES.items()}
+    fields = tuple(contract.Field(name, types[name]) for name in columns)
+    return StructType.fromJson(contract.to_json(contract.Struct(fields)))

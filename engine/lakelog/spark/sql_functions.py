@@ -1,0 +1,38 @@
+"""Spark's functions, of the kind that a session needs.
+
+``pyspark.sql.functions`` asks the environment whether it is to make columns of the JVM or of Spark
+Connect. One process may hold sessions of both kinds, so here the session is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import pyarrow as pa
+
+from lakelog.spark.package_upload import is_connect
+
+
+def functions_of(owner: Any) -> Any:
+    """The module of functions whose columns go with a session, a dataframe or a column."""
+    return import_module(f"pyspark.sql{'.connect' if is_connect(owner) else ''}.functions")
+
+
+def arrow_function(owner: Any, function: Callable[..., pa.Array], type_: Any) -> Any:
+    """A function over Arrow arrays as one over columns, as ``arrow_udf`` makes it.
+
+    Args:
+        owner: A session, a dataframe or a column that it goes with.
+        function: Gives an array as long as those that it takes; a task pickles it.
+        type_: Its Spark type.
+    """
+    if not is_connect(owner):
+        from pyspark.sql.functions import arrow_udf
+
+        return arrow_udf(function, type_)
+    from pyspark.sql.connect.udf import UserDefinedFunction
+    from pyspark.util import PythonEvalType
+
+    return UserDefinedFunction(function, type_, evalType=PythonEvalType.SQL_SCALAR_ARROW_UDF)

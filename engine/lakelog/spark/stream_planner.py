@@ -1,0 +1,434 @@
+"""`StreamPlanner`: what a stream has still to read of a table, file by file, in one order for ever.
+
+A batch of a stream may be read again after a restart, by its offsets alone, and must give the same
+rows. So the order of files rests on the log and nothing else: those of a version by modification
+time and path, those of a commit as they stand in it.
+
+A stream gives rows that were added; it cannot take any back. A commit that removes or changes rows
+(a ``remove`` with ``dataChange``) therefore ends it with an error, or is passed over whole,
+additions included, where the user says so. Commits that only rearrange files (``dataChange`` false)
+say nothing about rows, and are passed over always.
+
+Knows nothing of Spark.
+
+Source: Delta protocol, Add File and Remove File (``dataChange``); Delta's streaming source.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from lakelog.data.files import FILE_COLUMNS, is_widening
+from lakelog.dialects.base import Actions, CommitFile
+from lakelog.dialects.commit_reader import group_commits
+from lakelog.errors import (
+    CorruptionError,
+    LakelogWarning,
+    StreamMismatchError,
+    VersionNotFoundError,
+)
+from lakelog.lazy import cached_property
+from lakelog.log.context import version_at
+from lakelog.log.metadata import Metadata, last_metadata, last_protocol
+from lakelog.log.segment import validate_contiguous
+from lakelog.log.snapshot import Snapshot
+from lakelog.model import actions, contract
+from lakelog.spark.offsets import Offset
+from lakelog.table import Table
+
+_CHUNK_BYTES = 16 << 20
+_ORDER = ("modificationTime", "path", "dvId")
+_NEW = "or begin a new stream, with a new checkpoint, from where this one ends"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much one batch may hold; at least one file, and None for no limit."""
+
+    files: int | None = None
+    size_bytes: int | None = None
+
+    def admits(self, sizes: pl.Series, files: int, size_bytes: int) -> int:
+        """How many of the next files go into a batch.
+
+        Args:
+            sizes: Bytes of the files that come next.
+            files: Files that are in the batch.
+            size_bytes: Their bytes.
+        """
+        count = sizes.len()
+        if self.files is not None:
+            count = min(count, self.files - files)
+        if self.size_bytes is not None:
+            within = sizes.cum_sum() + size_bytes <= self.size_bytes
+            fitting = int(within.sum())
+            count = min(count, fitting if files or fitting else 1)
+        return max(count, 0)
+
+
+@dataclass(frozen=True)
+class FileRun:
+    """Files that follow one another: of the version that a stream began with, or of one commit.
+
+    Attributes:
+        start: Where the first of them stands.
+        files: With `FILE_COLUMNS`; those before `start` are left out.
+    """
+
+    start: Offset
+    files: pl.DataFrame
+
+
+class StreamPlanner:
+    """Gives the files of a table between offsets.
+
+    Args:
+        table: The table.
+        skip_change_commits: Pass over commits that remove or change rows, additions included.
+        fail_on_data_loss: Refuse to go on where commits were cleaned up before they were read;
+            else begin with the first that is there, with a `LakelogWarning`.
+    """
+
+    def __init__(
+        self, table: Table, *, skip_change_commits: bool = False, fail_on_data_loss: bool = True
+    ) -> None:
+        self._table = table
+        self._log = table.log
+        self._skips = skip_change_commits
+        self._fails = fail_on_data_loss
+        self._initial: tuple[int, pl.DataFrame] | None = None
+        self._checked_from: int | None = None
+        self._last_seen: CommitFile | None = None
+        self._window: tuple[frozenset[int], Actions] = frozenset(), Actions()
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """The version that was the latest when the stream was started: its schema is the stream's
+        until it is started again.
+        """
+        return self._table.snapshot()
+
+    # --- where to begin ----------------------------------------------------------------------
+
+    def beginning(self) -> Offset:
+        """All that the table holds."""
+        return self._at(self.snapshot.version, is_initial=True)
+
+    def from_version(self, version: int) -> Offset:
+        """The commit of a version, and those after it.
+
+        Raises:
+            VersionNotFoundError: It is later than the next one.
+        """
+        latest = self._table.version()
+        if version > latest + 1:
+            raise VersionNotFoundError(
+                f"the stream cannot start at version {version}",
+                path=self._table.path,
+                version=version,
+                expected=f"<= {latest + 1}",
+                hint="start at a version that is there, or at the next one",
+            )
+        return self._at(version)
+
+    def from_now(self) -> Offset:
+        """Whatever is committed from here on."""
+        return self._at(self._table.version() + 1)
+
+    def from_time(self, timestamp_ms: int) -> Offset:
+        """The first commit at or after a time, in milliseconds since the Unix epoch; where there
+        is none yet, the next one.
+        """
+        try:
+            return self._at(version_at(self._log, timestamp_ms - 1) + 1)
+        except VersionNotFoundError:
+            # Earlier than all that can be rebuilt: the first commit there is.
+            commits = self._log.list_all().commits
+            return self._at(commits[0].version) if commits else self.from_now()
+
+    def _at(self, version: int, *, is_initial: bool = False) -> Offset:
+        table_id = self.snapshot.metadata.id or ""
+        return Offset.beginning(table_id, version, is_initial=is_initial)
+
+    # --- how far to go -----------------------------------------------------------------------
+
+    def advance(self, start: Offset, limit: Limit, last: int | None = None) -> Offset:
+        """Where a batch ends that begins at `start`.
+
+        A commit that the stream cannot follow is an error only if it comes first, so that what is
+        before it is read.
+
+        Args:
+            start: Where it begins.
+            limit: How much it may hold.
+            last: The last version to read; None is the latest.
+
+        Raises:
+            StreamMismatchError: It cannot be followed: rows were removed or changed, the schema
+                changed, or the offset is not of this table.
+            VersionNotFoundError: Commits were cleaned up before they were read.
+            LakelogError: The log cannot be read.
+        """
+        end, files, size_bytes = start, 0, 0
+        try:
+            for piece in self._pieces(start, last):
+                sizes = piece.files["size"].fill_null(0)
+                count = limit.admits(sizes, files, size_bytes)
+                files += count
+                size_bytes += int(sizes.head(count).sum())
+                if count < sizes.len():
+                    return piece.start.past(count)
+                end = piece.start.next_version()
+        except StreamMismatchError:
+            if not start < end:
+                raise
+        return end
+
+    def files(self, start: Offset, end: Offset) -> pl.DataFrame:
+        """The files between two offsets, in order, with `FILE_COLUMNS`; errors as `advance`."""
+        frames: list[pl.DataFrame] = []
+        start = start.where_began(end)
+        last = end.version if end.index or end.is_initial else end.version - 1
+        for piece in self._pieces(start, last):
+            if not piece.start < end:
+                break
+            partly = (piece.start.version, piece.start.is_initial) == (end.version, end.is_initial)
+            frames.append(
+                piece.files.head(end.index - piece.start.index) if partly else piece.files
+            )
+        return pl.concat(frames) if frames else actions.empty(FILE_COLUMNS)
+
+    def _pieces(self, start: Offset, last: int | None) -> Iterator[FileRun]:
+        self._require_id(start.table_id, self.snapshot.metadata.id)
+        if start.is_initial:
+            if last is not None and start.version > last:
+                return
+            yield FileRun(start, self._held_by(start.version).slice(start.index))
+            start = start.next_version()
+        else:
+            self._initial = None
+            self._check_beginning(start.version)
+        if last is None or start.version <= last:
+            yield from self._commits(start, last)
+
+    def _require_id(self, of_stream: str, of_table: str | None) -> None:
+        if of_stream != (of_table or ""):
+            raise StreamMismatchError(
+                "the stream's checkpoint is of another table that was at this place",
+                path=self._table.path,
+                expected=f"table id {of_stream}",
+                found=of_table,
+                hint="begin a new stream, with a new checkpoint",
+            )
+
+    # --- the version that the stream began with ----------------------------------------------
+
+    def _held_by(self, version: int) -> pl.DataFrame:
+        if self._initial is None or self._initial[0] != version:
+            try:
+                snapshot = self._table.snapshot(version)
+                self._check_schema(version, snapshot.metadata)
+                rows = snapshot.files().select(*FILE_COLUMNS, "modificationTime", "dvId")
+                files = rows.sort(_ORDER).select(FILE_COLUMNS).collect()
+            except VersionNotFoundError as error:
+                error.hint = (
+                    "the stream has not yet read all of the version that it began with: keep the "
+                    "log for longer, and begin a new stream, with a new checkpoint"
+                )
+                raise
+            self._initial = version, files
+        return self._initial[1]
+
+    # --- commits -----------------------------------------------------------------------------
+
+    def _commits(self, start: Offset, last: int | None) -> Iterator[FileRun]:
+        commits = self._listed(start.version, last)
+        for place, commit in enumerate(commits):
+            if commit.version not in self._window[0]:
+                run = next(group_commits(commits[place:], _CHUNK_BYTES))
+                decoded = self._log.dialect.decode(self._log.store, run)
+                self._window = frozenset(c.version for c in run), decoded
+            files = self._added_by(commit.version, self._window[1])
+            at = replace(start, version=commit.version, index=0)
+            yield FileRun(start, files.slice(start.index)) if at < start else FileRun(at, files)
+
+    def _listed(self, version: int, last: int | None) -> list[CommitFile]:
+        """The commits from a version to the last one, none of them missing."""
+        # From one before: what was read is looked at again, see `_require_same_table`.
+        listing = self._log.list_since(max(version - 1, 0))
+        self._require_same_table(listing.commits)
+        found = [c for c in listing.commits if c.version >= version]
+        if not found:
+            latest = self._table.version()
+            if version > latest + 1:
+                raise StreamMismatchError(
+                    "the stream has read versions that the table does not have",
+                    path=self._table.path,
+                    version=latest,
+                    expected=f"version {version - 1}",
+                    found=f"version {latest}",
+                    hint="the log was put back to an earlier one: begin a new stream, with a new "
+                    "checkpoint",
+                )
+            if version == latest + 1:
+                return []
+        if not found or found[0].version > version:
+            self._lost(version, found)
+        versions = [c.version for c in found]
+        if found:
+            validate_contiguous(versions, after=versions[0] - 1, last=versions[-1])
+        return [c for c in found if last is None or c.version <= last]
+
+    def _require_same_table(self, commits: Sequence[CommitFile]) -> None:
+        """That nobody made another table at this place since the log was last listed.
+
+        A commit never changes. Where the last one that was seen is gone, or another file now, the
+        table's identity is asked for again; as long as it is the same file, that costs nothing.
+        """
+        if self._last_seen is not None and self._last_seen not in commits:
+            self._require_id(self.snapshot.metadata.id or "", self._table.snapshot().metadata.id)
+        if commits:
+            self._last_seen = commits[-1]
+
+    def _lost(self, version: int, found: list[CommitFile]) -> None:
+        upto = f"{found[0].version - 1}" if found else "the latest"
+        message = f"commits {version} to {upto} were cleaned up before the stream had read them"
+        if not self._fails:
+            warnings.warn(f"{message}; their rows are missing from it", LakelogWarning, 4)
+            return
+        raise VersionNotFoundError(
+            message,
+            path=self._table.path,
+            version=version,
+            expected=f"commit {version}",
+            found=f"commit {found[0].version} is the first" if found else "a checkpoint",
+            hint="restore the commits; or go on without their rows by option failOnDataLoss=false; "
+            "and keep the log for longer (delta.logRetentionDuration)",
+        )
+
+    def _added_by(self, version: int, decoded: Actions) -> pl.DataFrame:
+        """The files whose rows a commit added, in its order."""
+        meta = _of(decoded.meta, version)
+        if meta.height:
+            self._check_metadata(version, meta)
+        files = _of(decoded.files, version)
+        if not files.height:
+            return actions.empty(FILE_COLUMNS)
+        changes = actions.conform(files, ("dataChange",))["dataChange"].fill_null(True)
+        removed = files.filter((files["actionType"] == "remove") & changes)
+        if removed.height:
+            if self._skips:
+                return actions.empty(FILE_COLUMNS)
+            raise self._rewritten(version, removed, decoded)
+        added = files.filter((files["actionType"] == "add") & changes)
+        return actions.conform(added.sort("position"), FILE_COLUMNS)
+
+    def _rewritten(
+        self, version: int, removed: pl.DataFrame, decoded: Actions
+    ) -> StreamMismatchError:
+        named = [i.body.get("operation") for i in decoded.commit_infos if i.version == version]
+        operation = f" ({named[0]})" if named and named[0] else ""
+        return StreamMismatchError(
+            f"version {version}{operation} removed or changed rows that a stream has given already",
+            path=self._table.path,
+            version=version,
+            expected="commits that only add rows",
+            found=f"{removed.height} files removed, such as {removed['path'][0]}",
+            hint="pass over such commits, with what they add, by option skipChangeCommits=true; "
+            + _NEW,
+        )
+
+    def _check_metadata(self, version: int, meta: pl.DataFrame) -> None:
+        protocol, metadata = last_protocol(meta), last_metadata(meta)
+        if protocol is not None:
+            self._log.dialect.check_readable(
+                {
+                    "minReaderVersion": protocol.min_reader_version,
+                    "readerFeatures": protocol.reader_features,
+                },
+                self._table.path,
+            )
+        if metadata is not None:
+            self._check_schema(version, metadata)
+
+    def _check_beginning(self, version: int) -> None:
+        """The schema that is in force where the reading of commits begins: those that come later
+        are seen when they come.
+        """
+        if version >= (self.snapshot.version if self._checked_from is None else self._checked_from):
+            return
+        # A version that cannot be rebuilt any more, or not from what is left of its checkpoint, has
+        # no schema that could be told; the commits that are read do not rest on it.
+        with suppress(VersionNotFoundError, CorruptionError):
+            self._check_schema(version, self._table.snapshot(version).metadata)
+        self._checked_from = version
+
+    def _check_schema(self, version: int, metadata: Metadata) -> None:
+        ours = self.snapshot.metadata
+        if metadata.id != ours.id:
+            what: str | None = "the table became another one"
+        elif tuple(metadata.partition_columns) != tuple(ours.partition_columns):
+            what = "the partition columns changed"
+        else:
+            what = misfit(metadata.schema, ours.schema)
+        if what is None:
+            return
+        if version > self.snapshot.version:
+            hint = f"start the stream again: it goes on here with the table's latest schema; {_NEW}"
+        else:
+            hint = (
+                "its rows would not be the same under the table's latest schema: begin a new "
+                "stream, with a new checkpoint, from a version that has that schema"
+            )
+        raise StreamMismatchError(
+            f"version {version} has a schema that the stream was not started with: {what}",
+            path=self._table.path,
+            version=version,
+            hint=hint,
+        )
+
+
+def _of(frame: pl.DataFrame, version: int) -> pl.DataFrame:
+    return frame.filter(pl.col("version") == version) if frame.height else frame
+
+
+def misfit(written: contract.DataType, read: contract.DataType, path: str = "") -> str | None:
+    """Why rows that were written under one type cannot be read under another; None if they can.
+
+    Columns may be added, types widened and nulls admitted on the way from one to the other.
+
+    >>> long, integer = contract.Primitive("long"), contract.Primitive("integer")
+    >>> misfit(integer, long, "id")
+    >>> misfit(long, integer, "id")
+    'id is long, not integer'
+    """
+    match written, read:
+        case contract.Struct(fields), contract.Struct():
+            for field in fields:
+                name = f"{path}.{field.name}" if path else field.name
+                other = next((f for f in read.fields if f.name == field.name), None)
+                if other is None:
+                    return f"it has a column {name}"
+                if field.nullable and not other.nullable:
+                    return f"{name} may be null"
+                found = misfit(field.type, other.type, name)
+                if found is not None:
+                    return found
+            return None
+        case contract.Array(element), contract.Array(other_element):
+            return misfit(element, other_element, f"{path}.element")
+        case contract.Map(key, value), contract.Map(other_key, other_value):
+            return misfit(key, other_key, f"{path}.key") or misfit(
+                value, other_value, f"{path}.value"
+            )
+    before, after = contract.to_json(written), contract.to_json(read)
+    if before == after:
+        return None
+    if isinstance(before, str) and isinstance(after, str) and is_widening(before, after):
+        return None
+    return f"{path} is {before}, not {after}"

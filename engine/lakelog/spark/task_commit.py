@@ -1,0 +1,234 @@
+"""How rows that many tasks wrote become one commit, or none.
+
+A task writes data files under names that nobody else has (`write_task_files`) and sends what the
+log has to say of them to the driver (`Landed`); the driver puts all of it into one transaction
+(`publish`), which rests on the version that the tasks prepared the files for. A task that ran
+twice, by a retry or by speculation, left files that no message names: nothing reads them, and
+vacuum takes them away.
+
+**What is deleted, and when.** Files are deleted only after the log was read once more, and only
+those that none of its versions names. That is still not enough while a request to commit them may
+be on its way to the store: so nothing is deleted after a commit whose outcome is unknown, or whose
+process went away. Orphans cost bytes until the next vacuum; a missing file costs the table.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from lakelog.data.conform import Rows
+from lakelog.data.write import DataFileWriter, WritePlan
+from lakelog.dialects.commit_reader import group_commits
+from lakelog.errors import LakelogError, LakelogWarning, OutcomeUnknownError, UnavailableError
+from lakelog.spark.options import SourceOptions
+from lakelog.spark.reading import serialize_frame, unpack
+from lakelog.storage.bounded import DEFAULT_TIMEOUT_S
+from lakelog.table import Table, open  # noqa: A004 - the design's name
+from lakelog.transaction.transaction import Transaction
+
+_CHUNK_BYTES = 64 << 20
+_CHECKPOINT_WAIT_S = 300.0
+
+
+@functools.lru_cache(maxsize=4)
+def _handle(
+    path: str,
+    storage_options: str,
+    external: bool | tuple[str, ...],
+    read_timeout: float | None,
+) -> Table:
+    return open(
+        path,
+        json.loads(storage_options) or None,
+        allow_external=external,
+        read_timeout=read_timeout,
+    )
+
+
+def kept_table(options: SourceOptions) -> Table:
+    """The table that options name. A process keeps its handle, and what that remembers of the log,
+    for the next batch of a stream.
+
+    Raises:
+        LakelogError: As `lakelog.open`.
+    """
+    external = options.get("allowExternal", False)
+    with options.opening():
+        storage = json.dumps(dict(options.storage_options), sort_keys=True)
+        return _handle(
+            options.path, storage, external, options.get("readTimeout", DEFAULT_TIMEOUT_S)
+        )
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What one task wrote.
+
+    Attributes:
+        version: The table's version that the files were prepared for.
+        adds: Rows for `lakelog.transaction.transaction.Transaction.add`, as an Arrow IPC stream.
+        query: The streaming query, where there is one.
+    """
+
+    version: int
+    adds: bytes
+    query: str | None = None
+
+
+def write_task_files(plan: WritePlan, batches: Iterable[Rows], task: int) -> bytes:
+    """Write a task's rows; the adds of its files as an Arrow IPC stream.
+
+    An exception, of the writer or of `batches`, deletes what was written: no message will name it.
+
+    Args:
+        plan: How the table wants its files.
+        batches: Rows, columns by their logical names.
+        task: Number of the task, for the names of its files.
+    """
+    with DataFileWriter(plan, number=task) as writer:
+        for batch in batches:
+            writer.write(batch)
+        return serialize_frame(writer.finish())
+
+
+def unpacked(landed: Sequence[Landed]) -> pl.DataFrame:
+    """The adds of all tasks, in the order of the tasks; no column where no task wrote a file."""
+    frames = [frame for each in landed if (frame := unpack(each.adds)).height]
+    return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
+
+
+def publish(
+    table: Table,
+    adds: pl.DataFrame,
+    *,
+    version: int,
+    fill: Callable[[Transaction], pl.DataFrame],
+    app_id: str | None = None,
+    app_version: int | None = None,
+    operation: str,
+    parameters: Mapping[str, Any],
+    user_metadata: str | None = None,
+) -> Transaction:
+    """Commit the files of all tasks at once, checked against what came in between.
+
+    Args:
+        table: The table.
+        adds: What the tasks wrote.
+        version: The version that the transaction rests on.
+        fill: Gives the transaction what goes with the files, and returns what it wrote itself,
+            to be added too.
+        app_id: An application that writes each of its versions once.
+        app_version: Its version.
+        operation: Name for the commit's own account.
+        parameters: Parameters of the operation.
+        user_metadata: A text to keep with the commit.
+
+    Returns:
+        The transaction, which is over. Where the application's version was there before, nothing is
+        written and the files are deleted.
+
+    Raises:
+        ConflictError: Another commit took away what this one rests on; the files are deleted.
+        CommitOutcomeUnknown: It may have been written; the files are left alone.
+        LakelogError: As `Transaction.commit`.
+    """
+    written = [adds]
+    try:
+        with table.transaction(
+            app_id,
+            app_version,
+            version=version,
+            operation=operation,
+            parameters=parameters,
+            user_metadata=user_metadata,
+        ) as tx:
+            written.append(fill(tx))
+            for frame in written:
+                if frame.height:
+                    tx.add(frame)
+    except (OutcomeUnknownError, UnavailableError):
+        raise
+    except LakelogError:
+        discard(table, written, version)
+        raise
+    if tx.duplicate:
+        discard(table, written, version)
+    elif table.scheduler is not None:
+        # The process may be put to sleep, or away, as soon as the commit is answered for.
+        table.scheduler.wait(_CHECKPOINT_WAIT_S)
+    return tx
+
+
+def discard(table: Table, written: Sequence[pl.DataFrame], version: int) -> list[str]:
+    """Delete files that were written for nothing, as far as it is sure that no version names them.
+
+    Never raises `LakelogError`: what cannot be settled or deleted is left for vacuum, with a
+    `LakelogWarning`.
+
+    Args:
+        table: The table.
+        written: Adds of the files; no request to commit them may be on its way.
+        version: The version that the files were prepared for: they are younger than it.
+
+    Returns:
+        Paths of the files that were deleted.
+    """
+    paths = [path for frame in written if frame.height for path in frame["path"]]
+    if not paths:
+        return []
+    try:
+        named = named_since(table, version, pl.Series(paths))
+        if named is None:
+            return []
+        lost = [path for path in paths if path not in named]
+        failures = table.log.store.delete_many(lost)
+    except LakelogError as error:
+        _leave(len(paths), error)
+        return []
+    if failures:
+        _leave(len(failures), failures[0])
+    kept = {failure.path for failure in failures}
+    return [path for path in lost if path not in kept]
+
+
+def _leave(count: int, error: LakelogError) -> None:
+    warnings.warn(
+        f"{count} data files of a write that failed are left for vacuum: {error}",
+        LakelogWarning,
+        stacklevel=3,
+    )
+
+
+def named_since(table: Table, version: int, paths: pl.Series) -> set[str] | None:
+    """Which of the paths a commit after a version adds or removes, as the log is now.
+
+    Args:
+        table: The table.
+        version: A version that named none of them.
+        paths: Paths, as they are on disk.
+
+    Returns:
+        Those that are named; None where that cannot be said, because commits were cleaned up.
+
+    Raises:
+        LakelogError: The log cannot be read.
+    """
+    log = table.log
+    listing = log.list_since(version)
+    latest = max((f[-1].version for f in (listing.commits, listing.checkpoints) if f), default=-1)
+    commits = [c for c in listing.commits if c.version > version]
+    if [c.version for c in commits] != list(range(version + 1, latest + 1)):
+        return None
+    named: set[str] = set()
+    for chunk in group_commits(commits, _CHUNK_BYTES):
+        files = log.dialect.decode(log.store, chunk).files
+        if files.height:
+            named.update(files["path"].filter(files["path"].is_in(paths.implode())))
+    return named

@@ -1,0 +1,351 @@
+"""Staging: one action by keywords, or a table of them, becomes rows of the flattened schema.
+
+Names are those of the protocol's JSON (``path``, ``deletionVector``, ``reason`` of a skip) or of
+the flattened schema (``dvStorageType``, ``skipReason``); nothing else is taken, and a name that
+is neither is refused. Tables are conformed column by column, never row by row. Whether the actions
+may be written is for others to say.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import orjson
+import polars as pl
+
+from lakelog.dialects.delta.paths import with_dv_id
+from lakelog.dialects.json_layout import FILE_WRAPPERS, Leaf, Node, Wire
+from lakelog.errors import InvalidInputError
+from lakelog.model import actions, contract
+from lakelog.transaction.map_columns import map_column, map_value
+
+_DERIVED = frozenset({"version", "position", "actionType", "timestamp", "dvId"})
+"""Columns of lakelog's own frames that say where an action stood; a new one stands elsewhere."""
+
+_EXPLICIT_NULLS = frozenset({"partitionValues"})
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """The names that one action type goes by in a dialect.
+
+    Attributes:
+        kind: Action type.
+        names: Every name that is taken, protocol's and flattened, to its leaf; a nested object's
+            name leads to its node.
+        passed: Names that are taken and left out: a live file's, where a tombstone is wanted.
+    """
+
+    kind: str
+    names: Mapping[str, Leaf | Node]
+    passed: frozenset[str]
+
+    @staticmethod
+    @cache
+    def of(dialect: str, kind: str) -> Spelling:
+        """The spelling that the contract gives.
+
+        Raises:
+            InvalidInputError: The dialect has no such action.
+        """
+        wrappers = Wire.of(dialect).wrappers
+        if kind not in wrappers:
+            raise InvalidInputError(
+                f"the {dialect} format has no {kind} action",
+                expected=", ".join(sorted(wrappers)),
+                found=kind,
+            )
+        node = wrappers[kind]
+        names: dict[str, Leaf | Node] = dict(node.fields)
+        names |= {leaf.column: leaf for _, leaf in node.leaves()}
+        passed = _DERIVED
+        if kind == "remove":
+            live = wrappers["add"]
+            passed |= {*live.fields, *(leaf.column for _, leaf in live.leaves()), "extra"}
+        elif kind in FILE_WRAPPERS:
+            extra = contract.load("actions").field("extra")
+            assert extra is not None
+            names["extra"] = Leaf("extra", extra.type, lenient=False)
+        return Spelling(kind, names, frozenset(passed - set(names)))
+
+    def unknown(self, name: str) -> InvalidInputError:
+        """The error of a name that is not taken."""
+        hint = None
+        if name.startswith("partition.") or name in {"min", "max"}:
+            hint = "give the frame of files() without flatten=True and stats=True"
+        elif name in {"numRecords", "minValues", "maxValues", "nullCount"}:
+            hint = f"it is a part of stats: stats={{{name!r}: ...}}; of a frame of files(), leave "
+            hint += "out stats=True"
+        return InvalidInputError(
+            f"{self.kind} has no field {name!r}",
+            expected=", ".join(sorted(self.names)),
+            found=name,
+            hint=hint,
+        )
+
+
+def stage_one(dialect: str, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """One action as its flattened columns.
+
+    Args:
+        dialect: ``delta`` or ``indextables``.
+        kind: Action type.
+        fields: Names to values; None is as good as absent.
+
+    Returns:
+        ``actionType`` and the columns that have a value.
+
+    Raises:
+        InvalidInputError: A name is unknown, or a value is not of its field's type.
+    """
+    spelling = Spelling.of(dialect, kind)
+    row: dict[str, Any] = {"actionType": kind}
+    for name, value in fields.items():
+        target = spelling.names.get(name)
+        if target is None:
+            raise spelling.unknown(name)
+        if value is not None:
+            _put(row, target, name, value)
+    return row
+
+
+def _put(row: dict[str, Any], target: Leaf | Node, name: str, value: Any) -> None:
+    if isinstance(target, Leaf):
+        row[target.column] = _value(target.type, name, value)
+        return
+    if not isinstance(value, Mapping):
+        raise _wrong(name, "a mapping", value)
+    for key, item in value.items():
+        child = target.fields.get(key)
+        if child is None:
+            raise InvalidInputError(
+                f"{name} has no field {key!r}", expected=", ".join(target.fields), found=key
+            )
+        if item is not None:
+            _put(row, child, f"{name}.{key}", item)
+
+
+def _value(type_: contract.DataType, name: str, value: Any) -> Any:
+    match type_:
+        case contract.Map():
+            if isinstance(value, Mapping):
+                return map_value(name, value)
+            raise _wrong(name, "a mapping", value)
+        case contract.Array():
+            if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
+                items = list(value)
+                if all(isinstance(item, str) for item in items):
+                    return items
+            raise _wrong(name, "a list of texts", value)
+        case contract.Primitive("string"):
+            if isinstance(value, str):
+                return value
+            if name == "path" and isinstance(value, os.PathLike):
+                return os.fspath(value).replace(os.sep, "/")
+            if name == "stats" and isinstance(value, Mapping):
+                try:
+                    return orjson.dumps(value).decode()
+                except TypeError as cause:
+                    raise _wrong(name, "what JSON can hold", value) from cause
+            raise _wrong(name, "a text", value)
+        case contract.Primitive("boolean"):
+            if isinstance(value, bool):
+                return value
+            raise _wrong(name, "a bool", value)
+    return _whole(name, value, 31 if type_ == contract.Primitive("integer") else 63)
+
+
+def _whole(name: str, value: Any, bits: int) -> int:
+    if isinstance(value, bool):
+        raise _wrong(name, "a whole number", value)
+    try:
+        number = operator.index(value)
+    except TypeError as cause:
+        raise _wrong(name, "a whole number", value) from cause
+    if not -(1 << bits) <= number < 1 << bits:
+        raise _wrong(name, f"a whole number of {bits + 1} bits", value)
+    return number
+
+
+def _wrong(name: str, expected: str, value: Any) -> InvalidInputError:
+    return InvalidInputError(
+        f"the value of {name!r} is not of its type", expected=expected, found=repr(value)[:200]
+    )
+
+
+def rows_frame(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows as a narrow frame, in order.
+
+    Args:
+        rows: ``actionType`` and flattened columns each, as `stage_one` gives them.
+
+    Raises:
+        InvalidInputError: A text has half of a surrogate pair, as a file name that is not UTF-8
+            has in Python: no log can spell it.
+    """
+    full = actions.schema()
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        try:
+            columns.append(pl.Series(name, values, dtype=full[name]))
+        except UnicodeEncodeError as cause:
+            raise _wrong(name, "Unicode text", cause.object) from cause
+    return _with_identity(pl.DataFrame(columns))
+
+
+def stage_table(
+    dialect: str, kind: str, table: Any, fields: Mapping[str, Any] | None = None
+) -> pl.DataFrame:
+    """A table of actions of one type as a narrow frame of the flattened schema, in order.
+
+    A frame of lakelog's own tells by its column ``version`` that it speaks of files as they stand
+    in the table. Their ``dataChange`` (false, in a state) is then no part of the new action.
+
+    Args:
+        dialect: ``delta`` or ``indextables``.
+        kind: Action type.
+        table: A Polars frame or lazy frame, a pandas frame, or anything that Arrow's PyCapsule
+            interface hands over (pyarrow's Table, RecordBatch, RecordBatchReader…).
+        fields: What every row has, by name as in `stage_one`; goes before the table's columns.
+
+    Raises:
+        InvalidInputError: It is no table, a column is unknown, two give the same field, or one's
+            type does not fit.
+
+    Memory: the columns taken.
+    """
+    spelling = Spelling.of(dialect, kind)
+    columns: dict[str, pl.Series] = {}
+    frame = _read(table, spelling)
+    for series in frame.get_columns():
+        _take(columns, spelling.names[series.name], series)
+    height, full = frame.height, actions.schema()
+    for name, value in stage_one(dialect, kind, fields or {}).items():
+        columns[name] = pl.Series(name, [value], dtype=full[name]).new_from_index(0, height)
+    kinds = columns.pop("actionType")
+    kept = [c for c in columns.values() if not height or c.null_count() < height]
+    return _with_identity(pl.DataFrame([kinds, *kept]))
+
+
+def _with_identity(frame: pl.DataFrame) -> pl.DataFrame:
+    return with_dv_id(frame) if "dvStorageType" in frame.columns else frame
+
+
+def _read(table: Any, spelling: Spelling) -> pl.DataFrame:
+    """The columns of a table that are taken; of a lazy frame, only these are read."""
+    lazy: pl.LazyFrame
+    if isinstance(table, pl.LazyFrame):
+        lazy = table
+    elif isinstance(table, pl.DataFrame):
+        lazy = table.lazy()
+    else:
+        lazy = _to_polars(table).lazy()
+    wanted: list[str] = []
+    names = lazy.collect_schema().names()
+    stands = "version" in names and "version" not in spelling.names
+    for name in names:
+        if name in spelling.names and not (stands and name == "dataChange"):
+            wanted.append(name)
+        elif name not in spelling.passed and name not in spelling.names:
+            raise spelling.unknown(name)
+    if not wanted:
+        raise InvalidInputError(
+            f"the table has no column of {spelling.kind}", expected=", ".join(spelling.names)
+        )
+    return lazy.select(wanted).collect()
+
+
+def _to_polars(table: Any) -> pl.DataFrame:
+    if hasattr(table, "__arrow_c_stream__") or hasattr(table, "__arrow_c_array__"):
+        import pyarrow as pa
+
+        try:
+            whole = hasattr(table, "__arrow_c_stream__")
+            arrow = pa.table(table if whole else pa.record_batch(table))
+            frame = pl.DataFrame(contract.without_metadata(arrow))
+        except (pa.ArrowException, ValueError) as cause:
+            raise _not_actions(table) from cause
+    elif type(table).__module__.partition(".")[0] == "pandas":
+        frame = pl.from_pandas(table)
+    else:
+        raise _not_actions(table)
+    # pandas hands its index over under this name.
+    return frame.drop("__index_level_0__", strict=False)
+
+
+def _not_actions(table: object) -> InvalidInputError:
+    return InvalidInputError(
+        "that is no table of actions",
+        expected="a Polars or pandas frame, an Arrow table, or keywords for one action",
+        found=type(table).__name__,
+    )
+
+
+def _take(columns: dict[str, pl.Series], target: Leaf | Node, series: pl.Series) -> None:
+    if isinstance(target, Leaf):
+        if target.column in columns:
+            raise InvalidInputError(f"two columns give {target.column!r}", found=series.name)
+        columns[target.column] = _conform(target, series).alias(target.column)
+        return
+    if series.dtype == pl.Null:
+        return
+    if not isinstance(series.dtype, pl.Struct):
+        raise InvalidInputError(
+            f"the column {series.name!r} is of another type",
+            expected="a struct",
+            found=str(series.dtype),
+        )
+    for field in series.struct.unnest().get_columns():
+        child = target.fields.get(field.name)
+        if child is None:
+            raise InvalidInputError(
+                f"{series.name} has no field {field.name!r}",
+                expected=", ".join(target.fields),
+                found=field.name,
+            )
+        _take(columns, child, field)
+
+
+def _conform(leaf: Leaf, series: pl.Series) -> pl.Series:
+    """A column in the contract's dtype; nothing is rounded, cut or guessed."""
+    target, dtype = actions.schema()[leaf.column], series.dtype
+    if dtype == target:
+        return series
+    if series.null_count() == len(series):  # of whatever type: pandas has none for nothing
+        return pl.Series(series.name, [None], dtype=target).new_from_index(0, len(series))
+    if leaf.is_map:
+        return map_column(series, keep_nulls=leaf.column in _EXPLICIT_NULLS)
+    if target.is_integer() and isinstance(dtype, pl.Datetime):
+        return series.dt.epoch("ms")
+    fits = (
+        (target.is_integer() and (dtype.is_integer() or _is_whole(series)))
+        or (target == pl.String and isinstance(dtype, pl.Categorical | pl.Enum))
+        or (isinstance(target, pl.List) and isinstance(dtype, pl.List | pl.Array))
+    )
+    if fits:
+        try:
+            return series.cast(target)
+        except pl.exceptions.PolarsError as cause:
+            raise _misfit(series, target, str(cause).split("\n", 1)[0]) from cause
+    raise _misfit(series, target, str(dtype))
+
+
+def _is_whole(series: pl.Series) -> bool:
+    """Whether a column of floats holds whole numbers only, as pandas makes of them."""
+    if not series.dtype.is_float():
+        return False
+    values = series.drop_nulls()
+    return bool((values == values.floor()).all()) and bool((values.abs() < 1 << 53).all())
+
+
+def _misfit(series: pl.Series, target: pl.DataType, found: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the column {series.name!r} is of another type", expected=str(target), found=found
+    )

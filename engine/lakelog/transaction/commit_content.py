@@ -1,0 +1,234 @@
+"""From an intent to the content of one commit: what depends on where in the log it lands. Pure.
+
+Done anew at every attempt, for a version that is lost to another writer takes its row ids, its
+time and its count of skips with it.
+
+Source: Delta protocol, Commit Provenance Information; In-Commit Timestamps; Row Tracking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from lakelog.dialects.base import CommitContent
+from lakelog.dialects.strict_decoder import text_of
+from lakelog.errors import InvalidTransactionError
+from lakelog.log.metadata import Metadata, Protocol, last_metadata, last_protocol
+from lakelog.model import actions
+from lakelog.transaction import row_tracking, skipped_files
+from lakelog.transaction.action_input import rows_frame
+from lakelog.transaction.features import is_active
+from lakelog.transaction.pending_commit import PendingCommit
+
+ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
+ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
+_FEATURE = "inCommitTimestamp"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a commit says of itself.
+
+    Attributes:
+        operation: Its name, such as ``WRITE``.
+        parameters: Its parameters; values that are no text are written as JSON text.
+        metrics: Its metrics; written as text.
+        txn_id: Unique identifier of the transaction.
+        engine_info: Name and version of the writer.
+        blind_append: Whether it only adds, and read nothing.
+        read_version: Version that the transaction read; None for a new table.
+        isolation: Isolation level.
+        user_metadata: A text of the caller's, or None.
+    """
+
+    operation: str
+    parameters: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    txn_id: str
+    engine_info: str
+    blind_append: bool
+    read_version: int | None
+    isolation: str
+    user_metadata: str | None = None
+
+
+@dataclass(frozen=True)
+class CommitBase:
+    """The end of the log that a commit is to be put behind.
+
+    Attributes:
+        version: Its version; -1 where there is no table yet.
+        protocol: Its protocol; None where there is no table yet.
+        metadata: Its metadata; None where there is no table yet.
+        meta: Reconciled non-file actions; needed only for row ids and skips.
+        in_commit_timestamp: In-commit timestamp of its commit, or None.
+        modified_ms: File time of its commit, or None; needed only where in-commit timestamps are
+            being turned on.
+    """
+
+    version: int = -1
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    meta: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
+    in_commit_timestamp: int | None = None
+    modified_ms: int | None = None
+
+
+def needs_meta(intent: PendingCommit) -> bool:
+    """Whether `finalise` looks at `CommitBase.meta`."""
+    if intent.few is not None:
+        return False
+    if intent.files.height and row_tracking.is_assigning(*after(intent)):
+        return True
+    return bool(_rows(intent.meta, "mergeskip"))
+
+
+def depends_on_ground(intent: PendingCommit, format: str) -> bool:
+    """Whether the content is another one for another `CommitBase`, the present aside."""
+    if intent.few is not None:
+        return False
+    return needs_meta(intent) or (format == "delta" and is_active(_FEATURE, *after(intent)))
+
+
+def turns_on_timestamps(intent: PendingCommit) -> bool:
+    """Whether the commit is the first to carry an in-commit timestamp, so that `finalise` looks at
+    `CommitBase.modified_ms`.
+    """
+    return is_active(_FEATURE, *after(intent)) and not is_active(
+        _FEATURE, intent.protocol, intent.metadata
+    )
+
+
+def after(intent: PendingCommit) -> tuple[Protocol, Metadata]:
+    """Protocol and metadata as they will be after the commit."""
+    if intent.few is not None:
+        return intent.protocol, intent.metadata
+    return (
+        last_protocol(intent.meta) or intent.protocol,
+        last_metadata(intent.meta) or intent.metadata,
+    )
+
+
+def _rows(meta: pl.DataFrame, kind: str) -> Sequence[dict[str, Any]]:
+    if not meta.height:
+        return ()
+    chosen = meta["actionType"] == kind
+    return meta.filter(chosen).rows(named=True) if chosen.any() else ()
+
+
+def finalise(
+    intent: PendingCommit,
+    description: Description,
+    ground: CommitBase,
+    now_ms: int,
+    format: str,
+) -> CommitContent:
+    """The content of the commit after `ground`.
+
+    Args:
+        intent: The transaction, rebased onto `ground`.
+        description: What the commit says of itself.
+        ground: The end of the log.
+        now_ms: The present.
+        format: ``delta`` or ``indextables``.
+
+    Raises:
+        InvalidTransactionError: Row tracking needs what an add does not tell.
+        CorruptionError: The table's own record of row ids cannot be read.
+    """
+    info = _commit_info(description, now_ms)
+    if intent.few is not None:
+        return CommitContent(info, spelled=intent.few.lines)
+    version = ground.version + 1
+    files, meta = intent.files, intent.meta
+    if format == "delta":
+        protocol, metadata = after(intent)
+        if row_tracking.is_assigning(protocol, metadata):
+            files, meta, info = _track_rows(files, meta, info, ground, version)
+        at = _commit_time(intent, protocol, metadata, ground, now_ms)
+        if at is not None:
+            # Before all else: readers look for it in the first bytes.
+            info = {"inCommitTimestamp": at, **info}
+            meta = _record_enablement(meta, intent, ground, version, at)
+    elif _rows(meta, "mergeskip"):
+        meta = skipped_files.counted(meta, ground.meta)
+    return CommitContent(info, meta, files, texts=intent.texts)
+
+
+def _commit_info(description: Description, now_ms: int) -> dict[str, Any]:
+    info: dict[str, Any] = {
+        "timestamp": now_ms,
+        "operation": description.operation,
+        "operationParameters": {k: text_of(v) for k, v in description.parameters.items()},
+    }
+    if description.read_version is not None:
+        info["readVersion"] = description.read_version
+    info |= {
+        "isolationLevel": description.isolation,
+        "isBlindAppend": description.blind_append,
+        "operationMetrics": {k: text_of(v) for k, v in description.metrics.items()},
+        "engineInfo": description.engine_info,
+        "txnId": description.txn_id,
+    }
+    if description.user_metadata is not None:
+        info["userMetadata"] = description.user_metadata
+    return info
+
+
+def _commit_time(
+    intent: PendingCommit, protocol: Protocol, metadata: Metadata, ground: CommitBase, now_ms: int
+) -> int | None:
+    if not is_active(_FEATURE, protocol, metadata):
+        return None
+    before = ground.in_commit_timestamp
+    if before is None or not is_active(_FEATURE, intent.protocol, intent.metadata):
+        # The first one comes after the file time of the commit before it.
+        before = max(before or 0, ground.modified_ms or 0)
+    return max(now_ms, before + 1)
+
+
+def _record_enablement(
+    meta: pl.DataFrame, intent: PendingCommit, ground: CommitBase, version: int, at: int
+) -> pl.DataFrame:
+    """Note in the metadata since when commits carry their time, where some before do not."""
+    if ground.version < 0 or not turns_on_timestamps(intent):
+        return meta
+    rows = list(_rows(meta, "metaData"))
+    if not rows:
+        # The feature came with the protocol alone: the property stood there before.
+        raise InvalidTransactionError(
+            "in-commit timestamps are turned on by a change of the metadata",
+            expected="set_metadata(configuration={'delta.enableInCommitTimestamps': 'true'})",
+            hint="set the property in the same transaction",
+        )
+    row = {k: v for k, v in rows[-1].items() if v is not None}
+    row["configuration"] = dict(row.get("configuration") or {}) | {
+        ENABLEMENT_VERSION: str(version),
+        ENABLEMENT_TIMESTAMP: str(at),
+    }
+    others = meta.filter(meta["actionType"] != "metaData")
+    return actions.concat([others, rows_frame([row])])
+
+
+def _track_rows(
+    files: pl.DataFrame, meta: pl.DataFrame, info: dict[str, Any], ground: CommitBase, version: int
+) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
+    moved = bool((files["actionType"] == "remove").any()) if files.height else False
+    # Whether the rows of files that replace others kept their ids, only who wrote them knows.
+    info = {**info, "tags": {"delta.rowTracking.preserved": "false" if moved else "true"}}
+    if not files.height:
+        return files, meta, info
+    assigned = row_tracking.assign(files, version, row_tracking.water_mark(ground.meta))
+    if assigned.water_mark is not None:
+        domain = {
+            "actionType": "domainMetadata",
+            "domain": row_tracking.DOMAIN,
+            "domainConfiguration": row_tracking.configuration(assigned.water_mark),
+            "domainRemoved": False,
+        }
+        meta = actions.concat([meta, rows_frame([domain])])
+    return assigned.files, meta, info

@@ -1,0 +1,518 @@
+"""The loop that turns an intent into the next version, exactly once or not at all.
+
+One attempt creates the commit after the head, if nothing has its name. Three things may come of it:
+
+- It was written. The head moves on by what was written; nothing is read.
+- The name is taken. The file is read back: if its ``txnId`` is ours (a driver repeated a request
+  whose answer it had lost), it was written. Otherwise somebody came first: all commits since the
+  head are decoded at once and judged one after another, and the intent is rebased or refused.
+- Nobody knows. The version is read back until it tells. As long as it is not there, the very same
+  bytes are put again: whichever of the requests arrives, it is one commit. Only if it cannot be
+  read back is `CommitOutcomeUnknown` raised.
+
+A version is tried only when the one before it is known to be the end of the log, so there is never
+a hole; and the version after it only when it is known to be another's, so a transaction is never
+written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from lakelog.dialects.base import Actions, CommitContent, CommitFile, CommitInfo
+from lakelog.dialects.commit_reader import with_count
+from lakelog.dialects.indextables.framing import in_any_case
+from lakelog.errors import (
+    CommitOutcomeUnknown,
+    ConflictError,
+    InvalidInputError,
+    InvalidPropertyError,
+    LakelogError,
+    MalformedLogError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TableExistsError,
+    TooManyConflictsError,
+    UnavailableError,
+)
+from lakelog.log.context import Log
+from lakelog.model import actions
+from lakelog.storage import LogStore
+from lakelog.storage.wrapper import StoreWrapper
+from lakelog.transaction import commit_content as finalising
+from lakelog.transaction.commit_content import CommitBase, Description, finalise
+from lakelog.transaction.commit_effects import CommitEffect, effects_of
+from lakelog.transaction.conflict_fast_path import own_paths, read_quickly
+from lakelog.transaction.conflicts import find_conflict, rebase
+from lakelog.transaction.log_tail import LogTail, LogTails, commits_after
+from lakelog.transaction.operations import app_versions
+from lakelog.transaction.pending_commit import PendingCommit, Winner
+from lakelog.transaction.runtime import Runtime
+
+_RETRY = "spark.indextables.transaction.retry."
+MAX_ATTEMPTS = 1000
+"""Attempts of a transaction, unless the table or the caller says otherwise. Each one lost is
+another writer's commit, so many are lost only where many writers are busy."""
+
+_LOOKS = 6  # reads of a version whose outcome is unknown, and puts of the same bytes
+_LEAST_DELAY_S, _LONGEST_MEASURED_S = 0.001, 0.1
+_DOUBLINGS = 3  # a writer that waits longer than others need for a commit only falls behind
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How long to keep trying.
+
+    Attributes:
+        attempts: How many versions may be lost to others before giving up.
+        base_s: The longest first wait, doubled with each further one, three times; None takes as
+            long as the store took to answer, so that waiting suits it.
+        cap_s: The longest wait.
+    """
+
+    attempts: int = MAX_ATTEMPTS
+    base_s: float | None = None
+    cap_s: float = 5.0
+
+    @staticmethod
+    def of(configuration: Mapping[str, str | None], attempts: int | None = None) -> Retry:
+        """From the table's ``spark.indextables.transaction.retry.*`` properties.
+
+        Args:
+            configuration: The table's properties.
+            attempts: Goes before theirs.
+
+        Raises:
+            InvalidPropertyError: One is no whole number from 1.
+            InvalidInputError: `attempts` is none.
+        """
+        if attempts is not None and (type(attempts) is not int or attempts < 1):
+            raise InvalidInputError(
+                "there is at least one attempt", expected="a whole number from 1", found=attempts
+            )
+        tries = _number(configuration, "maxAttempts")
+        base_ms, cap_ms = (_number(configuration, key) for key in ("baseDelayMs", "maxDelayMs"))
+        return Retry(
+            attempts or tries or MAX_ATTEMPTS,
+            None if base_ms is None else base_ms / 1000,
+            5.0 if cap_ms is None else cap_ms / 1000,
+        )
+
+
+def _number(configuration: Mapping[str, str | None], key: str) -> int | None:
+    text = in_any_case(configuration, _RETRY + key)
+    if text is None:
+        return None
+    if not (text.strip().isascii() and text.strip().isdigit()) or int(text) < 1:
+        raise InvalidPropertyError(
+            f"the value of {_RETRY}{key} is no count", expected="a whole number from 1", found=text
+        )
+    return int(text)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A transaction that has passed its checks.
+
+    Attributes:
+        log: The log that it goes to.
+        intent: Its actions and reads.
+        description: What the commit says of itself.
+        check: Judges the intent once more, after another commit changed protocol or metadata.
+        app: Application and its version, for which nothing is to be written twice; or None.
+        columnar_above: Bytes of JSON above which the commit is written in columns; None never.
+        retry: How long to keep trying.
+    """
+
+    log: Log
+    intent: PendingCommit
+    description: Description
+    check: Callable[[PendingCommit], None]
+    app: tuple[str, int] | None = None
+    columnar_above: int | None = None
+    retry: Retry = Retry()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a plan.
+
+    Attributes:
+        version: The version that was written; of a duplicate, the one at which it was found.
+        duplicate: Whether the application's version was there already, so that nothing was
+            written.
+        size_bytes: Length of what was written.
+    """
+
+    version: int
+    duplicate: bool = False
+    size_bytes: int = 0
+
+
+class Writing:
+    """One run of the loop.
+
+    Args:
+        plan: What is to be written.
+        head: The end of the log that the intent rests on; None for a new table.
+        heads: Keeps heads fresh, and is told of the new one.
+        runtime: Waiting and randomness.
+
+    Attributes:
+        outcome: Set as soon as the commit is known to be written, even if an interrupt is on its
+            way to the caller.
+    """
+
+    def __init__(self, plan: Plan, head: LogTail | None, heads: LogTails, runtime: Runtime) -> None:
+        self.outcome: Outcome | None = None
+        self._plan = plan
+        self._intent = plan.intent
+        self._head = head
+        self._heads = heads
+        self._runtime = runtime
+        self._store = plan.log.store
+        self._dialect = plan.log.dialect
+        self._put_s = 0.0
+        self._own_paths = own_paths(plan.intent)
+        self._encoded: tuple[CommitContent, bytes] | None = None
+
+    def run(self) -> Outcome:
+        """Write it.
+
+        Raises:
+            ConflictError: Another commit came first and conflicts; or too many came first.
+            TableExistsError: A table is to be created, and another writer created it.
+            CommitOutcomeUnknown: It may have been written, and cannot be read back.
+            UnavailableError: The store failed; nothing was written.
+        """
+        if self._head is not None and self._heads.needs_confirming(self._head):
+            self._catch_up()
+        attempts = self._plan.retry.attempts
+        for attempt in range(1, attempts + 1):
+            if self.outcome is None and not self._attempt():
+                self._catch_up()
+            if self.outcome is not None:
+                return self.outcome
+            if attempt < attempts:
+                self._wait(attempt, self._put_s)
+        raise TooManyConflictsError(
+            f"each of {attempts} attempts found its version taken",
+            path=self._plan.log.table,
+            version=self._version - 1,
+            rule="too_many_attempts",
+            hint="try again later, or with fewer writers; nothing was written",
+        )
+
+    @property
+    def configuration(self) -> Mapping[str, str | None]:
+        """The table's properties as of what is written, behind all that came first."""
+        return finalising.after(self._intent)[1].configuration
+
+    @property
+    def _version(self) -> int:
+        """The version that is tried next."""
+        return 0 if self._head is None else self._head.version + 1
+
+    # --- one attempt -------------------------------------------------------------------------
+
+    def _attempt(self) -> bool:
+        """Try the version after the head; False if it is another's."""
+        version = self._version
+        path = self._dialect.commit_path(version)
+        content, data = self._encode()
+        started_s = self._runtime.monotonic()
+        try:
+            won = self._put(path, data)
+        except BaseException as interrupt:
+            if not isinstance(interrupt, LakelogError):
+                self._settle_interrupted(path, data, interrupt, content)
+            raise
+        self._put_s = self._runtime.monotonic() - started_s
+        if won:
+            self._won(CommitFile(version, path, len(data), 0), content)
+        return won
+
+    def _encode(self) -> tuple[CommitContent, bytes]:
+        """The commit for the version that is tried next, and its bytes."""
+        if self._encoded is not None:
+            return self._encoded
+        content = finalise(
+            self._intent,
+            self._plan.description,
+            self._ground(),
+            self._plan.log.clock(),
+            self._dialect.name,
+        )
+        data = self._dialect.encode(
+            with_count(content),
+            columnar_above=self._plan.columnar_above,
+            configuration=self.configuration,
+        )
+        if not finalising.depends_on_ground(self._intent, self._dialect.name):
+            # The same bytes will do wherever the commit lands.
+            self._encoded = content, data
+        return content, data
+
+    def _ground(self) -> CommitBase:
+        head = self._head
+        if head is None or self._intent.few is not None:
+            return CommitBase()
+        meta = actions.concat([])
+        if finalising.needs_meta(self._intent):
+            meta = head.meta
+        modified_ms = None
+        if finalising.turns_on_timestamps(self._intent):
+            entry = self._store.stat(self._dialect.commit_path(head.version))
+            modified_ms = entry.modified_ms if entry is not None else None
+        at = head.in_commit_timestamp if self._dialect.name == "delta" else None
+        return CommitBase(head.version, head.protocol, head.metadata, meta, at, modified_ms)
+
+    def _won(self, commit: CommitFile, content: CommitContent) -> None:
+        self.outcome = Outcome(commit.version, size_bytes=commit.size_bytes)
+        if self._head is None:
+            return
+        meta = content.meta if self._intent.few is None else self._intent.meta
+        if meta.height:
+            meta = meta.with_columns(pl.lit(commit.version, dtype=pl.Int64).alias("version"))
+        info = CommitInfo(commit.version, 0, dict(content.info))
+        self._heads.offer(self._head.after(CommitEffect(commit, meta, info)))
+
+    def _put(self, path: str, data: bytes) -> bool:
+        """Put until it is known whose the version is: True if ours."""
+        doubt: LakelogError | None = None
+        for look in range(_LOOKS):
+            if look:
+                self._wait(look, _LEAST_DELAY_S)
+            try:
+                if self._store.put_if_absent(path, data):
+                    return True
+            except OutcomeUnknownError as unknown:
+                doubt = unknown
+            except UnavailableError as cause:
+                if doubt is not None:
+                    raise self._unknown(path, "and then the store failed") from cause
+                raise
+            found = self._read_back(path, doubt)
+            if found is not None:
+                return self._is_ours(path, found, data)
+            # Not there, and perhaps on its way: the same bytes again are the same commit.
+        if doubt is None:
+            raise UnavailableError(
+                "the store says that the version is taken, and that it is not there",
+                path=path,
+                version=self._version,
+                hint="nothing was written; try again later",
+            )
+        what = f"and {_LOOKS - 1} more requests did not settle it"
+        raise self._unknown(path, what) from doubt
+
+    def _read_back(self, path: str, doubt: LakelogError | None) -> bytes | None:
+        """The version's bytes; None if it is not there."""
+        failure: LakelogError | None = None
+        for look in range(_LOOKS):
+            if look:
+                self._wait(look, _LEAST_DELAY_S)
+            try:
+                return self._store.read(path)
+            except NotFoundError:
+                return None
+            except UnavailableError as cause:
+                failure = cause
+        assert failure is not None
+        what = "and the version cannot be read back"
+        raise self._unknown(path, what) from doubt or failure
+
+    def _unknown(self, path: str, what: str) -> CommitOutcomeUnknown:
+        return CommitOutcomeUnknown(
+            f"it is not known whether version {self._version} is this transaction's: the store did "
+            f"not say whether it was written, {what}",
+            path=path,
+            version=self._version,
+            expected=f"commitInfo.txnId {self._plan.description.txn_id}",
+            hint=f"look whether {path} is there and holds this txnId: if so, the transaction is "
+            "committed; if not, a request may still be on its way, so write it again only with "
+            "app_id and app_version",
+        )
+
+    def _is_ours(self, path: str, found: bytes, data: bytes) -> bool:
+        if found == data:
+            return True
+        store = _Known(self._store, path, found)
+        commit = CommitFile(self._version, path, len(found), 0)
+        infos = self._dialect.decode(store, [commit], files=False).commit_infos
+        return any(info.body.get("txnId") == self._plan.description.txn_id for info in infos)
+
+    def _settle_interrupted(
+        self, path: str, data: bytes, interrupt: BaseException, content: CommitContent
+    ) -> None:
+        """Find out, for whoever interrupted (or for a driver's own error), whether the commit was
+        written.
+        """
+        version = self._version
+        try:
+            found: bytes | None = self._store.read(path)
+            ours = found is not None and self._is_ours(path, found, data)
+        except NotFoundError:
+            found, ours = None, False
+        except LakelogError as error:
+            interrupt.add_note(
+                f"lakelog: it is not known whether version {version} was written "
+                f"(txnId {self._plan.description.txn_id}): {error}"
+            )
+            return
+        if ours:
+            self._won(CommitFile(version, path, len(data), 0), content)
+            interrupt.add_note(f"lakelog: the transaction was committed as version {version}")
+        elif found is not None:
+            interrupt.add_note("lakelog: the transaction was not committed")
+        else:
+            interrupt.add_note(
+                f"lakelog: version {version} is not there; a request for it may still be on its "
+                f"way (txnId {self._plan.description.txn_id})"
+            )
+
+    # --- behind the others -------------------------------------------------------------------
+
+    def _catch_up(self) -> None:
+        """Move the head over what others have written, or say why that cannot be."""
+        head = self._head
+        if head is None:
+            raise TableExistsError(
+                "another writer has created the table",
+                path=self._plan.log.table,
+                version=0,
+                hint="open it",
+            )
+        log = self._plan.log
+        before_s = self._runtime.monotonic()
+        commits = commits_after(log, head.version, confirmed=self._heads.is_recent())
+        if commits is None or self._heads.has_states(new=True):
+            raise self._overtaken(head, gone=commits is None)
+        if not commits:
+            return
+        if self._passed_quickly(head, commits, before_s):
+            return
+        try:
+            decoded = self._dialect.decode(self._store, commits)
+        except MalformedLogError as cause:
+            if isinstance(cause.__cause__, NotFoundError):
+                raise self._overtaken(head) from cause
+            raise
+        if self._intent.reads.nothing and not decoded.meta.height and len(commits) > 1:
+            # Only paths can clash then, and what clashes with one commit does so with all of them
+            # taken together.
+            together = Winner(commits[-1].version, decoded)
+            if find_conflict(self._intent, together, format=self._dialect.name) is None:
+                for step in effects_of(commits, decoded):
+                    head = head.after(step)
+                self._moved(head, before_s)
+                return
+        changed = False
+        for winner, step in zip(
+            _winners(commits, decoded), effects_of(commits, decoded), strict=True
+        ):
+            if self._is_duplicate(step.meta):
+                self.outcome = Outcome(winner.version, duplicate=True)
+                return
+            conflict = find_conflict(self._intent, winner, format=self._dialect.name)
+            if conflict is not None:
+                conflict.path = conflict.path or log.table
+                raise conflict
+            if step.meta.height:
+                self._intent = rebase(self._intent, winner)
+                self._encoded = None
+                changed |= bool(step.meta["actionType"].is_in(["protocol", "metaData"]).any())
+            head = head.after(step)
+        self._moved(head, before_s)
+        if changed:
+            self._plan.check(self._intent)
+
+    def _passed_quickly(
+        self, head: LogTail, commits: Sequence[CommitFile], before_s: float
+    ) -> bool:
+        """Move over commits that only speak of other files; False leaves them to be decoded."""
+        if self._own_paths is None:
+            return False
+        quick = read_quickly(self._plan.log, commits)
+        if quick is None or not all(self._own_paths.isdisjoint(each.paths) for each in quick):
+            return False
+        for each in quick:
+            head = head.after(each.step)
+        self._moved(head, before_s)
+        return True
+
+    def _moved(self, head: LogTail, confirmed_s: float) -> None:
+        self._head = head
+        self._heads.offer(head, confirmed_s)
+
+    def _is_duplicate(self, meta: pl.DataFrame) -> bool:
+        if self._plan.app is None:
+            return False
+        app_id, app_version = self._plan.app
+        return any(row["txnVersion"] >= app_version for row in app_versions(meta, app_id))
+
+    def _overtaken(self, head: LogTail, *, gone: bool = True) -> ConflictError:
+        """What was committed since the head cannot be listed, so conflicts cannot be found: its
+        commits are gone, or another writer has committed by Avro states.
+        """
+        self._heads.forget()
+        return ConflictError(
+            f"the commits after version {head.version} are no longer all there, so it cannot be "
+            "told whether they conflict"
+            if gone
+            else f"another writer has committed by Avro states since version {head.version}, and "
+            "no commit of lakelog keeps those out",
+            path=self._plan.log.table,
+            version=head.version + 1,
+            rule="commits_cleaned_up" if gone else "avro_states",
+            hint="read the table again, decide again what to write, and retry",
+        )
+
+    def _wait(self, attempt: int, elapsed_s: float) -> None:
+        """Wait a random time, up to twice as long after each further loss: whoever lost must not
+        meet the same others at the same moment again.
+        """
+        retry = self._plan.retry
+        measured_s = min(max(elapsed_s, _LEAST_DELAY_S), _LONGEST_MEASURED_S)
+        base_s = measured_s if retry.base_s is None else retry.base_s
+        longest_s = min(retry.cap_s, base_s * 2 ** min(attempt - 1, _DOUBLINGS))
+        self._runtime.sleep(self._runtime.rng.random() * longest_s)
+
+
+class _Known(StoreWrapper):
+    """A store of which one file has been read already."""
+
+    def __init__(self, store: LogStore, path: str, data: bytes) -> None:
+        super().__init__(store)
+        self._path, self._data = path, data
+
+    def read(self, path: str) -> bytes:
+        return self._data if path == self._path else super().read(path)
+
+    def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
+        return [self.read(path) for path in paths]
+
+
+def _winners(commits: Sequence[CommitFile], decoded: Actions) -> Iterator[Winner]:
+    """The commits one by one, out of what was decoded at once."""
+    if len(commits) == 1:
+        yield Winner(commits[0].version, decoded)
+        return
+
+    def of(frame: pl.DataFrame, version: int) -> pl.DataFrame:
+        return frame.filter(pl.col("version") == version) if frame.height else frame
+
+    for commit in commits:
+        yield Winner(
+            commit.version,
+            replace(
+                decoded,
+                files=of(decoded.files, commit.version),
+                meta=of(decoded.meta, commit.version),
+                other=of(decoded.other, commit.version),
+                commit_infos=tuple(i for i in decoded.commit_infos if i.version == commit.version),
+            ),
+        )

@@ -1,0 +1,499 @@
+"""Whether a transaction survives a commit that came first.
+
+A transaction that finds its version taken asks, for each commit since the snapshot that it read, in
+order: would it have come out the same had it read the state after that commit? If so it may be
+written behind it. Everything here is pure; reading the commits, `rebase` between two of them,
+running the gates again and trying again are the writer loop's.
+
+Rules, the most exact first (the transaction is "we"):
+
+========================  =============================  ==================================
+rule                      error                          the other commit
+========================  =============================  ==================================
+protocol_changed_by_both  `ProtocolChangedError`         wrote the protocol, and so do we
+feature_dropped           `ProtocolChangedError`         dropped a feature, whichever it is
+feature_added             `ProtocolChangedError`         added a feature that may bind writers
+                                                         after that commit, or an unknown one
+feature_drop_overtaken    `ProtocolChangedError`         wrote files, metadata or a domain,
+                                                         and we drop a feature
+metadata_changed_by_both  `MetadataChangedError`         wrote the metadata, and so do we
+metadata_changed          `MetadataChangedError`         changed the metadata otherwise than
+                                                         `concurrent_metadata.metadata_changes`
+                                                         allows
+domain_written_by_both    `ConcurrentDomainError`        wrote a domain that we write, other
+                                                         than ``delta.rowTracking``
+app_id_written            `ConcurrentTransactionError`   wrote a txn of an appId that we read
+                                                         or write
+deleted_by_both           `ConcurrentDeleteDeleteError`  removed a path that we remove
+deleted_file_added        `ConcurrentDeleteReadError`    removed a path that we add
+file_added_by_both        `ConcurrentAppendError`        added a path that we add
+removed_file_added        `ConcurrentAppendError`        added a path that we remove, without
+                                                         removing it
+read_files_deleted        `ConcurrentDeleteReadError`    removed a file that our reads may hold
+read_files_appended       `ConcurrentAppendError`        added a file that our reads would have
+                                                         held
+all_files_appended        `ConcurrentAppendError`        added a file, and our metadata speaks
+                                                         of every file
+                                                         (`concurrent_metadata.tightened`)
+========================  =============================  ==================================
+
+Source: Delta's ConflictChecker. protocol_* and feature_*: checkProtocolCompatibility. metadata_*:
+attemptToResolveMetadataConflicts. domain_written_by_both: checkIfDomainMetadataConflict.
+app_id_written: checkForUpdatedApplicationTransactionIdsThatCurrentTxnDependsOn. deleted_by_both:
+checkForDeletedFilesAgainstCurrentTxnDeletedFiles. read_files_deleted:
+checkForDeletedFilesAgainstCurrentTxnReadFiles. read_files_appended:
+checkForAddedFilesThatShouldHaveBeenReadByCurrentTxn.
+
+Differences from it, each on the safe side but one:
+
+- Files are compared by path, as there, so a change of a file's deletion vector (remove of one
+  logical file, add of another at the same path) meets every other change of that path. Beyond that,
+  no two transactions may speak of one path at all: deleted_file_added, file_added_by_both and
+  removed_file_added are not in Delta, where the read set catches some of them.
+- An appId that is only written counts as read, as in Delta's Java kernel.
+- Reads are known by their predicates, not by a list of files. Added files are matched by their
+  statistics besides their partition values (Delta: by the latter alone), which lets more writers
+  pass; a file that is not proved to hold no row of the predicate matches. A removed file is matched
+  the same way; one without partition values matches.
+- `all_files_appended`, and a `feature_drop_overtaken` that never looks whether the table still
+  qualifies.
+- Column mapping that is turned on by the other commit is not resolved.
+
+read_files_appended follows the isolation level:
+
+- ``Serializable``: every file that the other commit added counts.
+- ``WriteSerializable``: not if that commit is a blind append (its commitInfo says
+  ``isBlindAppend: true``, and it removes nothing) and we leave the metadata alone; we are then put
+  before it. A commit without that field, as the IndexTables dialect's reference writes them, is
+  not blind, even if it only adds.
+- Either, where we write nothing but file actions with ``dataChange`` false and the row tracking
+  domain: none counts, for such a commit leaves the same rows wherever it is put (SnapshotIsolation,
+  in Delta's TransactionHelper.canDowngradeToSnapshotIsolation).
+
+A commit that itself only rearranges data is no exception: what it added and removed counts, as in
+Delta. The exception is row tracking's backfill, which adds again the files that are there.
+
+Skipped files (``mergeskip``) and change data (``cdc``) never conflict: the last record of a skip
+wins, and change data is history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import polars as pl
+
+from lakelog.errors import (
+    ConcurrentAppendError,
+    ConcurrentDeleteDeleteError,
+    ConcurrentDeleteReadError,
+    ConcurrentDomainError,
+    ConcurrentTransactionError,
+    ConflictError,
+    InvalidInputError,
+    MetadataChangedError,
+    ProtocolChangedError,
+)
+from lakelog.log.files import FilesQuery
+from lakelog.log.metadata import Metadata, Protocol, last_metadata, last_protocol
+from lakelog.model import actions
+from lakelog.transaction import concurrent_metadata
+from lakelog.transaction.pending_commit import (
+    ISOLATION_LEVELS,
+    WRITE_SERIALIZABLE,
+    PendingCommit,
+    Winner,
+)
+
+Matches = Callable[[pl.DataFrame, tuple[pl.Expr, ...]], pl.Series]
+"""Which files may hold a row of one of the predicates: one Boolean a file; null means it may."""
+
+ROW_TRACKING_DOMAIN = "delta.rowTracking"
+"""The domain that two transactions may both write: its value is assigned at every attempt."""
+
+_BACKFILLS = frozenset({"ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL"})
+_MATCHED = ("path", "partitionValues", "stats", "numRecords", "minValues", "maxValues")
+_LONGEST_FOUND = 200
+
+
+class Rule(NamedTuple):
+    """One rule: the error that it gives, what the other commit did, and what to do next."""
+
+    error: type[ConflictError]
+    says: str
+    hint: str
+
+
+_READ_AGAIN = "read the table again, decide again what to write, and retry"
+_SAME_FILE = "read the table again; if the file is still wanted, add it under a new path"
+
+RULES: dict[str, Rule] = {
+    "protocol_changed_by_both": Rule(
+        ProtocolChangedError,
+        "changed the protocol, which this transaction changes too",
+        "read the table again, and set the protocol only if it is still needed",
+    ),
+    "feature_dropped": Rule(
+        ProtocolChangedError,
+        "dropped a table feature, which this transaction may use",
+        _READ_AGAIN,
+    ),
+    "feature_added": Rule(
+        ProtocolChangedError,
+        "added a table feature that this transaction was not prepared under",
+        "read the table again; retry if lakelog can write under the new protocol",
+    ),
+    "feature_drop_overtaken": Rule(
+        ProtocolChangedError,
+        "changed the table while this transaction drops a table feature",
+        "make sure that nothing in the table uses the feature, and retry",
+    ),
+    "metadata_changed_by_both": Rule(
+        MetadataChangedError,
+        "changed the metadata, which this transaction changes too",
+        "read the table again, apply the change to the new metadata, and retry",
+    ),
+    "metadata_changed": Rule(
+        MetadataChangedError,
+        "changed the metadata that this transaction was prepared under",
+        _READ_AGAIN,
+    ),
+    "domain_written_by_both": Rule(
+        ConcurrentDomainError,
+        "wrote a metadata domain that this transaction writes too",
+        "read the domain again, and retry with the new value in mind",
+    ),
+    "app_id_written": Rule(
+        ConcurrentTransactionError,
+        "wrote a transaction identifier that this transaction has read or writes",
+        "read the application's last version; if it covers this one, there is nothing to do",
+    ),
+    "deleted_by_both": Rule(
+        ConcurrentDeleteDeleteError,
+        "removed a file that this transaction removes too",
+        _READ_AGAIN,
+    ),
+    "deleted_file_added": Rule(
+        ConcurrentDeleteReadError,
+        "removed a file that this transaction adds again",
+        _SAME_FILE,
+    ),
+    "file_added_by_both": Rule(
+        ConcurrentAppendError,
+        "added a file that this transaction adds too",
+        _SAME_FILE,
+    ),
+    "removed_file_added": Rule(
+        ConcurrentAppendError,
+        "added again a file that this transaction removes",
+        _READ_AGAIN,
+    ),
+    "read_files_deleted": Rule(
+        ConcurrentDeleteReadError,
+        "removed a file that this transaction has read",
+        _READ_AGAIN,
+    ),
+    "read_files_appended": Rule(
+        ConcurrentAppendError,
+        "added a file that this transaction would have read",
+        _READ_AGAIN,
+    ),
+    "all_files_appended": Rule(
+        ConcurrentAppendError,
+        "added a file that the metadata of this transaction does not allow for",
+        "read the table again, make sure that every file fits the new metadata, and retry",
+    ),
+}
+"""Every rule by name, in the order in which they are tried."""
+
+
+def find_conflict(
+    intent: PendingCommit,
+    winner: Winner,
+    *,
+    format: str,
+    matches: Matches | None = None,
+) -> ConflictError | None:
+    """The first rule that a commit breaks for a transaction, as an error to raise; None if none.
+
+    Args:
+        intent: The transaction, resting on the state before `winner`.
+        winner: The commit; where there are several, ask about each in order, with `rebase` between.
+        format: ``delta`` or ``indextables``.
+        matches: Stands in for `may_match`.
+
+    Returns:
+        The most exact `ConflictError`, with ``version`` and ``operation`` of the commit, ``rule``
+        (a key of `RULES`), ``found`` (an example: a path, a domain ..., cut at 200 characters) and
+        ``hint``.
+
+    Raises:
+        InvalidInputError: The isolation level is unknown, or a predicate does not fit the schema.
+        CorruptionError: There are predicates, and the metadata has no schema; or the commit wrote
+            a protocol without a writer version.
+
+    Time and memory grow with the commit and the transaction, never with the table.
+
+    Source: Delta's ConflictChecker; see the module.
+    """
+    for rule, found in broken_rules(intent, winner, format=format, matches=matches):
+        return _error(rule, found, winner)
+    return None
+
+
+def broken_rules(
+    intent: PendingCommit,
+    winner: Winner,
+    *,
+    format: str,
+    matches: Matches | None = None,
+) -> Iterator[tuple[str, str]]:
+    """Every rule that a commit breaks for a transaction, with an example, the most exact first.
+
+    Args, errors and cost as `find_conflict`; lazy, so that a caller who wants one pays for one.
+    """
+    if intent.isolation not in ISOLATION_LEVELS:
+        raise InvalidInputError(
+            f"there is no isolation level {intent.isolation!r}",
+            found=intent.isolation,
+            expected=" or ".join(ISOLATION_LEVELS),
+        )
+    if matches is None:
+
+        def matches(files: pl.DataFrame, where: tuple[pl.Expr, ...]) -> pl.Series:
+            return may_match(files, where, intent.protocol, intent.metadata, format)
+
+    yield from _protocol(intent, winner, format)
+    yield from _metadata(intent, winner, format)
+    yield from _domains(intent, winner)
+    yield from _app_ids(intent, winner)
+    yield from _same_files(intent, winner)
+    yield from _read_files(intent, winner, matches)
+
+
+def rebase(intent: PendingCommit, winner: Winner) -> PendingCommit:
+    """The transaction as if it had read the state after a commit that it does not conflict with:
+    protocol and metadata are that commit's where it wrote them, and then no short way was taken.
+    """
+    protocol = last_protocol(winner.actions.meta)
+    metadata = last_metadata(winner.actions.meta)
+    if protocol is None and metadata is None:
+        return intent
+    return replace(
+        intent,
+        staged=intent.files,
+        protocol=protocol or intent.protocol,
+        metadata=metadata or intent.metadata,
+    )
+
+
+def may_match(
+    files: pl.DataFrame,
+    where: tuple[pl.Expr, ...],
+    protocol: Protocol,
+    metadata: Metadata,
+    format: str,
+) -> pl.Series:
+    """Which files may hold a row for which one of the predicates is true.
+
+    Args:
+        files: Narrow ``add`` or ``remove`` rows.
+        where: Predicates over table columns.
+        protocol: Protocol of the state that the predicates were declared against.
+        metadata: Its metadata.
+        format: ``delta`` or ``indextables``.
+
+    Returns:
+        One Boolean a file, without nulls: False only where partition values and statistics prove
+        that no row matches, exactly as ``Snapshot.files(where)`` leaves files out.
+    """
+    # The row number rides along in a column of the flattened table that pruning never reads.
+    numbered = files.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("version"))
+    mask = pl.Series("matches", [False]).new_from_index(0, files.height)
+    for predicate in where:
+        query = FilesQuery(format, lambda: protocol, lambda: metadata, where=predicate)
+        kept = query.derive(numbered, ["version"])["version"]
+        mask = mask.scatter(kept, True)
+    return mask
+
+
+def _error(rule: str, found: str, winner: Winner) -> ConflictError:
+    error, says, hint = RULES[rule]
+    operation = _operation(winner)
+    name = "unknown operation" if operation is None else operation
+    return error(
+        f"version {winner.version} ({name}) {says} (rule {rule})",
+        rule=rule,
+        operation=operation,
+        version=winner.version,
+        found=_short(found),
+        hint=hint,
+    )
+
+
+def _protocol(intent: PendingCommit, winner: Winner, format: str) -> Iterator[tuple[str, str]]:
+    ours, theirs = last_protocol(intent.meta), last_protocol(winner.actions.meta)
+    if theirs is not None:
+        if ours is not None:
+            yield "protocol_changed_by_both", "protocol"
+        if dropped := concurrent_metadata.dropped_features(intent.protocol, theirs, format):
+            yield "feature_dropped", ", ".join(dropped)
+        if binding := concurrent_metadata.binding_features(intent.protocol, theirs, format):
+            yield "feature_added", ", ".join(binding)
+    if ours is not None:
+        dropped = concurrent_metadata.dropped_features(intent.protocol, ours, format)
+        if dropped and _may_use_features(winner):
+            yield "feature_drop_overtaken", ", ".join(dropped)
+
+
+def _may_use_features(winner: Winner) -> bool:
+    meta = winner.actions.meta
+    return winner.actions.files.height > 0 or any(
+        _rows(meta, kind, ()).height for kind in ("metaData", "domainMetadata")
+    )
+
+
+def _metadata(intent: PendingCommit, winner: Winner, format: str) -> Iterator[tuple[str, str]]:
+    theirs = last_metadata(winner.actions.meta)
+    if theirs is None:
+        return
+    protocol = last_protocol(winner.actions.meta) or intent.protocol
+    changes = concurrent_metadata.metadata_changes(intent.metadata, theirs, protocol, format)
+    if last_metadata(intent.meta) is not None:
+        yield "metadata_changed_by_both", ", ".join(changes) or "metaData"
+    elif changes:
+        yield "metadata_changed", ", ".join(changes)
+
+
+def _domains(intent: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
+    ours = _rows(intent.meta, "domainMetadata", ("domain",))["domain"]
+    theirs = _rows(winner.actions.meta, "domainMetadata", ("domain",))["domain"]
+    domain = _common(ours.filter(ours != ROW_TRACKING_DOMAIN), theirs)
+    if domain is not None:
+        yield "domain_written_by_both", domain
+
+
+def _app_ids(intent: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
+    ours = _rows(intent.meta, "txn", ("appId",))["appId"]
+    read = pl.Series("appId", sorted(intent.reads.app_ids), dtype=pl.String)
+    theirs = _rows(winner.actions.meta, "txn", ("appId",))["appId"]
+    app_id = _common(pl.concat([read, ours]), theirs)
+    if app_id is not None:
+        yield "app_id_written", app_id
+
+
+def _same_files(intent: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
+    """Paths that both speak of; by path, because a new deletion vector replaces a logical file."""
+    if not intent.files.height or not winner.actions.files.height:
+        return
+    added, removed = _paths(intent.files, "add"), _paths(intent.files, "remove")
+    their_added = _paths(winner.actions.files, "add")
+    their_removed = _paths(winner.actions.files, "remove")
+    if (path := _common(removed, their_removed)) is not None:
+        yield "deleted_by_both", path
+    if (path := _common(added, their_removed)) is not None:
+        yield "deleted_file_added", path
+    if (path := _common(added, their_added)) is not None:
+        yield "file_added_by_both", path
+    replaced = their_added.filter(~their_added.is_in(their_removed.implode()))
+    if (path := _common(removed, replaced)) is not None:
+        yield "removed_file_added", path
+
+
+def _read_files(
+    intent: PendingCommit, winner: Winner, matches: Matches
+) -> Iterator[tuple[str, str]]:
+    reads, files = intent.reads, winner.actions.files
+    if not files.height:
+        return
+    if not reads.nothing:
+        if (path := _first_read(intent, _of(files, "remove"), matches)) is not None:
+            yield "read_files_deleted", path
+        counts = not _only_rearranges(intent) and not _is_exempt(intent, winner)
+        if counts and (path := _first_read(intent, _of(files, "add"), matches)) is not None:
+            yield "read_files_appended", path
+    metadata = last_metadata(intent.meta)
+    if metadata is not None and concurrent_metadata.tightened(intent.metadata, metadata):
+        added = _paths(files, "add")
+        if added.len():
+            yield "all_files_appended", str(added[0])
+
+
+def _first_read(intent: PendingCommit, files: pl.DataFrame, matches: Matches) -> str | None:
+    """The first of the files that what was declared read may hold."""
+    if not files.height:
+        return None
+    if intent.reads.whole_table:
+        return str(files["path"][0])
+    read = matches(files, intent.reads.where).fill_null(True)
+    row = read.arg_max() if read.any() else None
+    return None if row is None else str(files["path"][row])
+
+
+def _only_rearranges(intent: PendingCommit) -> bool:
+    """Whether the transaction leaves the table's rows as they are, wherever it is put."""
+    domains = _rows(intent.meta, "domainMetadata", ("domain",))["domain"]
+    if domains.len() != intent.meta.height or not domains.eq(ROW_TRACKING_DOMAIN).all():
+        return False
+    # A missing dataChange is true (IndexTables).
+    changes = actions.conform(intent.files, ("dataChange",))["dataChange"]
+    return not changes.fill_null(True).any()
+
+
+def _is_exempt(intent: PendingCommit, winner: Winner) -> bool:
+    """Whether what a commit added need not have been read."""
+    files = winner.actions.files
+    if _paths(files, "remove").len():
+        return False
+    if _operation(winner) in _BACKFILLS:
+        changes = actions.conform(files, ("dataChange",))["dataChange"]
+        return not changes.fill_null(True).any()
+    return (
+        intent.isolation == WRITE_SERIALIZABLE
+        and last_metadata(intent.meta) is None
+        and _info(winner, "isBlindAppend") is True
+    )
+
+
+def _info(winner: Winner, name: str) -> object:
+    infos = winner.actions.commit_infos
+    return infos[0].body.get(name) if infos else None
+
+
+def _operation(winner: Winner) -> str | None:
+    operation = _info(winner, "operation")
+    return _short(operation) if isinstance(operation, str) else None
+
+
+def _rows(frame: pl.DataFrame, kind: str, columns: tuple[str, ...]) -> pl.DataFrame:
+    chosen = actions.of_type(frame, kind)
+    return actions.conform(chosen, columns or ("actionType",))
+
+
+def _of(files: pl.DataFrame, kind: str) -> pl.DataFrame:
+    """The rows of one kind, with what matching needs."""
+    chosen = files["actionType"] == kind
+    present = files.select(c for c in _MATCHED if c in files.columns)
+    return present if chosen.all() else present.filter(chosen)
+
+
+def _paths(files: pl.DataFrame, kind: str) -> pl.Series:
+    if not files.height:
+        return pl.Series("path", dtype=pl.String)
+    return files["path"].filter(files["actionType"] == kind)
+
+
+def _common(ours: pl.Series, theirs: pl.Series) -> str | None:
+    """A text that both hold; None where there is none."""
+    small, large = sorted((ours, theirs), key=len)
+    if not small.len():
+        return None
+    # The small side is hashed, the large one scanned.
+    hits = large.filter(large.is_in(small.implode()))
+    return str(hits[0]) if hits.len() else None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_FOUND else text[: _LONGEST_FOUND - 1] + "…"

@@ -1,0 +1,395 @@
+"""Consistency: metadata and files that a table may have (spec 001, 3.1.3).
+
+`check_metadata` judges a metaData action by itself and against the one before; `check_files`
+judges file actions against the metadata. Both refuse before anything is written. Rules that a
+table feature brings for whole commits stand in `lakelog.transaction.write_support`.
+
+Source: Delta protocol, Change Metadata; Schema Serialization Format; Column Mapping; Row Tracking;
+spec 001, Validation Points.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+
+from lakelog.errors import (
+    CorruptionError,
+    InvalidMetadataError,
+    InvalidProtocolError,
+    LakelogWarning,
+    UnsupportedFeatureError,
+)
+from lakelog.log.metadata import Metadata, Protocol, mapping_mode
+from lakelog.model import contract
+from lakelog.transaction.features import (
+    change_data_feed_on,
+    constraints,
+    features_of,
+    is_on,
+    supported,
+    supports,
+)
+from lakelog.transaction.file_rules import check_files
+from lakelog.transaction.protocol_upgrade import features_needed
+from lakelog.transaction.schema_evolution import check_evolution
+from lakelog.transaction.schema_fields import fields_of, is_nested, leaf_types
+from lakelog.transaction.table_properties import changed, check_properties, without_effect
+
+__all__ = ["check_files", "check_metadata"]
+
+PROVIDERS = {"delta": "parquet", "indextables": "indextables"}
+"""What ``format.provider`` says of a new table."""
+
+MATERIALIZED = (
+    "delta.rowTracking.materializedRowIdColumnName",
+    "delta.rowTracking.materializedRowCommitVersionColumnName",
+)
+"""Properties that name the columns of files in which rows keep their ids."""
+
+_FORBIDDEN = re.compile(r"[ ,;{}()\n\t=]")
+_CHANGE_DATA_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+_MAX_DIGITS = 38
+_MAX_ID = (1 << 31) - 1
+_UNORDERED = frozenset({"void", "variant"})
+
+
+def check_metadata(
+    new: Metadata,
+    old: Metadata | None,
+    protocol: Protocol,
+    format: str,
+    *,
+    replaced: bool = False,
+) -> None:
+    """Refuse metadata that no table may have, or that cannot follow the table's own.
+
+    Args:
+        new: Metadata to be written.
+        old: The table's metadata; None for a new table. What it has already, and what stays as it
+            is, is not held against `new`.
+        protocol: Protocol in force once `new` is written.
+        format: ``delta`` or ``indextables``.
+        replaced: The same commit removes every file of the table (or there is none), so that no
+            file of the old schema is left.
+
+    Raises:
+        InvalidMetadataError: The id, schema, partition columns, column names or types, column
+            mapping or row tracking.
+        InvalidPropertyError: A property that is new or changed.
+        InvalidProtocolError: The metadata switches on a feature that `protocol` does not support;
+            `lakelog.transaction.protocol_upgrade.upgrade` gives one that does.
+        SchemaEvolutionError: Files that stay could not be read under the new schema.
+        UnsupportedFeatureError: A new CHECK constraint, which rows that are there may break.
+
+    Properties that are accepted and have no effect are named by a `LakelogWarning`.
+
+    Whether every file has row ids, as switching row tracking on asks, only the table's state can
+    tell: it is not checked here.
+    """
+    before = {} if old is None else old.configuration
+    properties = changed(new.configuration, before)
+    check_properties(properties, format)
+    for note in without_effect(properties, format):
+        warnings.warn(note, LakelogWarning, stacklevel=2)
+    _check_identity(new, old, format)
+    schema = _schema(new)
+    fields = _fields_before(old)
+    _check_names(schema, fields, format, mapped=mapping_mode(protocol, new) != "none")
+    _check_partition_columns(new, schema)
+    if format == "delta":
+        _check_delta(new, old, protocol, schema, replaced=replaced)
+    _check_types(schema, fields)
+    if old is not None:
+        check_evolution(old, new, protocol, replaced=replaced)
+
+
+def _check_identity(new: Metadata, old: Metadata | None, format: str) -> None:
+    if not new.id:
+        raise InvalidMetadataError("the metadata has no table id", expected="metaData.id")
+    if old is not None and old.id is not None and new.id != old.id:
+        raise InvalidMetadataError("a table keeps its id", expected=old.id, found=new.id)
+    provider = PROVIDERS[format]
+    if new.format_provider != provider and (
+        old is None or new.format_provider != old.format_provider
+    ):
+        raise InvalidMetadataError(
+            "the format provider is not the dialect's",
+            path="format.provider",
+            expected=provider,
+            found=new.format_provider,
+        )
+
+
+def _schema(metadata: Metadata) -> contract.Struct:
+    try:
+        return metadata.schema
+    except CorruptionError as cause:
+        raise InvalidMetadataError(
+            cause.message,
+            path="schemaString",
+            expected=cause.expected,
+            found=cause.found,
+            hint="give the schema as Spark StructType JSON",
+        ) from cause
+
+
+def _fields_before(old: Metadata | None) -> dict[tuple[str, ...], contract.Field]:
+    if old is None:
+        return {}
+    try:
+        return dict(fields_of(old.schema))
+    except CorruptionError:
+        return {}
+
+
+def _structs(schema: contract.Struct) -> Iterable[tuple[str, contract.Struct]]:
+    """Every struct of a schema, with the path that leads to it."""
+    yield "", schema
+    for at in fields_of(schema):
+        nested, path = at.field.type, at.text
+        while isinstance(nested, contract.Array):
+            nested, path = nested.element, f"{path}.element"
+        if isinstance(nested, contract.Struct):
+            yield path, nested
+        elif isinstance(nested, contract.Map):
+            for part, type_ in (("key", nested.key), ("value", nested.value)):
+                if isinstance(type_, contract.Struct):
+                    yield f"{path}.{part}", type_
+
+
+def _check_names(
+    schema: contract.Struct,
+    before: dict[tuple[str, ...], contract.Field],
+    format: str,
+    *,
+    mapped: bool,
+) -> None:
+    for path, struct in _structs(schema):
+        counts = Counter(name.lower() for name in struct.names)
+        for name in struct.names:
+            if counts[name.lower()] > 1:
+                raise InvalidMetadataError(
+                    "two columns have one name, case aside",
+                    path=f"{path}.{name}".lstrip("."),
+                    expected="names that are unique regardless of case",
+                    found=[n for n in struct.names if n.lower() == name.lower()],
+                )
+    for at in fields_of(schema):
+        if not at.field.name:
+            raise InvalidMetadataError("a column has no name", path=at.text)
+        if mapped or format != "delta" or at.path in before:
+            continue
+        if _FORBIDDEN.search(at.field.name):
+            raise InvalidMetadataError(
+                "a column's name holds a character that Parquet does not take",
+                path=at.text,
+                expected="none of ' ,;{}()\\n\\t='",
+                found=at.field.name,
+                hint="column mapping (delta.columnMapping.mode name) takes any name",
+            )
+
+
+def _check_types(schema: contract.Struct, before: dict[tuple[str, ...], contract.Field]) -> None:
+    for at in fields_of(schema):
+        if at.path in before and before[at.path].type == at.field.type:
+            continue
+        for leaf in leaf_types(at.field.type):
+            if not contract.is_known(leaf):
+                raise InvalidMetadataError(
+                    "the column's type is not one of the format's",
+                    path=at.text,
+                    expected="a type of the Delta protocol, Primitive Types",
+                    found=contract.to_json(leaf),
+                )
+            if isinstance(leaf, contract.Decimal) and not (
+                0 <= leaf.scale <= leaf.precision and 1 <= leaf.precision <= _MAX_DIGITS
+            ):
+                raise InvalidMetadataError(
+                    "the column's decimal type has no such digits",
+                    path=at.text,
+                    expected=f"a precision of 1 to {_MAX_DIGITS}, a scale of 0 to the precision",
+                    found=contract.to_json(leaf),
+                )
+
+
+def _check_partition_columns(metadata: Metadata, schema: contract.Struct) -> None:
+    columns = metadata.partition_columns
+    exact = {f.name: f for f in schema.fields}
+    for column in columns:
+        if column not in exact:
+            alike = schema.field(column)
+            raise InvalidMetadataError(
+                "a partition column is not in the schema",
+                path="partitionColumns",
+                expected=list(schema.names) if alike is None else alike.name,
+                found=column,
+            )
+        if sum(c.lower() == column.lower() for c in columns) > 1:
+            raise InvalidMetadataError(
+                "a partition column is named twice", path="partitionColumns", found=column
+            )
+        type_ = exact[column].type
+        if is_nested(type_) or (
+            isinstance(type_, contract.Primitive)
+            and (type_.name in _UNORDERED or not contract.is_known(type_))
+        ):
+            raise InvalidMetadataError(
+                "a table cannot be partitioned by a column of this type",
+                path="partitionColumns",
+                expected="a type whose values are written as text",
+                found=f"{column}: {contract.to_json(type_)}",
+            )
+    if columns and len(columns) == len(schema.fields):
+        raise InvalidMetadataError(
+            "every column is a partition column, so that files would have none",
+            path="partitionColumns",
+            expected="at least one column of data",
+            found=list(columns),
+        )
+
+
+def _check_delta(
+    new: Metadata,
+    old: Metadata | None,
+    protocol: Protocol,
+    schema: contract.Struct,
+    *,
+    replaced: bool,
+) -> None:
+    _check_features(new, old, protocol)
+    if mapping_mode(protocol, new) != "none":
+        _check_mapping(new, old, schema)
+    if supports(protocol, "clustering") and new.partition_columns:
+        raise InvalidMetadataError(
+            "a clustered table has no partition columns",
+            path="partitionColumns",
+            expected=[],
+            found=list(new.partition_columns),
+        )
+    if supports(protocol, "changeDataFeed") and change_data_feed_on(new):
+        for name in schema.names:
+            if name.lower() in _CHANGE_DATA_COLUMNS:
+                raise InvalidMetadataError(
+                    "a column has a name that the change data feed gives to its own",
+                    path=name,
+                    expected=f"none of {', '.join(sorted(_CHANGE_DATA_COLUMNS))}",
+                    found=name,
+                )
+    if supports(protocol, "rowTracking") and is_on(new.configuration, "delta.enableRowTracking"):
+        _check_row_tracking(new, old, schema)
+    if old is None or replaced:
+        return
+    for key in changed(constraints(new), constraints(old)):
+        raise UnsupportedFeatureError(
+            "a CHECK constraint is new, and lakelog does not see whether rows obey it",
+            path=key,
+            found="checkConstraints",
+            hint="add it with an engine that checks the rows which are there",
+        )
+
+
+def _check_features(new: Metadata, old: Metadata | None, protocol: Protocol) -> None:
+    # What the table has had switched on against its protocol all along does not count here.
+    there = supported(protocol, "delta") | (frozenset() if old is None else _features_before(old))
+    known = features_of("delta")
+    for name in sorted(features_needed(new, "delta") - there):
+        if name in known and there.intersection(known[name].replaces):
+            continue
+        raise InvalidProtocolError(
+            f"the metadata switches on {name!r}, which the protocol does not support",
+            expected=name,
+            found=sorted(supported(protocol, "delta")),
+            hint="upgrade the protocol in the same transaction",
+        )
+
+
+def _features_before(old: Metadata) -> frozenset[str]:
+    try:
+        return features_needed(old, "delta")
+    except CorruptionError:
+        return frozenset()
+
+
+def _check_mapping(new: Metadata, old: Metadata | None, schema: contract.Struct) -> None:
+    ids: dict[int, str] = {}
+    for at in fields_of(schema):
+        number = at.field.metadata.get(contract.COLUMN_ID)
+        name = at.field.metadata.get(contract.PHYSICAL_NAME)
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MAX_ID:
+            raise InvalidMetadataError(
+                "a column of a mapped table has no id",
+                path=at.text,
+                expected=contract.COLUMN_ID,
+                found=number,
+            )
+        if not isinstance(name, str) or not name:
+            raise InvalidMetadataError(
+                "a column of a mapped table has no physical name",
+                path=at.text,
+                expected=contract.PHYSICAL_NAME,
+                found=name,
+            )
+        if number in ids:
+            raise InvalidMetadataError(
+                "two columns have one id",
+                path=at.text,
+                expected="unique ids",
+                found=f"{number}, as {ids[number]}",
+            )
+        ids[number] = at.text
+    for path, struct in _structs(schema):
+        names = Counter(contract.physical_name(f, "name") for f in struct.fields)
+        for name, count in names.items():
+            if count > 1:
+                raise InvalidMetadataError(
+                    "two columns have one physical name",
+                    path=path or None,
+                    expected="unique physical names",
+                    found=name,
+                )
+    key = "delta.columnMapping.maxColumnId"
+    greatest = int(new.configuration.get(key) or -1)
+    least = max([*ids, _before(old, key)], default=0)
+    if greatest < least:
+        raise InvalidMetadataError(
+            "the greatest column id is not kept, or falls",
+            path=key,
+            expected=f"at least {least}",
+            found=new.configuration.get(key),
+        )
+
+
+def _before(old: Metadata | None, key: str) -> int:
+    text = "" if old is None else old.configuration.get(key) or ""
+    return int(text) if text.isdecimal() else 0
+
+
+def _check_row_tracking(new: Metadata, old: Metadata | None, schema: contract.Struct) -> None:
+    was_on = old is not None and is_on(old.configuration, "delta.enableRowTracking")
+    physical = {contract.physical_name(at.field, "name").lower() for at in fields_of(schema)}
+    logical = {at.field.name.lower() for at in fields_of(schema)}
+    names = [new.configuration.get(key) for key in MATERIALIZED]
+    for key, name in zip(MATERIALIZED, names, strict=True):
+        if not name:
+            raise InvalidMetadataError(
+                "rows are tracked, and the column that keeps their ids has no name",
+                path=key,
+                expected="the name of a column that the schema does not have",
+            )
+        if name.lower() in physical | logical or names.count(name) > 1:
+            raise InvalidMetadataError(
+                "the column that keeps row ids has the name of another",
+                path=key,
+                expected="the name of a column that the schema does not have",
+                found=name,
+            )
+        if was_on and old is not None and old.configuration.get(key) not in {None, name}:
+            raise InvalidMetadataError(
+                "the column that keeps row ids keeps its name",
+                path=key,
+                expected=old.configuration.get(key),
+                found=name,
+            )

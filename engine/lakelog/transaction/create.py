@@ -1,0 +1,122 @@
+"""Creating a table: version 0, written by the same loop as every other version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lakelog.dialects.base import Dialect
+from lakelog.errors import TableExistsError
+from lakelog.log.context import Log
+from lakelog.log.metadata import Metadata
+from lakelog.model import actions
+from lakelog.storage import LogStore
+from lakelog.transaction import operations, write_support
+from lakelog.transaction.action_input import rows_frame
+from lakelog.transaction.commit_content import Description
+from lakelog.transaction.commit_loop import Plan, Retry, Writing
+from lakelog.transaction.consistency import check_metadata
+from lakelog.transaction.log_tail import LogTails
+from lakelog.transaction.metadata_changes import settled_metadata
+from lakelog.transaction.metadata_rows import metadata_row, protocol_row
+from lakelog.transaction.pending_commit import WRITE_SERIALIZABLE, PendingCommit, Reads
+from lakelog.transaction.protocol_upgrade import check_protocol_change, features_needed, upgrade
+from lakelog.transaction.runtime import Runtime
+from lakelog.transaction.schema_conversion import SchemaLike, schema_text
+from lakelog.transaction.transaction import refuse_unsafe_store
+from lakelog.version import __version__
+
+_PROVIDER = {"delta": "parquet", "indextables": "indextables"}
+
+
+def create_table(
+    log: Log,
+    runtime: Runtime,
+    dialects: Sequence[Dialect],
+    *,
+    schema: SchemaLike,
+    partition_by: Sequence[str] = (),
+    configuration: Mapping[str, str] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+) -> None:
+    """Write version 0 of a table.
+
+    Args:
+        log: The log that is to be; nothing is there yet.
+        runtime: Randomness, for the table's id.
+        dialects: Every dialect that a table may already be there in.
+        schema: See `lakelog.transaction.schema_conversion.struct_of`.
+        partition_by: Partition columns, in order.
+        configuration: Table properties. The protocol is the least that they and the schema need.
+        name: Name of the table.
+        description: Description of the table.
+
+    Raises:
+        TableExistsError: There is one, or another writer has created one in this moment.
+        InvalidTransactionError: The metadata is not one that a table may have.
+        UnsupportedFeatureError: lakelog could not write the table afterwards.
+        UnsupportedStoreError: Nothing can be committed safely there.
+        CommitOutcomeUnknown: It may have been created, and it cannot be read back.
+        UnavailableError: The store failed; nothing was written.
+    """
+    refuse_unsafe_store(log)
+    _refuse_existing(log.store, dialects)
+    form = log.dialect.name
+    asked = Metadata(
+        runtime.new_id(),
+        name,
+        description,
+        _PROVIDER[form],
+        {},
+        schema_text(schema),
+        tuple(partition_by),
+        dict(configuration or {}),
+        log.clock(),
+    )
+    protocol = upgrade(None, features_needed(asked, form), form)
+    metadata = settled_metadata(asked, None, runtime)
+    check_protocol_change(None, protocol, form)
+    check_metadata(metadata, None, protocol, form)
+    write_support.check_writable(protocol, metadata, log.table, form)
+    meta = rows_frame(
+        [
+            {"actionType": "protocol", **protocol_row(protocol)},
+            {"actionType": "metaData", **metadata_row(metadata)},
+        ]
+    )
+    files = actions.concat([])
+    operation = operations.infer(files, meta, None, metadata, protocol)
+    plan = Plan(
+        log,
+        PendingCommit(Reads(), files, meta, WRITE_SERIALIZABLE, protocol, metadata),
+        Description(
+            operation.name,
+            operation.parameters,
+            {},
+            runtime.new_id(),
+            f"lakelog/{__version__}",
+            blind_append=True,
+            read_version=None,
+            isolation=WRITE_SERIALIZABLE,
+        ),
+        lambda _: None,
+        retry=Retry(),
+    )
+    Writing(plan, None, LogTails(log, runtime), runtime).run()
+
+
+def _refuse_existing(store: LogStore, dialects: Sequence[Dialect]) -> None:
+    """Refuse a place where a table is, of any dialect.
+
+    Raises:
+        TableExistsError: A log folder holds a commit or a checkpoint.
+    """
+    for dialect in dialects:
+        listing = dialect.list_log(store, hint=False)
+        if listing.commits or listing.checkpoints:
+            raise TableExistsError(
+                f"there is a {dialect.name} table here",
+                path=store.root,
+                found=dialect.log_folder,
+                hint="open it, or choose another place",
+            )

@@ -1,0 +1,395 @@
+"""`LogTail`: the end of a log as a writer has to know it, and `LogTails`, which keeps it fresh.
+
+A head knows a version, its protocol and metadata, and the few facts that the next commit rests on.
+It moves on by what a commit says, its own or another's, at the cost of that commit and never of
+the table: file rows are read only by whoever asks for its state.
+
+**Why a head has to be fresh.** A commit is created only if its name is free. That keeps two
+writers apart as long as every version that was ever written is still there; but old commits are
+cleaned up, so a writer whose head lies far back could find the next name free again, and its commit
+would vanish below the checkpoint that took the place of the real one. So a head is confirmed before
+it is built upon, when a transaction begins and again before it is written: a listing that starts at
+its version shows nothing later. On local disk, where a look costs microseconds, two looks do: its
+own commit is still there, the next one is not, and less than a minute has passed since it was known
+to be the end (written by us, or listed). Clean-up deletes only below a checkpoint, oldest first, so
+whoever deletes the next commit has deleted the head's own; the minute covers a clean-up that is in
+the middle of it. On other stores a confirmation holds for five seconds, to spare a round trip: no
+clean-up takes away commits that young. It holds for the version that was confirmed and for no
+other: a transaction that was open while the same table committed others is confirmed by itself.
+
+**Why a head has to be whole.** Its snapshot reads files only when it is asked for something, which
+may be long after it was made. So once a minute a look at the oldest files that it rests on tells
+whether clean-up has been there; then the table is opened anew. So it is after `MOST_STEPS` commits,
+for a head remembers all that it has moved over: a stream that commits for weeks would never let go
+of any, and who asked for its snapshot would read them all where a checkpoint has them long since.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import polars as pl
+
+from lakelog.dialects.base import CommitFile
+from lakelog.dialects.commit_info import in_commit_timestamp
+from lakelog.errors import InvalidInputError, MalformedLogError
+from lakelog.lazy import cached_property
+from lakelog.log.context import Log
+from lakelog.log.metadata import Metadata, Protocol, last_metadata, last_protocol
+from lakelog.log.opening import extend_state
+from lakelog.log.replay import reconcile_meta
+from lakelog.log.snapshot import Snapshot
+from lakelog.log.state import State
+from lakelog.storage.base import FileEntry
+from lakelog.storage.bounded import on_local_disk
+from lakelog.transaction import write_support
+from lakelog.transaction.commit_effects import CommitEffect, effects_of
+from lakelog.transaction.conflict_fast_path import read_quickly
+from lakelog.transaction.runtime import Runtime
+from lakelog.transaction.small_commit import PlainTable
+
+_CONFIRMED_S = 60.0  # how long a look may stand in for a listing
+_FRESH_S = 5.0  # how long a listing holds where another one costs a round trip
+MOST_STEPS = 10_000
+"""Commits of files that a head moves over before the table is opened anew: some 16 MB."""
+
+META_STEPS = 16
+"""For how many of them a commit counts that holds other actions too, whose frames are kept."""
+
+_LOOK_AHEAD = 256  # commits that are looked for one by one before a listing is cheaper
+
+
+class LogTail:
+    """The end of a log; immutable. Make one with `LogTail.of`, move on with `after`.
+
+    Attributes:
+        version: Its version.
+        steps: Commits that were moved over since the table was opened, as `MOST_STEPS` counts them.
+        protocol: Its protocol.
+        metadata: Its metadata.
+        oldest: The files that clean-up takes away first, of those that it rests on: one of the
+            checkpoint's, and the first commit above it.
+    """
+
+    def __init__(
+        self, log: Log, snapshot: Snapshot | None, older: LogTail | None, step: CommitEffect | None
+    ) -> None:
+        self.log = log
+        self._snapshot = snapshot
+        self._older = older
+        self._step = step
+        if snapshot is not None:
+            self.version = snapshot.version
+            self.steps = 0
+            self.protocol, self.metadata = snapshot.protocol, snapshot.metadata
+            segment = snapshot.read_state(lambda state: state.segment)
+            base = segment.checkpoint
+            self.oldest = (
+                *(base.paths[:1] if base is not None else ()),
+                *(commit.path for commit in segment.commits[:1]),
+            )
+            self._commits_above = bool(segment.commits)
+        else:
+            assert older is not None
+            assert step is not None
+            self.version = step.commit.version
+            self.steps = older.steps + (META_STEPS if step.meta.height else 1)
+            first = () if older._commits_above else (step.commit.path,)  # noqa: SLF001 - its own kind
+            self.oldest = (*older.oldest, *first)
+            self._commits_above = True
+            self.protocol = last_protocol(step.meta) or older.protocol
+            self.metadata = last_metadata(step.meta) or older.metadata
+
+    @classmethod
+    def of(cls, log: Log, snapshot: Snapshot) -> LogTail:
+        """The head that a snapshot of the latest version is."""
+        return cls(log, snapshot, None, None)
+
+    def after(self, step: CommitEffect) -> LogTail:
+        """The head after the next commit."""
+        assert step.commit.version == self.version + 1
+        return LogTail(self.log, None, self, step)
+
+    @cached_property
+    def meta(self) -> pl.DataFrame:
+        """Reconciled non-file actions; removed domains are still in it."""
+        parts: list[pl.DataFrame] = []
+        head = self
+        while "meta" not in head.__dict__ and head._snapshot is None:
+            assert head._older is not None
+            assert head._step is not None
+            if head._step.meta.height:
+                parts.append(head._step.meta)
+            head = head._older
+        if "meta" not in head.__dict__ and (snapshot := head._snapshot) is not None:  # noqa: SLF001 - its own kind
+            below = snapshot.read_state(lambda state: state.meta)
+        else:
+            below = head.__dict__["meta"]
+        return reconcile_meta([below, *reversed(parts)]) if parts else below
+
+    @cached_property
+    def in_commit_timestamp(self) -> int | None:
+        """The in-commit timestamp of the head's own commit; None where it has none."""
+        if self._step is not None:
+            info = self._step.info
+        else:
+            assert self._snapshot is not None
+            info = self._snapshot.read_state(lambda state: state.last_commit_info)
+        return in_commit_timestamp(info) if info is not None else None
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The version as a snapshot; reads no commit before it is asked for something."""
+        if self._snapshot is None:
+            commits: list[CommitFile] = []
+            head: LogTail = self
+            while head._snapshot is None:
+                assert head._step is not None
+                assert head._older is not None
+                commits.append(head._step.commit)
+                head = head._older
+            commits.reverse()
+            below: Snapshot = head._snapshot  # noqa: SLF001 - its own kind
+
+            def extend(state: State) -> State:
+                return extend_state(state, commits)
+
+            self._snapshot = Snapshot(below.read_state(extend))
+            self._older = None  # the snapshot tells all that it told
+        return self._snapshot
+
+
+def commits_after(log: Log, version: int, *, confirmed: bool) -> list[CommitFile] | None:
+    """The commits after a version, contiguous; empty if it is the end of the log.
+
+    Args:
+        log: The log.
+        version: A version that was once its end.
+        confirmed: Whether it was known to be the end a short while ago; see the module.
+
+    Returns:
+        None where that cannot be said, because commits are missing: the table has to be opened
+        anew.
+    """
+    if confirmed and on_local_disk(log.store):
+        found = _look(log, version)
+        if found is not None:
+            return found
+    folder, _, first = log.dialect.commit_path(version).rpartition("/")
+    commits = [c for e in log.store.list_from(folder, first) if (c := _commit(log, folder, e))]
+    if not commits or commits[0].version != version:
+        # Its commit is gone, but where a checkpoint holds the version it may be the end all the
+        # same.
+        checkpoints = log.list_since(version).checkpoints
+        if not any(c.version == version for c in checkpoints):
+            return None
+        if any(c.version > version for c in checkpoints):
+            return None
+    later = [c for c in commits if c.version > version]
+    if [c.version for c in later] != list(range(version + 1, version + 1 + len(later))):
+        return None
+    return later
+
+
+def _commit(log: Log, folder: str, entry: FileEntry) -> CommitFile | None:
+    """A listed file as the commit that it is, or None."""
+    digits = entry.name[:20]
+    if not (digits.isascii() and digits.isdigit()):
+        return None
+    version = int(digits)
+    path = f"{folder}/{entry.name}"
+    if path != log.dialect.commit_path(version):
+        return None
+    return CommitFile(version, path, entry.size_bytes, entry.modified_ms)
+
+
+def _look(log: Log, version: int) -> list[CommitFile] | None:
+    """As `commits_after`, by looking at one name after another; None if that does not tell."""
+    path_of, stat = log.dialect.commit_path, log.store.stat
+    if stat(path_of(version)) is None:
+        return None
+    found: list[CommitFile] = []
+    for following in range(version + 1, version + 1 + _LOOK_AHEAD):
+        path = path_of(following)
+        entry = stat(path)
+        if entry is None:
+            # Still there: so clean-up, oldest first, has not just taken the commits after it.
+            return None if stat(path_of(version)) is None else found
+        found.append(CommitFile(following, path, entry.size_bytes, entry.modified_ms))
+    return None
+
+
+class LogTails:
+    """Keeps the latest head of one log, for all transactions of a table. Safe in several threads.
+
+    Args:
+        log: The log.
+        runtime: Gives the passing of time.
+        on_commit: Told when a commit of our own has become the end of the log.
+        open_latest: Opens the latest version; None opens it anew.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        runtime: Runtime,
+        on_commit: Callable[[], object] = lambda: None,
+        open_latest: Callable[[], Snapshot] | None = None,
+    ) -> None:
+        self._log = log
+        self._runtime = runtime
+        self._on_commit = on_commit
+        self._open_latest = open_latest or (lambda: Snapshot.open(log))
+        self._lock = threading.Lock()
+        self._head: LogTail | None = None
+        self._confirmed_s = 0.0
+        self._whole_s = 0.0
+        self._judged: tuple[Protocol, Metadata, PlainTable | None] | None = None
+        self._opened_with_states = False
+
+    def is_recent(self) -> bool:
+        """Whether the head was known to be the end of the log so short a while ago that looks may
+        stand in for a listing.
+        """
+        return self._runtime.monotonic() - self._confirmed_s < _CONFIRMED_S
+
+    def needs_confirming(self, head: LogTail) -> bool:
+        """Whether to ask once more for the end of the log before a head is built upon."""
+        age_s = self._runtime.monotonic() - self._confirmed_s
+        confirmed = self._head
+        return (
+            on_local_disk(self._log.store)
+            or age_s >= _FRESH_S
+            or confirmed is None
+            or confirmed.version != head.version
+        )
+
+    def has_states(self, *, new: bool = False) -> bool:
+        """Whether other writers commit by other files than commits: then only opening the table
+        says which version is its last. On a remote store it is asked as often as a listing is.
+
+        Args:
+            new: Whether only those count that were not there when the table was opened.
+        """
+        folder, store = self._log.dialect.states_folder, self._log.store
+        if folder is None or (new and self._opened_with_states):
+            return False
+        if not on_local_disk(store) and self.is_recent():
+            return self._opened_with_states
+        return store.has_folders([folder])[0]
+
+    def _is_whole(self, head: LogTail) -> bool:
+        """Whether the files that a head rests on are still there; looks once a minute."""
+        now_s = self._runtime.monotonic()
+        if now_s - self._whole_s >= _CONFIRMED_S:
+            if any(self._log.store.stat(path) is None for path in head.oldest):
+                return False
+            self._whole_s = now_s
+        return True
+
+    def latest(self) -> LogTail:
+        """The head of the log as it is now; reads what was written since the last time.
+
+        Raises:
+            TableNotFoundError: The log is empty.
+            UnsupportedFeatureError: The table needs what lakelog does not honour.
+            CorruptionError: The log is damaged.
+        """
+        head = self._head
+        if self.has_states():
+            head = None
+        if head is not None and head.steps < MOST_STEPS and self._is_whole(head):
+            before = self._runtime.monotonic()
+            commits = commits_after(self._log, head.version, confirmed=self.is_recent())
+            if commits is not None:
+                try:
+                    head = self._moved(head, commits)
+                except MalformedLogError:
+                    head = None  # cleaned up in this very moment, or damaged: opening says which
+                if head is not None:
+                    self.offer(head, before)
+                    return head
+        before = self._runtime.monotonic()
+        self._opened_with_states = self.has_states()
+        head = LogTail.of(self._log, self._open_latest())
+        with self._lock:
+            # Even if it lies behind what was kept: the table may have been made anew.
+            self._head, self._confirmed_s, self._whole_s = head, before, before
+        return head
+
+    def at(self, version: int) -> LogTail:
+        """The head that the log had at an earlier version; what came after it is caught up with
+        when it is built upon.
+
+        Raises:
+            InvalidInputError: The version is negative, or still to come.
+            VersionNotFoundError: It cannot be rebuilt any more.
+            LakelogError: As `latest`.
+        """
+        head = self.latest()
+        if version == head.version:
+            return head
+        if not 0 <= version < head.version:
+            raise InvalidInputError(
+                "the table has no such version",
+                path=self._log.table,
+                expected=f"0 to {head.version}",
+                found=version,
+            )
+        return LogTail.of(self._log, Snapshot.open(self._log, version))
+
+    def _moved(self, head: LogTail, commits: Sequence[CommitFile]) -> LogTail:
+        if not commits:
+            return head
+        quick = read_quickly(self._log, commits)
+        if quick is not None:
+            for each in quick:
+                head = head.after(each.step)
+            return head
+        decoded = self._log.dialect.decode(self._log.store, commits, files=False)
+        for step in effects_of(commits, decoded):
+            head = head.after(step)
+        if last_protocol(decoded.meta) is not None:
+            self._log.dialect.check_readable(
+                {
+                    "minReaderVersion": head.protocol.min_reader_version,
+                    "readerFeatures": head.protocol.reader_features,
+                },
+                self._log.table,
+            )
+        return head
+
+    def offer(self, head: LogTail, confirmed_s: float | None = None) -> None:
+        """Keep a head that is now known to be the end of the log, unless a later one is kept.
+
+        Args:
+            head: The head.
+            confirmed_s: When it was known to be the end; None is now, by a commit of our own.
+        """
+        if confirmed_s is None:
+            confirmed_s = self._runtime.monotonic()
+            self._on_commit()
+        with self._lock:
+            if self._head is None or head.version >= self._head.version:
+                self._head, self._confirmed_s = head, confirmed_s
+
+    def check_writable(self, protocol: Protocol, metadata: Metadata) -> PlainTable | None:
+        """`write_support.check_writable`, once for as long as protocol and metadata are the same.
+
+        Returns:
+            The table, if it is for the short way of a few file actions.
+        """
+        judged = self._judged
+        if judged is not None and judged[0] is protocol and judged[1] is metadata:
+            return judged[2]
+        name = self._log.dialect.name
+        write_support.check_writable(protocol, metadata, self._log.table, name)
+        plain = PlainTable.of(protocol, metadata, name)
+        self._judged = protocol, metadata, plain
+        return plain
+
+    def forget(self) -> None:
+        """Open the table anew next time."""
+        with self._lock:
+            self._head = None

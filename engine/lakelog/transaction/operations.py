@@ -1,0 +1,194 @@
+"""What a commit says that it did: operation, parameters, metrics. What it may say, and what it says
+where the caller does not.
+
+Names are those that Delta writes. Pure.
+
+Source: Delta protocol, Commit Provenance Information; Delta's DeltaOperations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+import polars as pl
+
+from lakelog.dialects.strict_decoder import text_of
+from lakelog.errors import InvalidInputError
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.model import actions
+from lakelog.transaction.metadata_rows import protocol_row
+from lakelog.transaction.row_tracking import num_records
+
+
+class Operation(NamedTuple):
+    """An operation's name and parameters."""
+
+    name: str
+    parameters: dict[str, Any]
+
+
+def check_told(
+    operation: object, parameters: object, metrics: object, user_metadata: object
+) -> None:
+    """Refuse what a caller says of a commit that readers could not take in: where Delta's wants a
+    text, one action that has none there makes the commit's history unreadable.
+
+    Args:
+        operation: Its name, or None.
+        parameters: Names to values that have a text in JSON, or None.
+        metrics: The same.
+        user_metadata: A text, or None.
+
+    Raises:
+        InvalidInputError: One is not what it should be.
+    """
+    for name, value in (("operation", operation), ("user_metadata", user_metadata)):
+        if value is not None and not isinstance(value, str):
+            raise InvalidInputError(
+                f"{name} is no text", expected="a text, perhaps JSON", found=repr(value)[:200]
+            )
+    for name, values in (("parameters", parameters), ("metrics", metrics)):
+        if values is None:
+            continue
+        if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
+            raise InvalidInputError(
+                f"{name} are no mapping of texts", expected="a mapping", found=repr(values)[:200]
+            )
+        for key, value in values.items():
+            try:
+                text_of(value)
+            except TypeError as cause:
+                raise InvalidInputError(
+                    f"{key!r} of {name} has no text",
+                    expected="a text, or what JSON can hold",
+                    found=repr(value)[:200],
+                ) from cause
+
+
+def infer(
+    files: pl.DataFrame,
+    meta: pl.DataFrame,
+    before: Metadata | None,
+    metadata: Metadata,
+    protocol: Protocol,
+) -> Operation:
+    """The operation that a transaction's actions amount to.
+
+    Args:
+        files: ``add`` and ``remove`` rows.
+        meta: The other rows.
+        before: Metadata before; None for a new table.
+        metadata: Metadata after.
+        protocol: Protocol after.
+    """
+    if before is None:
+        return Operation("CREATE TABLE", _created(metadata))
+    if files.height:
+        is_add = files["actionType"] == "add"
+        changes = actions.conform(files, ("dataChange",))["dataChange"].fill_null(True)
+        return of_files(bool(is_add.any()), bool(is_add.all()), bool(changes.any()), metadata)
+    kinds = set(meta["actionType"].to_list())
+    if "metaData" in kinds:
+        return _of_metadata(before, metadata)
+    if "protocol" in kinds:
+        return Operation("UPGRADE PROTOCOL", {"newProtocol": _json(_protocol(protocol))})
+    if kinds == {"mergeskip"}:
+        return Operation("SKIP", {})
+    return Operation("Manual Update", {})
+
+
+def _created(metadata: Metadata) -> dict[str, Any]:
+    return {
+        "isManaged": "false",
+        "description": metadata.description,
+        "partitionBy": _json(list(metadata.partition_columns)),
+        "properties": _json(dict(metadata.configuration)),
+    }
+
+
+def of_files(adds: bool, adds_only: bool, changes_data: bool, metadata: Metadata) -> Operation:
+    """The operation that some file actions amount to.
+
+    Args:
+        adds: Whether one of them is an add.
+        adds_only: Whether all are.
+        changes_data: Whether one changes data.
+        metadata: Metadata after.
+    """
+    if not adds:
+        return Operation("DELETE", {"predicate": "[]"})
+    partition_by = _json(list(metadata.partition_columns))
+    if adds_only:
+        return Operation("WRITE", {"mode": "Append", "partitionBy": partition_by})
+    if not changes_data:
+        return Operation("OPTIMIZE", {"predicate": "[]"})
+    return Operation("WRITE", {"partitionBy": partition_by})
+
+
+def _of_metadata(before: Metadata, metadata: Metadata) -> Operation:
+    if before.schema_string != metadata.schema_string:
+        return Operation("REPLACE COLUMNS", {"columns": metadata.schema_string})
+    old, new = before.configuration, metadata.configuration
+    if removed := sorted(set(old) - set(new)):
+        return Operation("UNSET TBLPROPERTIES", {"properties": _json(removed), "ifExists": "true"})
+    changed = {k: v for k, v in new.items() if old.get(k) != v or k not in old}
+    return Operation("SET TBLPROPERTIES", {"properties": _json(changed)})
+
+
+def _protocol(protocol: Protocol) -> dict[str, Any]:
+    return {k: v for k, v in protocol_row(protocol).items() if v is not None}
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def metrics(files: pl.DataFrame) -> dict[str, int]:
+    """Counts and bytes of what is added and removed; rows where every added file tells them."""
+    if not files.height:
+        return {}
+    kinds = files["actionType"]
+    is_add, is_remove = kinds == "add", kinds == "remove"
+    sizes = files["size"] if "size" in files.columns else None
+    found: dict[str, int] = {}
+    if adds := int(is_add.sum()):
+        found |= {"numFiles": adds, "numOutputBytes": _sum(sizes, is_add)}
+        rows = _rows(files, is_add)
+        if rows is not None:
+            found["numOutputRows"] = rows
+    if removes := int(is_remove.sum()):
+        found |= {"numRemovedFiles": removes, "numRemovedBytes": _sum(sizes, is_remove)}
+    return found
+
+
+def _sum(sizes: pl.Series | None, chosen: pl.Series) -> int:
+    return 0 if sizes is None else _total(sizes.filter(chosen))
+
+
+def _total(numbers: pl.Series) -> int:
+    """Their sum, which 64 bits may be too few for."""
+    most = numbers.max()
+    if isinstance(most, int) and most * len(numbers) >= 1 << 63:
+        return sum(numbers.drop_nulls().to_list())
+    return int(numbers.sum())
+
+
+def _rows(files: pl.DataFrame, is_add: pl.Series) -> int | None:
+    if "numRecords" in files.columns:
+        counts = files["numRecords"].filter(is_add)
+    elif "stats" in files.columns:
+        counts = num_records(files["stats"].filter(is_add))
+    else:
+        return None
+    return None if counts.null_count() else _total(counts)
+
+
+def app_versions(meta: pl.DataFrame, app_id: str) -> Sequence[dict[str, Any]]:
+    """The ``txn`` rows of one application: ``txnVersion`` and ``lastUpdated``."""
+    if "appId" not in meta.columns:
+        return []
+    rows = actions.of_type(meta, "txn")
+    rows = rows.filter(rows["appId"] == app_id)
+    return actions.conform(rows, ("txnVersion", "lastUpdated")).rows(named=True)

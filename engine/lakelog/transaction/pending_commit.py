@@ -1,0 +1,93 @@
+"""What a transaction stands for when it is about to be written, and what came first: plain data.
+
+Owns no rule and does no I/O; `conflicts.find_conflict` judges one against the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from lakelog.dialects.base import Actions
+from lakelog.lazy import cached_property
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.transaction.small_commit import SmallCommit
+
+WRITE_SERIALIZABLE = "WriteSerializable"
+"""Writes are serializable among themselves; a blind append may be put before what read past it."""
+
+SERIALIZABLE = "Serializable"
+"""Every read and write is serializable in the order of the log."""
+
+ISOLATION_LEVELS = (WRITE_SERIALIZABLE, SERIALIZABLE)
+"""Values of the table property ``delta.isolationLevel``, the default first."""
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What a transaction has declared that it read.
+
+    Attributes:
+        whole_table: Every file of the table was read.
+        where: Predicates over table columns (logical names), each the condition of one read: a
+            file was read if one of them may hold for one of its rows.
+        app_ids: Applications whose transaction identifier was read.
+    """
+
+    whole_table: bool = False
+    where: tuple[pl.Expr, ...] = ()
+    app_ids: frozenset[str] = frozenset()
+
+    @property
+    def nothing(self) -> bool:
+        """Whether no files were read."""
+        return not self.whole_table and not self.where
+
+
+@dataclass(frozen=True)
+class PendingCommit:
+    """A transaction's actions and reads, against the state that it rests on.
+
+    Attributes:
+        reads: What was declared read.
+        staged: Narrow ``add`` and ``remove`` rows to be written, or a few of them by the short way;
+            paths decoded, ``dvId`` where there are deletion vectors.
+        meta: Narrow ``protocol``, ``metaData``, ``domainMetadata``, ``txn`` and ``mergeskip`` rows
+            to be written.
+        isolation: One of `ISOLATION_LEVELS`.
+        protocol: Protocol of the snapshot that was read.
+        metadata: Metadata of the snapshot that was read.
+        texts: How the log has paths of `staged`; see `lakelog.dialects.base.Dialect.path_texts`.
+    """
+
+    reads: Reads
+    staged: pl.DataFrame | SmallCommit
+    meta: pl.DataFrame
+    isolation: str
+    protocol: Protocol
+    metadata: Metadata
+    texts: pl.DataFrame | None = None
+
+    @cached_property
+    def files(self) -> pl.DataFrame:
+        """The file actions as a frame."""
+        return self.staged.frame if isinstance(self.staged, SmallCommit) else self.staged
+
+    @property
+    def few(self) -> SmallCommit | None:
+        """The file actions by the short way; None where they go the general one."""
+        return self.staged if isinstance(self.staged, SmallCommit) else None
+
+
+@dataclass(frozen=True)
+class Winner:
+    """One commit that was written after the snapshot that a transaction read.
+
+    Attributes:
+        version: Its version.
+        actions: All its actions, decoded by the dialect from that one commit.
+    """
+
+    version: int
+    actions: Actions = field(default_factory=Actions)

@@ -1,0 +1,167 @@
+"""A schema as callers have it (lakelog's, JSON, Arrow's, Polars') to the contract's StructType."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import orjson
+import polars as pl
+import pyarrow as pa
+
+from lakelog.errors import InvalidInputError
+from lakelog.model import contract
+from lakelog.model.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
+
+SchemaLike: TypeAlias = Struct | str | Mapping[str, Any] | pa.Schema
+
+_ARROW = {
+    pa.int8(): "byte",
+    pa.int16(): "short",
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    pa.uint8(): "short",
+    pa.uint16(): "integer",
+    pa.uint32(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.string_view(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.binary_view(): "binary",
+    pa.date32(): "date",
+    pa.date64(): "date",
+}
+_POLARS: tuple[tuple[Any, str], ...] = (
+    (pl.Int8, "byte"),
+    (pl.Int16, "short"),
+    (pl.Int32, "integer"),
+    (pl.Int64, "long"),
+    (pl.UInt8, "short"),
+    (pl.UInt16, "integer"),
+    (pl.UInt32, "long"),
+    (pl.Float32, "float"),
+    (pl.Float64, "double"),
+    (pl.Boolean, "boolean"),
+    (pl.String, "string"),
+    (pl.Categorical, "string"),
+    (pl.Enum, "string"),
+    (pl.Binary, "binary"),
+    (pl.Date, "date"),
+)
+
+
+def struct_of(schema: SchemaLike) -> Struct:
+    """A schema as the contract's type.
+
+    Args:
+        schema: `lakelog.model.contract.Struct`; StructType JSON, as text or parsed; a pyarrow
+            schema (nullability is kept); a Polars schema, or a mapping of names to Polars dtypes.
+
+    Raises:
+        InvalidInputError: It is none of these, or has a type that no table format has.
+
+    >>> struct_of({"id": pl.Int64, "day": pl.Date}).names
+    ('id', 'day')
+    """
+    if isinstance(schema, Struct):
+        return schema
+    if isinstance(schema, str):
+        return contract.parse_schema(schema)
+    if isinstance(schema, pa.Schema):
+        return Struct(tuple(_arrow_field(field) for field in schema))
+    if isinstance(schema, Mapping):
+        if schema.get("type") == "struct" and isinstance(schema.get("fields"), list | tuple):
+            return contract.parse_schema(orjson.dumps(schema).decode())
+        try:
+            fields = pl.Schema(schema).items()
+        except TypeError as cause:
+            raise InvalidInputError(
+                "that is no schema",
+                expected="names to Polars dtypes, such as {'id': pl.Int64}",
+                found=str(cause),
+            ) from cause
+        return Struct(tuple(Field(name, _polars_type(name, dtype)) for name, dtype in fields))
+    raise InvalidInputError(
+        "that is no schema",
+        expected="lakelog.model.contract.Struct, StructType JSON, a pyarrow or a Polars schema",
+        found=type(schema).__name__,
+    )
+
+
+def schema_text(schema: SchemaLike) -> str:
+    """A schema as the StructType JSON that ``schemaString`` holds; errors as `struct_of`."""
+    return orjson.dumps(contract.to_json(struct_of(schema))).decode()
+
+
+def _arrow_field(field: pa.Field) -> Field:
+    return Field(field.name, _arrow_type(field.name, field.type), bool(field.nullable))
+
+
+def _arrow_type(name: str, type_: pa.DataType) -> DataType:
+    if type_ in _ARROW:
+        return Primitive(_ARROW[type_])
+    kinds = pa.types
+    if kinds.is_timestamp(type_):
+        return Primitive("timestamp_ntz" if type_.tz is None else "timestamp")
+    if kinds.is_decimal(type_):
+        return _decimal(name, type_.precision, type_.scale)
+    if kinds.is_struct(type_):
+        return Struct(tuple(_arrow_field(field) for field in type_.fields))
+    if kinds.is_map(type_):
+        return Map(
+            _arrow_type(name, type_.key_type),
+            _arrow_type(name, type_.item_type),
+            bool(type_.item_field.nullable),
+        )
+    if kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
+        return Array(_arrow_type(name, type_.value_type), bool(type_.value_field.nullable))
+    if kinds.is_dictionary(type_):
+        return _arrow_type(name, type_.value_type)
+    raise _unknown(name, type_)
+
+
+def _polars_type(name: str, dtype: pl.DataType) -> DataType:
+    for known, spark in _POLARS:
+        if dtype == known:
+            return Primitive(spark)
+    match dtype:
+        case pl.Datetime():
+            return Primitive("timestamp_ntz" if dtype.time_zone is None else "timestamp")
+        case pl.Decimal():
+            return _decimal(name, dtype.precision or 38, dtype.scale)
+        case pl.Struct():
+            return Struct(tuple(Field(f.name, _polars_type(f.name, _of(f))) for f in dtype.fields))
+        case pl.Map():
+            key, value = _instance(dtype.key), _instance(dtype.value)
+            return Map(_polars_type(name, key), _polars_type(name, value))
+        case pl.List() | pl.Array():
+            return Array(_polars_type(name, _instance(dtype.inner)))
+    raise _unknown(name, dtype)
+
+
+def _of(field: pl.Field) -> pl.DataType:
+    return _instance(field.dtype)
+
+
+def _instance(dtype: Any) -> pl.DataType:
+    made: pl.DataType = dtype() if isinstance(dtype, type) else dtype
+    return made
+
+
+def _decimal(name: str, precision: int, scale: int) -> Decimal:
+    if not (1 <= precision <= 38 and 0 <= scale <= precision):
+        raise _unknown(name, f"decimal({precision},{scale})")
+    return Decimal(precision, scale)
+
+
+def _unknown(name: str, type_: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"the type of {name!r} has no equal in a table's schema",
+        expected="Spark's types: whole numbers to 64 bits, floats, decimals, text, binary, "
+        "dates, timestamps, arrays, maps, structs",
+        found=str(type_),
+    )

@@ -1,0 +1,329 @@
+"""Schema evolution: which schema may follow another, while files written before stay in the table.
+
+A file is read under the schema of today. So a new schema may say more than the old one (columns
+that read as null in old files, nulls where there were none, wider types where the table records
+them), and never something that an old file contradicts. Where every file is replaced in the same
+commit, only what outlives files is held to: ids and physical names of columns.
+
+Source: Delta protocol, Consistency Between Table Metadata and Data Files; Column Mapping; Type
+Widening; Default Columns; Identity Columns. Delta Lake, SchemaUtils.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lakelog.errors import CorruptionError, SchemaEvolutionError
+from lakelog.log.metadata import Metadata, Protocol, mapping_mode
+from lakelog.model import contract
+from lakelog.model.contract import (
+    TYPE_CHANGES,
+    Array,
+    DataType,
+    Decimal,
+    Field,
+    Map,
+    Primitive,
+    Struct,
+)
+from lakelog.transaction.features import is_on, supports
+
+_WHOLE_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
+"""Whole types, narrow to wide, with the decimal digits that Parquet's form of them needs."""
+
+_WIDER = {("float", "double"), ("date", "timestamp_ntz")} | {
+    (narrow, "double") for narrow in ("byte", "short", "integer")
+}
+
+_FROZEN = {
+    "delta.generationExpression": "a generation expression",
+    "delta.invariants": "an invariant",
+    "delta.identity.start": "the start of an identity column",
+    "delta.identity.step": "the step of an identity column",
+    "delta.identity.allowExplicitInsert": "the rule of an identity column",
+}
+"""Field metadata that says something of rows which lakelog does not see."""
+
+_NOT_WITH_A_NEW_COLUMN = {**_FROZEN, "CURRENT_DEFAULT": "a default"}
+
+
+def is_widening(old: DataType, new: DataType, *, iceberg: bool = False) -> bool:
+    """Whether a type change is one that Type Widening supports.
+
+    Args:
+        old: Type that files hold.
+        new: Type that they are to be read as.
+        iceberg: Only what Iceberg V2 can do as well.
+
+    Source: Delta protocol, Type Widening.
+
+    >>> is_widening(Primitive("integer"), Primitive("long"))
+    True
+    """
+    match old, new:
+        case Decimal(p, s), Decimal(wider, scale):
+            more_scale = scale - s
+            return 0 <= more_scale <= wider - p and not (iceberg and more_scale)
+        case Primitive(name), Decimal(precision, scale):
+            digits = _WHOLE_DIGITS.get(name)
+            return not iceberg and digits is not None and 0 <= scale <= precision - digits
+        case Primitive(name), Primitive(wider_name):
+            order = list(_WHOLE_DIGITS)
+            if name in order and wider_name in order:
+                return order.index(name) < order.index(wider_name)
+            if iceberg:
+                return (name, wider_name) == ("float", "double")
+            return (name, wider_name) in _WIDER
+    return False
+
+
+def check_evolution(
+    old: Metadata, new: Metadata, protocol: Protocol, *, replaced: bool = False
+) -> None:
+    """Refuse a schema, or a partitioning, under which files of the old one cannot be read.
+
+    Allowed are new columns that may be null, nulls where there were none, comments and other free
+    metadata, another order, a void column that gets a type; with column mapping, columns renamed
+    or dropped; with Type Widening switched on, wider types that the field's metadata records.
+
+    Args:
+        old: Metadata of the table.
+        new: Metadata that is to replace it; its schema can be parsed.
+        protocol: Protocol in force once it does.
+        replaced: The same commit removes every file of the table.
+
+    Raises:
+        SchemaEvolutionError: ``path`` is the column, its parts joined by dots.
+    """
+    try:
+        before = old.schema
+    except CorruptionError:
+        return  # nothing can be read under the old schema, so nothing is lost with it
+    modes = mapping_mode(protocol, old), mapping_mode(protocol, new)
+    if modes[0] != modes[1] and modes != ("none", "name") and not replaced:
+        raise SchemaEvolutionError(
+            "the column mapping mode of a table with files cannot change so",
+            path="delta.columnMapping.mode",
+            expected="from none to name, or no change",
+            found=f"from {modes[0]} to {modes[1]}",
+        )
+    rules = _Rules(
+        mapped="none" not in modes,
+        newly_mapped=modes == ("none", "name"),
+        widening=supports(protocol, "typeWidening", "typeWidening-preview")
+        and is_on(new.configuration, "delta.enableTypeWidening"),
+        iceberg=supports(protocol, "icebergCompatV1", "icebergCompatV2"),
+        greatest_id=_greatest_id(old),
+        replaced=replaced,
+    )
+    rules.check_struct(before, new.schema, ())
+    if not replaced:
+        _check_partitioning(old, new, rules)
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """What this table allows, and the walk over two schemas at once."""
+
+    mapped: bool
+    newly_mapped: bool
+    widening: bool
+    iceberg: bool
+    greatest_id: int
+    replaced: bool
+
+    def check_struct(self, old: Struct, new: Struct, path: tuple[str, ...]) -> None:
+        before = {self._key(f): f for f in old.fields}
+        left = dict(before)
+        for field in new.fields:
+            here = (*path, field.name)
+            match = left.pop(self._key(field), None)
+            if match is not None:
+                self._check_field(match, field, here)
+            else:
+                self._check_new(field, here)
+        if left and not self.mapped and not self.replaced:
+            gone = next(iter(left.values()))
+            same = next((f.name for f in new.fields if _alike(f, gone)), None)
+            raise SchemaEvolutionError(
+                "the column is gone, and files still hold it under its name"
+                if same is None
+                else "the column is spelled in another case, and files hold the old one",
+                path=".".join((*path, gone.name)),
+                expected=gone.name,
+                found=same,
+                hint="columns are renamed and dropped with column mapping only",
+            )
+
+    def _key(self, field: Field) -> object:
+        return field.metadata.get(contract.COLUMN_ID, field.name) if self.mapped else field.name
+
+    def _check_new(self, field: Field, path: tuple[str, ...]) -> None:
+        if self.mapped:
+            number = field.metadata.get(contract.COLUMN_ID)
+            if isinstance(number, int) and number <= self.greatest_id:
+                _refuse(
+                    "a new column takes an id that the table has given before",
+                    path,
+                    f"{contract.COLUMN_ID} above {self.greatest_id}",
+                    number,
+                )
+        if self.replaced:
+            return
+        if not field.nullable:
+            _refuse(
+                "a new column reads as null in files that are there, and may not be null",
+                path,
+                "nullable true",
+                "nullable false",
+            )
+        for key, what in _NOT_WITH_A_NEW_COLUMN.items():
+            if key in field.metadata:
+                _refuse(
+                    f"a column cannot be added with {what} to a table with files", path, None, key
+                )
+
+    def _check_field(self, old: Field, new: Field, path: tuple[str, ...]) -> None:
+        if self.mapped:
+            names = contract.physical_name(old, "name"), contract.physical_name(new, "name")
+            if names[0] != names[1]:
+                _refuse("a column keeps its physical name for ever", path, names[0], names[1])
+        if self.newly_mapped and new.metadata.get(contract.PHYSICAL_NAME, old.name) != old.name:
+            _refuse(
+                "files hold the column under its old name, which becomes its physical one",
+                path,
+                old.name,
+                new.metadata.get(contract.PHYSICAL_NAME),
+            )
+        if self.replaced:
+            # Ids of columns inside outlive the files, the types do not.
+            if isinstance(old.type, Struct) and isinstance(new.type, Struct):
+                self.check_struct(old.type, new.type, path)
+            return
+        if old.nullable and not new.nullable:
+            _refuse(
+                "the column may not be null any more, and files may hold nulls",
+                path,
+                "nullable true",
+                "nullable false",
+            )
+        for key, what in _FROZEN.items():
+            if old.metadata.get(key) != new.metadata.get(key) and key in new.metadata:
+                _refuse(
+                    f"{what} is new or changed, and lakelog does not see whether rows obey it",
+                    path,
+                    old.metadata.get(key),
+                    new.metadata[key],
+                )
+        changes = self._check_type(old.type, new.type, path, ())
+        self._check_record(old, new, changes, path)
+
+    def _check_type(
+        self, old: DataType, new: DataType, path: tuple[str, ...], below: tuple[str, ...]
+    ) -> list[tuple[str, DataType, DataType]]:
+        """Check one type; the changes to record on the field, as (field path, from, to)."""
+        if old == new or old == Primitive("void"):
+            return []
+        match old, new:
+            case Struct(), Struct():
+                # Fields inside record their own changes.
+                self.check_struct(old, new, (*path, *below))
+                return []
+            case Array(element, nulls), Array(wider, more_nulls):
+                self._check_nulls(nulls, more_nulls, (*path, *below, "element"))
+                return self._check_type(element, wider, path, (*below, "element"))
+            case Map(key, value, nulls), Map(wider_key, wider_value, more_nulls):
+                self._check_nulls(nulls, more_nulls, (*path, *below, "value"))
+                return [
+                    *self._check_type(key, wider_key, path, (*below, "key")),
+                    *self._check_type(value, wider_value, path, (*below, "value")),
+                ]
+        if self.widening and is_widening(old, new, iceberg=self.iceberg):
+            return [(".".join(below), old, new)]
+        raise SchemaEvolutionError(
+            "the column's type changes, and files hold the old one",
+            path=".".join((*path, *below)),
+            expected=contract.to_json(old),
+            found=contract.to_json(new),
+            hint="delta.enableTypeWidening allows wider types"
+            if is_widening(old, new) and not self.widening
+            else None,
+        )
+
+    def _check_nulls(self, old: bool, new: bool, path: tuple[str, ...]) -> None:
+        if old and not new:
+            _refuse("nulls are not allowed any more, and files may hold them", path, True, False)
+
+    def _check_record(
+        self,
+        old: Field,
+        new: Field,
+        changes: list[tuple[str, DataType, DataType]],
+        path: tuple[str, ...],
+    ) -> None:
+        """The new field keeps the record of type changes, and adds those that happen now."""
+        before, after = _record(old), _record(new)
+        if after[: len(before)] != before:
+            _refuse(f"the record {TYPE_CHANGES} loses entries", path, before, after)
+        added = [_normal(entry) for entry in after[len(before) :]]
+        expected = [
+            {
+                "fromType": contract.to_json(was),
+                "toType": contract.to_json(now),
+                **({"fieldPath": where} if where else {}),
+            }
+            for where, was, now in changes
+        ]
+        if any(entry not in added for entry in expected) or len(added) < len(expected):
+            _refuse(f"the type change is not recorded in {TYPE_CHANGES}", path, expected, after)
+
+
+def _alike(a: Field, b: Field) -> bool:
+    return a.name.lower() == b.name.lower()
+
+
+def _refuse(message: str, path: tuple[str, ...], expected: object, found: object) -> None:
+    raise SchemaEvolutionError(message, path=".".join(path), expected=expected, found=found)
+
+
+def _record(field: Field) -> list[Any]:
+    record = field.metadata.get(TYPE_CHANGES)
+    return list(record) if isinstance(record, list) else []
+
+
+def _normal(entry: Any) -> Any:
+    """An entry of the record as it is compared: its types as the contract writes them."""
+    if not isinstance(entry, dict):
+        return entry
+    kept = {k: entry[k] for k in ("fromType", "toType", "fieldPath") if entry.get(k)}
+    for key in ("fromType", "toType"):
+        if isinstance(kept.get(key), str):
+            kept[key] = kept[key].replace(" ", "")
+    return kept
+
+
+def _greatest_id(metadata: Metadata) -> int:
+    try:
+        return int(metadata.configuration.get("delta.columnMapping.maxColumnId") or 0)
+    except ValueError:
+        return 0
+
+
+def _check_partitioning(old: Metadata, new: Metadata, rules: _Rules) -> None:
+    def names(metadata: Metadata) -> list[str]:
+        fields = [metadata.schema.field(c) for c in metadata.partition_columns]
+        return [
+            c if f is None else contract.physical_name(f, "name" if rules.mapped else "none")
+            for c, f in zip(metadata.partition_columns, fields, strict=True)
+        ]
+
+    before, after = names(old), names(new)
+    if before != after:
+        raise SchemaEvolutionError(
+            "the partition columns change, and files are there that lack the new ones",
+            path="partitionColumns",
+            expected=list(old.partition_columns),
+            found=list(new.partition_columns),
+            hint="remove every file of the table in the same transaction",
+        )

@@ -1,0 +1,541 @@
+"""`Transaction`: actions gathered, checked against the table, and written as its next version."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import EllipsisType, TracebackType
+from typing import Any, Self
+
+import polars as pl
+
+from lakelog.errors import (
+    InvalidInputError,
+    UnsupportedStoreError,
+)
+from lakelog.input_validation import checked_methods, require_choice
+from lakelog.log.context import Log
+from lakelog.log.metadata import Metadata
+from lakelog.log.properties import transaction_retention_ms
+from lakelog.log.snapshot import Snapshot
+from lakelog.redaction import redact
+from lakelog.transaction import operations, validation
+from lakelog.transaction.action_buffer import ActionBuffer
+from lakelog.transaction.commit_content import Description, after
+from lakelog.transaction.commit_loop import Plan, Retry, Writing
+from lakelog.transaction.log_tail import LogTails
+from lakelog.transaction.pending_commit import ISOLATION_LEVELS, PendingCommit, Reads
+from lakelog.transaction.runtime import Committed, Runtime
+from lakelog.transaction.schema_conversion import SchemaLike
+from lakelog.transaction.small_commit import SmallCommit
+from lakelog.version import __version__
+
+ISOLATION_PROPERTY = "delta.isolationLevel"
+COLUMNAR_ABOVE_BYTES = 1 << 20
+"""Bytes of JSON above which a commit is written in columns, where the table has the feature
+``columnarCommits``."""
+
+
+@checked_methods()
+class Transaction:
+    """Actions that become the table's next version together, or not at all.
+
+    Make one with `Table.transaction`, as a context manager: leaving the block commits, and an
+    exception commits nothing. Without a ``with``, call `commit`.
+
+    A transaction rests on the version that was the latest when it began (`snapshot`), or on the
+    earlier one that its work began with, where that was done elsewhere. If others
+    commit in between, it is put behind them as it is, unless one of them changed what it rests on:
+    what it removes, what it declared as read, the metadata, the protocol, a domain or an
+    application's version; then a `ConflictError` says which commit it was and which rule was
+    broken.
+
+    An empty transaction commits nothing and its `version` stays None.
+
+    Not safe in several threads at once; several transactions of one table are.
+
+    Source: Delta protocol, Actions; Delta's ConflictChecker.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        heads: LogTails,
+        runtime: Runtime,
+        *,
+        app_id: str | None = None,
+        app_version: int | None = None,
+        isolation: str | None = None,
+        operation: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        user_metadata: str | None = None,
+        max_attempts: int | None = None,
+        version: int | None = None,
+    ) -> None:
+        refuse_unsafe_store(log)
+        self._log, self._heads, self._runtime = log, heads, runtime
+        self._format = log.dialect.name
+        self._head = heads.latest() if version is None else heads.at(version)
+        self._protocol, self._metadata = self._head.protocol, self._head.metadata
+        self._plain = heads.check_writable(self._protocol, self._metadata)
+        self._isolation = _isolation(isolation, self._metadata)
+        self._retry = Retry.of(self._metadata.configuration, max_attempts)
+        operations.check_told(operation, parameters, metrics, user_metadata)
+        self._operation, self._parameters = operation, parameters
+        self._metrics, self._user_metadata = metrics, user_metadata
+        self._txn_id = runtime.new_id()
+        self._over = False
+        self._version: int | None = None
+        self._draft = ActionBuffer(log, self._protocol, self._metadata)
+        self._where: list[pl.Expr] = []
+        self._whole_table = False
+        self._app: tuple[str, int] | None = None
+        self._duplicate = False
+        self._replaces = False
+        self._rows_replaced = False
+        if app_id is not None or app_version is not None:
+            self._identify(app_id, app_version)
+
+    def _identify(self, app_id: str | None, app_version: int | None) -> None:
+        if app_id is None or app_version is None:
+            raise InvalidInputError(
+                "an application is known by its id and a version",
+                expected="app_id and app_version",
+                found=f"app_id={app_id!r}, app_version={app_version!r}",
+            )
+        self.set_txn(appId=app_id, version=app_version)
+        self._app = (app_id, int(app_version))
+        self._duplicate = self._recorded(app_id) >= app_version
+
+    def _recorded(self, app_id: str) -> int | float:
+        """The application's last version that still counts; below all others if it has none."""
+        rows = operations.app_versions(self._head.meta, app_id)
+        retention = transaction_retention_ms(self._metadata.configuration)
+        oldest = None if retention is None else self._log.clock() - retention
+        counting = [
+            row["txnVersion"]
+            for row in rows
+            if oldest is None or (row["lastUpdated"] is not None and row["lastUpdated"] > oldest)
+        ]
+        return counting[-1] if counting else float("-inf")
+
+    # --- what it knows -----------------------------------------------------------------------
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The version that the transaction rests on. Looking at it declares nothing as read: use
+        `read` for what the actions depend on.
+        """
+        return self._head.snapshot
+
+    @property
+    def version(self) -> int | None:
+        """The version that was committed; None before, and where nothing was."""
+        return self._version
+
+    @property
+    def committed(self) -> bool:
+        """Whether a version was written."""
+        return self._version is not None
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the table already holds the application's version or a later one, so that
+        nothing is, or was, written. Known from the start, unless another writer is faster.
+        """
+        return self._duplicate
+
+    @property
+    def txn_id(self) -> str:
+        """The identifier that the commit carries, unique to this transaction."""
+        return self._txn_id
+
+    # --- reads -------------------------------------------------------------------------------
+
+    def read(self, where: pl.Expr | None = None) -> pl.LazyFrame:
+        """Declare what was read, so that a commit that changes it conflicts.
+
+        Args:
+            where: A predicate over the table's columns; None is the whole table. Commits to files
+                that cannot hold a matching row, by partition value or statistics, do not conflict.
+
+        Returns:
+            The files in question, as `Snapshot.files`.
+
+        Raises:
+            InvalidInputError: `where` names a column that the table lacks.
+        """
+        self._require_open()
+        files = self.snapshot.files(where)
+        if where is None:
+            self._whole_table = True
+        else:
+            self._where.append(where)
+        return files
+
+    # --- actions -----------------------------------------------------------------------------
+
+    def add(self, table: Any = None, /, **fields: Any) -> None:
+        """Add one file, or a table of files.
+
+        Args:
+            table: A Polars frame or lazy frame, an Arrow table or reader, or a pandas frame, one
+                row a file. `fields` then hold for every row.
+            fields: ``path`` (as it is on disk, not percent-encoded), ``size`` (bytes), and as
+                need be ``partitionValues``, ``modificationTime`` (milliseconds; default now),
+                ``dataChange`` (default True), ``stats`` (JSON text), ``tags``, ``deletionVector``,
+                ``baseRowId``, ``defaultRowCommitVersion``, ``clusteringProvider`` and the fields
+                of the IndexTables dialect. Flattened names (``dvOffset``) are taken as well, and
+                frames of `Snapshot.files` as they are, but for their ``dataChange``, which is
+                that of a state.
+
+        Raises:
+            InvalidInputError: A name is unknown, or a value is not of its field's type.
+
+        Source: Delta protocol, Add File and Remove File.
+        """
+        self._require_open()
+        self._draft.put_files("add", table, fields)
+
+    def remove(self, table: Any = None, /, **fields: Any) -> None:
+        """Remove one file, or a table of files.
+
+        Args:
+            table: As `add`; what a frame of `Snapshot.files` tells of the files is taken over into
+                the tombstones.
+            fields: ``path``, and as need be ``deletionTimestamp`` (milliseconds; default now),
+                ``dataChange`` (default True), ``partitionValues``, ``size``, ``tags``,
+                ``deletionVector`` (of the logical file that is removed) and ``baseRowId``.
+
+        Raises:
+            InvalidInputError: A name is unknown, or a value is not of its field's type.
+
+        Source: Delta protocol, Add File and Remove File.
+        """
+        self._require_open()
+        self._draft.put_files("remove", table, fields)
+
+    def cdc(self, table: Any = None, /, **fields: Any) -> None:
+        """Add one change data file, or a table of them: ``path``, ``partitionValues``, ``size``.
+
+        Source: Delta protocol, Add CDC File.
+        """
+        self._require_open()
+        self._draft.put_files("cdc", table, fields)
+
+    def replace_rows(self) -> None:
+        """Say that no row is changed: those of removed files are gone, and those of added ones are
+        new, as where a table or its partitions are overwritten.
+
+        A table that keeps a change data feed then needs no `cdc`: without it, readers report the
+        rows of removed files as deleted, and those of added ones as inserted.
+
+        Source: Delta protocol, Change Data Files; Reader Requirements for AddCDCFile.
+        """
+        self._require_open()
+        self._rows_replaced = True
+
+    def set_metadata(
+        self,
+        table: Any = None,
+        /,
+        *,
+        schema: SchemaLike | None = None,
+        partition_by: Sequence[str] | None = None,
+        configuration: Mapping[str, str | None] | None = None,
+        name: str | EllipsisType | None = ...,
+        description: str | EllipsisType | None = ...,
+        **fields: Any,
+    ) -> None:
+        """Change the metadata; what is not given stays as it is.
+
+        The protocol is upgraded where the new metadata needs features (`delta.feature.<name>`
+        asks for one by name).
+
+        Args:
+            table: A table of one row with the protocol's fields, in place of the others.
+            schema: The new schema: `lakelog.model.contract.Struct`, StructType JSON, or a pyarrow
+                or Polars schema. Keep the `metadata` of columns that stay.
+            partition_by: The new partition columns, in order.
+            configuration: Properties to set; None takes one away.
+            name: The new name; None takes it away.
+            description: The new description; None takes it away.
+            fields: The protocol's own spelling (``schemaString``, ``partitionColumns``, ``id``…).
+
+        Raises:
+            InvalidInputError: A name is unknown, or a value is not of its type.
+
+        Source: Delta protocol, Change Metadata.
+        """
+        self._require_open()
+        self._draft.put_metadata(
+            table,
+            fields,
+            schema=schema,
+            partition_by=partition_by,
+            configuration=configuration,
+            name=name,
+            description=description,
+        )
+
+    def set_protocol(
+        self, table: Any = None, /, *, features: Sequence[str] = (), **fields: Any
+    ) -> None:
+        """Change the protocol.
+
+        Args:
+            table: A table of one row with the protocol's fields, in place of the others.
+            features: Table features to add, with all that they rest on; versions follow.
+            fields: ``minReaderVersion``, ``minWriterVersion``, ``readerFeatures``,
+                ``writerFeatures``; what is not given stays as it is.
+
+        Raises:
+            InvalidInputError: A name is unknown, or a value is not of its type.
+            UnsupportedFeatureError: lakelog could not write the table afterwards.
+
+        Source: Delta protocol, Protocol Evolution.
+        """
+        self._require_open()
+        self._draft.put_protocol(table, fields, features)
+
+    def set_txn(self, table: Any = None, /, **fields: Any) -> None:
+        """Record an application's version, or a table of them.
+
+        Args:
+            table: Columns ``appId``, ``version``, and as need be ``lastUpdated``.
+            fields: The same, for one; ``lastUpdated`` (milliseconds) is now by default.
+
+        Another writer that records the same application conflicts.
+
+        Source: Delta protocol, Transaction Identifiers.
+        """
+        self._require_open()
+        self._draft.put_txns(table, fields)
+
+    def set_domain(self, table: Any = None, /, **fields: Any) -> None:
+        """Set a metadata domain, or a table of them.
+
+        Args:
+            table: Columns ``domain`` and ``configuration``.
+            fields: ``domain`` (not one of the system's, which begin with ``delta.``) and
+                ``configuration`` (any text; JSON by custom).
+
+        Source: Delta protocol, Domain Metadata.
+        """
+        self._require_open()
+        self._draft.put_domains(table, fields)
+
+    def remove_domain(self, domain: str) -> None:
+        """Remove a metadata domain.
+
+        Raises:
+            InvalidTransactionError: There is no such domain.
+        """
+        self._require_open()
+        self._draft.drop_domain(domain, self._head.meta)
+
+    def skip(
+        self, table: Any = None, /, *, cooldown: dt.timedelta | None = None, **fields: Any
+    ) -> None:
+        """Record a file that could not be processed, or a table of them; the file itself stays.
+
+        How often it was skipped is counted up from the table's last record of it.
+
+        Args:
+            table: Columns as `fields`.
+            cooldown: How long to leave it alone; None is what the table says
+                (``spark.indextables.skippedFiles.cooldownDuration``), else 24 hours.
+            fields: ``path``, ``reason``, ``operation``, and as need be ``partitionValues``,
+                ``size``, ``skipTimestamp`` (milliseconds; default now) and ``retryAfter``.
+
+        Raises:
+            UnsupportedFeatureError: The table is a Delta table, which has no such action.
+
+        Source: specification 001, 3.6.
+        """
+        self._require_open()
+        self._draft.put_skips(table, fields, cooldown)
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def commit(self) -> int | None:
+        """Write the transaction as the next version; afterwards it is over, whatever came of it.
+
+        Returns:
+            The version; None if there was nothing to write, or `duplicate` says why not.
+
+        Raises:
+            InvalidTransactionError: It would leave the table inconsistent; its subclasses say how.
+            UnsupportedError: The table asks of its writers what lakelog cannot do.
+            ConflictError: Another commit took away what it rests on, or too many came first.
+            CommitOutcomeUnknown: It may have been written, and it cannot be read back.
+            UnavailableError: The store failed; nothing was written.
+        """
+        self._require_open()
+        self._over = True
+        if self._duplicate:
+            return None
+        plan = self._plan()
+        if plan is None:
+            return None
+        writing = Writing(plan, self._head, self._heads, self._runtime)
+        try:
+            writing.run()
+        finally:
+            outcome = writing.outcome
+            if outcome is not None and outcome.duplicate:
+                self._duplicate = True
+            elif outcome is not None:
+                self._version = outcome.version
+        if self._runtime.on_commit is not None and outcome is not None and not outcome.duplicate:
+            self._runtime.tell(
+                Committed(outcome.version, outcome.size_bytes, writing.configuration)
+            )
+        return self._version
+
+    def _plan(self) -> Plan | None:
+        reads = Reads(
+            self._whole_table,
+            tuple(self._where),
+            frozenset({self._app[0]}) if self._app is not None else frozenset(),
+        )
+        few = self._few()
+        if few is not None:
+            intent = PendingCommit(
+                reads, few, few.meta, self._isolation, self._protocol, self._metadata
+            )
+            operation = few.operation(self._metadata)
+            description = self._described(operation, few.metrics, few.adds_only, reads)
+            return Plan(self._log, intent, description, self._check, self._app, retry=self._retry)
+        files, meta = self._draft.gathered(self._runtime)
+        if not files.height and not meta.height:
+            return None
+        intent = PendingCommit(reads, files, meta, self._isolation, self._protocol, self._metadata)
+        protocol, metadata = after(intent)
+        self._replaces = validation.changes_columns(
+            self._metadata, metadata
+        ) and validation.removes_all(files, self.snapshot.files())
+        if self._replaces:
+            # The new columns rest on there being no other file.
+            intent = replace(intent, reads=replace(reads, whole_table=True))
+        self._check(intent)
+        intent = replace(intent, texts=self._texts_of(files))
+        inferred = operations.infer(files, meta, self._metadata, metadata, protocol)
+        adds_only = not files.height or bool((files["actionType"] == "add").all())
+        description = self._described(inferred, lambda: operations.metrics(files), adds_only, reads)
+        columnar = self._format == "indextables" and "columnarCommits" in (
+            protocol.writer_features or ()
+        )
+        return Plan(
+            self._log,
+            intent,
+            description,
+            self._check,
+            self._app,
+            COLUMNAR_ABOVE_BYTES if columnar else None,
+            self._retry,
+        )
+
+    def _texts_of(self, files: pl.DataFrame) -> pl.DataFrame | None:
+        """How the log has the paths of the files; see
+        `lakelog.dialects.base.Dialect.path_texts`.
+        """
+        if not files.height:
+            return None
+        return self.snapshot.read_state(lambda state: state.path_texts(files["path"]))
+
+    def _few(self) -> SmallCommit | None:
+        """The actions by the short way, if they and the table are for it."""
+        singles = self._draft.singles()
+        return self._plain.take(*singles) if self._plain is not None and singles else None
+
+    def _described(
+        self,
+        inferred: operations.Operation,
+        metrics: Callable[[], Mapping[str, Any]],
+        adds_only: bool,
+        reads: Reads,
+    ) -> Description:
+        return Description(
+            self._operation or inferred.name,
+            inferred.parameters if self._parameters is None else self._parameters,
+            metrics() if self._metrics is None else self._metrics,
+            self._txn_id,
+            f"lakelog/{__version__}",
+            adds_only and reads.nothing,
+            self._head.version,
+            self._isolation,
+            self._user_metadata,
+        )
+
+    def _check(self, intent: PendingCommit) -> None:
+        """Every rule that the actions have to pass, on the state that they are put behind."""
+        validation.check(
+            intent,
+            self._log.table,
+            self._format,
+            replaced=self._replaces,
+            rows_replaced=self._rows_replaced,
+            live_files=self._live_files,
+        )
+
+    def _live_files(self) -> pl.LazyFrame:
+        return self.snapshot.files()
+
+    def _require_open(self) -> None:
+        if self._over:
+            raise InvalidInputError(
+                "the transaction is over", path=self._log.table, hint="begin another one"
+            )
+
+    def __enter__(self) -> Self:
+        self._require_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None and not self._over:
+            self.commit()
+        self._over = True
+
+    def __repr__(self) -> str:
+        state = "open"
+        if self._over:
+            state = f"version {self._version}" if self.committed else "nothing committed"
+        return (
+            f"Transaction({redact(self._log.table)!r}, from version {self._head.version}, {state})"
+        )
+
+
+def refuse_unsafe_store(log: Log) -> None:
+    """Refuse a store that cannot create a file only if it is absent.
+
+    Raises:
+        UnsupportedStoreError: With the store's own reason.
+    """
+    reason = log.store.refusal
+    if reason is not None:
+        raise UnsupportedStoreError(
+            f"nothing can be committed here: {reason}",
+            path=log.table,
+            hint="keep the table on local disk, S3, Azure or Google Cloud Storage",
+        )
+
+
+def _isolation(given: str | None, metadata: Metadata) -> str:
+    if given is not None:
+        require_choice("isolation", given, ISOLATION_LEVELS)
+    level = given or metadata.configuration.get(ISOLATION_PROPERTY) or ISOLATION_LEVELS[0]
+    if level not in ISOLATION_LEVELS:
+        raise InvalidInputError(
+            "there is no such isolation level",
+            expected=" or ".join(ISOLATION_LEVELS),
+            found=level,
+        )
+    return level

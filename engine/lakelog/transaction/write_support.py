@@ -1,0 +1,476 @@
+"""Gates: may lakelog write this table at all, and may it write these actions.
+
+Each table feature brings rules for writers. A feature that lakelog does not honour, or does not
+know, closes the table by its name before anything is written; a feature that it honours only in
+part (see `lakelog.transaction.features`) closes it to the actions whose rows nobody has checked.
+Rules on single values, such as paths and partition values, stand in
+`lakelog.transaction.consistency`.
+
+Source: Delta protocol, Additional Requirements for Writers, and each feature's own section.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog.dialects.delta.features import check_readable as check_delta_readable
+from lakelog.dialects.indextables.protocol import check_readable as check_indextables_readable
+from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.row_validation import columns_of
+from lakelog.errors import (
+    CorruptionError,
+    InvalidTransactionError,
+    UnsupportedFeatureError,
+)
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.model import actions
+from lakelog.model.actions import FILE_ACTIONS
+from lakelog.skipping.json_texts import decode
+from lakelog.transaction.features import (
+    Stance,
+    features_of,
+    is_active,
+    is_on,
+    listed,
+    supported,
+    supports,
+    writer_version,
+)
+
+SYSTEM_DOMAIN = "delta."
+"""Prefix of metadata domains that no user may write."""
+
+MAX_WRITER_VERSION = {"delta": 7, "indextables": 4}
+"""The highest writer version that lakelog honours, by format."""
+
+_DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
+
+_UNCHECKED_ROWS = (
+    ("invariants", "an invariant on a column"),
+    ("checkConstraints", "a CHECK constraint"),
+    ("generatedColumns", "a generated column"),
+    ("identityColumns", "an identity column"),
+)
+"""Features whose rules lakelog cannot check, because it does not see the rows of a file."""
+
+UNCHECKED_FEATURES = tuple(name for name, _ in _UNCHECKED_ROWS)
+"""Their names."""
+
+_ONE_OF_A_KIND = (
+    ("protocol", None),
+    ("metaData", None),
+    ("txn", "appId"),
+    ("domainMetadata", "domain"),
+    ("mergeskip", "path"),
+)
+"""Action types other than files', with the column that tells those apart which reconcile."""
+
+# The flattened table spreads statistics into these, and derives the others.
+_NOT_SPELLED = frozenset(
+    "version position actionType timestamp extra dvId".split()
+    + "numRecords minValues maxValues nullCount".split()
+)
+
+
+def check_writable(protocol: Protocol, metadata: Metadata, table: str, format: str) -> None:
+    """Refuse a table that lakelog must not write.
+
+    Args:
+        protocol: The table's protocol.
+        metadata: The table's metadata; a feature may be harmless until a property turns it on.
+        table: The table's location, for errors.
+        format: ``delta`` or ``indextables``.
+
+    Raises:
+        UnsupportedFeatureError: A version is above what lakelog knows, or a feature is refused
+            (``found`` names it).
+        CorruptionError: The protocol lacks its writer version, or a list that its version needs.
+
+    Source: Delta protocol, Writer Version Requirements; Table Features.
+    """
+    if format == "indextables":
+        reader = {
+            "minReaderVersion": protocol.min_reader_version,
+            "readerFeatures": [
+                # The writer's own gate tells more of a feature that both must know.
+                name
+                for name in protocol.reader_features or ()
+                if name not in features_of(format)
+            ],
+        }
+        check_indextables_readable(reader, table)
+    else:
+        check_delta_readable(protocol.min_reader_version, protocol.reader_features, table)
+    writer = writer_version(protocol)
+    if not 1 <= writer <= MAX_WRITER_VERSION[format]:
+        raise UnsupportedFeatureError(
+            "the table needs a newer writer",
+            path=table,
+            expected=f"minWriterVersion 1 to {MAX_WRITER_VERSION[format]}",
+            found=writer,
+            hint="upgrade lakelog",
+        )
+    if format == "delta" and writer == MAX_WRITER_VERSION[format]:
+        if protocol.writer_features is None:
+            raise CorruptionError(
+                "the protocol has writer version 7 and no list of writer features",
+                path=table,
+                expected="writerFeatures",
+                hint="the protocol action breaks the Delta protocol; repair the log",
+            )
+    elif format == "delta" and protocol.min_reader_version == 3:
+        raise CorruptionError(
+            "reader version 3 goes with writer version 7 only",
+            path=table,
+            expected=7,
+            found=writer,
+            hint="the protocol action breaks the Delta protocol; repair the log",
+        )
+    known = features_of(format)
+    for name in sorted(supported(protocol, format)):
+        if name not in known:
+            _refuse(table, name, "lakelog does not know what it asks of writers", "upgrade lakelog")
+        if known[name].stance is Stance.REFUSED:
+            if name not in listed(protocol):
+                _refuse_implied(table, name, known[name].note, protocol)
+            _refuse(table, name, known[name].note, "write the table with an engine that knows it")
+    for name in ("icebergCompatV1", "icebergCompatV2"):
+        if format == "delta" and is_active(name, protocol, metadata):
+            reason = "what Iceberg needs of a data file cannot be seen in the log"
+            _refuse(table, name, reason, "write the table with an engine that knows it")
+
+
+def check_actions(
+    protocol: Protocol,
+    metadata: Metadata,
+    files: pl.DataFrame,
+    meta: pl.DataFrame,
+    table: str,
+    format: str,
+    *,
+    rows_replaced: bool = False,
+) -> None:
+    """Refuse actions that a feature of the table forbids, or that lakelog cannot answer for.
+
+    Args:
+        protocol: The protocol in force once the actions are written: the new one where they hold
+            one.
+        metadata: The metadata in force likewise.
+        files: Narrow ``add``, ``remove`` and ``cdc`` rows, as the user staged them: ids and
+            domains that lakelog assigns itself come later.
+        meta: Narrow rows of the other action types, likewise.
+        table: The table's location, for errors.
+        format: ``delta`` or ``indextables``.
+        rows_replaced: Whether no row that is added is another one's new state.
+
+    Raises:
+        InvalidTransactionError: The table's own rules forbid an action: append-only tables,
+            deletion vectors that are not switched on, system domains, two actions of which one
+            would undo the other, an action that the format cannot spell.
+        UnsupportedFeatureError: The rule concerns rows, which lakelog does not see.
+
+    ``found`` holds the 0-based ``row`` of an example and its path.
+
+    Source: Delta protocol, Append-only Tables; Column Invariants; CHECK Constraints; Generated
+    Columns; Identity Columns; Add CDC File; Deletion Vectors; Row Tracking; Domain Metadata;
+    Clustered Table; Delta Log Entries.
+    """
+    _check_kinds(files, meta, table, format)
+    _check_one_of_a_kind(meta, table)
+    if format == "indextables":
+        return
+    _check_domains(protocol, meta, table)
+    if not files.height:
+        return
+    adds = _of(files, "add")
+    removes = _of(files, "remove")
+    changing = _changes_data(files)
+    new = adds & changing
+    gone = removes & changing
+    if is_active("appendOnly", protocol, metadata):
+        # Nothing takes the place of what is removed without an add that only moves rows.
+        moved = (adds & ~changing).any()
+        _refuse_row(
+            files,
+            gone if moved else removes,
+            InvalidTransactionError,
+            "the table is append-only, and this would remove data from it",
+            table,
+            expected="removes with dataChange false, beside adds with dataChange false",
+            hint="set delta.appendOnly to false first, if the table's owner agrees",
+        )
+    for name, what in _UNCHECKED_ROWS:
+        if is_active(name, protocol, metadata):
+            _refuse_rows_unseen(new, name, what, table)
+    if supports(protocol, "materializePartitionColumns") and metadata.partition_columns:
+        what = "partition columns that must stand in its files"
+        _refuse_rows_unseen(adds, "materializePartitionColumns", what, table)
+    _check_change_data(protocol, metadata, files, new, gone, table, rows_replaced=rows_replaced)
+    _check_vectors(protocol, metadata, files, table)
+    _check_counts(protocol, metadata, files, adds, table)
+    if supports(protocol, "clustering"):
+        _refuse_row(
+            files,
+            new & _absent(files, "stats"),
+            InvalidTransactionError,
+            "the table is clustered, and this file has no statistics",
+            table,
+            expected="stats, with those of the clustering columns",
+        )
+
+
+def _refuse(table: str, name: str, reason: str, hint: str) -> None:
+    raise UnsupportedFeatureError(
+        f"the table has the feature {name!r}: {reason}", path=table, found=name, hint=hint
+    )
+
+
+def _refuse_implied(table: str, name: str, reason: str, protocol: Protocol) -> None:
+    versions = f"{protocol.min_reader_version}/{protocol.min_writer_version}"
+    raise UnsupportedFeatureError(
+        f"the table's protocol {versions} (reader/writer) allows {name!r}: {reason}",
+        path=table,
+        expected="a protocol below 4",
+        found=name,
+        hint="write the table with IndexTables only; a table that both write has to stay below "
+        "protocol 4: set spark.indextables.state.format to json and "
+        "spark.indextables.checkpoint.enabled to false in each IndexTables session, and let "
+        "lakelog write the checkpoints",
+    )
+
+
+def _of(files: pl.DataFrame, kind: str) -> pl.Series:
+    return files["actionType"] == kind
+
+
+def _changes_data(files: pl.DataFrame) -> pl.Series:
+    """An action changes data unless it says that it does not."""
+    if "dataChange" not in files.columns:
+        return pl.repeat(True, files.height, eager=True)
+    flags = files["dataChange"]
+    return flags.fill_null(True) if flags.null_count() else flags
+
+
+def _absent(files: pl.DataFrame, column: str) -> pl.Series:
+    if column not in files.columns:
+        return pl.repeat(True, files.height, eager=True)
+    return files[column].is_null()
+
+
+def _told(files: pl.DataFrame, column: str) -> pl.Series:
+    """Which actions have a flag."""
+    if column not in files.columns:
+        return pl.repeat(False, files.height, eager=True)
+    return files[column].fill_null(False)
+
+
+def _refuse_row(
+    files: pl.DataFrame,
+    wrong: pl.Series,
+    error: type[InvalidTransactionError],
+    message: str,
+    table: str,
+    *,
+    expected: object = None,
+    hint: str | None = None,
+) -> None:
+    row = wrong.arg_max() if wrong.any() else None
+    if row is not None:
+        found = {"row": row, "path": files["path"][row] if "path" in files.columns else None}
+        raise error(message, path=table, expected=expected, found=found, hint=hint)
+
+
+def _refuse_rows_unseen(wrong: pl.Series, feature: str, what: str, table: str) -> None:
+    if wrong.any():
+        raise UnsupportedFeatureError(
+            f"the table has {what}, and lakelog does not see the rows of a file",
+            path=table,
+            expected=f"no files that would have to be checked for {feature!r}",
+            found=feature,
+            hint="write these rows with an engine that checks them; removes, rearrangements "
+            "(dataChange false) and metadata can be committed here",
+        )
+
+
+def _check_kinds(files: pl.DataFrame, meta: pl.DataFrame, table: str, format: str) -> None:
+    wire = Wire.of(format)
+    for frame, kinds in (
+        (files, {*FILE_ACTIONS, "cdc"}),
+        (meta, {kind for kind, _ in _ONE_OF_A_KIND}),
+    ):
+        if not frame.height:
+            continue
+        for kind in frame["actionType"].unique().sort():
+            if kind not in kinds or kind not in wire.wrappers:
+                raise InvalidTransactionError(
+                    f"the format {format!r} has no action {kind!r} that could be written here",
+                    path=table,
+                    expected=", ".join(sorted(kinds & wire.wrappers.keys())),
+                    found=kind,
+                )
+    if not files.height:
+        return
+    # What a remove does not carry over from its add is lost by intention; of an add, by mistake.
+    spelled = columns_of("add", format) | _NOT_SPELLED
+    foreign = [column for column in files.columns if column not in spelled]
+    if not foreign:
+        return
+    adds = files.filter(_of(files, "add")).select(foreign)
+    for column in foreign:
+        if adds[column].count():
+            raise InvalidTransactionError(
+                f"an add of the format {format!r} has no field for {column!r}",
+                path=table,
+                expected=", ".join(sorted(spelled - _NOT_SPELLED)),
+                found=column,
+            )
+
+
+def _check_one_of_a_kind(meta: pl.DataFrame, table: str) -> None:
+    for kind, key in _ONE_OF_A_KIND if meta.height else ():
+        rows = actions.of_type(meta, kind)
+        if rows.height < 2:
+            continue
+        again = rows[key].is_duplicated() if key else pl.repeat(True, rows.height, eager=True)
+        if again.any():
+            raise InvalidTransactionError(
+                f"one commit holds two actions {kind!r} of which one would undo the other",
+                path=table,
+                expected=f"one {kind}" + (f" for each {key}" if key else ""),
+                found=rows[key].filter(again)[0] if key else rows.height,
+            )
+
+
+def _check_domains(protocol: Protocol, meta: pl.DataFrame, table: str) -> None:
+    if not meta.height or "domain" not in meta.columns:
+        return
+    domains = actions.of_type(meta, "domainMetadata")["domain"]
+    if not domains.len():
+        return
+    if not supports(protocol, "domainMetadata"):
+        raise InvalidTransactionError(
+            "the protocol does not support metadata domains",
+            path=table,
+            expected="the feature 'domainMetadata'",
+            found=domains[0],
+            hint="add the feature to the protocol first",
+        )
+    system = domains.filter(domains.str.starts_with(SYSTEM_DOMAIN))
+    if system.len():
+        raise InvalidTransactionError(
+            f"domains that begin with {SYSTEM_DOMAIN!r} belong to the system",
+            path=table,
+            expected="a domain of the user's, such as com.example.jobs",
+            found=system[0],
+        )
+
+
+def _check_change_data(
+    protocol: Protocol,
+    metadata: Metadata,
+    files: pl.DataFrame,
+    new: pl.Series,
+    gone: pl.Series,
+    table: str,
+    *,
+    rows_replaced: bool,
+) -> None:
+    cdc = _of(files, "cdc")
+    if not supports(protocol, "changeDataFeed"):
+        _refuse_row(
+            files,
+            cdc,
+            InvalidTransactionError,
+            "the protocol does not support change data files",
+            table,
+            expected="the feature 'changeDataFeed'",
+        )
+        return
+    if not is_active("changeDataFeed", protocol, metadata) or cdc.any():
+        return
+    if new.any() and gone.any() and not rows_replaced:
+        raise UnsupportedFeatureError(
+            "the table keeps a change data feed, and a commit that adds and removes data may have "
+            "changed rows, which it would report as deleted and inserted",
+            path=table,
+            expected="cdc actions, or only adds, or only removes",
+            found="changeDataFeed",
+            hint="give the commit its cdc actions; or, where rows are only replaced, say so by "
+            "Transaction.replace_rows",
+        )
+    _refuse_row(
+        files,
+        gone & ~_told(files, "extendedFileMetadata"),
+        InvalidTransactionError,
+        "the table keeps a change data feed, and a removed file does not tell its partition "
+        "values and size, without which its rows cannot be reported as deleted",
+        table,
+        expected="partitionValues and size, as the rows of Snapshot.files() have them",
+    )
+
+
+def _check_vectors(protocol: Protocol, metadata: Metadata, files: pl.DataFrame, table: str) -> None:
+    columns = [c for c in _DV_COLUMNS if c in files.columns]
+    if not columns:
+        return
+    vectors = files.select(pl.any_horizontal(pl.col(c).is_not_null() for c in columns)).to_series()
+    if not supports(protocol, "deletionVectors"):
+        _refuse_row(
+            files,
+            vectors,
+            InvalidTransactionError,
+            "the protocol does not support deletion vectors",
+            table,
+            expected="the feature 'deletionVectors'",
+        )
+        return
+    added = vectors & _of(files, "add")
+    if not is_on(metadata.configuration, "delta.enableDeletionVectors"):
+        # One that only moves with its file is no new one.
+        _refuse_row(
+            files,
+            added & _changes_data(files),
+            InvalidTransactionError,
+            "the table does not take new deletion vectors",
+            table,
+            expected="delta.enableDeletionVectors true, or dataChange false",
+        )
+    _refuse_row(
+        files,
+        added & ~_counted(files),
+        InvalidTransactionError,
+        "a file with a deletion vector does not tell its number of records",
+        table,
+        expected="stats with numRecords",
+    )
+
+
+def _check_counts(
+    protocol: Protocol, metadata: Metadata, files: pl.DataFrame, adds: pl.Series, table: str
+) -> None:
+    if not supports(protocol, "rowTracking"):
+        return
+    if is_on(metadata.configuration, "delta.rowTrackingSuspended"):
+        return
+    fresh = adds & (_absent(files, "baseRowId") | _absent(files, "defaultRowCommitVersion"))
+    if not fresh.any():
+        return
+    _refuse_row(
+        files,
+        fresh & ~_counted(files),
+        InvalidTransactionError,
+        "rows are tracked, and a file does not tell its number of records, so that its rows "
+        "cannot be given ids",
+        table,
+        expected="stats with numRecords, or the baseRowId and defaultRowCommitVersion that the "
+        "file had",
+    )
+
+
+def _counted(files: pl.DataFrame) -> pl.Series:
+    """Which files tell their number of records, in their statistics."""
+    if "stats" not in files.columns:
+        return pl.repeat(False, files.height, eager=True)
+    counts = decode(files["stats"], pa.schema([("numRecords", pa.int64())]))["numRecords"]
+    return (counts >= 0).fill_null(False)

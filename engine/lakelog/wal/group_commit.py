@@ -1,0 +1,319 @@
+"""Group commit: the records of all who wait become frames, one write and one fsync."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lakelog.errors import LakelogError, OutcomeUnknownError, UnavailableError
+from lakelog.wal.commit_queue import Turn
+from lakelog.wal.disk import Bytes
+from lakelog.wal.encode import (
+    FEW_RECORDS,
+    RECORD_BYTES,
+    Columns,
+    check_columns,
+    columns_of,
+    pack_columns,
+    pack_records,
+)
+from lakelog.wal.frames import COMMIT
+from lakelog.wal.writer import LOOK, Writer
+
+_COMMIT = bytes((COMMIT,))
+
+
+class Entry(Turn):
+    """What one caller wants written, and what came of it.
+
+    Attributes:
+        ops: A code for each record.
+        keys: A key for each record.
+        values: A value, or None, for each record.
+        columns: A batch in columns, instead of these; COMMIT is not among its records.
+        size_bytes: Of the records, about.
+        is_batch: The records are one batch, whose last one is its COMMIT.
+        is_urgent: Wants to be durable even where appends wait for one another.
+        action: Something else to do in the writer's turn, instead of writing records.
+        changes: Whether the log is another one when it is done.
+        seq: Sequence number of the last record; 0 while nothing is known to have come of it.
+        result: What the action gave.
+        error: Why it failed.
+    """
+
+    # Every append makes one of these, so what is rarely said is said by the class.
+    columns: Sequence[Columns] | None = None
+    is_batch = False
+    is_urgent = False
+    action: Callable[[], object] | None = None
+    changes = True
+    seq = 0
+    result: Any = None
+    error: BaseException | None = None
+
+    def __init__(
+        self,
+        ops: bytes = b"",
+        keys: Sequence[bytes] = (),
+        values: Sequence[bytes | None] = (),
+        size_bytes: int = 0,
+    ) -> None:
+        self.ops = ops
+        self.keys = keys
+        self.values = values
+        self.size_bytes = size_bytes
+
+    def outcome(self) -> Any:
+        """What came of it: the last sequence number, or what the action gave.
+
+        Raises:
+            OutcomeUnknownError: The thread that did it was interrupted.
+            LakelogError: Why it failed.
+        """
+        if self.error is not None:
+            raise self.error
+        if not self.seq:
+            raise OutcomeUnknownError(
+                "a write to the write-ahead log was interrupted",
+                hint=LOOK,
+            )
+        return self.seq if self.action is None else self.result
+
+    @classmethod
+    def of_columns(cls, columns: Sequence[Columns]) -> Entry:
+        """A batch in columns, to which its COMMIT is added."""
+        entry = cls()
+        entry.columns = columns
+        entry.is_batch = True
+        return entry
+
+    @classmethod
+    def of_action(cls, action: Callable[[], object], *, changes: bool = True) -> Entry:
+        """Something else to do."""
+        entry = cls()
+        entry.action = action
+        entry.changes = changes
+        return entry
+
+    @classmethod
+    def batch(
+        cls, ops: bytes, keys: list[bytes], values: list[bytes | None], frame_bytes: int
+    ) -> Entry:
+        """A batch, to which its COMMIT is added.
+
+        Raises:
+            InvalidInputError: A record is too large.
+        """
+        size = len(ops) * RECORD_BYTES + sum(map(len, keys)) + sum(map(len, filter(None, values)))
+        if len(ops) > FEW_RECORDS or size > frame_bytes:
+            columns = columns_of(ops, keys, values)
+            check_columns(columns)
+            return cls.of_columns([columns])
+        entry = cls(ops + _COMMIT, [*keys, b""], [*values, None], size)
+        entry.is_batch = True
+        return entry
+
+
+@dataclass
+class Committer:
+    """Writes what entries want, in their order.
+
+    Attributes:
+        writer: The end of the log.
+        segment_bytes: From this size on a segment is followed by another one.
+        sync_every: After how many entries there is an fsync; 0 for never.
+        waiting: Entries since the last fsync.
+    """
+
+    writer: Writer
+    segment_bytes: int
+    sync_every: int
+    waiting: int = 0
+
+    def serve(self, entries: Sequence[Entry]) -> None:
+        """Do what all entries want; each is told what came of it."""
+        try:
+            for entry in entries:  # each append comes through here, and a generator costs more
+                if entry.action is not None:
+                    break
+            else:
+                self._commit(entries)
+                return
+            for run in _runs(entries):
+                self._serve_run(run)
+        except BaseException:
+            # Whatever was under way, nobody knows how far it came.
+            if any(entry.changes for entry in entries):
+                self.writer.poison = self.writer.poison or "what it did was interrupted"
+            raise
+
+    def _serve_run(self, entries: Sequence[Entry]) -> None:
+        entry = entries[0]
+        if entry.action is None:
+            self._commit(entries)
+            return
+        try:
+            entry.result = entry.action()
+            entry.seq = -1
+        except Exception as error:  # noqa: BLE001 - it is raised where it was asked for
+            entry.error = error
+
+    def _commit(self, entries: Sequence[Entry]) -> None:
+        try:
+            self._write(entries)
+        except UnavailableError as error:
+            if len(entries) == 1 or self.writer.poison is not None:
+                _fail(entries, error)
+                return
+            # What one of them asks for may be too much for the disk, and the others' may not.
+            for entry in entries:
+                self._commit([entry])
+        except Exception as error:  # noqa: BLE001 - it is raised where the record was appended
+            _fail(entries, error)
+
+    def _write(self, entries: Sequence[Entry]) -> None:
+        writer = self.writer
+        writer.check()
+        if writer.end >= self.segment_bytes and writer.has_records:
+            writer.rotate()
+        pieces, seqs = _pack(entries, writer)
+        writer.write(pieces, seqs[-1] + 1 - writer.next_seq)
+        self.waiting += len(entries)
+        if self.sync_every and (
+            self.waiting >= self.sync_every or any(entry.is_urgent for entry in entries)
+        ):
+            writer.sync()
+            self.waiting = 0
+        for entry, seq in zip(entries, seqs, strict=True):
+            entry.seq = seq
+
+
+def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Entries that can be written together; an action is alone."""
+    runs: list[list[Entry]] = []
+    for entry in entries:
+        if runs and entry.action is None and runs[-1][0].action is None:
+            runs[-1].append(entry)
+        else:
+            runs.append([entry])
+    return runs
+
+
+def _fail(entries: Sequence[Entry], error: Exception) -> None:
+    """Tell all entries of an error; each of them gets its own, for each is raised elsewhere."""
+    entries[0].error = error
+    for entry in entries[1:]:
+        if isinstance(error, LakelogError):
+            own: Exception = type(error)(error.message, path=error.path, hint=error.hint)
+            own.__cause__ = error
+        else:
+            own = error
+        entry.error = own
+
+
+def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[int]]:
+    """Frames for all entries, in pieces, and each entry's last sequence number."""
+    framing = writer.framing
+    if len(entries) == 1 and entries[0].columns is None:
+        entry = entries[0]
+        pieces = pack_records(
+            entry.ops,
+            entry.keys,
+            entry.values,
+            writer.next_seq,
+            writer.unsynced_bytes,
+            framing,
+            is_batch=entry.is_batch,
+        )
+        return pieces, [writer.next_seq + len(entry.ops) - 1]
+    next_seq = writer.next_seq
+    size = 0
+    ops, keys, values = b"", [], []
+    for entry in entries:
+        if entry.is_batch:
+            break
+        size += entry.size_bytes
+        ops += entry.ops
+        keys.append(entry.keys[0])
+        values.append(entry.values[0])
+    else:
+        if size <= framing.frame_bytes:
+            unsynced_bytes = writer.unsynced_bytes
+            pieces = pack_records(ops, keys, values, next_seq, unsynced_bytes, framing)
+            return pieces, list(range(next_seq, next_seq + len(entries)))
+    packer = _Packer(writer)
+    seqs = []
+    for entry in entries:
+        if entry.columns is not None:
+            packer.add_columns(entry.columns)
+        elif entry.is_batch:
+            packer.flush()
+            packer.add(entry)
+            packer.flush(is_batch=True)
+        else:
+            if packer.held_bytes + entry.size_bytes > framing.frame_bytes:
+                packer.flush()
+            packer.add(entry)
+        seqs.append(packer.next_seq - 1)
+    packer.flush()
+    return packer.pieces, seqs
+
+
+class _Packer:
+    """Collects records until they are a frame."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._framing = writer.framing
+        self._unsynced_bytes = writer.unsynced_bytes
+        self._ops = bytearray()
+        self._keys: list[bytes] = []
+        self._values: list[bytes | None] = []
+        self.pieces: list[Bytes] = []
+        self.next_seq = writer.next_seq
+        self.held_bytes = 0
+
+    def add(self, entry: Entry) -> None:
+        """Add the records of an entry to the frame."""
+        self._ops += entry.ops
+        self._keys += entry.keys
+        self._values += entry.values
+        self.held_bytes += entry.size_bytes
+        self.next_seq += len(entry.ops)
+
+    def flush(self, *, is_batch: bool = False) -> None:
+        """End the frame, if there is anything in it."""
+        if not self._ops:
+            return
+        pieces = pack_records(
+            bytes(self._ops),
+            self._keys,
+            self._values,
+            self.next_seq - len(self._ops),
+            self._unsynced_bytes,
+            self._framing,
+            is_batch=is_batch,
+        )
+        self._emit(pieces)
+        self._ops, self._keys, self._values = bytearray(), [], []
+        self.held_bytes = 0
+
+    def add_columns(self, chunks: Sequence[Columns]) -> None:
+        """Add a batch in columns, in frames of its own."""
+        self.flush()
+        for n, columns in enumerate(chunks):
+            is_last = n == len(chunks) - 1
+            for pieces, records in pack_columns(
+                columns,
+                self.next_seq,
+                self._unsynced_bytes,
+                self._framing,
+                commit=COMMIT if is_last else None,
+                goes_on=not is_last,
+            ):
+                self._emit(pieces)
+                self.next_seq += records
+
+    def _emit(self, pieces: list[Bytes]) -> None:
+        self.pieces += pieces
+        self._unsynced_bytes += sum(map(len, pieces))

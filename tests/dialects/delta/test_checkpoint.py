@@ -1,0 +1,475 @@
+"""Reading checkpoints of every layout, leaf by leaf."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from polars.testing import assert_frame_equal
+
+from lakelog.dialects.base import STRUCT_STATISTICS, Checkpoint
+from lakelog.dialects.delta import checkpoint, parquet
+from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader, unreadable_is_malformed
+from lakelog.errors import CorruptionError, InvalidActionError, MalformedLogError, NotFoundError
+from lakelog.model import actions
+from lakelog.storage import open_store
+from tests.handmade import Handmade, add, metadata, protocol, remove, vector
+
+UUID = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
+META = (protocol(), metadata(properties={"k": "v"}), {"txn": {"appId": "x", "version": 4}})
+FILES = (add("a%20b", 1, tags={"t": None}), add("b", 2, **vector("v")), remove("z"))
+SAID = {"checkpointMetadata": {"version": 5}}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Handmade:
+    return Handmade(tmp_path / "t")
+
+
+def reader(made: Handmade) -> DeltaCheckpointReader:
+    """A reader over the best checkpoint that is listed."""
+    best = made.context().list_all().checkpoints[-1]
+    return DeltaCheckpointReader(open_store(made.root), best)
+
+
+def json_manifest(made: Handmade, *rows: dict[str, Any]) -> None:
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    made.write(f"{5:020d}.checkpoint.{UUID}.json", data)
+
+
+def write(made: Handmade, layout: str) -> None:
+    def sidecars() -> list[dict[str, Any]]:
+        return [made.sidecar("1.parquet", *FILES[:1]), made.sidecar("2.parquet", *FILES[1:])]
+
+    match layout:
+        case "classic":
+            made.checkpoint(5, *META, *FILES)
+        case "multipart":
+            for n, part in enumerate([(*META, FILES[0]), FILES[1:]], 1):
+                made.checkpoint(5, *part, suffix=f".{n:010d}.{2:010d}")
+        case "v2-parquet":
+            made.checkpoint(5, SAID, *META, *sidecars(), suffix=f".{UUID}")
+        case "v2-parquet inline":
+            made.checkpoint(5, SAID, *META, *FILES, suffix=f".{UUID}")
+        case "v2-json":
+            json_manifest(made, SAID, *META, *sidecars())
+        case "v2-json inline":
+            json_manifest(made, SAID, *META, *FILES)
+        case "classic with sidecars":
+            made.checkpoint(5, SAID, *META, *sidecars())
+
+
+KINDS = ("add", "remove")
+LAYOUTS = [
+    *("classic", "multipart", "classic with sidecars"),
+    *("v2-parquet", "v2-parquet inline", "v2-json", "v2-json inline"),
+]
+
+
+def files_of(made: Handmade, columns: Sequence[str], *kinds: str) -> pl.DataFrame:
+    return actions.concat(reader(made).iter_files(columns, kinds or actions.FILE_ACTIONS))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_the_same_rows(made: Handmade, layout: str) -> None:
+    write(made, layout)
+    found = files_of(made, ["size", "dvId", "tags"])
+    frame = actions.conform(found, ["actionType", "path", "size", "dvId", "tags"]).sort("path")
+    assert frame.rows() == [
+        ("add", "a b", 1, None, {"t": None}),
+        ("add", "b", 2, "uv@1", None),
+        ("remove", "z", None, None, None),
+    ]
+    meta = reader(made).read_meta()
+    assert sorted(meta["actionType"]) == ["metaData", "protocol", "txn"]
+    (row,) = meta.filter(pl.col("actionType") == "metaData").rows(named=True)
+    assert row["configuration"] == {"k": "v"}
+    assert meta["txnVersion"].drop_nulls().to_list() == [4]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_kind_of_file_or_of_meta_comes_alone(made: Handmade, layout: str) -> None:
+    write(made, layout)
+    assert files_of(made, ["size"], "remove")["path"].to_list() == ["z"]
+    assert sorted(files_of(made, ["size"], "add")["path"]) == ["a b", "b"]
+    assert reader(made).read_meta(["protocol"])["actionType"].to_list() == ["protocol"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_files_that_an_answer_rests_on_are_named(made: Handmade, layout: str) -> None:
+    write(made, layout)
+    named = reader(made).files_read()
+    on_disk = [p for p in made.log.rglob("*") if p.is_file()]
+    assert sorted(named) == sorted(p.relative_to(made.root).as_posix() for p in on_disk)
+
+
+def test_a_projection_reads_only_its_leaves(
+    made: Handmade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(made, "classic")
+    seen: list[str] = []
+    iter_batches = pq.ParquetFile.iter_batches
+
+    def spy(self: Any, *args: Any, columns: list[str], **more: Any) -> Any:
+        seen.extend(columns)
+        return iter_batches(self, *args, columns=columns, **more)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", spy)
+    found = files_of(made, ["size"], "add")
+    assert set(found.columns) == {"actionType", "path", "size"}
+    assert {s for s in seen if not s.startswith("add.deletionVector")} == {"add.path", "add.size"}
+
+
+def test_statistics_come_as_text_or_struct_as_they_are_asked_for(made: Handmade) -> None:
+    bounds = {"minValues": {"id": 1}, "maxValues": {"id": 2}, "nullCount": {"id": 0}}
+    made.checkpoint(
+        5, *META, add("a", stats="{}"), add("b", stats_parsed={"numRecords": 3, **bounds})
+    )
+    text = files_of(made, ["stats"], "add")
+    assert text["stats"].to_list() == ["{}", None]
+    assert STRUCT_STATISTICS not in text.columns
+    struct = files_of(made, [STRUCT_STATISTICS], "add")[STRUCT_STATISTICS]
+    assert struct.struct.field("numRecords").to_list() == [None, 3]
+    type_ = reader(made).struct_statistics()
+    assert type_ is not None
+    assert pa.types.is_struct(type_)
+
+
+def test_times_far_off_are_read_as_spark_writes_them(made: Handmade) -> None:
+    times = [datetime(9999, 12, 31, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)]
+    type_ = pa.struct({"minValues": pa.struct({"t": pa.timestamp("us", "UTC")})})
+    said = pa.array([{"minValues": {"t": time}} for time in times], type_)
+    add_type = pa.struct({"path": pa.string(), "size": pa.int64(), STRUCT_STATISTICS: type_})
+    children = [pa.array(["a", "b"]), pa.array([1, 2]), said]
+    path = Path(made.root) / "_delta_log" / f"{5:020d}.checkpoint.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    column = pa.StructArray.from_arrays(children, fields=list(add_type))
+    pq.write_table(pa.table({"add": column}), path, use_deprecated_int96_timestamps=True)
+    (frame,) = reader(made).iter_files([STRUCT_STATISTICS], ("add",))
+    found = frame[STRUCT_STATISTICS].struct.field("minValues").struct.field("t")
+    assert found.to_list() == [time.replace(tzinfo=None) for time in times]
+
+
+def test_without_struct_statistics_there_is_no_type(made: Handmade) -> None:
+    made.checkpoint(5, *META, add("a"), without=["stats_parsed"])
+    assert reader(made).struct_statistics() is None
+
+
+def test_columns_that_a_checkpoint_lacks_are_left_out(made: Handmade) -> None:
+    lacking = ["stats", "tags", "deletionVector", "partitionValues", "dataChange"]
+    made.checkpoint(5, *META, add("a"), without=lacking)
+    found = files_of(made, ["size", "dvId", *lacking[:2]], "add")
+    assert set(found.columns) == {"actionType", "path", "size"}
+
+
+def test_a_metadata_of_nulls_is_still_one_row(made: Handmade) -> None:
+    made.checkpoint(5, protocol(), {"metaData": {}}, *FILES)
+    meta = reader(made).read_meta()
+    assert meta.filter(pl.col("actionType") == "metaData").height == 1
+    assert actions.conform(meta).height == 2
+    assert meta.schema.get("extra", pl.String) == pl.String
+
+
+def test_fields_that_nobody_knows_are_kept_in_extra(made: Handmade) -> None:
+    def rows(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return {"add": {"path": path, "size": 1, "deletionVector": None, "odd": None, **body}}
+
+    dv = {"storageType": "u", "pathOrInlineDv": "v", "maxRowIndex": 9}
+    dv |= {"offset": 1, "sizeInBytes": 2, "cardinality": 1}
+    table = [
+        rows("plain", {}),
+        rows("odd", {"odd": {"a": [1, 2]}}),
+        rows("both", {"odd": {"a": []}, "deletionVector": dv}),
+    ]
+    columns = {
+        kind: pa.array([row.get(kind) for row in table])
+        for kind in dict.fromkeys(kind for row in table for kind in row)
+    }
+    path = made.checkpoint(5, *META)
+    pq.write_table(pa.table(columns), path)
+    files = files_of(made, ("path", "extra"), "add")
+    assert dict(files.select("path", "extra").iter_rows()) == {
+        "plain": None,
+        "odd": '{"odd":{"a":[1,2]}}',
+        "both": '{"deletionVector":{"maxRowIndex":9},"odd":{"a":[]}}',
+    }
+    assert "extra" not in files_of(made, ("path",), "add").columns
+
+
+def test_a_checkpoint_of_many_batches_is_read_whole(
+    made: Handmade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", 7)
+    made.checkpoint(5, *(add(f"f{n}", n) for n in range(100)), *META)
+    found = files_of(made, ["size"], "add")
+    assert found["size"].to_list() == list(range(100))
+    assert reader(made).read_meta().height == 3
+
+
+@pytest.mark.parametrize("statistics", [True, False, ["remove.path"]], ids=["all", "none", "one"])
+def test_row_groups_without_a_kind_are_left_out_where_all_statistics_say_so(
+    made: Handmade, statistics: bool | list[str]
+) -> None:
+    files = [
+        *[add(f"a{n}", n) for n in range(5)],
+        remove("z", deletionTimestamp=4),
+        *[add(f"b{n}", n) for n in range(3)],
+        *[remove(f"y{n}", deletionTimestamp=n) for n in range(7)],
+    ]
+    path = made.checkpoint(5, *META, *files)
+    plain = {kind: files_of(made, ["size", "deletionTimestamp"], kind) for kind in KINDS}
+    pq.write_table(pq.read_table(path), path, row_group_size=2, write_statistics=statistics)
+    file = pq.ParquetFile(path)
+    assert file.num_row_groups == 10
+    left_out = statistics is True
+    assert parquet.groups_with(file, ["remove"]) == ([4, 6, 7, 8, 9] if left_out else [*range(10)])
+    assert parquet.groups_with(file, ["add"]) == ([*range(1, 6)] if left_out else [*range(10)])
+    for kind in KINDS:
+        assert_frame_equal(files_of(made, ["size", "deletionTimestamp"], kind), plain[kind])
+
+
+def test_a_file_of_few_rows_is_read_without_threads_as_a_large_one_is_with_them(
+    made: Handmade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", 7)
+    made.checkpoint(5, *(add(f"f{n}", n, stats="{}") for n in range(100)), *META)
+    columns = ["size", "stats", "partitionValues"]
+
+    def read() -> list[pl.DataFrame]:
+        return [reader(made).read_meta(), *reader(made).iter_files(columns)]
+
+    class NoThreads:
+        def __init__(self, *_: object) -> None:
+            raise AssertionError("a thread was begun")
+
+    with monkeypatch.context() as alone:
+        alone.setattr(threading, "Thread", NoThreads)
+        few = read()
+    monkeypatch.setattr(checkpoint, "_FEW_ROWS", 0)
+    monkeypatch.setattr(parquet, "_FEW_PROMISED", 0)
+    monkeypatch.setattr(parquet, "_MANY_ROWS", 7)
+    many = read()
+    assert len(few) == len(many) > 2
+    for one, other in zip(few, many, strict=True):
+        assert_frame_equal(one, other, check_column_order=False)
+
+
+def test_a_file_is_not_closed_while_a_thread_reads_it(
+    made: Handmade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(parquet, "_MANY_ROWS", 7)
+    monkeypatch.setattr(checkpoint, "_FEW_ROWS", 7)
+    made.checkpoint(5, *(add(f"f{n}", n) for n in range(100)), *META)
+    parse, read_parts = DeltaCheckpointReader._parsed, parquet.read_parts
+    sources: dict[int, Any] = {}
+    closed: list[bool] = []
+
+    def parsed(self: DeltaCheckpointReader, source: Any, footer: Any) -> Any:
+        file = parse(self, source, footer)
+        sources[id(file)] = source
+        return file
+
+    def slow(file: Any, *rest: Any, **more: Any) -> Iterator[Any]:
+        for part in read_parts(file, *rest, **more):
+            time.sleep(0.02)
+            closed.append(sources[id(file)].closed)
+            yield part
+
+    monkeypatch.setattr(DeltaCheckpointReader, "_parsed", parsed)
+    monkeypatch.setattr(checkpoint, "read_parts", slow)
+    files = reader(made).iter_files(["size", "stats"], ("add",))
+    assert isinstance(files, Generator)
+    next(files)
+    files.close()
+    assert len(closed) > 2
+    assert not any(closed)
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+def read_all(made: Handmade) -> None:
+    reader(made).read_meta()
+    files_of(made, ["size", "partitionValues", "dvId"])
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.9, 0.99])
+def test_a_parquet_file_that_is_cut_short_is_refused(made: Handmade, keep: float) -> None:
+    path = made.checkpoint(5, *META, *FILES)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+    with pytest.raises(MalformedLogError, match="cannot be read") as refused:
+        read_all(made)
+    assert refused.value.path == path.relative_to(made.root).as_posix()
+
+
+@pytest.mark.parametrize("data", [b"x", b"PAR1", b"PAR1PAR1", b"\0" * 100])
+def test_bytes_that_are_no_parquet_are_refused(made: Handmade, data: bytes) -> None:
+    made.checkpoint(5, *META).write_bytes(data)
+    with pytest.raises(MalformedLogError):
+        read_all(made)
+
+
+def test_a_sidecar_that_is_gone_is_named(made: Handmade) -> None:
+    write(made, "v2-json")
+    (made.log / "_sidecars" / "2.parquet").unlink()
+    with pytest.raises(MalformedLogError, match="is gone") as refused:
+        read_all(made)
+    assert refused.value.path == "_delta_log/_sidecars/2.parquet"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [(), (SAID, SAID), ({"checkpointMetadata": {"version": 4}},)],
+    ids=["not at all", "twice", "of another version"],
+)
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_manifest_that_does_not_say_its_version_once_is_refused(
+    made: Handmade, said: tuple[dict[str, Any], ...], form: str
+) -> None:
+    if form == "json":
+        json_manifest(made, *said, *META)
+    else:
+        made.checkpoint(5, *said, *META, suffix=f".{UUID}")
+    with pytest.raises(MalformedLogError, match="does not say, once"):
+        read_all(made)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"path": pa.array(["a"]), "size": pa.array(["1"])},
+        {"path": pa.array(["a"]), "size": pa.array([1.5])},
+        {"path": pa.array(["a"]), "size": pa.array([True])},
+        {"path": pa.array([1]), "size": pa.array([1])},
+        {"path": pa.array([[1]]), "size": pa.array([1])},
+        {"path": pa.array([None], pa.string()), "size": pa.array([1])},
+        {"path": pa.array(["a"]), "size": pa.array([None], pa.int64())},
+        {"path": pa.array(["a"])},
+    ],
+    ids=[
+        "a text for a size",
+        "a fraction for a size",
+        "a truth for a size",
+        "a number for a path",
+        "a list for a path",
+        "no path",
+        "no size",
+        "no column of sizes",
+    ],
+)
+def test_a_column_that_cannot_be_right_is_refused(
+    made: Handmade, rows: dict[str, pa.Array]
+) -> None:
+    struct = pa.StructArray.from_arrays(list(rows.values()), list(rows))
+    pq.write_table(pa.table({"add": struct}), made.log / f"{5:020d}.checkpoint.parquet")
+    with pytest.raises(CorruptionError):
+        read_all(made)
+
+
+@pytest.mark.parametrize("type_", [pa.int8(), pa.uint32(), pa.int32(), pa.int64()], ids=str)
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.binary()], ids=str)
+def test_a_value_may_stand_in_another_width(
+    made: Handmade, type_: pa.DataType, text: pa.DataType
+) -> None:
+    arrays = [pa.array([b"a%20b"], pa.binary()).cast(text), pa.array([7], type_)]
+    struct = pa.StructArray.from_arrays(arrays, ["path", "size"])
+    pq.write_table(pa.table({"add": struct}), made.log / f"{5:020d}.checkpoint.parquet")
+    assert files_of(made, ["size"]).select("path", "size").rows() == [("a b", 7)]
+
+
+def in_layout(type_: pa.DataType, text: pa.DataType) -> pa.DataType:
+    """A type with every text of it in another layout; map keys stay, as Arrow has no other."""
+    if pa.types.is_struct(type_):
+        return pa.struct([f.with_type(in_layout(f.type, text)) for f in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(type_.key_type, in_layout(type_.item_type, text))
+    if pa.types.is_list(type_):
+        return pa.list_(in_layout(type_.value_type, text))
+    return text if pa.types.is_string(type_) else type_
+
+
+@pytest.mark.parametrize(
+    "text", [pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=["view", "dictionary"]
+)
+def test_text_may_stand_in_the_layout_of_its_writer(made: Handmade, text: pa.DataType) -> None:
+    bounds = {"id": 1, "name": "n"}
+    parsed = {"numRecords": 1, "minValues": bounds, "maxValues": bounds, "nullCount": None}
+    rows = (*META, add("a%20b", 1, tags={"t": None}, stats_parsed=parsed), *FILES[1:])
+    path = made.checkpoint(5, *rows)
+    columns = (STRUCT_STATISTICS, *actions.schema())
+    plain = files_of(made, columns), reader(made).read_meta(), reader(made).struct_statistics()
+    table = pq.read_table(path)
+    types = [in_layout(column.type, text) for column in table.columns]
+    arrays = [
+        pa.array(column.to_pylist(), type_)
+        for column, type_ in zip(table.columns, types, strict=True)
+    ]
+    pq.write_table(pa.table(arrays, table.column_names), path)
+    assert str(text) in str(pq.read_schema(path))
+    found = files_of(made, columns), reader(made).read_meta(), reader(made).struct_statistics()
+    assert found[0].equals(plain[0], null_equal=True)
+    assert found[1].equals(plain[1], null_equal=True)
+    assert found[2] == plain[2]
+
+
+def test_an_action_that_is_no_struct_is_refused(made: Handmade) -> None:
+    pq.write_table(pa.table({"protocol": [1]}), made.log / f"{5:020d}.checkpoint.parquet")
+    with pytest.raises(InvalidActionError):
+        read_all(made)
+
+
+def test_text_that_is_not_utf_8_is_refused(made: Handmade) -> None:
+    path = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
+    struct = pa.StructArray.from_arrays([path, pa.array([1])], ["path", "size"])
+    pq.write_table(pa.table({"add": struct}), made.log / f"{5:020d}.checkpoint.parquet")
+    with pytest.raises(CorruptionError):
+        read_all(made)
+
+
+def test_a_deletion_vector_without_its_path_is_refused(made: Handmade) -> None:
+    made.checkpoint(5, *META, add("a", deletionVector={"storageType": "u"}))
+    with pytest.raises(InvalidActionError, match="deletion vector"):
+        files_of(made, ["size", "dvId"])
+
+
+def test_a_sidecar_lies_in_the_tables_own_folder_whatever_its_path(made: Handmade) -> None:
+    made.sidecar("s%20.parquet", *FILES)
+    (made.log / "_sidecars" / "s%20.parquet").rename(made.log / "_sidecars" / "s .parquet")
+    for path in ("s%20.parquet", "_delta_log/_sidecars/s%20.parquet", "s3://b/t/s%20.parquet"):
+        sidecar = {"sidecar": {"path": path, "sizeInBytes": 1, "modificationTime": 1}}
+        json_manifest(made, SAID, *META, sidecar)
+        assert files_of(made, ["size"]).height == 3
+
+
+def test_a_checkpoint_reader_reads_nothing_when_it_is_made(made: Handmade) -> None:
+    gone = Checkpoint(5, "classic", 0, ("_delta_log/gone.parquet",))
+    found = DeltaCheckpointReader(open_store(made.root), gone)
+    with pytest.raises(MalformedLogError, match="is gone"):
+        found.read_meta()
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (NotFoundError("gone"), "a file of the checkpoint is gone"),
+        (OSError("first\nsecond"), "the checkpoint cannot be read: first"),
+        (MemoryError(), "the checkpoint cannot be read: MemoryError"),
+    ],
+)
+def test_whatever_reading_raises_says_which_file_of_which_version(
+    cause: Exception, said: str
+) -> None:
+    with pytest.raises(MalformedLogError) as caught, unreadable_is_malformed("part", 7):
+        raise cause
+    assert (caught.value.message, caught.value.path, caught.value.version) == (said, "part", 7)
+    assert caught.value.__cause__ is cause

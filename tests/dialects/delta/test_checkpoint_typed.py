@@ -1,0 +1,205 @@
+"""Typed copies of statistics and partition values: which columns, and from where."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from lakelog.dialects.base import STRUCT_STATISTICS, CheckpointPlan
+from lakelog.dialects.delta.checkpoint_typed import TypedCopies, indexed_columns, with_texts
+from lakelog.errors import InvalidPropertyError
+from lakelog.model import actions, contract
+
+
+def field(name: str, type_: Any, **metadata: Any) -> dict[str, Any]:
+    return {"name": name, "type": type_, "nullable": True, "metadata": metadata}
+
+
+def struct(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "struct", "fields": list(fields)}
+
+
+def schema(*fields: dict[str, Any]) -> contract.Struct:
+    return contract.parse_schema(json.dumps(struct(*fields)))
+
+
+DEEP = schema(
+    field("a", "long"),
+    field("S", struct(field("x", "string"), field("y z", "date"), field("e", struct()))),
+    field("m", {"type": "map", "keyType": "string", "valueType": "long"}),
+    field("p", "integer"),
+    field("flag", "boolean"),
+    field("raw", "binary"),
+    field("when", "timestamp"),
+)
+
+
+def plan(given: contract.Struct = DEEP, **more: Any) -> CheckpointPlan:
+    parts: dict[str, Any] = {"partition_columns": ("p",), **more}
+    return CheckpointPlan(1, "classic", 1, given, stats_as_struct=True, **parts)
+
+
+def leaves(type_: contract.Struct) -> list[str]:
+    found = []
+    for f in type_.fields:
+        if isinstance(f.type, contract.Struct):
+            found += [f"{f.name}.{inner}" for inner in leaves(f.type)] or [f"{f.name}."]
+        else:
+            found.append(f.name)
+    return found
+
+
+ALL = ["a", "S.x", "S.y z", "S.e.", "m", "flag", "raw", "when"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({}, ALL),
+        ({"delta.dataSkippingNumIndexedCols": "-1"}, ALL),
+        ({"delta.dataSkippingNumIndexedCols": "0"}, []),
+        ({"delta.dataSkippingNumIndexedCols": "2"}, ["a", "S.x"]),
+        ({"delta.dataSkippingNumIndexedCols": "4"}, ALL[:5]),
+        ({"delta.dataSkippingStatsColumns": ""}, []),
+        ({"delta.dataSkippingStatsColumns": " A , s.`Y Z` "}, ["a", "S.y z"]),
+        ({"delta.dataSkippingStatsColumns": "s"}, ["S.x", "S.y z", "S.e."]),
+        ({"delta.dataSkippingStatsColumns": "s.x,s,nobody,a.b,p"}, ["S.x"]),
+        (
+            {
+                "delta.dataSkippingStatsColumns": "when",
+                "delta.dataSkippingNumIndexedCols": "1",
+            },
+            ["when"],
+        ),
+    ],
+)
+def test_properties_say_which_columns_have_statistics(
+    properties: dict[str, str | None], expected: list[str]
+) -> None:
+    assert leaves(indexed_columns(DEEP, ("P",), properties)) == expected
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"delta.dataSkippingNumIndexedCols": "many"},
+        {"delta.dataSkippingStatsColumns": "a b"},
+        {"delta.dataSkippingStatsColumns": "a,,b"},
+        {"delta.dataSkippingStatsColumns": "`a"},
+    ],
+)
+def test_a_malformed_property_is_named(properties: dict[str, str | None]) -> None:
+    with pytest.raises(InvalidPropertyError, match="dataSkipping"):
+        indexed_columns(DEEP, (), properties)
+
+
+def test_types_follow_from_the_schema() -> None:
+    typed = TypedCopies.of(plan(deletion_vectors=True), {})
+    bounds = pa.struct(
+        {
+            "a": pa.int64(),
+            "S": pa.struct({"x": pa.string(), "y z": pa.date32()}),
+            "when": pa.timestamp("us", "UTC"),
+        }
+    )
+    counts = pa.struct(
+        {
+            "a": pa.int64(),
+            "S": pa.struct({"x": pa.int64(), "y z": pa.int64()}),
+            **dict.fromkeys(("m", "flag", "raw", "when"), pa.int64()),
+        }
+    )
+    assert typed.statistics == pa.struct(
+        {
+            "numRecords": pa.int64(),
+            "minValues": bounds,
+            "maxValues": bounds,
+            "nullCount": counts,
+            "tightBounds": pa.bool_(),
+        }
+    )
+    assert typed.partitions == pa.struct({"p": pa.int32()})
+
+
+def test_without_columns_only_the_count_of_records_is_typed() -> None:
+    typed = TypedCopies.of(plan(contract.Struct(()), partition_columns=()), {})
+    assert typed.statistics == pa.struct({"numRecords": pa.int64()})
+    assert typed.partitions is None
+
+
+def test_physical_names_stand_in_a_checkpoint() -> None:
+    name = "delta.columnMapping.physicalName"
+    mapped = schema(
+        field("a", struct(field("b", "long", **{name: "c2"})), **{name: "c1"}),
+        field("p", "string", **{name: "c3"}),
+    )
+    typed = TypedCopies.of(plan(mapped, mapping="name"), {})
+    text = '{"numRecords":2,"minValues":{"c1":{"c2":5}},"nullCount":{"c1":{"c2":0}}}'
+    files = pl.DataFrame(
+        {"path": ["x"], "partitionValues": [{"c3": "q"}], "stats": [text]},
+        schema_overrides={"partitionValues": actions.schema()["partitionValues"]},
+    )
+    found = typed.columns(files)
+    (said,) = found[STRUCT_STATISTICS].to_pylist()
+    assert said["minValues"] == {"c1": {"c2": 5}}
+    assert said["nullCount"] == {"c1": {"c2": 0}}
+    assert found["partitionValues_parsed"].to_pylist() == [{"c3": "q"}]
+
+
+TEXTS = [
+    '{"numRecords":3,"minValues":{"a":1,"S":{"x":"ä"},"when":"9999-12-31T23:59:59.999Z"}}',
+    None,
+    "garbage",
+    '{"numRecords":1,"maxValues":{"a":7},"nullCount":{"a":0,"S":{"x":1}}}',
+]
+
+
+def test_statistics_that_came_typed_are_taken_over_and_the_others_read() -> None:
+    typed = TypedCopies.of(plan(), {})
+    whole = pl.DataFrame({"path": list("abcd"), "stats": TEXTS})
+    expected = typed.columns(whole)[STRUCT_STATISTICS]
+    assert [row is None for row in expected.to_pylist()] == [False, True, False, False]
+    first = expected[0].as_py()
+    assert first["minValues"]["when"] == datetime(9999, 12, 31, 23, 59, 59, 999000, UTC)
+
+    structs = pl.Series(STRUCT_STATISTICS, expected)
+    for kept in ([True] * 4, [True, False, False, False], [False] * 4):
+        mask = pl.Series(kept)
+        partly = pl.DataFrame(
+            [
+                whole["path"],
+                whole["stats"].set(mask, None),
+                structs.zip_with(mask, structs.clear(4)),
+            ]
+        )
+        assert typed.columns(partly)[STRUCT_STATISTICS].to_pylist() == expected.to_pylist()
+
+
+def test_texts_are_made_where_statistics_came_typed_alone() -> None:
+    typed = TypedCopies.of(plan(), {})
+    files = pl.DataFrame({"path": list("abcd"), "stats": TEXTS})
+    structs = pl.Series(STRUCT_STATISTICS, typed.columns(files)[STRUCT_STATISTICS])
+    both = with_texts(files.with_columns(structs))
+    assert both["stats"].to_list() == TEXTS
+    alone = with_texts(pl.DataFrame([files["path"], structs]))["stats"].to_list()
+    assert json.loads(alone[0])["minValues"]["S"]["x"] == "ä"
+    assert json.loads(alone[3])["numRecords"] == 1
+    assert alone[1] is None
+
+
+def test_a_partition_column_of_an_unknown_type_has_no_typed_copy() -> None:
+    odd = schema(field("p", "interval second"), field("q", "date"))
+    typed = TypedCopies.of(plan(odd, partition_columns=("p", "q", "gone")), {})
+    assert typed.partitions == pa.struct({"q": pa.date32(), "gone": pa.string()})
+    files = pl.DataFrame(
+        {"path": ["a", "b"], "partitionValues": [{"p": "1", "q": "2024-01-01", "gone": "x"}, None]},
+        schema_overrides={"partitionValues": actions.schema()["partitionValues"]},
+    )
+    found = typed.columns(files)["partitionValues_parsed"].to_pylist()
+    assert [str(row["q"]) for row in found] == ["2024-01-01", "None"]
+    assert [row["gone"] for row in found] == ["x", None]

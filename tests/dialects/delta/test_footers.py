@@ -1,0 +1,55 @@
+"""Footers that contradict themselves are refused, before pyarrow ends the process for them."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakelog.dialects.delta.footers import require_sound_chunks
+
+
+def _written() -> bytes:
+    kind = pa.struct({"version": pa.int32(), "names": pa.list_(pa.string())})
+    rows = pa.table({"protocol": pa.array([{"version": 1, "names": ["a"]}, None], kind)})
+    file = io.BytesIO()
+    pq.write_table(rows, file, row_group_size=1)
+    return file.getvalue()
+
+
+def _look_at_all(metadata: pq.FileMetaData) -> int:
+    groups, leaves = range(metadata.num_row_groups), range(metadata.num_columns)
+    require_sound_chunks(metadata, groups, leaves)
+    chunks = [metadata.row_group(group).column(leaf) for group in groups for leaf in leaves]
+    for statistics in (chunk.statistics for chunk in chunks):
+        assert statistics is None or isinstance(statistics.has_null_count, bool)
+        assert statistics is None or not statistics.has_min_max or repr(statistics.max)
+    return sum(chunk.num_values for chunk in chunks)
+
+
+def test_a_sound_footer_is_passed() -> None:
+    metadata = pq.ParquetFile(io.BytesIO(_written())).metadata
+    assert _look_at_all(metadata) == 4
+    require_sound_chunks(metadata, [], [0])
+    require_sound_chunks(metadata, [0], [])
+
+
+@pytest.mark.parametrize("mask", [0x02, 0x04, 0xFF])
+def test_whichever_byte_of_a_footer_is_flipped_the_process_lives(mask: int) -> None:
+    data = _written()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    refused: list[str] = []
+    for at in range(start, len(data) - 8):
+        damaged = data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
+        try:
+            metadata = pq.ParquetFile(io.BytesIO(damaged)).metadata
+        except (pa.ArrowException, OSError, ValueError):
+            continue
+        try:
+            _look_at_all(metadata)
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+            refused.append(str(error))
+    if mask == 0x02:  # an optional field that has become a required one
+        assert any("level histogram" in text for text in refused)

@@ -1,0 +1,17 @@
+"""The canonical form that a pointer's checksum is taken over."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakelog.dialects.delta.last_checkpoint import canonical
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+@settings(max_examples=200, deadline=None)
+def test_texts_are_quoted_as_uris_are(key: str, value: str) -> None:
+    spelled = [quote(text, safe="-._~") for text in (key, value)]
+    assert canonical({key: value}) == f'"{spelled[0]}"="{spelled[1]}"'

@@ -1,0 +1,432 @@
+"""Avro states: what the corpus lacks, and what must be refused."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from lakelog.dialects.base import CheckpointReader
+from lakelog.dialects.indextables import DIALECT
+from lakelog.dialects.indextables.avro_state import AvroStateReader
+from lakelog.errors import (
+    CorruptionError,
+    InvalidActionError,
+    MalformedLogError,
+    MissingDependencyError,
+    UnsupportedError,
+    UnsupportedFeatureError,
+)
+from tests.dialects.indextables.writing import (
+    ENTRY_FIELDS,
+    PROTOCOL,
+    Log,
+    add,
+    metadata,
+    paths,
+    read_files,
+    remove,
+    skip,
+)
+
+_SHARED = "manifests/manifest-0123abcd.avro"
+_SECOND = "manifests/manifest-0123456789abcdef.avro"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    log = Log(tmp_path / "t")
+    log.commit(0, [PROTOCOL, metadata()])
+    return log
+
+
+def _entries(*names: str, **fields: Any) -> list[dict[str, Any]]:
+    return [add(name, **fields)["add"] for name in names]
+
+
+def _state(log: Log, **fields: Any) -> CheckpointReader:
+    """Version 1: entries a, b and c."""
+    log.manifest(_SHARED, _entries("a", "b", "c"))
+    log.state(1, {_SHARED: 3}, **fields)
+    return log.checkpoint(1)
+
+
+def test_tombstones_hide_entries(log: Log) -> None:
+    reader = _state(log, tombstones=["b"], numFiles=2)
+    assert paths(read_files(reader)) == ["a", "c"]
+
+
+def test_a_state_hands_out_no_removes(log: Log) -> None:
+    reader = _state(log, tombstones=["b"], numFiles=2)
+    assert read_files(reader, kinds=["remove"]).is_empty()
+
+
+def test_a_tombstone_without_an_entry_is_counted_as_writers_count_it(log: Log) -> None:
+    reader = _state(log, tombstones=["b", "long gone"], numFiles=1)
+    assert paths(read_files(reader)) == ["a", "c"]
+
+
+def test_bytes_may_be_overestimated_until_a_writer_compacts(log: Log) -> None:
+    assert read_files(_state(log, totalBytes=31)).height == 3
+
+
+@pytest.mark.parametrize(
+    "fields", [{"numFiles": 2}, {"numFiles": 4}, {"totalBytes": 29}, {"tombstones": ["b"]}]
+)
+def test_counts_that_do_not_fit_are_corruption(log: Log, fields: dict[str, Any]) -> None:
+    if "tombstones" in fields:
+        fields |= {"numFiles": 3}
+    reader = _state(log, **fields)
+    with pytest.raises(CorruptionError) as caught:
+        read_files(reader)
+    assert caught.value.path == f"_transaction_log/state-v{1:020d}/_manifest.avro"
+
+
+def test_a_manifest_with_other_entries_than_counted_is_corruption(log: Log) -> None:
+    log.manifest(_SHARED, _entries("a", "b"))
+    log.state(1, {_SHARED: 3}, numFiles=2)
+    with pytest.raises(CorruptionError) as caught:
+        read_files(log.checkpoint(1))
+    assert caught.value.path == f"_transaction_log/{_SHARED}"
+
+
+@pytest.mark.parametrize("name", ["../m.avro", "manifests/../../m.avro"])
+def test_a_manifest_outside_the_log_folder_is_not_read(log: Log, name: str) -> None:
+    log.manifest(_SHARED, _entries("a", "b"))
+    log.state(1, {name: 2}, numFiles=2)
+    with pytest.raises(CorruptionError, match="outside the log folder") as caught:
+        read_files(log.checkpoint(1))
+    assert caught.value.found == name
+
+
+def test_a_path_in_two_manifests_counts_once_as_it_stands_last(log: Log) -> None:
+    log.manifest(_SHARED, _entries("a", "b"))
+    log.manifest(_SECOND, _entries("a", size=99))
+    log.state(1, {_SHARED: 2, _SECOND: 1}, totalBytes=119)
+    files = read_files(log.checkpoint(1)).sort("path")
+    assert files.select("path", "size").rows() == [("a", 99), ("b", 10)]
+
+
+def test_a_removed_path_with_two_entries_cannot_be_told(log: Log) -> None:
+    log.manifest(_SHARED, _entries("a", "b"))
+    log.manifest(_SECOND, _entries("a"))
+    log.state(1, {_SHARED: 2, _SECOND: 1}, tombstones=["a"], numFiles=2)
+    with pytest.raises(CorruptionError) as caught:
+        read_files(log.checkpoint(1))
+    assert caught.value.found == "a"
+
+
+def test_manifest_paths_are_resolved_as_each_generation_wrote_them(log: Log) -> None:
+    own = f"state-v{2:020d}/manifest-own.avro"
+    older = f"state-v{1:020d}/manifest-old.avro"
+    for name, file in ((_SHARED, "shared"), (older, "older"), (own, "own")):
+        log.manifest(name, _entries(file))
+    log.state(2, {_SHARED: 1, older: 1, "manifest-own.avro": 1})
+    reader = DIALECT.open_checkpoint(log.store, log.checkpoints()[-1])
+    assert paths(read_files(reader)) == ["older", "own", "shared"]
+    assert reader.files_read()[1:-1] == tuple(
+        f"_transaction_log/{p}" for p in (_SHARED, older, own)
+    )
+
+
+def test_a_state_without_manifests_is_an_empty_table(log: Log) -> None:
+    log.state(1, {})
+    assert read_files(log.checkpoint(1)).is_empty()
+
+
+def test_an_empty_manifest_is_allowed(log: Log) -> None:
+    log.manifest(_SHARED, [])
+    log.manifest(_SECOND, _entries("a"))
+    log.state(1, {_SHARED: 0, _SECOND: 1})
+    assert paths(read_files(log.checkpoint(1), ["path", "numRecords"])) == ["a"]
+
+
+def test_the_version_of_a_file_is_not_guessed_and_what_was_written_is_kept(log: Log) -> None:
+    log.manifest(_SHARED, _entries("a", addedAtVersion=1))
+    log.state(1, {_SHARED: 1})
+    (row,) = read_files(log.checkpoint(1), ["version", "timestamp", "extra"]).to_dicts()
+    assert (row["version"], row["timestamp"]) == (None, None)
+    assert json.loads(row["extra"]) == {"addedAtVersion": 1, "addedAtTimestamp": 77}
+
+
+def test_unknown_entry_fields_are_kept(log: Log) -> None:
+    fields = [*ENTRY_FIELDS, {"name": "colour", "type": "string"}]
+    log.manifest(_SHARED, _entries("a", colour="red"), fields)
+    log.state(1, {_SHARED: 1})
+    (row,) = read_files(log.checkpoint(1), ["extra"]).to_dicts()
+    assert json.loads(row["extra"])["colour"] == "red"
+
+
+def test_only_the_wanted_columns_come(log: Log) -> None:
+    (frame,) = _state(log).iter_files(["numRecords", "dvId"])
+    assert set(frame.columns) == {"actionType", "path", "numRecords"}
+
+
+@pytest.mark.parametrize("prefix", ["", "docMappingSchema."])
+def test_references_resolve_through_either_kind_of_registry(log: Log, prefix: str) -> None:
+    log.manifest(_SHARED, [*_entries("a", docMappingRef="h"), *_entries("b", docMappingRef="x")])
+    log.state(1, {_SHARED: 2}, schemaRegistry={f"{prefix}h": "mapping"})
+    files = read_files(log.checkpoint(1), ["path", "docMappingJson"]).sort("path")
+    assert files["docMappingJson"].to_list() == ["mapping", None]
+    (frame,) = log.checkpoint(1).iter_files(["docMappingJson"])
+    assert "docMappingRef" not in frame.columns
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_cached_metadata_wins_over_the_commits_with_or_without_its_wrapper(
+    log: Log, wrapped: bool
+) -> None:
+    cached = metadata(id="cached", configuration={"k": "v"})
+    text = json.dumps(cached if wrapped else cached["metaData"])
+    meta = _state(log, metadata=text).read_meta()
+    (row,) = meta.filter(pl.col("actionType") == "metaData").to_dicts()
+    assert (row["metadataId"], row["configuration"]) == ("cached", {"k": "v"})
+
+
+def test_uncached_metadata_is_the_last_of_the_commits_at_or_below(log: Log) -> None:
+    log.commit(1, [metadata(id="second")])
+    log.commit(4, [metadata(id="later"), {"protocol": {"minReaderVersion": 4}}])
+    log.state(3, {})
+    log.state(5, {})
+    for version, expected in ((3, ["second"]), (5, ["later"])):
+        meta = log.checkpoint(version).read_meta()
+        assert meta["metadataId"].drop_nulls().to_list() == expected
+
+
+@pytest.mark.parametrize(("state", "expected"), [(1, (2, 2)), (4, (4, 4))])
+def test_the_protocol_is_the_higher_of_the_commits_and_the_states(
+    log: Log, state: int, expected: tuple[int, int]
+) -> None:
+    meta = _state(log, protocolVersion=state).read_meta(("protocol",))
+    assert meta.select("minReaderVersion", "minWriterVersion").rows() == [expected]
+    (log.folder / f"{0:020d}.json").unlink()
+    meta = log.checkpoint(1).read_meta()
+    assert meta["actionType"].to_list() == ["protocol"]
+    assert meta.select("minReaderVersion", "minWriterVersion").rows() == [(state, state)]
+
+
+def test_skips_come_from_the_commits_that_the_state_covers_and_from_those_numbered_apart(
+    log: Log,
+) -> None:
+    log.commit(1, [skip("a"), skip("a", skipCount=2)])
+    log.state(2, {})
+    log.commit(9, [skip("apart")])
+    skips = log.checkpoint(2).read_meta(("mergeskip",))
+    assert skips.select("path", "skipCount").rows() == [("a", 2), ("apart", 1)]
+    log.commit(10, [add("f")])
+    skips = log.checkpoint(2).read_meta(("mergeskip",))
+    assert skips.select("path", "skipCount").rows() == [("a", 2)]
+
+
+def _first_state(log: Log, *names: str, **fields: Any) -> None:
+    log.manifest(_SHARED, _entries(*names))
+    log.state(1, {_SHARED: len(names)}, **fields)
+
+
+def _refusal(log: Log, version: int) -> UnsupportedError:
+    with pytest.raises(UnsupportedError, match="two histories") as caught:
+        log.checkpoint(version).read_meta()
+    with pytest.raises(UnsupportedError, match="two histories"):
+        read_files(log.checkpoint(version))
+    return caught.value
+
+
+def test_states_that_were_begun_without_the_files_of_the_commits_are_refused(log: Log) -> None:
+    for version in (1, 2):
+        log.commit(version, [add(f"f{version}")])
+    _first_state(log, "new")
+    log.manifest(_SECOND, _entries("newer"))
+    log.state(5, {_SHARED: 1, _SECOND: 1})
+    for version in (1, 5):
+        error = _refusal(log, version)
+        assert error.found == "f1"
+        assert "state-v" in str(error.path)
+        assert "spark.indextables.state.format" in str(error.hint)
+
+
+def test_a_first_state_that_adds_a_file_again_is_not_mixed_with_later_commits(log: Log) -> None:
+    for version in (1, 2):
+        log.commit(version, [add(f"f{version}")])
+    _first_state(log, "f1", "new")
+    _refusal(log, 1)
+
+
+def test_a_first_state_beside_later_commits_without_files_below_it_is_refused(log: Log) -> None:
+    log.commit(1, [metadata()])
+    log.commit(2, [add("f2")])
+    _first_state(log, "new")
+    _refusal(log, 1)
+
+
+@pytest.mark.parametrize(
+    ("pointer", "refused"),
+    [
+        ({"version": 0, "createdTime": 51}, True),
+        ({"version": 0, "createdTime": 51, "format": "json"}, True),
+        ({"version": 0, "createdTime": 49}, False),
+        ({"version": 0, "createdTime": 51, "format": "avro-state"}, False),
+        ({"version": 1, "createdTime": 51}, False),
+        ({"version": 0}, False),
+        ([], False),
+    ],
+)
+def test_a_state_that_a_later_json_checkpoint_of_a_lower_version_replaced_is_refused(
+    log: Log, pointer: object, refused: bool
+) -> None:
+    _first_state(log, "a", createdAt=50)
+    log.write("_last_checkpoint", json.dumps(pointer).encode())
+    if refused:
+        _refusal(log, 1)
+    else:
+        assert paths(read_files(log.checkpoint(1))) == ["a"]
+
+
+def test_a_checkpoint_of_the_first_version_covers_its_commits(log: Log) -> None:
+    log.commit(1, [add("a"), add("b")])
+    log.commit(2, [add("c")])
+    _first_state(log, "a", "b")
+    assert paths(read_files(log.checkpoint(1))) == ["a", "b"]
+
+
+def test_a_state_that_removes_the_files_of_the_commits_covers_them(log: Log) -> None:
+    log.commit(1, [add("a"), add("b"), remove("b")])
+    _first_state(log, "c", tombstones=["a"], numFiles=0)
+    assert paths(read_files(log.checkpoint(1))) == ["c"]
+
+
+def test_states_above_a_checkpoint_of_version_0_cover_it(log: Log) -> None:
+    log.commit(0, [PROTOCOL, metadata(), add("a")])
+    log.state(0, {}, createdAt=0)
+    _first_state(log, "c")
+    assert paths(read_files(log.checkpoint(1))) == ["c"]
+
+
+def test_skips_beside_the_first_state_are_no_second_history(log: Log) -> None:
+    for version in (1, 2, 3):
+        log.commit(version, [skip("a")])
+    _first_state(log, "a")
+    assert paths(read_files(log.checkpoint(1))) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"formatVersion": 2}, "formatVersion 2"),
+        ({"protocolVersion": 5}, "protocolVersion 5"),
+    ],
+)
+def test_a_newer_state_is_refused(log: Log, fields: dict[str, Any], found: str) -> None:
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        _state(log, **fields).read_meta()
+    assert caught.value.found == found
+
+
+def test_a_state_of_another_version_is_refused(log: Log) -> None:
+    log.state(2, {}, folder=1)
+    with pytest.raises(CorruptionError) as caught:
+        log.checkpoint(1).read_meta()
+    assert (caught.value.expected, caught.value.found) == (1, 2)
+
+
+def test_cached_metadata_that_is_not_json_is_refused(log: Log) -> None:
+    with pytest.raises(MalformedLogError):
+        _state(log, metadata="{").read_meta()
+
+
+@pytest.mark.parametrize("name", [_SHARED, f"state-v{1:020d}/_manifest.avro"])
+def test_a_file_of_the_state_that_is_gone_is_named(log: Log, name: str) -> None:
+    _state(log)
+    listed = log.checkpoint(1)
+    (log.folder / name).unlink()
+    with pytest.raises(MalformedLogError) as caught:
+        read_files(listed)
+    assert caught.value.path == f"_transaction_log/{name}"
+
+
+def test_a_state_manifest_with_other_records_is_refused(log: Log) -> None:
+    log.manifest(f"state-v{1:020d}/_manifest.avro", _entries("a"))
+    with pytest.raises(MalformedLogError, match="lacks a field"):
+        log.checkpoint(1).read_meta()
+    log.manifest(f"state-v{1:020d}/_manifest.avro", [])
+    with pytest.raises(MalformedLogError, match="one record"):
+        log.checkpoint(1).read_meta()
+
+
+def test_entries_of_the_wrong_type_are_refused(log: Log) -> None:
+    fields = [f | {"type": "string"} if f["name"] == "size" else f for f in ENTRY_FIELDS]
+    log.manifest(_SHARED, _entries("a", size="ten"), fields)
+    log.state(1, {_SHARED: 1})
+    with pytest.raises(InvalidActionError) as caught:
+        read_files(log.checkpoint(1))
+    assert caught.value.path == f"_transaction_log/{_SHARED}"
+
+
+@pytest.mark.parametrize("name", ["path", "size"])
+def test_entries_without_a_required_field_are_refused(log: Log, name: str) -> None:
+    fields = [f for f in ENTRY_FIELDS if f["name"] != name]
+    log.manifest(_SHARED, _entries("a"), fields)
+    log.state(1, {_SHARED: 1})
+    with pytest.raises(InvalidActionError) as caught:
+        read_files(log.checkpoint(1))
+    assert caught.value.expected == name
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "zstandard"])
+def test_every_common_codec_is_read(log: Log, codec: str) -> None:
+    log.manifest(_SHARED, _entries("a"), codec=codec)
+    log.state(1, {_SHARED: 1}, codec=codec)
+    assert paths(read_files(log.checkpoint(1))) == ["a"]
+
+
+def test_without_fastavro_the_command_that_installs_it_is_named(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = _state(log)
+    real = builtins.__import__
+
+    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "fastavro":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(MissingDependencyError) as caught:
+        reader.read_meta()
+    assert caught.value.hint == "pip install 'lakelog[avro]'"
+
+
+def test_without_the_codec_the_command_that_installs_it_is_named(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = _state(log)
+    for module in ("compression.zstd", "backports.zstd"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingDependencyError) as caught:
+        reader.read_meta()
+    assert caught.value.hint == "pip install 'lakelog[avro]'"
+
+
+@pytest.mark.parametrize("depth", [300, 1_000, 100_000])
+def test_cached_metadata_that_nests_deep_is_malformed(log: Log, depth: int) -> None:
+    reader = _state(log, metadata='{"metaData":{"x":' + "[" * depth + "]" * depth + "}}")
+    with pytest.raises(MalformedLogError):
+        reader.read_meta()
+
+
+def test_a_reader_parses_its_state_manifest_once(log: Log) -> None:
+    reader = _state(log)
+    assert isinstance(reader, AvroStateReader)
+    reader.read_meta()
+    (log.folder / f"state-v{1:020d}/_manifest.avro").unlink()
+    assert len(reader.files_read()) == 3
+
+
+def test_a_state_tells_when_it_was_made(log: Log) -> None:
+    reader = _state(log, createdAt=1_775_007_203_644)
+    assert isinstance(reader, AvroStateReader)
+    assert reader.created_ms() == 1_775_007_203_644

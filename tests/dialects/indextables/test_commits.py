@@ -1,0 +1,229 @@
+"""JSON commits: wrappers, defaults, framings, what is unknown, what is broken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from lakelog.dialects.base import Actions
+from lakelog.dialects.indextables import DIALECT, doc_mapping_hash
+from lakelog.errors import InvalidActionError, MalformedLogError
+from lakelog.model import actions
+from tests.dialects.indextables.writing import (
+    FRAMINGS,
+    PROTOCOL,
+    Log,
+    add,
+    metadata,
+    remove,
+    skip,
+)
+
+_EXTENDED = {
+    "stats": '{"numRecords":3}',
+    "tags": {"k": "v"},
+    "minValues": {"id": "1"},
+    "maxValues": {"id": "9"},
+    "numRecords": 3,
+    "footerStartOffset": 100,
+    "footerEndOffset": 200,
+    "hotcacheStartOffset": 110,
+    "hotcacheLength": 20,
+    "hasFooterOffsets": True,
+    "splitTags": ["a", "b"],
+    "deleteOpstamp": 4,
+    "numMergeOps": 2,
+    "docMappingJson": "[]",
+    "docMappingRef": "abc",
+    "uncompressedSizeBytes": 999,
+    "companionSourceFiles": ["p.parquet"],
+    "companionDeltaVersion": 12,
+    "companionFastFieldMode": "HYBRID",
+}
+_ROWS = [
+    [PROTOCOL, metadata()],
+    [add("a", **_EXTENDED), add("b", dataChange=False), remove("z", dataChange=False)],
+    [remove("a"), skip("b", operation="merge", retryAfter=9, skipCount=2), skip("b")],
+]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "t")
+
+
+def _decode(log: Log, *, files: bool = True) -> Actions:
+    listing = DIALECT.list_log(log.store, hint=False)
+    return DIALECT.decode(log.store, listing.commits, files=files)
+
+
+def _row(frame: pl.DataFrame, column: str, value: object) -> dict[str, Any]:
+    (row,) = frame.filter(pl.col(column) == value).to_dicts()
+    return row
+
+
+def test_every_framing_decodes_to_the_same_actions(tmp_path: Path) -> None:
+    decoded = []
+    for framing in (*FRAMINGS, "mixed"):
+        log = Log(tmp_path / framing)
+        for version, rows in enumerate(_ROWS):
+            log.commit(version, rows, FRAMINGS[version % 3] if framing == "mixed" else framing)
+        decoded.append(_decode(log))
+    for other in decoded[1:]:
+        assert_frame_equal(other.files, decoded[0].files)
+        assert_frame_equal(other.meta, decoded[0].meta)
+
+
+def test_every_extended_field_of_an_add_is_kept(log: Log) -> None:
+    log.commit(0, [add("a", **_EXTENDED, timeRangeStart="2024-01-01T00:00:00Z")])
+    row = _decode(log).files.to_dicts()[0]
+    for name, value in _EXTENDED.items():
+        assert row[name] == value, name
+    assert row["timeRangeStart"] == "2024-01-01T00:00:00Z"
+    assert (row["version"], row["position"], row["actionType"]) == (0, 0, "add")
+
+
+def test_a_time_range_may_be_a_number(log: Log) -> None:
+    log.commit(0, [add("a", timeRangeStart=1704067200000, timeRangeEnd="x"), add("b")])
+    log.commit(1, [add("c", timeRangeStart="2024", timeRangeEnd=5)])
+    files = _decode(log).files
+    assert files["timeRangeStart"].to_list() == ["1704067200000", None, "2024"]
+    assert files["timeRangeEnd"].to_list() == ["x", None, "5"]
+
+
+def test_absent_fields_get_the_defaults_of_the_format(log: Log) -> None:
+    log.commit(0, [add("a"), remove("b"), skip("c"), add("d", dataChange=False)])
+    decoded = _decode(log)
+    assert decoded.files["dataChange"].to_list() == [True, True, False]
+    row = decoded.meta.to_dicts()[0]
+    assert (row["skipCount"], row["skipOperation"]) == (1, "")
+
+
+def test_defaults_of_skips_do_not_leak_into_other_rows(log: Log) -> None:
+    log.commit(0, [PROTOCOL, skip("c")])
+    row = _row(_decode(log).meta, "actionType", "protocol")
+    assert row["skipCount"] is None
+    assert row["skipOperation"] is None
+
+
+def test_explicit_nulls_are_the_same_as_absence(tmp_path: Path) -> None:
+    nulls = dict.fromkeys((*_EXTENDED, "timeRangeStart", "dataChange"))
+    with_nulls, without = Log(tmp_path / "scala"), Log(tmp_path / "rust")
+    skip_nulls: dict[str, Any] = dict.fromkeys(
+        ("operation", "partitionValues", "size", "retryAfter", "skipCount")
+    )
+    remove_nulls = dict.fromkeys(("extendedFileMetadata", "partitionValues", "size", "tags"))
+    features: dict[str, Any] = {"readerFeatures": None, "writerFeatures": None}
+    with_nulls.commit(
+        0,
+        [
+            {"protocol": PROTOCOL["protocol"] | features},
+            add("a", **nulls),
+            remove("b", **remove_nulls),
+            skip("c", **skip_nulls),
+        ],
+    )
+    without.commit(0, [PROTOCOL, add("a"), remove("b"), skip("c")])
+    for kind in ("files", "meta"):
+        assert_frame_equal(
+            actions.conform(getattr(_decode(with_nulls), kind)),
+            actions.conform(getattr(_decode(without), kind)),
+        )
+
+
+def test_skip_is_another_name_of_mergeskip(log: Log) -> None:
+    log.commit(0, [skip("a", wrapper="skip", skipCount=3), skip("b")])
+    meta = _decode(log).meta
+    assert meta["actionType"].to_list() == ["mergeskip", "mergeskip"]
+    assert meta["path"].to_list() == ["a", "b"]
+    assert meta["skipReason"].to_list() == ["broken footer"] * 2
+    assert meta["skipCount"].to_list() == [3, 1]
+
+
+def test_null_partition_values_stay_null(log: Log) -> None:
+    log.commit(0, [add("a", partitionValues={"p": None, "q": "1"})])
+    assert _decode(log).files["partitionValues"].to_list() == [{"p": None, "q": "1"}]
+
+
+@pytest.mark.parametrize("path", ["p=a%20b/x.split", "p=100%25/x", "s3://b/t/ü x.split", "a+b"])
+def test_paths_are_taken_as_they_are(log: Log, path: str) -> None:
+    log.commit(0, [add(path), remove(path)])
+    assert _decode(log).files["path"].to_list() == [path, path]
+
+
+def test_unknown_fields_and_actions_are_kept(log: Log) -> None:
+    log.commit(0, [add("a", shape={"x": [1]}), {"futureAction": {"k": 1}}, add("b")])
+    decoded = _decode(log)
+    extras = decoded.files["extra"].to_list()
+    assert (json.loads(extras[0]), extras[1]) == ({"shape": {"x": [1]}}, None)
+    (other,) = decoded.other.to_dicts()
+    assert other["actionType"] == "futureAction"
+    assert json.loads(other["extra"]) == {"k": 1}
+
+
+def test_a_commit_info_line_is_kept_whole(log: Log) -> None:
+    log.commit(4, [PROTOCOL, {"commitInfo": {"operation": "WRITE", "n": 1}}])
+    (row,) = DIALECT.decode_commit_infos(_decode(log).commit_infos).to_dicts()
+    assert (row["version"], row["position"], row["actionType"]) == (4, 1, "commitInfo")
+    assert (row["operation"], json.loads(row["extra"])) == ("WRITE", {"n": 1})
+
+
+def test_no_commit_infos_give_no_rows() -> None:
+    assert DIALECT.decode_commit_infos(()).is_empty()
+
+
+def test_without_files_only_the_other_actions_come(log: Log) -> None:
+    for version, rows in enumerate(_ROWS):
+        log.commit(version, rows)
+    decoded = _decode(log, files=False)
+    assert decoded.files.is_empty()
+    assert_frame_equal(
+        actions.conform(decoded.meta), actions.conform(_decode(log).meta), check_row_order=True
+    )
+
+
+def test_references_resolve_through_table_properties(log: Log) -> None:
+    mapping = '[{"name":"id"}]'
+    ref = doc_mapping_hash(mapping)
+    log.commit(0, [metadata(configuration={f"docMappingSchema.{ref}": mapping})])
+    log.commit(1, [add("a", docMappingRef=ref), add("b", docMappingRef="unregistered"), add("c")])
+    files = _decode(log).files
+    assert files["docMappingJson"].to_list() == [mapping, None, None]
+    assert files["docMappingRef"].to_list() == [ref, "unregistered", None]
+
+
+def test_bad_json_is_located(log: Log) -> None:
+    log.commit(0, [PROTOCOL])
+    log.write("00000000000000000001.json", b'{"add":{"path":"a"\n')
+    with pytest.raises(MalformedLogError) as caught:
+        _decode(log)
+    assert caught.value.path == "_transaction_log/00000000000000000001.json"
+    assert (caught.value.version, caught.value.line) == (1, 1)
+
+
+def test_a_required_field_that_is_missing_is_named(log: Log) -> None:
+    log.commit(0, [{"add": {"size": 1}}])
+    with pytest.raises(InvalidActionError) as caught:
+        _decode(log)
+    assert caught.value.expected == "path"
+
+
+def test_a_broken_gzip_commit_names_its_version(log: Log) -> None:
+    target = log.commit(3, [PROTOCOL], "scala")
+    target.write_bytes(target.read_bytes()[:-5])
+    with pytest.raises(MalformedLogError) as caught:
+        _decode(log)
+    assert caught.value.version == 3
+
+
+def test_a_commit_deleted_after_the_listing_is_told(log: Log) -> None:
+    target = log.commit(0, [PROTOCOL])
+    listing = DIALECT.list_log(log.store)
+    target.unlink()
+    with pytest.raises(MalformedLogError, match="deleted"):
+        DIALECT.decode(log.store, listing.commits)

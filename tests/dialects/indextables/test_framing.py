@@ -1,0 +1,63 @@
+"""The three framings, and what may not be read."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from lakelog.dialects.indextables import expansion
+from lakelog.dialects.indextables.framing import unframe
+from lakelog.errors import MalformedLogError
+from tests.dialects.indextables.writing import FRAMINGS, frame_bytes
+
+_TEXT = b'{"protocol":{"minReaderVersion":2,"minWriterVersion":2}}\n'
+
+
+@pytest.mark.parametrize("form", FRAMINGS)
+def test_each_framing_gives_the_same_bytes(form: str) -> None:
+    assert unframe(frame_bytes(_TEXT, form), "f") == _TEXT
+
+
+def test_several_gzip_members_are_one_file() -> None:
+    assert unframe(gzip.compress(b"a\n") + gzip.compress(b"b\n"), "f") == b"a\nb\n"
+
+
+@pytest.mark.parametrize("form", ["scala", "rust"])
+def test_every_truncation_of_a_gzip_file_is_refused(form: str) -> None:
+    whole = frame_bytes(_TEXT, form)
+    for length in range(3 if form == "scala" else 2, len(whole)):
+        with pytest.raises(MalformedLogError) as caught:
+            unframe(whole[:length], "commit", 3)
+        assert (caught.value.path, caught.value.version) == ("commit", 3)
+
+
+def test_a_flipped_byte_of_gzip_data_is_refused() -> None:
+    whole = bytearray(frame_bytes(_TEXT, "rust"))
+    whole[len(whole) // 2] ^= 0xFF
+    with pytest.raises(MalformedLogError):
+        unframe(bytes(whole), "f")
+
+
+def test_bytes_after_the_gzip_stream_are_refused() -> None:
+    with pytest.raises(MalformedLogError):
+        unframe(gzip.compress(_TEXT) + b"trailing", "f")
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x01", b"\x01\x02" + gzip.compress(_TEXT)], ids=["alone", "before-gzip"]
+)
+def test_an_unknown_codec_is_refused_by_its_number(data: bytes) -> None:
+    with pytest.raises(MalformedLogError) as caught:
+        unframe(data, "f")
+    assert caught.value.found in {"end of file", "02"}
+
+
+def test_decompression_stops_at_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert expansion.MAX_DECOMPRESSED_BYTES == 512 * 1024 * 1024
+    monkeypatch.setattr(expansion, "MAX_DECOMPRESSED_BYTES", 1000)
+    assert unframe(gzip.compress(b" " * 1000), "f") == b" " * 1000
+    with pytest.raises(MalformedLogError, match="more than a log file may hold"):
+        unframe(gzip.compress(b" " * 1001), "f")
+    with pytest.raises(MalformedLogError, match="more than a log file may hold"):
+        unframe(gzip.compress(b" " * 600) + gzip.compress(b" " * 600), "f")

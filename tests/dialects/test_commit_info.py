@@ -1,0 +1,103 @@
+"""commitInfo bodies as rows: known fields of the right type in columns, all else in ``extra``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakelog.dialects.base import CommitInfo
+from lakelog.dialects.commit_info import flatten_commit_infos, in_commit_timestamp
+from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.strict_decoder import text_of
+from lakelog.model import actions
+
+DELTA = Wire.of("delta")
+
+
+def row(body: dict[str, Any]) -> dict[str, Any]:
+    frame = flatten_commit_infos([CommitInfo(3, 1, body)], DELTA)
+    return actions.conform(frame).row(0, named=True)
+
+
+def test_known_fields_have_their_columns() -> None:
+    body = {
+        "operation": "MERGE",
+        "operationParameters": {"predicate": "[]", "matched": 5, "gone": None},
+        "operationMetrics": {"n": "1"},
+        "userName": "u",
+        "engineInfo": "e",
+        "txnId": "t",
+        "isBlindAppend": False,
+        "inCommitTimestamp": 5,
+    }
+    found = row(body)
+    assert (found["version"], found["position"], found["actionType"]) == (3, 1, "commitInfo")
+    assert found["operationParameters"] == {"gone": None, "matched": "5", "predicate": "[]"}
+    assert found["operationMetrics"] == {"n": "1"}
+    assert (found["isBlindAppend"], found["inCommitTimestamp"]) == (False, 5)
+    assert found["extra"] is None
+
+
+def test_unknown_fields_are_kept_and_nulls_are_not() -> None:
+    found = row({"operation": "W", "notebook": {"id": 7}, "clusterId": None, "timestamp": 1})
+    assert json.loads(found["extra"]) == {"notebook": {"id": 7}, "timestamp": 1}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("operation", 1),
+        ("isBlindAppend", "true"),
+        ("inCommitTimestamp", "1"),
+        ("inCommitTimestamp", 1.5),
+        ("inCommitTimestamp", True),
+        ("inCommitTimestamp", 2**63),
+        ("operationParameters", []),
+        ("operationMetrics", "x"),
+    ],
+)
+def test_a_known_field_of_another_type_is_kept_as_an_unknown_one(field: str, value: object) -> None:
+    found = row({field: value})
+    assert json.loads(found["extra"]) == {field: value}
+    assert found[field] is None
+
+
+def test_nothing_gives_no_rows_and_every_column() -> None:
+    frame = flatten_commit_infos([], DELTA)
+    assert frame.height == 0
+    assert {"version", "operation", "operationParameters", "extra"} <= set(frame.columns)
+
+
+MAPS = st.none() | st.dictionaries(
+    st.text(max_size=3), st.none() | st.text(max_size=3) | st.integers(-9, 9), max_size=4
+)
+
+
+@given(st.lists(st.tuples(MAPS, MAPS), max_size=6))
+def test_maps_come_out_as_they_went_in(values: list[tuple[Any, Any]]) -> None:
+    bodies = [{"operationParameters": p, "operationMetrics": m} for p, m in values]
+    infos = [CommitInfo(n, 0, body) for n, body in enumerate(bodies)]
+    frame = flatten_commit_infos(infos, DELTA)
+    full = actions.schema()
+    assert all(frame.schema[c] == full[c] for c in frame.columns)
+    for column in ("operationParameters", "operationMetrics"):
+        expected = [
+            None if body[column] is None else {k: text_of(v) for k, v in body[column].items()}
+            for body in bodies
+        ]
+        assert frame[column].to_list() == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "timestamp_ms"),
+    [(5, 5), (0, 0), (-5, -5), (2**63 - 1, 2**63 - 1), (2**63, None), ("5", None), (True, None)],
+)
+def test_an_in_commit_timestamp_is_a_whole_number_of_64_bits(
+    value: object, timestamp_ms: int | None
+) -> None:
+    assert in_commit_timestamp(CommitInfo(0, 0, {"inCommitTimestamp": value})) == timestamp_ms
+    assert in_commit_timestamp(CommitInfo(0, 0, {})) is None

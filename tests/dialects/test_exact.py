@@ -1,0 +1,212 @@
+"""The plain decoder: every rule of a commit's text, and every error with its place."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.strict_decoder import (
+    Blob,
+    Line,
+    decode_exact,
+    decode_rows,
+    parse_object,
+    text_of,
+)
+from lakelog.errors import InvalidActionError, MalformedLogError
+from lakelog.model.contract import MAX_DEPTH
+
+DELTA = Wire.of("delta")
+INDEX = Wire.of("indextables")
+ADD = {"add": {"path": "a%20b", "size": 1}}
+
+
+def blob(*lines: str | bytes, version: int | None = 7) -> Blob:
+    data = b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines)
+    return Blob(version, "7.json", data)
+
+
+def test_rows_carry_their_version_and_the_line_they_stand_on() -> None:
+    decoded = decode_exact([blob("", json.dumps(ADD), " \t\r", json.dumps(ADD))], DELTA)
+    assert decoded.files.select("version", "position", "actionType", "path").rows() == [
+        (7, 1, "add", "a%20b"),
+        (7, 3, "add", "a%20b"),
+    ]
+
+
+def test_without_a_version_rows_have_no_place() -> None:
+    decoded = decode_exact([blob(json.dumps(ADD), version=None)], DELTA)
+    assert decoded.files.columns == ["actionType", "path", "size"]
+
+
+def test_every_action_goes_to_the_group_that_reads_it() -> None:
+    lines = [
+        {"commitInfo": {"x": 1}},
+        {"protocol": {"minReaderVersion": 1}},
+        ADD,
+        {"remove": {"path": "r"}},
+        {"cdc": {"path": "c"}},
+        {"newAction": [1]},
+        {"txn": {"appId": "t", "version": 1}},
+        {"sidecar": {"path": "s"}},
+    ]
+    decoded = decode_exact([blob(*map(json.dumps, lines))], DELTA)
+    assert decoded.files["actionType"].to_list() == ["add", "remove"]
+    assert decoded.meta["actionType"].to_list() == ["protocol", "txn", "sidecar"]
+    assert decoded.other["actionType"].to_list() == ["cdc", "newAction"]
+    assert decoded.other["extra"].to_list() == [None, "[1]"]
+    (info,) = decoded.commit_infos
+    assert (info.version, info.position, info.body) == (7, 0, {"x": 1})
+
+
+def test_unknown_fields_are_kept_at_every_depth_and_nulls_are_not() -> None:
+    vector = {"storageType": "u", "pathOrInlineDv": "p", "new": 1, "none": None}
+    body = {"path": "a", "size": 1, "deletionVector": vector, "x": {"y": None}, "z": None}
+    extra = decode_exact([blob(json.dumps({"add": body}))], DELTA).files["extra"].item()
+    assert json.loads(extra) == {"deletionVector": {"new": 1}, "x": {"y": None}}
+
+
+def test_maps_keep_null_values_sort_their_keys_and_take_any_json_as_text() -> None:
+    tags = {"z": None, "b": 1.5, "a": {"k": [True]}, "c": ""}
+    line = json.dumps({"add": {"path": "a", "size": 1, "tags": tags}})
+    (found,) = decode_exact([blob(line)], DELTA).files.rows(named=True)
+    assert list(found["tags"].items()) == [
+        ("a", '{"k":[true]}'),
+        ("b", "1.5"),
+        ("c", ""),
+        ("z", None),
+    ]
+
+
+def test_statistics_that_are_an_object_are_taken_as_their_text() -> None:
+    line = '{"add":{"path":"a","size":1,"stats":{"numRecords":3}}}'
+    assert decode_exact([blob(line)], DELTA).files["stats"].to_list() == ['{"numRecords":3}']
+
+
+def test_skip_is_read_as_mergeskip() -> None:
+    decoded = decode_exact([blob('{"skip":{"path":"a"}}', '{"mergeskip":{"path":"b"}}')], INDEX)
+    assert decoded.meta["actionType"].to_list() == ["mergeskip", "mergeskip"]
+
+
+def test_a_null_action_is_absent_but_a_file_of_them_is_torn() -> None:
+    decoded = decode_exact([blob('{"add":null,"remove":{"path":"a"}}')], DELTA)
+    assert decoded.files["actionType"].to_list() == ["remove"]
+    with pytest.raises(MalformedLogError, match="holds no action"):
+        decode_exact([blob('{"add":null}', "{}")], DELTA)
+
+
+def test_a_piece_of_a_file_may_be_without_an_action() -> None:
+    decoded = decode_exact([Blob(7, "7.json", b"\n\n", whole=False)], DELTA)
+    assert decoded.files.height == 0
+
+
+def test_the_place_of_an_error_counts_bytes_and_lines_of_the_file() -> None:
+    good = json.dumps({"add": {"path": "é", "size": 1}}, ensure_ascii=False)
+    torn = '{"add":{"path":"é","size":!}}'
+    piece = Blob(7, "7.json", f"{good}\n{torn}\n".encode(), first_line=10, offset=1000)
+    with pytest.raises(MalformedLogError) as refused:
+        decode_exact([piece], DELTA)
+    error = refused.value
+    assert (error.path, error.version, error.line) == ("7.json", 7, 12)
+    at = 1000 + len(good.encode()) + 1 + len(torn[: torn.index("!")].encode())
+    assert error.byte_offset == at
+    assert "!" in str(error.found)
+
+
+@pytest.mark.parametrize(
+    ("line", "column"),
+    [
+        ('{"add":{"path":1,"size":1}}', "path"),
+        ('{"add":{"path":"a","size":true}}', "size"),
+        ('{"add":{"path":"a","size":1.0}}', "size"),
+        ('{"add":{"path":"a","size":9223372036854775808}}', "size"),
+        ('{"add":{"path":"a","size":1,"dataChange":1}}', "dataChange"),
+        ('{"add":{"path":"a","size":1,"tags":[]}}', "tags"),
+        ('{"metaData":{"partitionColumns":["a",1]}}', "partitionColumns"),
+        ('{"metaData":{"partitionColumns":{}}}', "partitionColumns"),
+        ('{"protocol":{"minReaderVersion":2147483648}}', "minReaderVersion"),
+        ('{"add":{"size":1}}', "path"),
+        ('{"add":{"path":null,"size":1}}', "path"),
+        ('{"txn":{"appId":"a"}}', "txnVersion"),
+    ],
+)
+def test_a_field_of_the_wrong_type_or_missing_is_named(line: str, column: str) -> None:
+    with pytest.raises(InvalidActionError) as refused:
+        decode_exact([blob(json.dumps(ADD), line)], DELTA)
+    assert str(refused.value.expected).startswith(column)
+    assert (refused.value.line, refused.value.byte_offset) == (2, len(json.dumps(ADD)) + 1)
+
+
+@pytest.mark.parametrize("whole", [2**63 - 1, -(2**63), 0])
+def test_whole_numbers_reach_to_the_ends_of_their_type(whole: int) -> None:
+    line = json.dumps({"add": {"path": "a", "size": whole}})
+    assert decode_exact([blob(line)], DELTA).files["size"].to_list() == [whole]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"a":1,"a":2}',
+        '{"a":{"b":1,"b":1}}',
+        '{"a":[{"b":1,"b":2}]}',
+        '{"a":1,"\\u0061":2}',
+        '{ "a" : 1 , "a" : 2 }',
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_by_name(line: str) -> None:
+    with pytest.raises(MalformedLogError, match="twice") as refused:
+        parse_object(Line(line.encode(), "p", 1, 0, 0))
+    assert refused.value.found in {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"a":"\\":"}',
+        '{"a\\":":1}',
+        '{"a" :1}',
+        '{"a":{"a":{"a":[]}}}',
+        '{"a":"x\\\\":"b":1}'.replace(':"b"', ',"b"'),
+        '{"k":"{\\"a\\":1,\\"a\\":2}"}',
+    ],
+)
+def test_texts_that_look_like_keys_are_no_keys(line: str) -> None:
+    assert parse_object(Line(line.encode(), "p", 1, 0, 0)) == json.loads(line)
+
+
+def test_nesting_is_taken_to_its_limit_and_refused_beyond() -> None:
+    def nested(depth: int) -> bytes:
+        return b'{"a":' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
+
+    assert parse_object(Line(nested(MAX_DEPTH), "p", 1, 0, 0))["a"] != []
+    for depth in (MAX_DEPTH + 1, 900, 100_000):
+        with pytest.raises(MalformedLogError):
+            parse_object(Line(nested(depth), "p", 1, 0, 0))
+
+
+@pytest.mark.parametrize("line", [b"[]", b"1", b"null", b'"x"', b"", b"{", b"\xff", b"\0"])
+def test_a_line_that_is_no_object_is_refused(line: bytes) -> None:
+    with pytest.raises(MalformedLogError):
+        parse_object(Line(line, "p", 1, 0, 0))
+
+
+def test_parsed_rows_are_checked_as_lines_are() -> None:
+    decoded = decode_rows([ADD, {"txn": {"appId": "a", "version": 1}}], DELTA, "p")
+    assert (decoded.files.height, decoded.meta.height) == (1, 1)
+    assert "version" not in decoded.files.columns
+    with pytest.raises(InvalidActionError) as refused:
+        decode_rows([ADD, {"add": {}}], DELTA, "p")
+    assert (refused.value.path, refused.value.line) == ("p", 2)
+
+
+def test_the_text_of_a_value_is_itself_or_its_json() -> None:
+    assert [text_of(v) for v in (None, "é", 1, True, [1], {"é": 1.0})] == [
+        None,
+        "é",
+        "1",
+        "true",
+        "[1]",
+        '{"é":1.0}',
+    ]

@@ -1,0 +1,222 @@
+"""Plans of cleanup: what is planned, and what keeps everything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from lakelog import (
+    InvalidInputError,
+    UnsafeRetentionError,
+    UnsupportedFeatureError,
+)
+from lakelog.maintenance.cleanup import FILES_SCHEMA
+from lakelog.maintenance.retention_bounds import GATES
+from tests.maintenance.logs import (
+    CUTOFF,
+    DAY_MS,
+    NOW_MS,
+    PROMISED,
+    MadeLog,
+    aged,
+    clean,
+    gates,
+    plan,
+)
+
+
+def test_a_plan_has_one_row_a_file_that_may_go(tmp_path: Path) -> None:
+    made = aged(tmp_path)
+    found = plan(made.table())
+    assert found.files.schema == FILES_SCHEMA
+    assert set(found.files["action"]) == {"delete"}
+    assert sorted(found.files.filter(pl.col("kind") == "commit")["version"]) == [*range(CUTOFF)]
+    assert sorted(found.files.filter(pl.col("kind") == "checkpoint")["version"]) == [5, 10]
+    (covered,) = found.files["covered_by"].unique()
+    assert covered == found.checkpoint == f"_delta_log/{CUTOFF:020d}.checkpoint.parquet"
+    assert (found.oldest_now, found.oldest_promised) == (0, PROMISED)
+    assert found.size_bytes == sum(
+        (made.root / path).stat().st_size for path in found.files["path"]
+    )
+
+
+def test_planning_writes_and_deletes_nothing(tmp_path: Path) -> None:
+    made = aged(tmp_path)
+    table, store = made.over()
+    before = made.names()
+    plan(table, keep=True)
+    assert made.names() == before
+    assert {kind for kind, _ in store.operations} <= {"list", "read", "open", "stat", "walk"}
+
+
+def test_with_keep_every_file_has_its_row_and_its_reason(tmp_path: Path) -> None:
+    made = aged(tmp_path)
+    made.put("notes.txt", b"x", 50)
+    found = plan(made.table(), keep=True).files
+    assert {path.split("/", 1)[1] for path in found["path"]} == made.names()
+    assert set(found["gate"]) <= set(GATES)
+    assert found["why"].null_count() == 0
+    assert gates(found)["notes.txt"] == "unknown"
+    assert gates(found)["_last_checkpoint"] == "pointer"
+
+
+def test_a_plan_and_a_report_show_themselves(tmp_path: Path) -> None:
+    made = aged(tmp_path)
+    found = plan(made.table())
+    assert "22 files" in str(found)
+    assert "oldest version promised" in found._repr_html_()
+    done = found.apply()
+    assert "proved" in str(done)
+    assert "22 files" in done._repr_html_()
+
+
+def test_a_young_table_keeps_everything(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path / "table")
+    made.commits(20 - i for i in range(20))
+    made.checkpoint(10, 10)
+    found = plan(made.table())
+    assert (found.gate, found.files.height) == ("no-cut-off-commit", 0)
+    assert found.apply().files.height == 0
+
+
+def test_a_table_without_checkpoints_keeps_everything(tmp_path: Path) -> None:
+    made = aged(tmp_path, at=())
+    found = plan(made.table())
+    assert (found.gate, found.files.height) == ("no-cut-off-checkpoint", 0)
+
+
+def test_leftovers_of_writers_go_even_where_nothing_else_may(tmp_path: Path) -> None:
+    made = aged(tmp_path, at=())
+    made.put(f".lakelog-{'a' * 32}.tmp", b"x", 2)
+    made.put(f".lakelog-{'b' * 32}.tmp", b"x", 0.5)
+    before = made.names()
+    clean(made.table())
+    assert before - made.names() == {f".lakelog-{'a' * 32}.tmp"}
+
+
+def test_a_shorter_retention_than_the_tables_own_must_be_forced(tmp_path: Path) -> None:
+    made = aged(tmp_path)
+    with pytest.raises(UnsafeRetentionError, match="shorter than the table's own"):
+        made.table().cleanup(retention=DAY_MS)
+    forced = plan(made.table(), retention=DAY_MS, force=True)
+    assert forced.oldest_promised == 39
+    assert forced.checkpoint_version == 30
+
+
+def test_a_longer_retention_keeps_more(tmp_path: Path) -> None:
+    assert plan(aged(tmp_path).table(), retention=45 * DAY_MS).checkpoint_version == 10
+
+
+def test_wrong_calls_are_told(tmp_path: Path) -> None:
+    table = aged(tmp_path).table()
+    with pytest.raises(InvalidInputError):
+        table.cleanup(retention=-1)
+    with pytest.raises(InvalidInputError):
+        table.cleanup(failure_policy="hope")
+
+
+def test_a_table_that_switches_cleanup_off_is_left_alone(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path / "t", configuration={"delta.enableExpiredLogCleanup": "false"})
+    made.commits(60 - i for i in range(40))
+    made.checkpoint(20, 40)
+    assert plan(made.table()).gate == "cleanup-disabled"
+    assert clean(made.table()).files.height == 0
+    assert plan(made.table(), force=True).gate is None
+
+
+def test_the_tables_own_retention_counts(tmp_path: Path) -> None:
+    own = {"delta.logRetentionDuration": "interval 50 days"}
+    made = MadeLog(tmp_path / "t", configuration=own)
+    made.commits(60 - i for i in range(40))
+    for version in (5, 20):
+        made.checkpoint(version, 40)
+    assert plan(made.table()).checkpoint_version == 5
+
+
+def test_a_catalog_managed_table_is_refused(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path / "t", writer_features=("catalogManaged",))
+    made.commits([60])
+    first = made.file(f"{0:020d}.json")
+    listed = first.read_text().replace(
+        '"writerFeatures"', '"readerFeatures": ["catalogManaged"], "writerFeatures"'
+    )
+    first.write_text(listed.replace('"minReaderVersion": 1', '"minReaderVersion": 3'))
+    with pytest.raises(UnsupportedFeatureError, match="catalogManaged"):
+        made.table().snapshot()
+    made.commits([59, 58])
+    made.put("_last_checkpoint", b"{}", 1)
+    made._states[2][0] = {
+        "protocol": {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": ["catalogManaged"],
+            "writerFeatures": ["catalogManaged"],
+        }
+    }
+    made.checkpoint(2, 58)
+    with pytest.raises(UnsupportedFeatureError, match="catalogManaged"):
+        made.table().cleanup()
+
+
+@pytest.mark.parametrize(
+    ("feature", "gate"), [("managedCommit-preview", "catalog"), ("tomorrow", "unknown-feature")]
+)
+def test_features_that_bind_cleanup_keep_everything(
+    tmp_path: Path, feature: str, gate: str
+) -> None:
+    made = MadeLog(tmp_path / "t", writer_features=(feature,))
+    made.commits(60 - i for i in range(40))
+    made.checkpoint(20, 40)
+    assert plan(made.table()).gate == gate
+    before = made.names()
+    with pytest.raises(UnsafeRetentionError, match="nothing was cleaned up"):
+        made.table().cleanup(plan=False)
+    assert made.names() == before
+
+
+@pytest.mark.parametrize(("before", "kept"), [(15, False), (20, False), (25, True)])
+def test_protected_checkpoints_go_all_at_once(tmp_path: Path, before: int, kept: bool) -> None:
+    made = MadeLog(
+        tmp_path / "t",
+        configuration={"delta.requireCheckpointProtectionBeforeVersion": str(before)},
+        writer_features=("checkpointProtection",),
+    )
+    made.commits(60 - i for i in range(40))
+    for version in (5, 20):
+        made.checkpoint(version, 40)
+    found = plan(made.table())
+    assert (found.gate == "checkpoint-protection") is kept
+    assert clean(made.table()).files.height == (0 if kept else 21)
+
+
+def test_in_commit_timestamps_decide_what_is_old(tmp_path: Path) -> None:
+    made = MadeLog(
+        tmp_path / "t",
+        configuration={"delta.enableInCommitTimestamps": "true"},
+        writer_features=("inCommitTimestamp",),
+        in_commit=lambda version: NOW_MS - (60 - version) * DAY_MS,
+    )
+    made.commits([1] * 40)  # copied yesterday
+    made.checkpoint(20, 40)
+    assert plan(made.table()).oldest_promised == PROMISED
+    assert clean(made.table()).verdict == "proved"
+
+
+def test_in_commit_timestamps_that_do_not_increase_are_refused(tmp_path: Path) -> None:
+    def wrong(version: int) -> int:
+        return NOW_MS - (60 - version) * DAY_MS + (100 * DAY_MS if version == 3 else 0)
+
+    made = MadeLog(
+        tmp_path / "t",
+        configuration={"delta.enableInCommitTimestamps": "true"},
+        writer_features=("inCommitTimestamp",),
+        in_commit=wrong,
+    )
+    made.commits([70 - i for i in range(40)])
+    made.checkpoint(20, 40)
+    before = made.names()
+    with pytest.raises(UnsafeRetentionError, match="do not increase"):
+        made.table().cleanup(plan=False)
+    assert made.names() == before

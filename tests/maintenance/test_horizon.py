@@ -1,0 +1,331 @@
+"""What a retention promises, decided without any store; and that no clock can widen what goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakelog.dialects.base import Checkpoint
+from lakelog.maintenance.inventory import inventory
+from lakelog.maintenance.retention_bounds import (
+    DAY_MS,
+    GATES,
+    MUST_REFUSE,
+    Commits,
+    Facts,
+    Horizon,
+    Retention,
+    contiguous_to,
+    find_horizon,
+    first_gap,
+    judge,
+    judge_sidecars,
+    sidecar_bound_ms,
+)
+from lakelog.storage.base import FileEntry
+
+NOW_MS = 21_900 * DAY_MS + 12 * 3_600_000
+MONTH = Retention(log_ms=30 * DAY_MS, checkpoint_ms=2 * DAY_MS)
+
+
+def commits(ages_days: list[float], first: int = 0, **more: Any) -> Commits:
+    times = [NOW_MS - int(days * DAY_MS) for days in ages_days]
+    versions = np.arange(first, first + len(times), dtype=np.int64)
+    return Commits(versions, np.array(times, dtype=np.int64), **more)
+
+
+def classic(version: int) -> Checkpoint:
+    return Checkpoint(version, "classic", 0, (f"_delta_log/{version:020d}.checkpoint.parquet",))
+
+
+def test_the_cutoff_is_moved_back_to_midnight() -> None:
+    assert MONTH.cutoff_ms(NOW_MS) == NOW_MS - 30 * DAY_MS - 12 * 3_600_000
+
+
+def test_indextables_wants_a_file_to_be_older_than_the_retention() -> None:
+    retention = Retention(1000, 0, to_midnight=False)
+    made = Commits(np.array([0, 1]), np.array([NOW_MS - 1001, NOW_MS - 1000]))
+    assert made.last_at_or_before(retention.cutoff_ms(NOW_MS)) == 0
+
+
+def test_a_commit_at_midnight_is_an_acceptable_cutoff_commit() -> None:
+    at = MONTH.cutoff_ms(NOW_MS)
+    made = Commits(np.array([0, 1, 2]), np.array([at - 1, at, at + 1]))
+    assert made.last_at_or_before(at) == 1
+
+
+def test_a_clock_that_jumped_forward_makes_all_that_follows_young() -> None:
+    ahead = commits([90, 80, -100, 70, 60])
+    horizon = find_horizon(ahead, [classic(1), classic(4)], MONTH, NOW_MS)
+    assert (horizon.commit, horizon.checkpoint) == (1, 1)
+
+
+def test_a_clock_that_jumped_back_makes_nothing_old() -> None:
+    back = commits([20, 19, 900, 18])
+    assert find_horizon(back, [classic(2)], MONTH, NOW_MS).gate == "no-cut-off-commit"
+
+
+@given(
+    ages=st.lists(st.floats(0, 100), min_size=1, max_size=20, unique=True),
+    jumps=st.lists(st.tuples(st.integers(0, 19), st.floats(-200, 1000)), max_size=4),
+)
+@settings(max_examples=200)
+def test_a_clock_that_is_wrong_for_a_commit_never_widens_what_goes(
+    ages: list[float], jumps: list[tuple[int, float]]
+) -> None:
+    """Wherever it shows: a commit between right ones that looks older than the one before it, or
+    younger than it is."""
+    true = sorted(ages, reverse=True)
+    seen = list(true)
+    for at, days in jumps:
+        if 0 < at < len(seen) and not true[at] <= days < max(true[:at]) + 1:
+            seen[at] = days
+    honest = commits(true).last_at_or_before(MONTH.cutoff_ms(NOW_MS))
+    fooled = commits(seen).last_at_or_before(MONTH.cutoff_ms(NOW_MS))
+    assert (fooled if fooled is not None else -1) <= (honest if honest is not None else -1)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(0, 45))
+@settings(max_examples=200)
+def test_the_cutoff_commit_is_what_a_plain_walk_finds(times: list[int], bound: int) -> None:
+    expected, last, highest = None, -1, -1
+    waiting = False
+    for version, time in enumerate(times):
+        last = max(time, last + 1)
+        waiting = time < highest
+        highest = max(highest, time)
+        if not waiting and last <= bound:
+            expected = version
+    made = Commits(np.arange(len(times)), np.array(times, dtype=np.int64))
+    assert made.last_at_or_before(bound) == expected
+
+
+def test_commits_of_one_moment_are_not_taken_for_a_jump() -> None:
+    copied = commits([60, 60, 60, 60])
+    assert copied.last_at_or_before(MONTH.cutoff_ms(NOW_MS)) == 3
+
+
+def test_a_commit_written_by_a_clock_that_had_jumped_back_is_as_young_as_the_next() -> None:
+    wrong = commits([90, 40, 900, 899, 5, 4])
+    assert find_horizon(wrong, [classic(1)], MONTH, NOW_MS).commit == 1
+
+
+def test_in_commit_timestamps_decide_where_the_table_has_them() -> None:
+    inside = {2: NOW_MS - 50 * DAY_MS, 3: NOW_MS - 40 * DAY_MS, 4: NOW_MS - 10 * DAY_MS}
+    copied = commits([1, 1, 1, 1, 1], timed_from=2, in_commit_ms=inside.get)
+    assert copied.last_at_or_before(MONTH.cutoff_ms(NOW_MS)) == 3
+
+
+def test_a_commit_without_the_timestamp_it_should_have_counts_as_young() -> None:
+    old = commits([90, 80, 70, 60], timed_from=1, in_commit_ms=lambda _: None)
+    assert old.last_at_or_before(MONTH.cutoff_ms(NOW_MS)) == 0
+
+
+def test_before_in_commit_timestamps_file_times_decide() -> None:
+    young = commits([90, 80, 70, 60], timed_from=2, in_commit_ms=lambda _: NOW_MS)
+    assert young.last_at_or_before(MONTH.cutoff_ms(NOW_MS)) == 1
+
+
+def test_the_newest_checkpoint_at_or_below_the_cutoff_commit_is_chosen() -> None:
+    log = commits([90 - 5 * i for i in range(18)])
+    horizon = find_horizon(log, [classic(v) for v in (3, 8, 11, 15)], MONTH, NOW_MS)
+    assert (horizon.commit, horizon.checkpoint, horizon.gate) == (11, 11, None)
+
+
+def test_all_checkpoints_of_the_cutoff_version_must_be_sound() -> None:
+    both = (classic(3), Checkpoint(3, "v2-json", 1 << 40, ("_delta_log/x.json",)))
+    horizon = find_horizon(commits([90, 80, 70, 60]), both, MONTH, NOW_MS)
+    assert horizon.checkpoints == both
+
+
+def test_a_checkpoint_without_the_commit_of_its_version_covers_nothing_in_delta() -> None:
+    log = commits([80, 70, 60], first=5)
+    assert find_horizon(log, [classic(4)], MONTH, NOW_MS).gate == "no-cut-off-checkpoint"
+    other = find_horizon(log, [classic(4)], MONTH, NOW_MS, own_commit=False)
+    assert other.checkpoint == 4
+
+
+def test_a_gap_between_checkpoint_and_cutoff_commit_keeps_everything() -> None:
+    times = np.array([NOW_MS - 60 * DAY_MS] * 4)
+    gap = Commits(np.array([0, 1, 3, 4]), times)
+    horizon = find_horizon(gap, [classic(1)], MONTH, NOW_MS)
+    assert horizon.gate == "missing-commits"
+    assert horizon.gate in MUST_REFUSE
+
+
+def test_checkpoint_retention_counts_versions_below_the_newest_checkpoint() -> None:
+    log = commits([90 - i for i in range(40)])
+    retention = Retention(0, 0, versions=30)
+    horizon = find_horizon(log, [classic(v) for v in (3, 9, 39)], retention, NOW_MS)
+    assert (horizon.commit, horizon.checkpoint) == (9, 9)
+    assert find_horizon(log, [classic(29)], retention, NOW_MS).gate == "no-cut-off-commit"
+
+
+@pytest.mark.parametrize(("before", "gate"), [(0, None), (8, None), (9, "checkpoint-protection")])
+def test_protected_versions_go_all_at_once_or_not_at_all(before: int, gate: str | None) -> None:
+    log = commits([90 - i for i in range(20)])
+    horizon = find_horizon(log, [classic(8)], MONTH, NOW_MS, protected_before=before)
+    assert horizon.gate == gate
+
+
+def test_contiguous_runs_end_at_the_first_gap() -> None:
+    made = Commits(np.array([0, 1, 2, 4]), np.zeros(4, np.int64))
+    assert [contiguous_to(made, v) for v in (-1, 0, 3, 4)] == [2, 2, 4, 4]
+
+
+def test_a_version_that_would_be_lost_is_found() -> None:
+    assert first_gap([(0, 5), (8, 9)], [(3, 5), (9, 9)], 3) == 8
+    assert first_gap([(0, 5), (8, 9)], [(3, 9)], 3) is None
+    assert first_gap([(0, 5)], [], 6) is None
+
+
+# --- judging files -------------------------------------------------------------------------------
+
+
+def files(*named: tuple[str, float]) -> pl.DataFrame:
+    entries = [FileEntry(name, 10, NOW_MS - int(days * DAY_MS)) for name, days in named]
+    return inventory(entries, "delta", "_delta_log")
+
+
+def judged(*named: tuple[str, float], **facts: Any) -> dict[str, tuple[str, str]]:
+    """Action and gate by name, for a cut-off checkpoint at 10 and a cut-off commit at 12."""
+    horizon = Horizon(NOW_MS - 30 * DAY_MS, commit=12, checkpoint=10)
+    given: dict[str, Any] = {"contiguous_to": 20, "checkpoints": (classic(10),), **facts}
+    found = judge(files(*named), horizon, Facts(NOW_MS, MONTH, **given))
+    rows = found.select("path", "action", "gate").iter_rows()
+    return {path.removeprefix("_delta_log/"): (action, gate) for path, action, gate in rows}
+
+
+def name(version: int, end: str = "json") -> str:
+    return f"{version:020d}.{end}"
+
+
+def test_nothing_at_or_above_the_cutoff_checkpoint_goes() -> None:
+    found = judged(
+        (name(9), 40),
+        (name(10), 40),
+        (name(11), 40),
+        (name(12), 35),
+        (name(9, "crc"), 40),
+        (name(10, "crc"), 40),
+        (name(10, "checkpoint.parquet"), 40),
+    )
+    assert found == {
+        name(9): ("delete", "expired"),
+        name(10): ("keep", "cut-off-checkpoint"),
+        name(11): ("keep", "cut-off-checkpoint"),
+        name(12): ("keep", "promised"),
+        name(9, "crc"): ("delete", "expired"),
+        name(10, "crc"): ("keep", "cut-off-checkpoint"),
+        name(10, "checkpoint.parquet"): ("keep", "cut-off-checkpoint"),
+    }
+
+
+def test_what_no_reader_knows_is_left_alone() -> None:
+    odd = [".00000000000000000001.json.crc", "_trino_meta/x", "1.json", "notes.txt"]
+    odd += ["99999999999999999999.json", "_commits/00000000000000000001.json"]
+    found = judged(*((n, 400) for n in odd))
+    assert {gate for _, gate in found.values()} == {"unknown"}
+
+
+def test_orphan_parts_go_once_they_are_covered_and_not_young() -> None:
+    part = "checkpoint.0000000002.0000000003.parquet"
+    found = judged((name(5, part), 40), (name(6, part), 0.5), (name(15, part), 40))
+    assert found[name(5, part)] == ("delete", "orphan-part")
+    assert found[name(6, part)][0] == "keep"
+    assert found[name(15, part)] == ("keep", "promised")
+
+
+def test_a_checkpoint_stays_while_any_of_its_files_is_young() -> None:
+    names = tuple(name(4, f"checkpoint.000000000{i}.0000000002.parquet") for i in (1, 2))
+    whole = Checkpoint(4, "multipart", 2, tuple(f"_delta_log/{n}" for n in names))
+    found = judged((names[0], 40), (names[1], 1), checkpoints=(whole, classic(10)))
+    assert set(found.values()) == {("keep", "checkpoint-retention")}
+
+
+def test_the_checkpoint_that_the_pointer_names_stays_with_its_commit() -> None:
+    found = judged(
+        (name(4), 40),
+        (name(4, "checkpoint.parquet"), 40),
+        (name(5), 40),
+        ("_last_checkpoint", 40),
+        pointed=4,
+        checkpoints=(classic(4), classic(10)),
+    )
+    assert found[name(4)] == found[name(4, "checkpoint.parquet")] == ("keep", "pointed")
+    assert found[name(5)][0] == "delete"
+    assert found["_last_checkpoint"] == ("keep", "pointer")
+
+
+def test_compactions_that_begin_below_the_cutoff_checkpoint_go() -> None:
+    spans = [(3, 8), (8, 11), (9, 30), (10, 14), (11, 14)]
+    found = judged(*((f"{a:020d}.{b:020d}.compacted.json", 40) for a, b in spans))
+    decided = ["delete", "delete", "keep", "delete", "keep"]
+    assert [action for action, _ in found.values()] == decided
+    assert list(found.values())[2] == ("keep", "unlisted-commits")
+
+
+def test_staged_leftovers_go_after_a_day() -> None:
+    old, young = (f".lakelog-{digit * 32}.tmp" for digit in "ab")
+    found = judged((old, 2), (young, 0.9), (f"_sidecars/{old}", 2))
+    assert found[old] == ("delete", "staged-leftover")
+    assert found[young] == ("keep", "young")
+    assert found[f"_sidecars/{old}"][0] == "delete"
+
+
+def test_staged_commits_go_with_their_versions() -> None:
+    uuid = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5.json"
+    found = judged(*((f"_staged_commits/{name(v, uuid)}", 40) for v in (9, 10, 11)))
+    assert [action for action, _ in found.values()] == ["delete", "delete", "keep"]
+
+
+def test_sidecars_go_only_if_no_checkpoint_names_them_and_a_day_has_passed() -> None:
+    horizon = Horizon(0, commit=12, checkpoint=10)
+    bound = sidecar_bound_ms(NOW_MS)
+    assert bound == NOW_MS - 36 * 3_600_000
+    entries = [
+        FileEntry("_sidecars/named.parquet", 1, bound),
+        FileEntry("_sidecars/old.parquet", 1, bound),
+        FileEntry("_sidecars/young.parquet", 1, bound + 1),
+    ]
+    listed = judge(inventory(entries, "delta", "_delta_log"), horizon, Facts(NOW_MS, MONTH))
+    named = {"_delta_log/_sidecars/named.parquet"}
+    assert judge_sidecars(listed, named, NOW_MS)["gate"].to_list() == [
+        "named-by-checkpoint",
+        "unnamed-sidecar",
+        "young",
+    ]
+    unread = judge_sidecars(listed, None, NOW_MS)
+    assert set(unread["gate"]) == {"manifest-unreadable"}
+    assert set(unread["action"]) == {"keep"}
+
+
+def test_protected_versions_stay_together_where_one_checkpoint_has_to() -> None:
+    held = judged(
+        (name(3), 40),
+        (name(4, "checkpoint.parquet"), 1),
+        (name(5), 40),
+        checkpoints=(classic(4), classic(10)),
+        protected_before=8,
+    )
+    assert {action for action, _ in held.values()} == {"keep"}
+    assert held[name(3)] == ("keep", "checkpoint-protection")
+
+
+def test_a_closed_horizon_keeps_all_but_leftovers() -> None:
+    closed = Horizon(0, gate="no-cut-off-checkpoint", why="")
+    leftover = f".lakelog-{'a' * 32}.tmp"
+    found = judge(files((name(1), 40), (leftover, 2)), closed, Facts(NOW_MS, MONTH))
+    assert found["action"].to_list() == ["delete", "keep"]  # by path
+    off = Horizon(0, gate="catalog", why="")
+    assert set(judge(files((leftover, 2)), off, Facts(NOW_MS, MONTH))["action"]) == {"keep"}
+
+
+def test_every_gate_says_what_it_means() -> None:
+    assert all(text and not text.endswith(".") for text in GATES.values())
+    assert set(GATES) >= MUST_REFUSE

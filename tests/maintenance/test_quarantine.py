@@ -1,0 +1,354 @@
+"""Quarantine: what was moved aside comes back as it was, and never over anything."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakelog import CorruptionError, ExternalPathError, InvalidInputError, LakelogError, Table
+from lakelog.log.context import Log
+from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
+from lakelog.maintenance.quarantine import QUARANTINES_SCHEMA, UNDONE_SCHEMA
+from lakelog.storage import open_store
+from lakelog.storage.base import FileEntry, LogStore
+from lakelog.storage.wrapper import StoreWrapper
+from tests.maintenance.logs import DAY_MS, MadeLog, content, fresh
+from tests.transaction.tables import DIALECTS, runtime
+
+AT_ONCE = dt.timedelta(0)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MadeLog:
+    log = MadeLog(tmp_path / "table", writer_features=("v2Checkpoint",))
+    log.commits(60 - i for i in range(30))
+    log.checkpoint(5, 50, "multipart")
+    log.checkpoint(10, 50, "v2-json")
+    log.checkpoint(15, 45, "v2-json")
+    return log
+
+
+def quarantined(made: MadeLog) -> CleanupReport:
+    report = made.table().cleanup(plan=False, quarantine=True)
+    assert isinstance(report, CleanupReport)
+    assert report.quarantine is not None
+    return report
+
+
+def times(made: MadeLog) -> dict[str, int]:
+    return {name: made.file(name).stat().st_mtime_ns for name in made.names()}
+
+
+def test_undo_brings_everything_back_as_it_was(made: MadeLog) -> None:
+    before = times(made)
+    versions = [content(made.table(), v) for v in range(30)]
+    report = quarantined(made)
+    assert fresh(made).versions() == [(15, 29)]
+    undone = report.undo()
+    assert undone.schema == UNDONE_SCHEMA
+    assert set(undone["outcome"]) == {"back"}
+    assert sorted(undone["path"]) == sorted(report.files["path"])
+    assert times(made) == before
+    assert [content(fresh(made), v) for v in range(30)] == versions
+    assert made.table().quarantines().height == 0
+
+
+def test_quarantines_are_listed_until_they_are_purged(made: MadeLog) -> None:
+    report = quarantined(made)
+    listed = made.table().quarantines()
+    assert listed.schema == QUARANTINES_SCHEMA
+    [row] = listed.iter_rows(named=True)
+    assert row["id"] == report.quarantine
+    assert (row["files"], row["size_bytes"]) == (report.files.height, report.size_bytes)
+    assert (row["oldest_version"], row["newest_version"]) == (0, 14)
+    assert row["by"] == "cleanup"
+    made.clock.now_ms += 3 * DAY_MS
+    table = made.table()
+    assert table.purge_quarantines(dt.timedelta(days=4)).height == 0
+    assert table.purge_quarantines(dt.timedelta(days=3))["id"].to_list() == [report.quarantine]
+    assert table.quarantines().height == 0
+    assert not [p for p in (made.folder / ".lakelog-quarantine").rglob("*") if p.is_file()]
+    with pytest.raises(InvalidInputError, match="no such quarantine"):
+        report.undo()
+
+
+def test_undo_never_writes_over_a_file_that_is_there(made: MadeLog) -> None:
+    report = quarantined(made)
+    other = made.put(f"{3:020d}.json", b"another's", 1)
+    outcomes = dict(report.undo().select("path", "outcome").iter_rows())
+    assert outcomes.pop(f"_delta_log/{3:020d}.json") == "kept"
+    assert set(outcomes.values()) == {"back"}
+    assert other.read_bytes() == b"another's"
+    [left] = made.table().quarantines()["files"]
+    assert left == 1  # it is still there for whoever wants it
+
+
+def test_a_file_that_is_nowhere_is_told(made: MadeLog) -> None:
+    report = quarantined(made)
+    (made.folder / ".lakelog-quarantine" / str(report.quarantine) / f"{3:020d}.json").unlink()
+    outcomes = dict(report.undo().select("path", "outcome").iter_rows())
+    assert outcomes.pop(f"_delta_log/{3:020d}.json") == "missing"
+    assert set(outcomes.values()) == {"back"}
+
+
+def test_a_second_cleanup_leaves_the_quarantine_alone(made: MadeLog) -> None:
+    first = quarantined(made)
+    made.clock.now_ms += 10 * DAY_MS
+    made.checkpoint(25, 3, "v2-json")
+    second = quarantined(made)
+    assert made.table().quarantines()["id"].to_list() == [first.quarantine, second.quarantine]
+    second.undo()
+    first.undo()
+    assert fresh(made).versions() == [(0, 29)]
+
+
+def test_a_sidecar_that_a_manifest_in_quarantine_names_waits_for_it(made: MadeLog) -> None:
+    sidecars = [made.put(f"_sidecars/{uuid.uuid4()}.parquet", b"x", 50) for _ in range(2)]
+    body = {"sidecar": {"path": sidecars[0].name, "sizeInBytes": 1, "modificationTime": 1}}
+    lines = [{"checkpointMetadata": {"version": 3}}, *made.state(3)[:2], body]
+    folder = ".lakelog-quarantine/20290101T000000Z-01234567"
+    text = "\n".join(map(json.dumps, lines))
+    made.put(f"{folder}/{3:020d}.checkpoint.{uuid.uuid4()}.json", text.encode(), 50)
+    made.table().cleanup(plan=False)
+    assert [path.exists() for path in sidecars] == [True, False]
+
+
+def test_what_was_deleted_cannot_be_undone(made: MadeLog) -> None:
+    report = made.table().cleanup(plan=False)
+    assert isinstance(report, CleanupReport)
+    with pytest.raises(InvalidInputError, match="nothing is in quarantine"):
+        report.undo()
+
+
+@pytest.mark.parametrize("id_", ["", "../..", "20300101T000000Z-00000000"])
+def test_an_id_that_is_none_is_refused(made: MadeLog, id_: str) -> None:
+    with pytest.raises(InvalidInputError):
+        made.table().undo_cleanup(id_)
+
+
+def test_a_damaged_record_is_told_and_its_files_are_listed_still(made: MadeLog) -> None:
+    report = quarantined(made)
+    record = made.folder / ".lakelog-quarantine" / str(report.quarantine) / "quarantine.json"
+    record.write_text("{torn")
+    with pytest.raises(CorruptionError, match="by hand"):
+        report.undo()
+    [row] = made.table().quarantines().iter_rows(named=True)
+    assert (row["files"], row["by"]) == (report.files.height, None)
+
+
+@pytest.mark.parametrize("text", ["[]", '{"files": []}', '{"by": 1}', None])
+def test_a_record_that_does_not_say_who_made_it_is_listed_without(
+    made: MadeLog, text: str | None
+) -> None:
+    report = quarantined(made)
+    record = made.folder / ".lakelog-quarantine" / str(report.quarantine) / "quarantine.json"
+    if text is None:
+        record.unlink()
+    else:
+        record.write_text(text)
+    assert made.table().quarantines()["by"].to_list() == [None]
+
+
+def test_a_record_names_its_files_before_the_first_is_moved(made: MadeLog) -> None:
+    planned = made.table().cleanup(quarantine=True)
+    assert isinstance(planned, CleanupPlan)
+    report = planned.apply()
+    record = made.folder / ".lakelog-quarantine" / str(report.quarantine) / "quarantine.json"
+    body = json.loads(record.read_text())
+    assert {file["path"] for file in body["files"]} == set(report.files["path"])
+
+
+def test_a_negative_age_is_refused(made: MadeLog) -> None:
+    with pytest.raises(InvalidInputError):
+        made.table().purge_quarantines(-dt.timedelta(days=1))
+
+
+def test_an_object_store_copies_and_deletes(made: MadeLog) -> None:
+    """In memory, as on object stores, a move is a copy; the times are those of the copies."""
+    store = open_store("memory://quarantine-test/table")
+    for name in sorted(made.names()):
+        store.put(f"_delta_log/{name}", made.file(name).read_bytes())
+    later = store.stat(f"_delta_log/{0:020d}.json")
+    assert later is not None
+    log = Log(store, DIALECTS["delta"], lambda: later.modified_ms + 90 * DAY_MS)
+    table = Table(log, runtime())
+    before = [content(table, v) for v in range(30)]
+    report = table.cleanup(plan=False, quarantine=True)
+    assert isinstance(report, CleanupReport)
+    assert report.files.height > 15
+    assert [content(table, v) for v in range(15, 30)] == before[15:]
+    assert set(report.undo()["outcome"]) == {"back"}
+    assert [content(table, v) for v in range(30)] == before
+
+
+def test_what_is_being_written_is_not_purged(made: MadeLog) -> None:
+    report = quarantined(made)
+    folder = made.folder / ".lakelog-quarantine" / str(report.quarantine)
+    writing = folder / f".lakelog-{uuid.uuid4().hex}.tmp"
+    writing.write_bytes(b"half")
+    now_s = made.clock.now_ms / 1000
+    os.utime(writing, (now_s, now_s))
+    assert made.table().purge_quarantines(AT_ONCE).height == 1
+    assert [p for p in folder.rglob("*") if p.is_file()] == [writing]
+    made.clock.now_ms += 2 * DAY_MS
+    assert made.table().purge_quarantines(AT_ONCE).height == 1
+    assert not writing.exists()
+
+
+class Meddled(StoreWrapper):
+    """A store in which somebody else does something right after a call of one kind."""
+
+    def __init__(self, store: LogStore, call: str, meddle: Callable[[], object]) -> None:
+        super().__init__(store)
+        self._call = call
+        self._meddle: Callable[[], object] | None = meddle
+
+    def _after(self, call: str) -> None:
+        if call == self._call and self._meddle is not None:
+            meddle, self._meddle = self._meddle, None
+            meddle()
+
+    def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
+        yield from list(self._store.walk(folder))
+        self._after("walk")
+
+    def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
+        errors = self._store.delete_many(paths)
+        self._after("delete_many")
+        return errors
+
+
+def meddled(made: MadeLog, call: str, meddle: Callable[[], object]) -> Table:
+    log = made.table().log
+    return Table(replace(log, store=Meddled(log.store, call, meddle)), runtime())
+
+
+@pytest.mark.parametrize("call", ["walk", "delete_many"])
+def test_two_may_purge_at_once(made: MadeLog, call: str) -> None:
+    first = quarantined(made)
+    made.clock.now_ms += 10 * DAY_MS
+    made.checkpoint(25, 3, "v2-json")
+    second = quarantined(made)
+    table = meddled(made, call, lambda: made.table().purge_quarantines(AT_ONCE))
+    purged = table.purge_quarantines(AT_ONCE)
+    assert purged["id"].to_list() == [first.quarantine, second.quarantine]
+    assert made.table().quarantines().height == 0
+    assert not [p for p in (made.folder / ".lakelog-quarantine").rglob("*") if p.is_file()]
+
+
+def test_what_is_undone_while_it_is_purged_stays_back(made: MadeLog) -> None:
+    before = times(made)
+    report = quarantined(made)
+    meddled(made, "walk", report.undo).purge_quarantines(AT_ONCE)
+    assert times(made) == before
+    assert fresh(made).versions() == [(0, 29)]
+
+
+def test_what_is_purged_while_it_is_undone_is_missing(made: MadeLog) -> None:
+    report = quarantined(made)
+    assert report.quarantine is not None
+    table = meddled(made, "walk", lambda: made.table().purge_quarantines(AT_ONCE))
+    assert set(table.undo_cleanup(report.quarantine)["outcome"]) == {"missing"}
+    assert fresh(made).versions() == [(15, 29)]
+
+
+def test_two_may_undo_at_once(made: MadeLog) -> None:
+    before = times(made)
+    report = quarantined(made)
+    assert report.quarantine is not None
+    undone = meddled(made, "walk", report.undo).undo_cleanup(report.quarantine)
+    assert set(undone["outcome"]) == {"back"}
+    assert times(made) == before
+
+
+@pytest.mark.parametrize("wrong", [5, None, b"x", 1.5, "20301332T256199Z-01234567", "\0", "é" * 9])
+def test_an_id_of_a_wrong_type_or_date_is_refused(made: MadeLog, wrong: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        made.table().undo_cleanup(wrong)
+
+
+def test_a_folder_whose_date_does_not_exist_is_no_quarantine(made: MadeLog) -> None:
+    made.put(".lakelog-quarantine/20301332T256199Z-01234567/x.json", b"x", 50)
+    made.put(".lakelog-quarantine/00000101T000000Z-01234567/x.json", b"x", 50)
+    report = quarantined(made)
+    table = made.table()
+    assert table.quarantines()["id"].to_list() == [report.quarantine]
+    assert table.purge_quarantines(AT_ONCE).height == 1
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        *(b"[]", b"5", b"null", b"{}", b'{"files":5}', b'{"files":[5]}', b"\xff", b""),
+        *(b'{"files":[{}]}', b'{"files":[{"path":null}]}', b'{"files":[{"path":5}]}'),
+        b'{"files":[{"path":"_delta_log/x","version":1e300}]}',
+        b'{"files":[{"path":"_delta_log/x","version":99999999999999999999}]}',
+        b'{"files":[{"path":"_delta_log/x","leads":"yes"}]}',
+        b'{"files":[{"path":"_delta_log/../x"}]}',
+        b'{"files":[{"path":"/etc/passwd"}]}',
+        b'{"files":[{"path":"_delta_log/.lakelog-quarantine/x"}]}',
+        b'{"files":[{"path":"_delta_log/a\\u0000"}]}',
+    ],
+)
+def test_a_malformed_record_is_corruption_and_moves_nothing(made: MadeLog, record: bytes) -> None:
+    report = quarantined(made)
+    folder = made.folder / ".lakelog-quarantine" / str(report.quarantine)
+    (folder / "quarantine.json").write_bytes(record)
+    before = made.names()
+    with pytest.raises(CorruptionError, match="by hand"):
+        report.undo()
+    assert made.names() == before
+    made.table().quarantines()
+
+
+def test_a_record_that_names_a_live_data_file_replaces_nothing(made: MadeLog) -> None:
+    report = quarantined(made)
+    folder = made.folder / ".lakelog-quarantine" / str(report.quarantine)
+    live = made.folder.parent / "part-0.parquet"
+    live.write_bytes(b"rows")
+    (folder / live.name).write_bytes(b"others")
+    record = json.loads((folder / "quarantine.json").read_text())
+    record["files"].append(record["files"][0] | {"path": live.name})
+    (folder / "quarantine.json").write_text(json.dumps(record))
+    with pytest.raises(CorruptionError, match="not of the log"):
+        report.undo()
+    assert live.read_bytes() == b"rows"
+
+
+def test_a_file_that_was_written_since_the_listing_is_kept(made: MadeLog) -> None:
+    report = quarantined(made)
+    path = made.folder / f"{3:020d}.json"
+
+    class Listed(StoreWrapper):
+        """Another writer comes after the listing."""
+
+        def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
+            yield from super().walk(folder)
+            path.write_bytes(b"another's")
+
+    table = Table(replace(made.table().log, store=Listed(made.table().log.store)))
+    outcomes = dict(table.undo_cleanup(str(report.quarantine)).select("path", "outcome").rows())
+    assert outcomes.pop(f"_delta_log/{3:020d}.json") == "kept"
+    assert set(outcomes.values()) == {"back"}
+    assert path.read_bytes() == b"another's"
+
+
+def test_a_quarantine_folder_that_is_a_link_is_not_purged(made: MadeLog, tmp_path: Path) -> None:
+    report = quarantined(made)
+    folder = made.folder / ".lakelog-quarantine"
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    before = sorted((tmp_path / "elsewhere").rglob("*"))
+    with pytest.raises(ExternalPathError, match="symbolic link"):
+        made.table().purge_quarantines(AT_ONCE)
+    with pytest.raises(ExternalPathError, match="symbolic link"):
+        report.undo()
+    assert sorted((tmp_path / "elsewhere").rglob("*")) == before

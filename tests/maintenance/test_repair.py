@@ -1,0 +1,346 @@
+"""Repair: each damage is found, mended where that is sound, and refused with the reason else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+import lakelog
+from lakelog import LakelogWarning, Table, UnavailableError, UnsoundRepairError
+from lakelog.maintenance.repair import RepairPlan, RepairReport
+from lakelog.storage import open_store
+from lakelog.storage.inject import Fault, InjectingStore, Kind, Rule
+from tests.transaction.tables import new_table, over, paths
+
+LOG = {"delta": "_delta_log", "indextables": "_transaction_log"}
+V2 = {"delta.checkpointPolicy": "v2"}
+
+
+def checkpointed(
+    where: Path,
+    form: str = "delta",
+    layout: str = "auto",
+    configuration: dict[str, str] | None = None,
+) -> Table:
+    """Eight commits of files, some removed, and checkpoints at 4 and 8."""
+    table = new_table(str(where), form, configuration=configuration)
+    for n in range(1, 9):
+        with table.transaction() as tx:
+            tx.add(path=f"f{n}", size=n)
+            if n in {3, 7}:
+                tx.remove(path=f"f{n - 1}", size=n - 1, partitionValues={})
+        if n in {4, 8}:
+            table.checkpoint(layout=layout)
+    return lakelog.open(str(where))
+
+
+def plan_of(table: Table, **options: Any) -> RepairPlan:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakelogWarning)
+        found: RepairPlan = table.repair(**options)
+    return found
+
+
+def mended(table: Table, **options: Any) -> RepairReport:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakelogWarning)
+        found: RepairReport = table.repair(plan=False, **options)
+    return found
+
+
+def told(plan: RepairPlan) -> list[tuple[str, str]]:
+    return plan.findings.select("kind", "action").rows()
+
+
+def newest(where: Path, form: str = "delta", pattern: str = "*8.checkpoint*") -> Path:
+    (file,) = [f for f in (where / LOG[form]).rglob(pattern) if ".lakelog" not in str(f)]
+    return file
+
+
+def state(where: Path) -> pl.DataFrame:
+    return lakelog.open(str(where)).snapshot().files().sort("path").collect()
+
+
+def truncate(where: Path) -> None:
+    file = newest(where)
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def lose_files(where: Path) -> None:
+    """Valid Parquet without some of its rows."""
+    file = newest(where)
+    table = pq.read_table(file)
+    keep = [i for i, add in enumerate(table["add"].to_pylist()) if not add or add["path"] != "f5"]
+    pq.write_table(table.take(keep), file)
+
+
+def garbage(where: Path) -> None:
+    newest(where).write_bytes(b"this is no Parquet at all")
+
+
+def pointer(where: Path) -> Path:
+    return where / "_delta_log" / "_last_checkpoint"
+
+
+def test_a_sound_table_needs_nothing(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    plan = plan_of(checkpointed(where))
+    assert plan.is_sound
+    assert plan.findings.height == 0
+    assert "nothing" in str(plan)
+    report = mended(lakelog.open(str(where)))
+    assert (report.mended.height, report.left.height, report.quarantine) == (0, 0, None)
+
+
+@pytest.mark.parametrize("damage", [truncate, lose_files, garbage])
+def test_a_broken_or_wrong_checkpoint_is_written_anew(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where)
+    expected = state(where)
+    damage(where)
+    plan = plan_of(table)
+    assert told(plan) == [("checkpoint", "write")]
+    assert "f" in str(plan)
+    assert "8.checkpoint" in plan._repr_html_()
+    broken = newest(where).read_bytes()
+    report = mended(table)
+    assert report.left.height == 0
+    assert state(where).equals(expected)
+    snapshot = lakelog.open(str(where)).snapshot()
+    assert snapshot.provenance.checkpoint is not None
+    assert snapshot.provenance.checkpoint.version == 8
+    assert not snapshot.provenance.warnings
+    assert sorted(f.split("/")[-1] for f in DeltaTable(str(where)).file_uris()) == paths(table)
+    assert lakelog.open(str(where)).verify().verdict == "proved"
+    # Nothing is lost: the broken one lies in quarantine.
+    (kept,) = where.rglob(f".lakelog-quarantine/{report.quarantine}/*checkpoint*")
+    assert kept.read_bytes() == broken
+    assert table.quarantines()["by"].to_list() == ["repair"]
+    assert plan_of(table).is_sound
+
+
+def test_a_missing_sidecar_is_mended(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where, configuration=V2)
+    expected = state(where)
+    for sidecar in (where / "_delta_log" / "_sidecars").iterdir():
+        sidecar.unlink()
+    assert ("checkpoint", "write") in told(plan_of(table))
+    assert mended(table).left.height == 0
+    assert state(where).equals(expected)
+    assert lakelog.open(str(where)).verify().verdict == "proved"
+
+
+@pytest.mark.parametrize("layout", ["json", "flattened"])
+def test_indextables_checkpoints_are_mended(tmp_path: Path, layout: str) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where, "indextables", layout)
+    expected = state(where)
+    pattern = "*8.checkpoint.parquet" if layout == "flattened" else "*8.checkpoint.json"
+    file = newest(where, "indextables", pattern)
+    file.write_bytes(file.read_bytes()[:50])
+    assert told(plan_of(table)) == [("checkpoint", "write")]
+    assert mended(table).left.height == 0
+    assert state(where).equals(expected)
+    assert plan_of(table).is_sound
+
+
+def test_a_pointer_to_what_other_readers_do_not_know_is_moved_to_what_they_do(
+    tmp_path: Path,
+) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where, "indextables", "json")
+    pointer = where / "_transaction_log" / "_last_checkpoint"
+    with table.transaction() as tx:
+        tx.add(path="late", size=1)
+    table.checkpoint(layout="flattened")
+    assert json.loads(pointer.read_bytes())["version"] == 8
+    assert plan_of(table).is_sound
+    pointer.write_text('{"version": 9}')
+    assert told(plan_of(table)) == [("pointer", "write")]
+    assert mended(table).left.height == 0
+    assert json.loads(pointer.read_bytes())["version"] == 8
+    assert plan_of(table).is_sound
+
+
+def test_one_that_cannot_be_made_again_is_refused_with_the_reason(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where)
+    for version in range(6):
+        (where / "_delta_log" / f"{version:020d}.json").unlink()
+    newest(where, pattern="*4.checkpoint*").unlink()
+    truncate(where)
+    plan = plan_of(table)
+    refused = plan.findings.filter(pl.col("kind") == "checkpoint")
+    assert refused["action"].to_list() == ["refuse"]
+    assert "commits are missing" in refused["why"][0]
+    before = {f: f.read_bytes() for f in where.rglob("*") if f.is_file()}
+    with pytest.raises(UnsoundRepairError, match="cannot be mended") as raised:
+        mended(table, strict=True)
+    assert "commits are missing" in (raised.value.hint or "") or raised.value.hint
+    assert {f: f.read_bytes() for f in where.rglob("*") if f.is_file()} == before
+    report = mended(table)
+    assert "checkpoint" in report.left["kind"].to_list()
+    assert newest(where).exists()
+
+
+def test_another_tables_past_is_never_brought_back(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where)
+    first = where / "_delta_log" / "00000000000000000000.json"
+    text = first.read_text()
+    identity = json.loads(next(line for line in text.splitlines() if "metaData" in line))
+    first.write_text(text.replace(identity["metaData"]["id"], "another-table"))
+    newest(where, pattern="*4.checkpoint*").unlink()
+    pointer(where).unlink()
+    (finding,) = plan_of(table).findings.filter(pl.col("kind") == "checkpoint").rows(named=True)
+    assert finding["action"] == "keep"
+    assert "another table's" in finding["problem"]
+    before = newest(where).read_bytes()
+    mended(table)
+    assert table.checkpoint().verified is False
+    assert newest(where).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b"", b'{"version":99}', b'{"version":4}', b'{"version":8,"size":1,"checksum":"x"}'],
+)
+def test_a_pointer_that_is_torn_dangling_or_behind_is_mended(
+    tmp_path: Path, content: bytes
+) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where)
+    pointer(where).write_bytes(content)
+    assert told(plan_of(table)) == [("pointer", "write")]
+    assert mended(table).left.height == 0
+    body = json.loads(pointer(where).read_text())
+    assert (body["version"], body["numOfAddFiles"]) == (8, 6)
+    assert DeltaTable(str(where)).version() == 8
+    assert plan_of(table).is_sound
+
+
+def test_a_pointer_that_is_gone_is_written(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where)
+    pointer(where).unlink()
+    assert told(plan_of(table)) == [("pointer", "write")]
+    mended(table)
+    assert plan_of(table).is_sound
+
+
+def test_a_pointer_without_any_checkpoint_is_deleted(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where)
+    for file in (where / "_delta_log").glob("*checkpoint*.parquet"):
+        file.unlink()
+    assert told(plan_of(table)) == [("pointer", "delete")]
+    mended(table)
+    assert not pointer(where).exists()
+
+
+def test_a_checksum_that_lies_is_written_anew(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where)
+    wrong = {"tableSizeBytes": 1, "numFiles": 6, "numMetadata": 1, "numProtocol": 1}
+    path = where / "_delta_log" / f"{8:020d}.crc"
+    for content in (json.dumps(wrong), "{"):
+        path.write_text(content)
+        assert told(plan_of(table)) == [("checksum", "write")]
+        assert mended(table).left.height == 0
+        assert json.loads(path.read_text())["tableSizeBytes"] == 1 + 3 + 4 + 5 + 7 + 8
+        assert plan_of(table).is_sound
+
+
+def test_live_files_that_are_gone_are_told_and_removed_on_request_only(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    table = checkpointed(where)
+    live = paths(table)
+    for name in live[1:]:
+        (where / name).touch()
+    assert plan_of(table).is_sound
+    plan = plan_of(table, check_files=True)
+    assert plan.is_sound
+    (row,) = plan.findings.rows(named=True)
+    assert (row["kind"], row["path"], row["action"]) == ("data", live[0], "keep")
+    assert "restore it" in row["why"]
+    assert told(plan_of(table, remove_missing=True)) == [("data", "remove")]
+    report = mended(table, remove_missing=True)
+    assert report.version == 9
+    assert paths(lakelog.open(str(where))) == live[1:]
+    assert table.history(limit=1)["operation"][0] == "FSCK"
+    inventory = pl.DataFrame({"path": live[2:], "size": 1, "modified_ms": 1})
+    found = plan_of(table, check_files=True, inventory=inventory)
+    assert found.findings["path"].to_list() == [live[1]]
+
+
+def test_a_missing_commit_cannot_be_mended(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    checkpointed(where)
+    table = lakelog.open(str(where))
+    with table.transaction() as tx:
+        tx.add(path="x", size=1)
+    with table.transaction() as tx:
+        tx.add(path="y", size=1)
+    (where / "_delta_log" / f"{9:020d}.json").unlink()
+    plan = plan_of(lakelog.open(str(where)))
+    assert ("log", "refuse") in told(plan)
+
+
+@pytest.mark.parametrize("fault", ["fail", "lost"])
+def test_whatever_fails_the_table_is_readable_and_a_second_repair_ends_well(
+    tmp_path: Path, fault: Fault
+) -> None:
+    original = tmp_path / "original"
+    checkpointed(original)
+    expected = paths(lakelog.open(str(original)))
+    truncate(original)
+    pointer(original).write_bytes(b"{")
+    kinds: list[Kind] = ["upload", "move", "delete", "put", "put_if_absent"]
+    for nth in range(1, 60):
+        where = tmp_path / f"table-{nth}"
+        shutil.copytree(original, where)
+        rule = Rule(fault, kinds, nth=nth)
+        table, _ = over(str(where), "delta", [rule])
+        outcome: RepairReport | None = None
+        with contextlib.suppress(UnavailableError):
+            outcome = mended(table)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LakelogWarning)
+            assert paths(lakelog.open(str(where))) == expected, nth
+        again = mended(lakelog.open(str(where)))
+        assert again.left.height == 0, nth
+        assert plan_of(lakelog.open(str(where))).is_sound, nth
+        if outcome is not None and outcome.left.height == 0 and again.mended.height == 0:
+            break
+    else:
+        pytest.fail("it never succeeded at once")
+
+
+def test_a_read_only_store_can_be_looked_at(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    checkpointed(where)
+    truncate(where)
+
+    class ReadOnly(InjectingStore):
+        @property
+        def refusal(self) -> str | None:
+            return "this store is read only"
+
+    table, _ = over(str(where), "delta")
+    frozen = Table(type(table.log)(ReadOnly(open_store(str(where))), table.log.dialect))
+    assert told(plan_of(frozen)) == [("checkpoint", "write")]
+    with pytest.raises(lakelog.UnsupportedStoreError):
+        mended(frozen)

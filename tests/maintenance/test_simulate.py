@@ -1,0 +1,139 @@
+"""Simulated retentions say what cleanup and vacuum would then do, and do nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakelog import InvalidInputError
+from lakelog.log.display import size_text
+from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
+from lakelog.maintenance.retention_simulation import SCHEMA
+from tests.maintenance.logs import DAY_MS, MadeLog, fresh
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MadeLog:
+    log = MadeLog(tmp_path / "table")
+    log.commits(60 - i for i in range(40))
+    for version in (5, 10, 20, 30, 39):
+        log.checkpoint(version, 60 - version)
+    return log
+
+
+def test_the_first_row_is_the_table_as_it_is(made: MadeLog) -> None:
+    names = made.names()
+    found = made.table().simulate_retention()
+    assert found.schema == SCHEMA
+    [row] = found.iter_rows(named=True)
+    planned = made.table().cleanup()
+    assert isinstance(planned, CleanupPlan)
+    assert row["proposal"] == "current"
+    assert (row["log_files"], row["log_bytes"]) == (planned.files.height, planned.size_bytes)
+    assert (row["oldest_version"], row["versions_lost"]) == (20, 20)
+    assert row["oldest_time"] == dt.datetime.fromtimestamp(
+        made.clock.now_ms / 1000 - 40 * 86_400, dt.UTC
+    )
+    assert row["change_feed_from"] is None
+    assert made.names() == names
+
+
+def test_several_proposals_stand_side_by_side(made: MadeLog) -> None:
+    found = made.table().simulate_retention(
+        log_retention=["90 days", dt.timedelta(days=50), 21 * DAY_MS, "1 day"]
+    )
+    assert found["proposal"].to_list() == ["current", "1", "2", "3", "4"]
+    assert found["oldest_version"].to_list() == [20, 0, 5, 30, 39]
+    assert found["gate"].to_list() == [None, "no-cut-off-commit", None, None, None]
+    assert found["versions_lost"].to_list() == [20, 0, 5, 30, 39]
+
+
+def test_a_simulation_prints_what_tells_proposals_apart_in_words(made: MadeLog) -> None:
+    found = made.table().simulate_retention(
+        log_retention=["90 days", "1 day"], consumers={"billing": 25, "audit": 39}
+    )
+    assert str(found) == repr(found)
+    lines = str(found).splitlines()
+    assert max(map(len, lines)) <= 120
+    header = [name.strip() for name in lines[1].strip("│").split("┆")]
+    assert header == [
+        *("proposal", "log retention", "oldest version"),
+        *("log files freed", "data files freed", "breaks", "all kept"),
+    ]
+    rows = [[cell.strip() for cell in line.strip("│").split("┆")] for line in lines[3:-1]]
+    freed = found["log_bytes"].to_list()
+    assert [row[:3] for row in rows] == [
+        ["current", "30 days", "20"],
+        ["1", "90 days", "0"],
+        ["2", "1 day", "39"],
+    ]
+    assert rows[1][3] == "-"
+    assert rows[2][3] == f"{found['log_files'][2]} ({size_text(freed[2])})"
+    breaks = [", ".join(names) for names in found["broken_consumers"].to_list()]
+    assert [row[5] for row in rows] == breaks
+    assert "billing" in breaks
+    assert rows[1][6] == "no-cut-off-commit"
+    assert "90 days" in found._repr_html_()
+    assert "log_retention_ms" not in found._repr_html_()
+    # A selection is a frame like any other.
+    assert "versions_lost" in str(found.select("proposal", "versions_lost"))
+    assert "breaks" not in str(made.table().simulate_retention())
+
+
+def test_removed_data_files_are_counted_once_they_are_old_enough(made: MadeLog) -> None:
+    found = made.table().simulate_retention(deleted_file_retention=["100 days", "50 days"])
+    # Every third version from 2 on removes a file of ten bytes.
+    removals = [v for v in range(40) if v % 3 == 2]
+    expected = [len(removals), 0, sum(60 - v >= 50 for v in removals)]
+    assert found["data_files"].to_list() == expected
+    assert found["data_bytes"].to_list() == [10 * count for count in expected]
+    assert found["oldest_whole_version"].to_list() == [38, 20, 20]
+
+
+def test_consumers_that_would_break_are_named(made: MadeLog) -> None:
+    found = made.table().simulate_retention(
+        log_retention=["90 days", "1 day"],
+        deleted_file_retention="365 days",
+        consumers={"slow": 12, "fast": 39, "slowest": 3},
+    )
+    assert found["stream_from"].to_list() == [38, 0, 39]
+    assert found["broken_consumers"].to_list() == [["slow", "slowest"], [], ["slow", "slowest"]]
+
+
+def test_the_change_feed_ends_with_what_it_is_read_from(tmp_path: Path) -> None:
+    made = MadeLog(tmp_path / "table", configuration={"delta.enableChangeDataFeed": "true"})
+    made.commits(60 - i for i in range(40))
+    made.checkpoint(20, 40)
+    found = made.table().simulate_retention("90 days", ["365 days", "30 days"])
+    assert found["change_feed_from"].to_list() == [40, 0, 31]
+
+
+def test_durations_that_are_none_are_refused(made: MadeLog) -> None:
+    table = made.table()
+    wrong: list[Any] = ["a month", -1, [], 1.5, True]
+    for value in wrong:
+        with pytest.raises(InvalidInputError):
+            table.simulate_retention(value)
+    with pytest.raises(InvalidInputError, match="as many durations"):
+        table.simulate_retention([1, 2], [1, 2, 3])
+
+
+@given(days=st.integers(0, 70))
+@settings(max_examples=10)
+def test_what_is_simulated_is_what_cleanup_does(
+    tmp_path_factory: pytest.TempPathFactory, days: int
+) -> None:
+    made = MadeLog(tmp_path_factory.mktemp("log") / "table")
+    made.commits(60 - 3 * i for i in range(20))
+    for version in (3, 9, 15):
+        made.checkpoint(version, 50)
+    told = made.table().simulate_retention(dt.timedelta(days=days)).row(1, named=True)
+    done = made.table().cleanup(plan=False, retention=days * DAY_MS, force=True)
+    assert isinstance(done, CleanupReport)
+    assert (told["log_files"], told["log_bytes"]) == (done.files.height, done.size_bytes)
+    assert fresh(made).versions() == [(told["oldest_version"], 19)]

@@ -1,0 +1,529 @@
+"""Vacuum: what no retained version needs may go, and nothing else."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import random
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lakelog
+from lakelog import (
+    InvalidActionError,
+    InvalidInputError,
+    Table,
+    UnavailableError,
+    UnsafeRetentionError,
+    UnsupportedStoreError,
+)
+from lakelog.dialects.delta.deletion_vectors import vector_paths
+from lakelog.log.context import Log
+from lakelog.maintenance.vacuum import VacuumPlan, VacuumReport
+from lakelog.storage import open_store
+from lakelog.storage.inject import Fault, InjectingStore, Rule
+from tests.transaction.tables import DIALECTS, new_table, runtime
+
+DAY_MS = 86_400_000
+NOW_MS = 1_900_000_000_000
+WEEK = dt.timedelta(weeks=1)
+Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def at(where: Path, clock: Callable[[], int], form: str = "delta", *rules: Rule) -> Table:
+    """The table with a clock of its own, over a store that follows rules."""
+    store = InjectingStore(open_store(str(where)), rules)
+    return Table(Log(store, DIALECTS[form], clock), runtime())
+
+
+def put(where: Path, path: str, age_days: float = 30, size: int = 10) -> None:
+    file = where / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"x" * size)
+    seconds = (NOW_MS - age_days * DAY_MS) / 1000
+    os.utime(file, (seconds, seconds))
+
+
+def add(table: Table, *paths: str, **more: Any) -> None:
+    with table.transaction() as tx:
+        for path in paths:
+            tx.add(path=path, size=10, **more)
+
+
+def remove(table: Table, *paths: str, age_days: float) -> None:
+    with table.transaction() as tx:
+        for path in paths:
+            tx.remove(path=path, deletionTimestamp=int(NOW_MS - age_days * DAY_MS))
+
+
+def planned(table: Table, **options: Any) -> list[str]:
+    plan = table.vacuum(**options)
+    assert isinstance(plan, VacuumPlan)
+    return plan.files["path"].to_list()
+
+
+def applied(table: Table, **options: Any) -> VacuumReport:
+    report = table.vacuum(plan=False, **options)
+    assert isinstance(report, VacuumReport)
+    return report
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    new_table(str(tmp_path / "table"))
+    return tmp_path / "table"
+
+
+@pytest.fixture
+def table(where: Path) -> Table:
+    return at(where, Clock())
+
+
+def on_disk(where: Path) -> set[str]:
+    return {
+        str(file.relative_to(where))
+        for file in where.rglob("*")
+        if file.is_file() and "_delta_log" not in file.parts
+    }
+
+
+def test_only_old_files_that_nothing_refers_to_may_go(where: Path, table: Table) -> None:
+    for name in ("live", "just removed", "long removed", "never committed"):
+        put(where, f"{name}.parquet")
+    put(where, "being written.parquet", age_days=1)
+    add(table, "live.parquet", "just removed.parquet", "long removed.parquet")
+    remove(table, "just removed.parquet", age_days=6.9)
+    remove(table, "long removed.parquet", age_days=7.1)
+    plan = table.vacuum()
+    assert isinstance(plan, VacuumPlan)
+    assert plan.files["path"].to_list() == ["long removed.parquet", "never committed.parquet"]
+    assert plan.files["kind"].to_list() == ["data", "data"]
+    assert plan.size_bytes == 20
+    assert plan.kept["referenced"] == 2
+    assert plan.kept["young"] == 1
+    assert "2 files" in str(plan)
+    assert "2 files" in plan._repr_html_()
+    before = on_disk(where)
+    report = plan.apply()
+    assert (report.deleted, report.size_bytes, report.spared, report.errors) == (2, 20, 0, ())
+    assert before - on_disk(where) == {"long removed.parquet", "never committed.parquet"}
+    assert planned(table) == []
+
+
+def test_a_plan_deletes_nothing(where: Path, table: Table) -> None:
+    put(where, "orphan.parquet")
+    assert planned(table) == ["orphan.parquet"]
+    assert on_disk(where) == {"orphan.parquet"}
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        *("_delta_log/x.parquet", "_x/a.parquet", "a/.b/c.parquet", ".c", "a/_d"),
+        *("_change_data/_x", "nested/_delta_log/0.json", "nested/a.parquet"),
+    ],
+)
+def test_hidden_names_and_other_tables_stay(where: Path, table: Table, hidden: str) -> None:
+    put(where, "nested/_delta_log/00000000000000000000.json")
+    put(where, hidden)
+    put(where, "nested beside/orphan.parquet")
+    assert planned(table) == ["nested beside/orphan.parquet"]
+
+
+def test_what_a_killed_writer_had_begun_goes_when_it_is_old(where: Path, table: Table) -> None:
+    begun = f".lakelog-{'0a' * 16}.tmp"
+    for path in (begun, f"a/{begun}", f"_delta_log/{begun}", f"_x/{begun}", f"a/{begun}x"):
+        put(where, path)
+    put(where, f"b/{begun}", age_days=1)
+    assert planned(table) == [begun, f"a/{begun}"]
+
+
+def test_change_data_goes_when_it_is_old(where: Path, table: Table) -> None:
+    put(where, "_change_data/day=1/old.parquet")
+    put(where, "_change_data/young.parquet", age_days=1)
+    plan = table.vacuum()
+    assert isinstance(plan, VacuumPlan)
+    assert plan.files.select("path", "kind").rows() == [
+        ("_change_data/day=1/old.parquet", "changeData")
+    ]
+
+
+def test_partition_folders_may_begin_with_an_underscore(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    new_table(str(where), schema={"_p": pl.String, "id": pl.Int64}, partition_by=["_p"])
+    put(where, "_p=1/live.parquet")
+    put(where, "_p=1/orphan.parquet")
+    put(where, "_q=1/orphan.parquet")
+    table = at(where, Clock())
+    add(table, "_p=1/live.parquet", partitionValues={"_p": "1"})
+    assert planned(table) == ["_p=1/orphan.parquet"]
+
+
+def test_iceberg_metadata_stays_where_iceberg_reads_the_table(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    new_table(str(where))
+    put(where, "metadata/v1.metadata.json")
+    assert planned(at(where, Clock())) == ["metadata/v1.metadata.json"]
+    log = where / "_delta_log" / "00000000000000000000.json"
+    text = log.read_text().replace(
+        '"configuration":{', '"configuration":{"delta.universalFormat.enabledFormats":"iceberg"'
+    )
+    log.write_text(text)
+    assert planned(at(where, Clock())) == []
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [
+        lambda where, name: f"{where}/{name}",
+        lambda where, name: f"file://{where}/{name}",
+        lambda where, name: f"file:{where}/{name}",
+        lambda _, name: f"s3://elsewhere/clone/{name}",
+        lambda _, name: f"part//{name}",
+        lambda _, name: f"./part/{name}",
+    ],
+)
+def test_a_path_that_is_absolute_or_odd_protects_every_file_of_its_name(
+    where: Path, table: Table, spell: Callable[[Path, str], str]
+) -> None:
+    put(where, "part/a b.parquet")
+    put(where, "part/orphan.parquet")
+    log = where / "_delta_log" / "00000000000000000001.json"
+    body = f'{{"add":{{"path":"{quote(spell(where, "a b.parquet"), safe=":/.")}"'
+    log.write_text(body + ',"partitionValues":{},"size":1,"modificationTime":1,"dataChange":true}}')
+    assert planned(table) == ["part/orphan.parquet"]
+
+
+def test_escaped_paths_are_compared_as_they_stand_on_disk(where: Path, table: Table) -> None:
+    names = ["a b%2F+é.parquet", "100%.parquet", "p=1/d.parquet"]
+    for name in names:
+        put(where, name)
+    put(where, "a b/+é.parquet")
+    add(table, *names)
+    assert planned(table) == ["a b/+é.parquet"]
+
+
+def test_a_name_that_is_no_text_stays(where: Path, table: Table) -> None:
+    try:
+        put(where, os.fsdecode(b"\xff.parquet"))
+    except OSError:  # a file system that takes text only
+        pytest.skip("the file system takes text only")
+    put(where, "orphan.parquet")
+    assert planned(table) == ["orphan.parquet"]
+
+
+# --- deletion vectors --------------------------------------------------------------------------
+
+
+def z85(value: uuid.UUID) -> str:
+    words = [int.from_bytes(value.bytes[i : i + 4], "big") for i in range(0, 16, 4)]
+    return "".join(Z85[word // 85**power % 85] for word in words for power in range(4, -1, -1))
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.uuids(), st.sampled_from(["", "a", "xY"])), min_size=1))
+def test_vectors_are_found_where_their_identifiers_say(given_: list[tuple[uuid.UUID, str]]) -> None:
+    frame = pl.DataFrame(
+        {
+            "dvStorageType": ["u" for _ in given_],
+            "dvPathOrInline": [prefix + z85(value) for value, prefix in given_],
+        }
+    )
+    expected = [
+        f"{prefix}{'/' if prefix else ''}deletion_vector_{value}.bin" for value, prefix in given_
+    ]
+    assert vector_paths(frame).to_list() == expected
+
+
+def test_vectors_of_every_storage_type_have_a_file_or_none() -> None:
+    frame = pl.DataFrame(
+        {
+            "dvStorageType": ["p", "i", None],
+            "dvPathOrInline": ["s3://a/b%20c.bin", "wi5b=000010000siXQKl0rr91000f55c8Xg0", None],
+        }
+    )
+    assert vector_paths(frame).to_list() == ["s3://a/b c.bin", None, None]
+    assert vector_paths(pl.DataFrame({"path": ["a"]})).to_list() == [None]
+
+
+@pytest.mark.parametrize("text", ["short", "#" * 20, "~" * 20, "é" * 20])
+def test_an_identifier_that_is_not_z85_is_refused(text: str) -> None:
+    frame = pl.DataFrame({"dvStorageType": ["u"], "dvPathOrInline": [text]})
+    with pytest.raises(InvalidActionError, match="cannot be decoded"):
+        vector_paths(frame)
+
+
+def test_an_unknown_storage_type_is_refused() -> None:
+    frame = pl.DataFrame({"dvStorageType": ["q"], "dvPathOrInline": ["x"]})
+    with pytest.raises(InvalidActionError, match="lakelog does not know"):
+        vector_paths(frame)
+
+
+def test_vectors_stay_with_the_files_whose_rows_they_hide(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    new_table(str(where), configuration={"delta.enableDeletionVectors": "true"})
+    table = at(where, Clock())
+    used, removed, expired = (uuid.UUID(int=n) for n in range(3))
+    vector = {"dvSizeInBytes": 4, "dvCardinality": 1, "dvOffset": 1, "dvStorageType": "u"}
+    files = {"a": used, "b": removed, "c": expired}
+    for name, value in files.items():
+        put(where, f"{name}.parquet")
+        put(where, f"zz/deletion_vector_{value}.bin")
+    with table.transaction() as tx:
+        for name, value in files.items():
+            stats = '{"numRecords":5,"tightBounds":false}'
+            tx.add(
+                path=f"{name}.parquet",
+                size=10,
+                stats=stats,
+                **vector,
+                dvPathOrInline="zz" + z85(value),
+            )
+    put(where, "deletion_vector_00000000-0000-0000-0000-000000000000.bin")
+    for name, age_days in (("b", 1), ("c", 10)):
+        with table.transaction() as tx:
+            tx.remove(
+                path=f"{name}.parquet",
+                deletionTimestamp=int(NOW_MS - age_days * DAY_MS),
+                **vector,
+                dvPathOrInline="zz" + z85(files[name]),
+            )
+    plan = table.vacuum()
+    assert isinstance(plan, VacuumPlan)
+    assert plan.files.select("path", "kind").rows() == [
+        ("c.parquet", "data"),
+        ("deletion_vector_00000000-0000-0000-0000-000000000000.bin", "deletionVector"),
+        (f"zz/deletion_vector_{expired}.bin", "deletionVector"),
+    ]
+
+
+# --- retention ---------------------------------------------------------------------------------
+
+
+def test_less_than_the_tables_retention_has_to_be_meant(where: Path, table: Table) -> None:
+    put(where, "gone.parquet", age_days=2)
+    with pytest.raises(UnsafeRetentionError, match="at least 7 days") as raised:
+        table.vacuum(retention=dt.timedelta(days=1))
+    assert "force" in (raised.value.hint or "")
+    assert planned(table, retention=dt.timedelta(days=1), force=True) == ["gone.parquet"]
+    assert planned(table, retention="8 days") == []
+    with pytest.raises(InvalidInputError, match="a duration is wanted"):
+        table.vacuum(retention=dt.timedelta(days=-1), force=True)
+
+
+def test_the_tables_property_says_how_long(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    configured = {"delta.deletedFileRetentionDuration": "interval 1 day"}
+    new_table(str(where), configuration=configured)
+    put(where, "orphan.parquet", age_days=2)
+    assert planned(at(where, Clock())) == ["orphan.parquet"]
+
+
+def test_versions_that_are_asked_for_keep_their_files(where: Path, table: Table) -> None:
+    for name in "abc":
+        put(where, name)
+    add(table, "a")
+    remove(table, "a", age_days=20)
+    add(table, "b")
+    remove(table, "b", age_days=20)
+    assert planned(table) == ["a", "b", "c"]
+    assert planned(table, keep_versions=[1]) == ["b", "c"]
+    assert planned(table, keep_versions=[1, 3]) == ["c"]
+    assert planned(table, keep_history=True) == ["c"]
+    with pytest.raises(lakelog.VersionNotFoundError):
+        table.vacuum(keep_versions=[9])
+
+
+def test_indextables_vacuums_too(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    new_table(str(where), "indextables")
+    for name in ("live.split", "orphan.split"):
+        put(where, name)
+    table = at(where, Clock(), "indextables")
+    add(table, "live.split")
+    assert planned(table) == ["orphan.split"]
+
+
+# --- inventories -------------------------------------------------------------------------------
+
+
+def test_an_inventory_stands_in_for_a_listing(where: Path, table: Table) -> None:
+    add(table, "live.parquet")
+    old, young = NOW_MS - 30 * DAY_MS, NOW_MS
+    frame = pl.DataFrame(
+        {
+            "path": ["live.parquet", "orphan.parquet", "young.parquet", "folder"],
+            "length": [1, 2, 3, 0],
+            "modificationTime": [old, old, young, old],
+            "isDir": [False, False, None, True],
+        }
+    )
+    assert planned(table, inventory=frame) == ["orphan.parquet"]
+    timed = frame.with_columns(pl.from_epoch("modificationTime", time_unit="ms"))
+    assert planned(table, inventory=timed.lazy()) == ["orphan.parquet"]
+    assert planned(table, inventory=frame.to_arrow()) == ["orphan.parquet"]
+
+
+@pytest.mark.parametrize("path", ["/abs/a", "s3://b/a", "../a", "a/../b", "", "a//b", None])
+def test_an_inventory_of_other_places_is_refused(table: Table, path: str | None) -> None:
+    frame = pl.DataFrame(
+        {"path": [path], "size": [1], "modified_ms": [0]}, schema_overrides={"path": pl.String}
+    )
+    with pytest.raises(InvalidInputError, match="relative to the table"):
+        table.vacuum(inventory=frame)
+
+
+def test_an_inventory_without_times_is_refused(table: Table) -> None:
+    with pytest.raises(InvalidInputError, match="lacks a column"):
+        table.vacuum(inventory=pl.DataFrame({"path": ["a"], "size": [1]}))
+
+
+# --- applying ----------------------------------------------------------------------------------
+
+
+def test_a_file_that_a_commit_has_brought_back_is_spared(where: Path, table: Table) -> None:
+    put(where, "back.parquet")
+    put(where, "orphan.parquet")
+    plan = table.vacuum()
+    assert isinstance(plan, VacuumPlan)
+    assert plan.files.height == 2
+    add(table, "back.parquet")
+    report = plan.apply()
+    assert (report.deleted, report.spared, report.version) == (1, 1, 1)
+    assert on_disk(where) == {"back.parquet"}
+
+
+@pytest.mark.parametrize("fault", ["fail", "lost"])
+def test_what_cannot_be_deleted_is_told_and_found_again(where: Path, fault: Fault) -> None:
+    for n in range(5):
+        put(where, f"{n}.parquet")
+    broken = at(where, Clock(), "delta", Rule(fault, "delete", nth=3))
+    report = applied(broken)
+    assert [error.path for error in report.errors] == ["2.parquet"]
+    assert report.deleted == 4
+    again = applied(at(where, Clock()))
+    assert again.deleted == (1 if fault == "fail" else 0)
+    assert on_disk(where) == set()
+
+
+def test_every_failing_operation_leaves_what_is_needed(where: Path, table: Table) -> None:
+    put(where, "live.parquet")
+    add(table, "live.parquet")
+    for nth in range(1, 100):
+        put(where, "orphan.parquet")
+        broken = at(where, Clock(), "delta", Rule("fail", (), nth=nth))
+        try:
+            report = applied(broken)
+        except UnavailableError:
+            assert "live.parquet" in on_disk(where)
+            continue
+        assert "live.parquet" in on_disk(where)
+        if not report.errors:
+            break
+    else:
+        pytest.fail("it never succeeded")
+    assert on_disk(where) == {"live.parquet"}
+
+
+def test_a_read_only_store_can_be_planned_and_not_applied(where: Path, table: Table) -> None:
+    put(where, "orphan.parquet")
+
+    class ReadOnly(InjectingStore):
+        @property
+        def refusal(self) -> str | None:
+            return "this store is read only"
+
+    store = ReadOnly(open_store(str(where)))
+    frozen = Table(Log(store, DIALECTS["delta"], Clock()), runtime())
+    assert planned(frozen) == ["orphan.parquet"]
+    with pytest.raises(UnsupportedStoreError, match="read only"):
+        frozen.vacuum(plan=False)
+
+
+def test_progress_counts_files(where: Path, table: Table) -> None:
+    for n in range(3):
+        put(where, f"{n}.parquet")
+    told: list[tuple[str, int, int | None]] = []
+    table.vacuum(plan=False, progress=lambda *step: told.append(step))
+    assert ("delete", 3, 3) in told
+    assert told[0][0] == "list"
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**32))
+def test_no_file_that_a_retained_reader_needs_ever_goes(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Random lives of files, beside a plain account of who needs which."""
+    rng = random.Random(seed)
+    where = tmp_path_factory.mktemp("vacuum") / "table"
+    new_table(str(where))
+    table = at(where, Clock())
+    names = [f"d{n % 3}/{n} é%.parquet" for n in range(12)]
+    ages = {name: rng.choice([1, 6, 8, 30]) for name in names}
+    removed: dict[str, float] = {}
+    live: set[str] = set()
+    for name in names:
+        put(where, name, ages[name])
+    for _ in range(rng.randrange(12)):
+        name = rng.choice(names)
+        if name in live and rng.random() < 0.6:
+            removed[name] = rng.choice([1, 6.9, 7.1, 30])
+            remove(table, name, age_days=removed[name])
+            live.discard(name)
+        else:
+            add(table, name)
+            live.add(name)
+            removed.pop(name, None)
+    needed = live | {name for name, age in removed.items() if age <= 7}
+    expected = sorted(n for n in names if n not in needed and ages[n] > 7)
+    assert planned(table) == expected, seed
+    applied(table)
+    assert on_disk(where) == set(names) - set(expected)
+
+
+def test_deltalake_plans_the_same(tmp_path: Path) -> None:
+    from deltalake import write_deltalake
+
+    where = str(tmp_path / "table")
+    for n in range(4):
+        write_deltalake(where, pl.DataFrame({"a": [n]}).to_arrow(), mode="overwrite")
+    ours = planned(lakelog.open(where), retention=dt.timedelta(0), force=True)
+    theirs = DeltaTable(where).vacuum(0, dry_run=True, enforce_retention_duration=False)
+    assert ours == sorted(theirs)
+    assert len(ours) == 3
+    rows = DeltaTable(where).to_pyarrow_table().to_pydict()
+    applied(lakelog.open(where), retention=dt.timedelta(0), force=True)
+    assert DeltaTable(where).to_pyarrow_table().to_pydict() == rows
+
+
+def test_an_inventory_does_not_reach_through_a_linked_folder(tmp_path: Path) -> None:
+    where = tmp_path / "table"
+    new_table(str(where))
+    put(tmp_path / "elsewhere", "x.parquet")
+    (where / "link").symlink_to(tmp_path / "elsewhere")
+    table = at(where, Clock())
+    listed = pl.DataFrame({"path": ["link/x.parquet"], "size": [10], "modificationTime": [0]})
+    report = table.vacuum(inventory=listed, plan=False)
+    assert isinstance(report, VacuumReport)
+    assert [(error.kind, error.path) for error in report.errors] == [
+        ("external_path", "link/x.parquet")
+    ]
+    assert (tmp_path / "elsewhere/x.parquet").exists()

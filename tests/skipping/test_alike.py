@@ -1,0 +1,176 @@
+"""Texts spelled alike: whatever the pattern reads, the parser reads the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakelog.skipping import json_texts, templated_json
+from lakelog.skipping.templated_json import decode_alike
+
+BOUNDS = pa.struct(
+    {
+        "id": pa.int64(),
+        "small": pa.int8(),
+        "price": pa.float64(),
+        "na me": pa.string(),
+        "flag": pa.bool_(),
+        "in": pa.struct({"x": pa.int32(), "y": pa.string()}),
+    }
+)
+SCHEMA = pa.schema(
+    {
+        "numRecords": pa.int64(),
+        "tightBounds": pa.bool_(),
+        "minValues": BOUNDS,
+        "maxValues": BOUNDS,
+        "nullCount": pa.struct({"id": pa.int64(), "in": pa.struct({"x": pa.int64()})}),
+    }
+)
+FULL = {
+    "numRecords": 3,
+    "minValues": {
+        "id": -1,
+        "price": 0.5,
+        "na me": "a.b*c",
+        "flag": False,
+        "in": {"x": 1, "y": "é"},
+        "other": {"z": None, "w": "x"},
+    },
+    "maxValues": {"id": 9, "price": 2.5, "na me": "", "in": {"x": 2}},
+    "nullCount": {"id": 0, "in": {"x": 1}},
+    "tightBounds": True,
+}
+
+
+@pytest.fixture(autouse=True)
+def _few_rows_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templated_json, "_LEAST_ROWS", 2)
+
+
+def compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def both(texts: list[str | None], schema: pa.Schema = SCHEMA) -> pl.DataFrame:
+    column = pl.Series(texts, dtype=pl.String)
+    general = json_texts._parsed(column, schema)
+    fast = json_texts.decode(column, schema)
+    assert fast.schema == general.schema
+    assert fast.height == general.height
+    for name in schema.names:
+        for here, there in zip(leaves(fast[name]), leaves(general[name]), strict=True):
+            assert here.to_list() == there.to_list(), (name, here.name, texts)
+    return fast
+
+
+def leaves(column: pl.Series) -> list[pl.Series]:
+    """The scalars of a column: a null struct and a struct of nulls both mean unknown."""
+    if not isinstance(column.dtype, pl.Struct):
+        return [column]
+    inner = column.struct.unnest().get_columns()
+    return [leaf for child in inner for leaf in leaves(child)]
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.integers(-200, 200),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=4),
+    st.sampled_from(["-0", "1.0E10", "1e-7", "00", "[1]", "{}", "1.", "+1", "1E5", "NaN"]),
+)
+
+
+@st.composite
+def texts_of_one_shape(draw: st.DrawFn) -> list[str | None]:
+    """Rows of one shape with a few values put in at random, some as raw text."""
+    rows: list[str | None] = []
+    for _ in range(draw(st.integers(2, 8))):
+        row = json.loads(compact(FULL))
+        raw: list[tuple[str, str]] = []
+        for number in range(draw(st.integers(0, 3))):
+            side = draw(st.sampled_from(["minValues", "maxValues", "nullCount", ""]))
+            into = row[side] if side and isinstance(row[side], dict) else row
+            value = draw(SCALARS)
+            name = draw(st.sampled_from([*into, "new"]))
+            if isinstance(value, str) and draw(st.booleans()):
+                raw.append((f'"@{number}"', value))
+                value = f"@{number}"
+            into[name] = value
+        text = json.dumps(row, separators=(",", ":"), ensure_ascii=draw(st.booleans()))
+        for mark, value in raw:
+            text = text.replace(mark, value)
+        rows.append(draw(st.sampled_from([text] * 6 + [text[:-1], None, text + " ", " " + text])))
+    return rows
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(texts=texts_of_one_shape())
+def test_the_pattern_and_the_parser_read_the_same(texts: list[str | None]) -> None:
+    both(texts)
+
+
+def test_rows_of_one_shape_never_reach_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [compact(FULL | {"numRecords": n}) for n in range(10)]
+    expected = both(list(texts))
+    monkeypatch.setattr(json_texts, "_parsed", lambda *_: pytest.fail("parsed"))
+    assert json_texts.decode(pl.Series(texts), SCHEMA).equals(expected)
+    assert expected["numRecords"].to_list() == list(range(10))
+    assert expected["minValues"].struct.field("small").null_count() == 10
+
+
+def test_a_few_shapes_keep_their_rows_places() -> None:
+    short = {"numRecords": 1, "minValues": {"id": 4}}
+    other = {"numRecords": 2, "nullCount": {"id": 4}}
+    texts = [compact(shape) for shape in (FULL, short, other, short, FULL, FULL, short, other)]
+    found = both([*texts, None, "garbage", compact(FULL)])
+    assert found["numRecords"].to_list() == [3, 1, 2, 1, 3, 3, 1, 2, None, None, 3]
+
+
+def test_more_groups_than_one_pattern_holds_are_read_in_turn() -> None:
+    names = [f"c{n}" for n in range(40)]
+    schema = pa.schema(
+        {
+            "numRecords": pa.int64(),
+            "minValues": pa.struct(dict.fromkeys(names, pa.int64())),
+        }
+    )
+    texts = [
+        compact({"numRecords": k, "minValues": {name: k + n for n, name in enumerate(names)}})
+        for k in range(5)
+    ]
+    read = decode_alike(pl.Series(texts), schema)
+    assert read is not None
+    assert read[0]["minValues"].struct.field("c39").to_list() == [39, 40, 41, 42, 43]
+
+
+@pytest.mark.parametrize("value", ["[1]", "{}", '"\\u0041"', "01", "1.5", "true", "99999999999"])
+def test_a_value_that_the_field_cannot_have_is_left_to_the_parser(value: str) -> None:
+    usual = compact(FULL)
+    both([usual, usual.replace('"x":1', f'"x":{value}'), usual])
+
+
+@pytest.mark.parametrize(
+    "type_", [pa.decimal128(10, 2), pa.list_(pa.int64()), pa.timestamp("us")], ids=str
+)
+def test_types_without_a_grammar_are_left_to_the_parser(type_: pa.DataType) -> None:
+    texts = pl.Series(['{"a":1}'] * 4)
+    assert decode_alike(texts, pa.schema({"a": type_})) is None
+
+
+def test_unlike_texts_are_left_to_the_parser() -> None:
+    texts = pl.Series([compact({f"k{n}": n}) for n in range(40)])
+    assert decode_alike(texts, SCHEMA) is None
+    assert decode_alike(pl.Series([None] * 4, dtype=pl.String), SCHEMA) is None

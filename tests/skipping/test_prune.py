@@ -1,0 +1,521 @@
+"""Pruning: a file with a matching row is always kept, and simple predicates do prune."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import operator
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Literal
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakelog.errors import InvalidInputError
+from lakelog.model import contract
+from lakelog.skipping.partitions import TypedPartitions, typed_partitions
+from lakelog.skipping.prune import keep_mask, referenced_columns
+from lakelog.skipping.typed import stats_from_json
+
+MAP = pl.Map(pl.String, pl.String)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+COLUMNS = "isfgtdmbx"
+TYPES: dict[str, Any] = {
+    "p": "date",
+    "q": "integer",
+    "i": "long",
+    "s": "string",
+    "f": "double",
+    "g": "float",
+    "t": "timestamp",
+    "d": "date",
+    "m": "decimal(10,2)",
+    "b": "boolean",
+    "n": {
+        "type": "struct",
+        "fields": [{"name": "x", "type": "integer", "nullable": True, "metadata": {}}],
+    },
+    "l": {"type": "array", "elementType": "long", "containsNull": True},
+}
+SCHEMA = contract.parse_schema(
+    json.dumps(
+        {
+            "type": "struct",
+            "fields": [
+                {"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in TYPES.items()
+            ],
+        }
+    )
+)
+PARTITIONS = ("p", "q")
+ROWS = pl.Schema({f.name: contract.to_polars(f.type) for f in SCHEMA.fields})
+i, s, f, g, t, d, m, b, p, q = (pl.col(c) for c in "isfgtdmbpq")
+x = pl.col("n").struct.field("x")
+
+# Few distinct values, so that predicates meet the edges of files.
+long_text = st.sampled_from(
+    ["k" * 31, "k" * 32, "k" * 33, "k" * 32 + "z", "k" * 31 + "😈", "k" * 40]
+)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "i": st.integers(-3, 3) | st.sampled_from([2**53, 2**53 + 1, -(2**63), 2**63 - 1]),
+    "s": st.text("abk?", max_size=2) | long_text,
+    "f": st.sampled_from([-math.inf, -1.5, -0.0, 0.0, 0.1, 2.0, math.inf, math.nan]),
+    "g": st.sampled_from([-1.5, 0.0, 0.1, 0.3, 16777216.0, math.nan]),
+    "t": st.integers(-3000, 3000).map(lambda us: EPOCH + timedelta(microseconds=us)),
+    "d": st.integers(-2, 2).map(lambda days: date(1970, 1, 1) + timedelta(days=days)),
+    "m": st.integers(-300, 300).map(lambda cents: Decimal(cents).scaleb(-2)),
+    "b": st.booleans(),
+    "x": st.integers(-2, 2),
+    "q": st.integers(-2, 2),
+}
+VALUES["p"] = VALUES["d"]
+
+
+def nulls_or(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | strategy | strategy
+
+
+def floor_ms(value: datetime) -> datetime:
+    return value - timedelta(microseconds=(value - EPOCH) // timedelta(microseconds=1) % 1000)
+
+
+def bound(column: str, values: Sequence[Any], pick: Any) -> Any:
+    """The bound that Spark writes into JSON for these values, none of them null."""
+    if column in "fg":
+        values = [v for v in values if not math.isnan(v)]
+        if not values:
+            return "NaN"
+    value = pick(values)
+    match value:
+        case bool():
+            return None
+        case str():
+            # Java cuts between UTF-16 units, and writes half a character as a question mark.
+            units = value.encode("utf-16-le")[:64]
+            return units.decode("utf-16-le", "replace").replace("\ufffd", "?")
+        case datetime():
+            text = floor_ms(value).strftime("%Y-%m-%dT%H:%M:%S.")
+            return text + f"{floor_ms(value).microsecond // 1000:03d}Z"
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return float(value)
+        case float() if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def spark_stats(rows: Sequence[dict[str, Any]], leave_out: str, tight: bool) -> str:
+    """Statistics as Spark writes them; wide bounds spoil null counts other than 0 and all."""
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    for column in COLUMNS:
+        if column in leave_out:
+            continue
+        values = [r["n"]["x"] if column == "x" else r[column] for r in rows]
+        there = [v for v in values if v is not None]
+        count = len(values) - len(there)
+        if not tight and 0 < count < len(rows):
+            count = len(rows) - 1 if len(rows) > 1 else count
+        for target, pick in ((low, min), (high, max)):
+            if there and (found := bound(column, there, pick)) is not None:
+                target[column] = found
+        nulls[column] = count
+    for target in (low, high, nulls):
+        if "x" in target:
+            target["n"] = {"x": target.pop("x")}
+    stats = {"numRecords": len(rows), "minValues": low, "maxValues": high, "nullCount": nulls}
+    if not tight:
+        stats["tightBounds"] = False
+    return json.dumps(stats, ensure_ascii=False)
+
+
+@st.composite
+def files(
+    draw: st.DrawFn, columns: str = COLUMNS, damaged: bool = True
+) -> tuple[pl.DataFrame, dict[str, str | None], str | None]:
+    """Rows of one file, its partition values and its statistics; other columns are all null."""
+    partition = {c: draw(nulls_or(VALUES[c])) for c in PARTITIONS}
+    row = st.fixed_dictionaries({c: nulls_or(VALUES[c]) for c in columns})
+    drawn = draw(st.lists(row, min_size=1, max_size=4))
+    rows = [{**r, "n": {"x": r.get("x")}, "l": [1], **partition} for r in drawn]
+    frame = pl.DataFrame(rows, schema=ROWS)
+    # Statistics are of the values as the file holds them: single precision is rounded.
+    held = frame.to_dicts()
+    left_out = draw(st.text(COLUMNS, max_size=2)) if damaged else ""
+    stats = spark_stats(held, left_out, draw(st.booleans()))
+    text: str | None = stats
+    match draw(st.sampled_from(["", "", "", "", "missing", "cut", "null"])) if damaged else "":
+        case "missing":
+            text = None
+        case "cut":
+            text = stats[: draw(st.integers(0, len(stats) - 1))]
+        case "null":
+            text = "null"
+    texts = {c: None if v is None else str(v) for c, v in partition.items()}
+    if damaged and draw(st.integers(0, 5)) == 0:
+        texts.pop(draw(st.sampled_from(PARTITIONS)))
+    return frame, texts, text
+
+
+CLOSED: list[Literal["both", "left", "right", "none"]] = ["both", "left", "right", "none"]
+COMPARE = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
+
+
+def compared(draw: st.DrawFn, one: Any, other: Any) -> pl.Expr:
+    found: pl.Expr = draw(st.sampled_from(COMPARE))(one, other)
+    return found
+
+
+@st.composite
+def terms(draw: st.DrawFn, columns: str = COLUMNS + "pq") -> pl.Expr:
+    column = draw(st.sampled_from(columns))
+    term = x if column == "x" else pl.col(column)
+    value = draw(VALUES[column])
+    other = draw(VALUES[column])
+    kinds = ["compare"] * 4 + ["null", "between", "in", "missing"]
+    kinds += {"s": ["prefix"] * 3, "t": ["date"], "b": ["flag"], "i": ["column", "cast"]}.get(
+        column, []
+    ) + ["sum"] * (column == "q")
+    match draw(st.sampled_from(kinds)):
+        case "compare":
+            if draw(st.booleans()):
+                return compared(draw, pl.lit(value), term)
+            return compared(draw, term, value)
+        case "null":
+            return term.is_null() if draw(st.booleans()) else term.is_not_null()
+        case "between":
+            closed = draw(st.sampled_from(CLOSED))
+            return term.is_between(pl.lit(value), pl.lit(other), closed=closed)
+        case "in":
+            listed = pl.Series([value, other, draw(nulls_or(VALUES[column]))], dtype=_dtype(column))
+            return term.is_in(listed.implode(), nulls_equal=draw(st.booleans()))
+        case "missing":
+            return term.eq_missing(value) if draw(st.booleans()) else term.ne_missing(value)
+        case "prefix":
+            return term.str.starts_with(value)
+        case "date":
+            return compared(draw, term.dt.date(), value.date())
+        case "flag":
+            return term
+        case "column":
+            return compared(draw, term, x)
+        case "cast":
+            return compared(draw, term.cast(pl.Float64), float(value))
+        case _:
+            return term + 1 > x
+
+
+def _dtype(column: str) -> pl.DataType:
+    return pl.Int32() if column == "x" else ROWS[column]
+
+
+def predicates(columns: str = COLUMNS + "pq", leaves: int = 5) -> st.SearchStrategy[pl.Expr]:
+    return st.recursive(
+        terms(columns),
+        lambda inner: (
+            st.builds(operator.and_, inner, inner)
+            | st.builds(operator.or_, inner, inner)
+            | st.builds(operator.invert, inner)
+        ),
+        max_leaves=leaves,
+    )
+
+
+def keep(
+    where: pl.Expr, partitions: Sequence[dict[str, str | None]], texts: Sequence[str | None]
+) -> list[bool]:
+    mask = keep_mask(
+        where,
+        schema=SCHEMA,
+        partition_columns=PARTITIONS,
+        partitions=typed_partitions(pl.Series(partitions, dtype=MAP), SCHEMA, PARTITIONS),
+        stats=stats_from_json(pl.Series(texts, dtype=pl.String), SCHEMA),
+    )
+    assert mask.null_count() == 0
+    return mask.to_list()
+
+
+Written = tuple[pl.DataFrame, dict[str, str | None], str | None]
+
+
+def check(written: Sequence[Written], asked: Sequence[pl.Expr]) -> None:
+    frames, partitions, texts = zip(*written, strict=True)
+    for where in asked:
+        kept = keep(where, partitions, texts)
+        for frame, keeps, text in zip(frames, kept, texts, strict=True):
+            matching = frame.filter(where)
+            assert keeps or not matching.height, (str(where), matching.to_dicts(), text)
+
+
+@settings(max_examples=150)
+@given(st.lists(files(), min_size=1, max_size=4), st.lists(predicates(), min_size=1, max_size=4))
+def test_a_file_with_a_matching_row_is_always_kept(
+    written: list[Written], asked: list[pl.Expr]
+) -> None:
+    check(written, asked)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@settings(max_examples=15)
+@given(data=st.data())
+def test_a_file_with_a_matching_row_in_one_column_is_always_kept(
+    column: str, data: st.DataObject
+) -> None:
+    # One column at a time, so that the edges of its bounds are met often.
+    written = data.draw(st.lists(files(column, damaged=False), min_size=8, max_size=16))
+    asked = data.draw(st.lists(predicates(column, 2), min_size=6, max_size=12))
+    check(written, asked)
+
+
+def text_of(**columns: tuple[Any, Any, Any]) -> str:
+    return json.dumps(
+        {
+            "numRecords": 10,
+            "minValues": {c: v[0] for c, v in columns.items()},
+            "maxValues": {c: v[1] for c, v in columns.items()},
+            "nullCount": {c: v[2] for c, v in columns.items()},
+        }
+    )
+
+
+TEXTS = [
+    text_of(
+        i=(0, 9, 0),
+        s=("a", "az", 0),
+        f=(0.0, 1.0, 0),
+        t=("2024-01-01T00:00:00.000Z", "2024-01-01T23:00:00.000Z", 0),
+        d=("2024-01-01", "2024-01-02", 0),
+        m=(1.00, 1.50, 0),
+        b=(False, False, 0),
+        n=({"x": 0}, {"x": 1}, {"x": 0}),
+    ),
+    text_of(
+        i=(10, 19, 3),
+        s=("b", "b" * 32, 0),
+        f=(2.0, 3.0, 0),
+        t=("2024-01-02T00:00:00.000Z", "2024-01-02T23:00:00.000Z", 0),
+        d=("2024-02-01", "2024-02-02", 0),
+        m=(2.00, 2.50, 0),
+        b=(True, True, 0),
+        n=({"x": 5}, {"x": 6}, {"x": 10}),
+    ),
+]
+VALUES_OF: list[dict[str, str | None]] = [
+    {"p": "2024-01-01", "q": "1"},
+    {"p": "2025-01-01", "q": ""},
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "first", "second"),
+    [
+        (i > 9, False, True),
+        (i >= 9, True, True),
+        (i < 10, True, False),
+        (pl.lit(10) > i, True, False),
+        (i == 12, False, True),
+        (i != 12, True, True),
+        (~(i <= 9), False, True),
+        (i.is_in([3, 50]), True, False),
+        (i.is_in(list(range(100, 300))), False, False),
+        (i.is_between(10, 12), False, True),
+        (i.is_between(9, 10, closed="right"), False, True),
+        (i.is_null(), False, True),
+        (i.cast(pl.Float64) > 9.5, False, True),
+        (x.is_not_null(), True, False),
+        (x == 5, False, False),
+        (x > i, True, False),
+        ((i > 9) & (f < 1), False, False),
+        ((i > 9) | (f < 1), True, True),
+        (pl.all_horizontal(i > 9, f < 9), False, True),
+        (pl.any_horizontal(i > 9, d > date(2024, 3, 1)), False, True),
+        (s == "az", True, False),
+        (s == "azz", False, False),
+        (s == "b" * 40, False, True),
+        (s > "b" * 33, False, True),
+        (s.str.starts_with("az"), True, False),
+        (s.str.starts_with("bbb"), False, True),
+        (s.str.starts_with("c"), False, False),
+        (f < 2, True, False),
+        (f == 1.5, False, False),
+        (f.is_between(1.5, 2.0), False, True),
+        (t > datetime(2024, 1, 2, tzinfo=UTC), False, True),
+        (t.dt.date() == date(2024, 1, 1), True, False),
+        (t.dt.year() < 2024, False, False),
+        (d >= date(2024, 1, 3), False, True),
+        (m == Decimal("2.25"), False, True),
+        (b, False, True),
+        (~b, True, False),
+        (p == date(2024, 1, 1), True, False),
+        (p.dt.year().is_in([2025]), False, True),
+        (q.is_null(), False, True),
+        (q + 1 == 2, True, False),
+        ((p > date(2024, 6, 1)) & (i > 0), False, True),
+        (q == i, True, False),
+        (pl.lit(value=False), False, False),
+        (pl.lit(value=True), True, True),
+    ],
+    ids=str,
+)
+def test_simple_predicates_prune(where: pl.Expr, first: bool, second: bool) -> None:
+    assert keep(where, VALUES_OF, TEXTS) == [first, second]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        f > 100,  # a row may be NaN, which is above all
+        f != 0.5,
+        s > "b" * 32,  # cut, not incremented
+        t > datetime(2024, 1, 2, 23, 0, 0, 500, tzinfo=UTC),  # cut to milliseconds
+        i * 2 > 1000,
+        i.map_batches(lambda series: series > 1000, return_dtype=pl.Boolean),
+        pl.when(i > 1000).then(statement=True).otherwise(statement=False),
+        pl.col("l").list.len() > 1000,
+        s.str.contains("zzz"),
+    ],
+    ids=str,
+)
+def test_what_the_bounds_cannot_tell_never_prunes(where: pl.Expr) -> None:
+    assert keep(where, VALUES_OF, TEXTS)[1]
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "null", "{}", '{"numRecords":3,"minValues":{"i":', "[]"]
+)
+@pytest.mark.parametrize(
+    "where", [i > 5, i.is_null(), i.is_not_null(), s == "x", b, x > 1], ids=str
+)
+def test_absent_or_damaged_statistics_never_prune(text: str | None, where: pl.Expr) -> None:
+    assert keep(where, [{}], [text]) == [True]
+
+
+def test_an_unknown_partition_value_never_prunes_and_a_null_one_does() -> None:
+    rows: list[dict[str, str | None]] = [{"p": "x"}, {}, {"p": ""}, {"p": None}]
+    assert keep(p > date(2024, 1, 1), rows, [None] * 4) == [True, True, False, False]
+    assert keep(p.is_null(), rows, [None] * 4) == [True, True, True, True]
+
+
+def test_an_expression_that_a_partition_value_breaks_never_prunes() -> None:
+    schema = contract.Struct((contract.Field("k", contract.Primitive("string")),))
+    partitions = typed_partitions(pl.Series([{"k": "7"}, {"k": "seven"}], dtype=MAP), schema, ["k"])
+    where = pl.col("k").cast(pl.Int64) == 1
+    mask = keep_mask(where, schema=schema, partition_columns=["k"], partitions=partitions)
+    assert mask.to_list() == [True, True]
+
+
+def test_partitions_alone_prune_without_statistics() -> None:
+    partitions = typed_partitions(pl.Series(VALUES_OF, dtype=MAP), SCHEMA, PARTITIONS)
+    where = (q == 1) & (i > 5)
+    mask = keep_mask(where, schema=SCHEMA, partition_columns=PARTITIONS, partitions=partitions)
+    assert mask.to_list() == [True, False]
+
+
+def test_a_table_without_partitions_or_files_gives_a_mask_of_its_height() -> None:
+    none = TypedPartitions(pl.DataFrame(height=0), pl.DataFrame(height=0))
+    stats = stats_from_json(pl.Series([], dtype=pl.String), SCHEMA)
+    mask = keep_mask(i > 5, schema=SCHEMA, partition_columns=(), partitions=none, stats=stats)
+    assert mask.dtype == pl.Boolean
+    assert mask.len() == 0
+
+
+def test_an_exact_single_precision_value_is_found_by_its_double_literal() -> None:
+    text = text_of(g=(0.1, 0.1, 0))
+    assert keep(g == 0.1, [{}], [text]) == [True]
+    assert keep(g == 0.2, [{}], [text]) == [False]
+
+
+@pytest.mark.parametrize("value", [0.1, 0.3, 0.7, -0.1, 1e-40, 3.4e38, 0.5])
+@pytest.mark.parametrize("nested", [False, True], ids=["column", "struct field"])
+def test_a_value_that_was_a_float_is_found_after_its_column_became_a_double(
+    value: float, nested: bool
+) -> None:
+    changes = {"delta.typeChanges": [{"fromType": "float", "toType": "double"}]}
+    inner = contract.Field("v", contract.Primitive("double"), True, changes)
+    outer = contract.Field("s", contract.Struct((inner,)))
+    schema = contract.Struct((outer if nested else inner,))
+    column = pl.col("s").struct.field("v") if nested else pl.col("v")
+    row = pl.Series([value], dtype=pl.Float32).cast(pl.Float64).item()
+    # Spark spells a float as briefly as it can, and a double is read from that.
+    stats: dict[str, Any] = {"numRecords": 1}
+    for name in ("minValues", "maxValues"):
+        stats[name] = {"s": {"v": value}} if nested else {"v": value}
+    typed = stats_from_json(pl.Series([json.dumps(stats)]), schema)
+    none = typed_partitions(pl.Series([{}], dtype=MAP), schema, ())
+
+    def kept(where: pl.Expr) -> bool:
+        return bool(
+            keep_mask(
+                where, schema=schema, partition_columns=(), partitions=none, stats=typed
+            ).item()
+        )
+
+    assert kept(column == row)
+    assert kept(column <= row)
+    assert kept(column >= row)
+    assert not kept(column < (row / 2 if row > 0 else row * 2))
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        i.sum() > 1,
+        i > i.mean(),
+        i.shift() > 1,
+        i.rank() > 1,
+        i.max().over("q") > 1,
+        i.cum_sum() > 1,
+        i.sort() > 1,
+        i.is_first_distinct(),
+        i.first() > 1,
+        i.fill_null(strategy="forward") > 1,
+        pl.len() > 1,
+        pl.int_range(pl.len()) > 1,
+        pl.col("l").explode() > 1,
+        i == pl.lit(pl.Series([1, 2])),
+        (q == 1) & (i.max() > 1),
+    ],
+    ids=str,
+)
+def test_what_looks_beyond_a_row_is_refused(where: pl.Expr) -> None:
+    with pytest.raises(InvalidInputError, match="row by row"):
+        referenced_columns(where, SCHEMA)
+
+
+def test_an_unknown_column_is_refused_with_the_closest_names() -> None:
+    schema = contract.Struct(
+        tuple(contract.Field(n, contract.Primitive("long")) for n in ("event_id", "user_id"))
+    )
+    with pytest.raises(InvalidInputError, match="evnt_id") as caught:
+        referenced_columns(pl.col("evnt_id") > 1, schema)
+    assert caught.value.hint is not None
+    assert "event_id" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        (i + 1, "Boolean"),
+        (i > "x", "schema"),
+        (t > datetime(2024, 1, 1), "schema"),
+        (pl.all() > 1, "several columns"),
+        (pl.col("^[id]$") > 1, "several columns"),
+        ("i > 1", "expression"),
+    ],
+    ids=str,
+)
+def test_what_is_no_predicate_over_the_schema_is_refused(where: Any, says: str) -> None:
+    with pytest.raises(InvalidInputError, match=says):
+        referenced_columns(where, SCHEMA)
+
+
+def test_referenced_columns_come_in_schema_order_once() -> None:
+    where = functools.reduce(operator.and_, [x > 1, i > 1, p.is_null(), i < 9])
+    assert referenced_columns(where, SCHEMA) == ("p", "i", "n")

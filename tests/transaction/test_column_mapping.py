@@ -1,0 +1,152 @@
+"""Ids and physical names of mapped columns: given once, and never lost."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lakelog
+from lakelog.errors import LakelogError
+from lakelog.log.metadata import Metadata
+from lakelog.model import contract
+from lakelog.transaction.column_mapping import MAX_COLUMN_ID, assign
+from lakelog.transaction.schema_fields import fields_of
+from tests.transaction.making import column, mapped, struct, table
+
+BY_NAME = {"delta.columnMapping.mode": "name"}
+
+
+def assigned(metadata: Metadata, before: Metadata | None = None) -> Metadata:
+    numbers = count()
+    return assign(metadata, before, lambda: f"new{next(numbers)}")
+
+
+def mapping_of(metadata: Metadata) -> dict[str, tuple[Any, Any]]:
+    return {
+        at.text: (
+            at.field.metadata.get(contract.COLUMN_ID),
+            at.field.metadata.get(contract.PHYSICAL_NAME),
+        )
+        for at in fields_of(metadata.schema)
+    }
+
+
+def test_columns_that_a_mode_had_not_named_keep_the_names_that_they_have_in_the_files() -> None:
+    before = table(column("a"), properties=BY_NAME)  # under a protocol that does not heed it
+    made = assigned(table(column("a"), column("b"), properties=BY_NAME), before)
+    assert mapping_of(made) == {"a": (1, "a"), "b": (2, "col-new0")}
+
+
+def test_a_table_without_mapping_keeps_its_schema_as_it_is() -> None:
+    plain = table()
+    assert assigned(plain) is plain
+
+
+def test_a_new_table_numbers_every_field_at_every_depth() -> None:
+    inner = struct(column("x"), column("y"))
+    listed = {"type": "array", "elementType": struct(column("e")), "containsNull": True}
+    keyed = {
+        "type": "map",
+        "keyType": struct(column("k")),
+        "valueType": struct(column("v")),
+        "valueContainsNull": True,
+    }
+    columns = (column("a"), column("s", inner), column("l", listed), column("m", keyed))
+    made = assigned(table(*columns, properties=BY_NAME))
+    found = mapping_of(made)
+    assert list(found) == ["a", "s", "s.x", "s.y", "l", "l.element.e", "m", "m.key.k", "m.value.v"]
+    assert [number for number, _ in found.values()] == list(range(1, 10))
+    assert [name for _, name in found.values()] == [f"col-new{n}" for n in range(9)]
+    assert made.configuration[MAX_COLUMN_ID] == "9"
+
+
+def test_what_a_column_says_of_itself_stays() -> None:
+    made = assigned(table(mapped("a", 7, physical="old"), column("b"), properties=BY_NAME))
+    assert mapping_of(made) == {"a": (7, "old"), "b": (8, "col-new0")}
+
+
+def test_a_schema_without_ids_keeps_those_of_the_columns_that_stay() -> None:
+    before = assigned(table(column("a"), column("b"), properties=BY_NAME))
+    asked = table(column("b"), column("c"), column("a"), properties=before.configuration)
+    after = mapping_of(assigned(asked, before))
+    assert {name: after[name] for name in ("a", "b")} == mapping_of(before)
+    assert after["c"][0] == 3
+
+
+def test_an_id_that_was_given_once_is_not_given_again() -> None:
+    before = table(mapped("a", 1), properties={**BY_NAME, MAX_COLUMN_ID: "40"})
+    made = assigned(table(column("a"), column("b"), properties=BY_NAME), before)
+    assert mapping_of(made)["b"][0] == 41
+    assert made.configuration[MAX_COLUMN_ID] == "41"
+
+
+def test_turning_mapping_on_leaves_the_names_in_the_data_files() -> None:
+    before = table(column("a"), column("s", struct(column("x"))))
+    asked = table(column("a"), column("s", struct(column("x"))), column("b"), properties=BY_NAME)
+    assert mapping_of(assigned(asked, before)) == {
+        "a": (1, "a"),
+        "s": (2, "s"),
+        "s.x": (3, "x"),
+        "b": (4, "col-new0"),
+    }
+
+
+NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True, min_size=1)
+
+
+@settings(max_examples=60)
+@given(st.lists(NAMES, min_size=1, max_size=6))
+def test_ids_are_unique_and_a_column_that_stays_keeps_its_own(schemas: list[list[str]]) -> None:
+    before: Metadata | None = None
+    numbers = count()
+    for names in schemas:
+        configuration = before.configuration if before is not None else BY_NAME
+        asked = table(*map(column, names), properties=configuration)
+        made = assign(asked, before, lambda: str(next(numbers)))
+        found = mapping_of(made)
+        ids = [number for number, _ in found.values()]
+        assert len(set(ids)) == len(ids)
+        assert max(ids) <= int(str(made.configuration[MAX_COLUMN_ID]))
+        for name, mapping in mapping_of(before).items() if before is not None else ():
+            assert found.get(name, mapping) == mapping
+        assert assign(made, before, lambda: "never") == made
+        before = made
+
+
+def test_a_table_with_mapped_columns_is_made_and_grows(tmp_path: Path) -> None:
+    schema = {"a b": pl.Int64, "day": pl.Date, "s": pl.Struct({"x": pl.Int64})}
+    t = lakelog.create(tmp_path / "t", schema, partition_by=["day"], configuration=BY_NAME)
+    first = mapping_of(t.snapshot().metadata)
+    day = first["day"][1]
+    with t.transaction() as tx:
+        tx.add(path="f", size=1, partitionValues={day: "2026-01-02"})
+    with t.transaction() as tx:
+        tx.set_metadata(schema={**schema, "new": pl.String})
+    s = t.snapshot()
+    assert mapping_of(s.metadata) | first == mapping_of(s.metadata)
+    assert s.files(flatten=True).collect()["partition.day"].cast(pl.String).to_list() == [
+        "2026-01-02"
+    ]
+    assert contract.parse_schema(DeltaTable(tmp_path / "t").schema().to_json()).names == (
+        *schema,
+        "new",
+    )
+
+
+def test_mapping_by_name_is_turned_on_and_by_id_is_not(tmp_path: Path) -> None:
+    t = lakelog.create(tmp_path / "t", {"a": pl.Int64})
+    with t.transaction() as tx:
+        tx.add(path="f", size=1)
+    with pytest.raises(LakelogError, match="mapping mode"), t.transaction() as tx:
+        tx.set_metadata(configuration={"delta.columnMapping.mode": "id"})
+    assert t.version() == 1
+    with t.transaction() as tx:
+        tx.set_metadata(configuration=BY_NAME)
+    assert mapping_of(t.snapshot().metadata) == {"a": (1, "a")}

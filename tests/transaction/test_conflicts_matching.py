@@ -1,0 +1,177 @@
+"""Which files of a commit a predicate may have read, and what proves that it did not."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import polars as pl
+import pytest
+
+from lakelog.errors import (
+    InvalidInputError,
+)
+from lakelog.log.metadata import Protocol
+from lakelog.transaction.conflicts import find_conflict, may_match
+from tests.handmade import add, field, metadata, protocol, remove
+from tests.transaction.conflict_cases import (
+    COLUMNS,
+    METADATA,
+    NOT_BLIND,
+    at,
+    bounds,
+    decoded,
+    intent,
+    metadata_of,
+    p,
+    q,
+    rule_of,
+    winner,
+    x,
+)
+
+
+@pytest.mark.parametrize("stats", [{}, {"stats": None}, {"stats": "{}"}, {"stats": '{"numRec'}])
+def test_missing_statistics_prove_nothing(stats: dict[str, Any]) -> None:
+    won = winner(NOT_BLIND, add("f", **at("a"), **stats))
+    assert rule_of(intent(remove("o"), where=[x > 100]), won) == "read_files_appended"
+
+
+def test_statistics_prove_a_file_away_only_beyond_both_bounds() -> None:
+    mine = intent(remove("o"), where=[x > 100])
+    assert rule_of(mine, winner(NOT_BLIND, add("f", **at("a"), **bounds(1, 100)))) is None
+    for low, high in ((1, 101), (1, None)):
+        won = winner(NOT_BLIND, add("f", **at("a"), **bounds(low, high)))
+        assert rule_of(mine, won) == "read_files_appended"
+
+
+def test_a_truncated_greatest_string_is_taken_as_a_prefix() -> None:
+    read = metadata(*COLUMNS, field("s", "string"), partitioned=("p", "q"))
+    cut = "k" * 32
+    stats = json.dumps({"numRecords": 1, "minValues": {"s": "a"}, "maxValues": {"s": cut}})
+    won = winner(NOT_BLIND, add("f", **at("a"), stats=stats))
+    for bound, rule in ((cut + "zz", "read_files_appended"), ("l", None)):
+        mine = intent(remove("o"), where=[pl.col("s") >= bound], read_metadata=read)
+        assert rule_of(mine, won) == rule
+
+
+def test_null_partition_values_match_is_null_and_no_comparison() -> None:
+    for value in (None, ""):
+        won = winner(NOT_BLIND, add("f", **at(value)))
+        for where, rule in (
+            (p.is_null(), "read_files_appended"),
+            (p == "a", None),
+            (p != "a", None),
+            (p.eq_missing(pl.lit(None, dtype=pl.String)), "read_files_appended"),
+        ):
+            assert rule_of(intent(remove("o"), where=[where]), won) == rule
+
+
+def test_partition_values_that_the_type_does_not_admit_match_everything() -> None:
+    won = winner(NOT_BLIND, add("f", partitionValues={"p": "a", "q": "many"}))
+    assert rule_of(intent(remove("o"), where=[q == 1]), won) == "read_files_appended"
+    assert rule_of(intent(remove("o"), where=[(q == 1) & (p == "b")]), won) is None
+
+
+@pytest.mark.parametrize("name", ["a b", "ü=%20", "x.y", "back`tick", "日本", "Q"])
+def test_partition_columns_with_special_names_and_values_tell_files_apart(name: str) -> None:
+    read = metadata(field(name, "string"), field("x"), partitioned=(name,))
+    values: dict[str, Any] = {"partitionValues": {name: "50% / ü=\n"}}
+    won = winner(NOT_BLIND, add("f", **values))
+    for value, rule in (("50% / ü=\n", "read_files_appended"), ("50%25 / ü=", None)):
+        mine = intent(remove("o"), where=[pl.col(name) == value], read_metadata=read)
+        assert rule_of(mine, won) == rule
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_mapped_columns_are_looked_up_by_their_physical_names(mode: str) -> None:
+    def mapped(name: str, type_: str, identity: int) -> dict[str, Any]:
+        key = "delta.columnMapping."
+        return field(name, type_, **{f"{key}physicalName": f"col-{name}", f"{key}id": identity})
+
+    read = metadata(
+        mapped("p", "string", 1),
+        mapped("x", "long", 2),
+        partitioned=("p",),
+        properties={"delta.columnMapping.mode": mode},
+    )
+    stats = json.dumps(
+        {"numRecords": 1, "minValues": {"col-x": 3}, "maxValues": {"col-x": 4, "x": 100}}
+    )
+    won = winner(NOT_BLIND, add("f", partitionValues={"col-p": "a", "p": "b"}, stats=stats))
+    for where, rule in (
+        (p == "a", "read_files_appended"),
+        (p == "b", None),
+        (x == 4, "read_files_appended"),
+        (x > 4, None),
+    ):
+        mine = intent(remove("o"), where=[where], read_protocol=protocol(2, 5), read_metadata=read)
+        assert rule_of(mine, won) == rule
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2024-01-31T10:20:30.456789Z", "2024-01-31 10:20:30.456789"],
+)
+def test_timestamps_are_compared_as_times(text: str) -> None:
+    read = metadata(field("t", "timestamp"), field("u", "timestamp"), partitioned=("t",))
+    # Statistics are cut to milliseconds, so the greatest may lie up to one above what they say.
+    stats = json.dumps({"numRecords": 1, "maxValues": {"u": "2024-01-31T10:20:30.456Z"}})
+    won = winner(NOT_BLIND, add("f", partitionValues={"t": text}, stats=stats))
+    moment = datetime(2024, 1, 31, 10, 20, 30, 456789, tzinfo=UTC)
+    after = datetime(2024, 1, 31, 10, 20, 30, 457000, tzinfo=UTC)
+    t, u = pl.col("t"), pl.col("u")
+    for where, rule in (
+        (t == moment, "read_files_appended"),
+        (t > moment, None),
+        (u == moment, "read_files_appended"),
+        (u > after, None),
+    ):
+        mine = intent(remove("o"), where=[where], read_metadata=read)
+        assert rule_of(mine, won) == rule
+
+
+def test_a_predicate_that_is_not_understood_matches_every_file() -> None:
+    hidden = x.map_batches(lambda values: values > 1_000, return_dtype=pl.Boolean)
+    won = winner(NOT_BLIND, add("f", **at("a"), **bounds(1, 2)))
+    for where in (hidden, hidden & (p == "b"), x * x > 1_000):
+        assert rule_of(intent(remove("o"), where=[where]), won) == "read_files_appended"
+    assert rule_of(intent(remove("o"), where=[(x * x > 1_000) & (p == "b")]), won) is None
+
+
+def test_a_predicate_over_columns_that_are_not_there_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="does not have: nowhere"):
+        find_conflict(
+            intent(add("g"), where=[pl.col("nowhere") == 1]), winner(add("f")), format="delta"
+        )
+
+
+def test_matching_may_be_left_to_the_caller_whose_unknown_matches() -> None:
+    mine = intent(remove("o"), where=[p == "b"])
+    won = winner(NOT_BLIND, add("f", **at("b")), add("g", **at("b")))
+
+    def answers(*given: bool | None) -> str | None:
+        error = find_conflict(
+            mine, won, format="delta", matches=lambda _files, _where: pl.Series(given)
+        )
+        return None if error is None else str(error.found)
+
+    assert answers(False, False) is None
+    assert answers(False, True) == "g"
+    assert answers(None, True) == "f"
+
+
+def test_the_matching_files_are_those_that_a_listing_by_predicate_keeps() -> None:
+    files = decoded([add("f", **at("a"), **bounds(1, 2)), add("g", **at("b")), add("h")]).files
+    mask = may_match(files, (p == "a", x > 5), Protocol(1, 2), metadata_of(METADATA), "delta")
+    assert mask.to_list() == [True, True, True]
+    assert may_match(files, (x > 5,), Protocol(1, 2), metadata_of(METADATA), "delta").to_list() == [
+        False,
+        True,
+        True,
+    ]
+    assert (
+        may_match(files, (), Protocol(1, 2), metadata_of(METADATA), "delta").to_list()
+        == [False] * 3
+    )

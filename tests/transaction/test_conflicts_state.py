@@ -1,0 +1,276 @@
+"""Conflicts over what is not files: applications, domains, skips, metadata and protocol."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lakelog.errors import (
+    ConcurrentAppendError,
+    ConcurrentDomainError,
+    ConcurrentTransactionError,
+    MetadataChangedError,
+    ProtocolChangedError,
+)
+from lakelog.transaction.conflicts import find_conflict
+from tests.handmade import Action, add, field, info, metadata, protocol, remove
+from tests.transaction.conflict_cases import (
+    BLIND,
+    COLUMNS,
+    METADATA,
+    at,
+    changed,
+    domain,
+    intent,
+    listing,
+    p,
+    rule_of,
+    txn,
+    winner,
+    with_properties,
+)
+
+
+def test_an_application_that_was_read_or_is_written_conflicts() -> None:
+    won = winner(info("STREAMING UPDATE"), txn("app", 5))
+    for mine in (intent(add("f"), app_ids=["app"]), intent(txn("app", 6), add("f"))):
+        error = find_conflict(mine, won, format="delta")
+        assert isinstance(error, ConcurrentTransactionError)
+        assert (error.rule, error.found) == ("app_id_written", "app")
+    assert rule_of(intent(txn("App"), app_ids=["other"]), won) is None
+
+
+def test_a_domain_written_by_both_conflicts_unless_row_tracking_assigns_it_anew() -> None:
+    error = find_conflict(
+        intent(domain("mine")), winner(domain("mine"), domain("d")), format="delta"
+    )
+    assert isinstance(error, ConcurrentDomainError)
+    assert (error.rule, error.found) == ("domain_written_by_both", "mine")
+    tracking = domain("delta.rowTracking")
+    assert rule_of(intent(tracking), winner(tracking)) is None
+    assert rule_of(intent(domain("mine")), winner(domain("Mine"))) is None
+    assert rule_of(intent(domain("delta.clustering")), winner(domain("delta.clustering"))) == (
+        "domain_written_by_both"
+    )
+
+
+def test_skips_of_the_same_file_do_not_conflict() -> None:
+    skip = {
+        "mergeskip": {
+            "path": "f",
+            "skipTimestamp": 1,
+            "reason": "broken",
+            "operation": "merge",
+            "skipCount": 1,
+        }
+    }
+    mine = intent(skip, format_="indextables")
+    assert rule_of(mine, winner(skip, format_="indextables"), "indextables") is None
+
+
+def test_changed_metadata_conflicts_with_a_transaction_that_read_nothing() -> None:
+    mine = intent(add("f"))
+    wider = metadata(*COLUMNS, field("new"), partitioned=("p", "q"))
+    error = find_conflict(mine, winner(info("ADD COLUMNS"), wider), format="delta")
+    assert isinstance(error, MetadataChangedError)
+    assert (error.rule, error.found) == ("metadata_changed", "schemaString")
+    for new, found in (
+        (changed(METADATA, name="n"), "name"),
+        (changed(METADATA, id="other", description="d"), "description, id"),
+        (metadata(*COLUMNS, partitioned=("q", "p")), "partitionColumns"),
+        (with_properties(METADATA, delta__appendOnly="true"), "configuration.delta.appendOnly"),
+    ):
+        error = find_conflict(mine, winner(new), format="delta")
+        assert error is not None
+        assert error.found == found
+
+
+def test_metadata_written_by_both_conflicts_even_if_nothing_in_it_changed() -> None:
+    mine = intent(changed(METADATA, name="n"))
+    error = find_conflict(mine, winner(METADATA), format="delta")
+    assert isinstance(error, MetadataChangedError)
+    assert error.rule == "metadata_changed_by_both"
+
+
+def test_metadata_written_again_unchanged_does_not_conflict() -> None:
+    assert rule_of(intent(add("f")), winner(METADATA)) is None
+    spaced = changed(
+        METADATA,
+        schemaString=json.dumps(json.loads(METADATA["metaData"]["schemaString"]), indent=1),
+    )
+    assert rule_of(intent(add("f")), winner(spaced)) is None
+
+
+def test_an_identity_columns_high_water_mark_may_rise_under_way() -> None:
+    def marked(mark: int, start: int = 1) -> Action:
+        keys = {"delta.identity.start": start, "delta.identity.highWaterMark": mark}
+        return metadata(*COLUMNS, field("i", "long", **keys), partitioned=("p", "q"))
+
+    mine = intent(remove("f"), read_metadata=marked(1))
+    assert rule_of(mine, winner(marked(9))) is None
+    assert rule_of(mine, winner(marked(9, start=2))) == "metadata_changed"
+
+
+ENABLED = [
+    ("deletionVectors", {"delta__enableDeletionVectors": "true"}),
+    ("v2Checkpoint", {"delta__checkpointPolicy": "v2"}),
+    (
+        "inCommitTimestamp",
+        {
+            "delta__enableInCommitTimestamps": "true",
+            "delta__inCommitTimestampEnablementVersion": "7",
+            "delta__inCommitTimestampEnablementTimestamp": "9",
+        },
+    ),
+    (
+        "rowTracking",
+        {
+            "delta__enableRowTracking": "true",
+            "delta__rowTracking__materializedRowIdColumnName": "r",
+            "delta__rowTracking__materializedRowCommitVersionColumnName": "v",
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("feature", "properties"), ENABLED)
+def test_a_feature_may_be_enabled_under_way_where_the_protocol_supports_it(
+    feature: str, properties: dict[str, str]
+) -> None:
+    enabled = with_properties(METADATA, **properties)
+    supporting = listing("appendOnly", "invariants", feature)
+    assert rule_of(intent(add("f"), read_protocol=supporting), winner(enabled)) is None
+    assert rule_of(intent(add("f")), winner(supporting, enabled)) is None
+    assert rule_of(intent(add("f")), winner(enabled)) == "metadata_changed"
+    disabled = intent(add("f"), read_protocol=supporting, read_metadata=enabled)
+    assert rule_of(disabled, winner(METADATA)) == "metadata_changed"
+
+
+@pytest.mark.parametrize(("feature", "properties"), ENABLED[2:])
+def test_what_came_with_a_feature_does_not_change_once_it_is_there(
+    feature: str, properties: dict[str, str]
+) -> None:
+    enabled = with_properties(METADATA, **properties)
+    supporting = listing("appendOnly", "invariants", feature)
+    for name in list(properties)[1:]:
+        mine = intent(add("f"), read_protocol=supporting, read_metadata=enabled)
+        won = winner(with_properties(enabled, **{name: "8"}))
+        assert rule_of(mine, won) == "metadata_changed"
+
+
+def test_column_names_of_row_tracking_do_not_come_without_it() -> None:
+    name = with_properties(METADATA, delta__rowTracking__materializedRowIdColumnName="r")
+    mine = intent(add("f"), read_protocol=listing("rowTracking", "domainMetadata"))
+    assert rule_of(mine, winner(name)) == "metadata_changed"
+
+
+def test_the_registry_of_document_mappings_may_grow_under_way() -> None:
+    mine = intent(add("f", **at("a")), format_="indextables")
+    registered = with_properties(METADATA, docMappingSchema__abc="{}")
+    grown = winner(registered, format_="indextables")
+    assert rule_of(mine, grown, "indextables") is None
+    changed_ = with_properties(METADATA, docMappingSchema__abc='{"a":1}')
+    later = intent(add("f", **at("a")), read_metadata=registered, format_="indextables")
+    assert rule_of(later, winner(changed_, format_="indextables"), "indextables") == (
+        "metadata_changed"
+    )
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        metadata(*COLUMNS, partitioned=("q", "p")),
+        metadata(*COLUMNS),
+        with_properties(METADATA, delta__constraints__positive="x > 0"),
+        with_properties(METADATA, delta__enableRowTracking="true"),
+    ],
+)
+def test_metadata_that_speaks_of_every_file_conflicts_with_a_file_added_unseen(
+    new: Action,
+) -> None:
+    error = find_conflict(intent(new), winner(BLIND, add("f")), format="delta")
+    assert isinstance(error, ConcurrentAppendError)
+    assert (error.rule, error.found) == ("all_files_appended", "f")
+    assert rule_of(intent(new), winner(info("DELETE"), remove("f"))) is None
+
+
+def test_other_metadata_does_not_conflict_with_an_append() -> None:
+    wider = metadata(*COLUMNS, field("new"), partitioned=("p", "q"))
+    assert rule_of(intent(wider), winner(BLIND, add("f"))) is None
+
+
+def test_a_protocol_written_by_both_conflicts() -> None:
+    mine = intent(listing("appendOnly", "invariants", "deletionVectors"))
+    error = find_conflict(mine, winner(info("UPGRADE PROTOCOL"), protocol()), format="delta")
+    assert isinstance(error, ProtocolChangedError)
+    assert error.rule == "protocol_changed_by_both"
+
+
+def test_a_dropped_feature_conflicts_even_with_a_blind_append() -> None:
+    mine = intent(add("f"), read_protocol=listing("appendOnly", "deletionVectors"))
+    error = find_conflict(mine, winner(listing("appendOnly")), format="delta")
+    assert isinstance(error, ProtocolChangedError)
+    assert (error.rule, error.found) == ("feature_dropped", "deletionVectors")
+
+
+def test_a_legacy_versions_features_are_dropped_when_lists_leave_them_out() -> None:
+    error = find_conflict(intent(add("f")), winner(listing("invariants")), format="delta")
+    assert error is not None
+    assert (error.rule, error.found) == ("feature_dropped", "appendOnly")
+
+
+@pytest.mark.parametrize(
+    "feature", ["deletionVectors", "v2Checkpoint", "inCommitTimestamp", "rowTracking"]
+)
+def test_a_feature_that_binds_nobody_yet_may_be_added_under_way(feature: str) -> None:
+    mine = intent(add("f"), where=[p == "a"])
+    assert rule_of(mine, winner(listing("appendOnly", "invariants", feature))) is None
+
+
+@pytest.mark.parametrize("feature", ["checkConstraints", "clustering", "ofTheFuture"])
+def test_a_feature_that_may_bind_writers_at_once_conflicts(feature: str) -> None:
+    won = winner(listing("appendOnly", "invariants", feature))
+    error = find_conflict(intent(add("f")), won, format="delta")
+    assert error is not None
+    assert (error.rule, error.found) == ("feature_added", feature)
+
+
+def test_legacy_versions_and_unknown_versions_stand_for_what_they_imply() -> None:
+    mine = intent(add("f"))
+    for new, found in (
+        (protocol(1, 3), "checkConstraints"),
+        (protocol(1, 4), "checkConstraints, generatedColumns"),
+        (protocol(1, 5), "checkConstraints, generatedColumns"),
+        (protocol(3, 8, writerFeatures=["appendOnly", "invariants"]), "minWriterVersion 8"),
+    ):
+        error = find_conflict(mine, winner(new), format="delta")
+        assert error is not None
+        assert (error.rule, error.found) == ("feature_added", found)
+
+
+def test_a_legacy_version_implies_column_mapping_only_where_readers_know_it_too() -> None:
+    mine = intent(add("f"), read_protocol=protocol(1, 5))
+    lists = ["appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"]
+    assert rule_of(mine, winner(listing(*lists))) is None
+    mapped = intent(add("f"), read_protocol=protocol(2, 5))
+    assert rule_of(mapped, winner(listing(*lists))) == "feature_dropped"
+
+
+def test_every_version_of_the_other_dialect_counts() -> None:
+    mine = intent(add("f"), read_protocol=protocol(2, 2), format_="indextables")
+    for new, rule in (
+        (protocol(2, 2), None),
+        (protocol(2, 3), "feature_added"),
+        (protocol(2, 1), "feature_dropped"),
+    ):
+        assert rule_of(mine, winner(new, format_="indextables"), "indextables") == rule
+
+
+def test_a_drop_of_a_feature_conflicts_with_whatever_may_use_it() -> None:
+    mine = intent(listing("appendOnly"), read_protocol=listing("appendOnly", "deletionVectors"))
+    for used in (add("f"), remove("f"), METADATA, domain("d")):
+        error = find_conflict(mine, winner(used), format="delta")
+        assert error is not None
+        assert (error.rule, error.found) == ("feature_drop_overtaken", "deletionVectors")
+    assert rule_of(mine, winner(txn("app"))) is None

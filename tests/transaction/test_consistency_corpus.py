@@ -1,0 +1,105 @@
+"""Commits that other engines wrote, judged by the rules that ours must keep.
+
+A rule that refuses what Delta on Spark commits every day would be wrong. What is refused here is
+refused for a reason that stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog.errors import LakelogError, UnsupportedError
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.transaction.consistency import check_files, check_metadata
+from lakelog.transaction.protocol_upgrade import check_protocol_change
+from lakelog.transaction.write_support import check_writable
+from tests.conftest import find_corpus, missing_corpus_reason
+
+REFUSED = {
+    "invalid_metadata": {  # made by hand, without a schema
+        "connectors-golden__delete-re-add-same-file-different-transactions",
+        "connectors-golden__deltalog-getChanges",
+        "delta-golden__canonicalized-paths-normal-a",
+        "delta-golden__canonicalized-paths-normal-b",
+        "delta-golden__corrupted-last-checkpoint",
+        "delta-golden__deltalog-state-reconstruction-from-checkpoint-missing-protocol",
+    },
+    "partition_mismatch": {  # made by hand: partition values of a table without partitions
+        "connectors-golden__deltalog-getChanges",
+        "delta-golden__deltalog-getChanges",
+    },
+    "invalid_path": {  # absolute paths, which lakelog does not add
+        "delta-golden__canonicalized-paths-normal-a",
+        "delta-golden__canonicalized-paths-normal-b",
+        "kernel-rs-golden__canonicalized-paths-normal-b",
+    },
+    "invalid_property": {  # a template whose holes were never filled
+        f"trino__deltalake-write_stats_as_json_partition_column_mapping_{mode}"
+        for mode in ("id", "name", "none")
+    },
+    "invalid_transaction": {"trino__databricks73-pruning-no_stats"},  # stats are "null"
+    # A generated column that the protocol does not support, left there by an old writer.
+    "invalid_protocol": {"delta-spark__dbr_8_0_non_generated_columns"},
+    "schema_evolution": {
+        "delta-spark__delta-0.1.0",  # the schema is overwritten, with all files
+        "trino__deltalake-type_widening_unsupported",  # widened to a type called "unsupported"
+    },
+}
+"""Kind of the error to the tables that meet it, with the reason."""
+
+
+def judged(table: Path) -> Iterator[tuple[int, str]]:
+    """Versions that the rules refuse, with the kind of the error."""
+    actions = lakelog.open(str(table)).actions().collect()
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    for version in actions["version"].unique().sort():
+        rows = actions.filter(pl.col("version") == version)
+        old_protocol, old_metadata = protocol, metadata
+        for row in rows.filter(pl.col("actionType") == "protocol").to_dicts():
+            protocol = Protocol.from_row(row)
+        for row in rows.filter(pl.col("actionType") == "metaData").to_dicts():
+            metadata = Metadata.from_row(row)
+        if protocol is None or metadata is None:
+            continue
+        files = rows.filter(pl.col("actionType").is_in(["add", "remove", "cdc"]))
+        rules = [partial(check_files, files, metadata, protocol, "delta")]
+        if protocol != old_protocol:
+            rules.append(partial(check_protocol_change, old_protocol, protocol, "delta"))
+        if metadata != old_metadata:
+            rules.append(partial(check_metadata, metadata, old_metadata, protocol, "delta"))
+        for rule in rules:
+            try:
+                check_writable(protocol, metadata, table.name, "delta")
+                rule()
+            except UnsupportedError:
+                continue  # by name, for a feature that the table has or gets
+            except LakelogError as error:
+                yield version, error.kind
+
+
+@pytest.mark.corpus
+@pytest.mark.filterwarnings("ignore::lakelog.errors.LakelogWarning")
+def test_what_other_engines_committed_is_consistent() -> None:
+    root = find_corpus()
+    if root is None:
+        pytest.skip(missing_corpus_reason())
+    found: dict[str, set[str]] = {}
+    tables = 0
+    for table in sorted((root / "delta").iterdir()):
+        if table.name.startswith("_") or not table.is_dir():
+            continue
+        try:
+            for _, kind in judged(table):
+                found.setdefault(kind, set()).add(table.name)
+        except LakelogError:
+            continue  # damaged on purpose
+        tables += 1
+    assert found == REFUSED
+    assert tables > 200

@@ -1,0 +1,179 @@
+"""Creating tables: from every kind of schema, with the least protocol, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import lakelog
+from lakelog import (
+    InvalidInputError,
+    InvalidMetadataError,
+    InvalidPropertyError,
+    TableExistsError,
+    UnsupportedFeatureError,
+)
+from lakelog.dialects import delta
+from lakelog.log.context import Log
+from lakelog.model import contract
+from lakelog.storage import open_store
+from lakelog.transaction.create import create_table
+from lakelog.transaction.schema_conversion import schema_text, struct_of
+from tests.transaction.tables import append, location, new_table, runtime
+from tests.transaction.test_transaction import ReadOnly
+
+each_format = pytest.mark.parametrize("form", ["delta", "indextables"])
+each_store = pytest.mark.parametrize("kind", ["local", "memory"])
+
+
+@each_store
+@each_format
+def test_a_new_table_has_what_it_was_given_and_no_files(
+    tmp_path: Path, kind: str, form: str
+) -> None:
+    where = location(kind, tmp_path)
+    table = lakelog.create(
+        where,
+        {"id": pl.Int64, "day": pl.String},
+        partition_by=["day"],
+        format=form,
+        configuration={"owner": "me"},
+        name="n",
+        description="d",
+    )
+    assert table.format == form
+    for seen in (table, lakelog.open(where)):
+        snapshot = seen.snapshot()
+        assert (snapshot.version, snapshot.num_files()) == (0, 0)
+        metadata = snapshot.metadata
+        assert metadata.partition_columns == ("day",)
+        assert dict(metadata.configuration) == {"owner": "me"}
+        assert (metadata.name, metadata.description) == ("n", "d")
+        assert metadata.format_provider == ("parquet" if form == "delta" else "indextables")
+        assert metadata.created_time is not None
+    expected = (1, 2) if form == "delta" else (2, 2)
+    protocol = table.snapshot().protocol
+    assert (protocol.min_reader_version, protocol.min_writer_version) == expected
+
+
+SPARK = contract.Struct(
+    (
+        contract.Field("a", contract.Primitive("long")),
+        contract.Field("b", contract.Array(contract.Primitive("string"))),
+        contract.Field("c", contract.Struct((contract.Field("d", contract.Primitive("date")),))),
+        contract.Field("e", contract.Decimal(10, 2)),
+        contract.Field(
+            "f", contract.Map(contract.Primitive("string"), contract.Primitive("double"))
+        ),
+        contract.Field("g", contract.Primitive("timestamp")),
+        contract.Field("h", contract.Primitive("timestamp_ntz")),
+        contract.Field("i", contract.Primitive("binary")),
+        contract.Field("j", contract.Primitive("boolean")),
+        contract.Field("k", contract.Primitive("short")),
+    )
+)
+
+
+def test_every_kind_of_schema_gives_the_same_table() -> None:
+    polars = {
+        name: contract.to_polars(contract_field.type)
+        for name, contract_field in zip(SPARK.names, SPARK.fields, strict=True)
+    }
+    arrow = pa.schema([(f.name, contract.to_arrow(f.type)) for f in SPARK.fields])
+    text = schema_text(SPARK)
+    for schema in (SPARK, text, orjson.loads(text), polars, pl.Schema(polars), arrow):
+        assert struct_of(schema) == SPARK, type(schema)
+
+
+def test_nullability_and_wide_types_of_arrow_are_kept() -> None:
+    arrow = pa.schema(
+        [
+            pa.field("a", pa.uint32(), nullable=False),
+            pa.field("b", pa.large_string()),
+            pa.field("c", pa.dictionary(pa.int8(), pa.string())),
+            pa.field("d", pa.timestamp("ns")),
+            pa.field("e", pa.list_(pa.field("item", pa.int8(), nullable=False))),
+        ]
+    )
+    fields = struct_of(arrow).fields
+    assert [f.nullable for f in fields] == [False, True, True, True, True]
+    assert [contract.to_json(f.type) for f in fields[:4]] == [
+        "long",
+        "string",
+        "string",
+        "timestamp_ntz",
+    ]
+    assert fields[4].type == contract.Array(contract.Primitive("byte"), contains_null=False)
+
+
+@pytest.mark.parametrize(
+    "schema", [{"a": pl.Time}, {"a": pl.Duration}, pa.schema([("a", pa.uint64())]), 3, "x", ["a"]]
+)
+def test_a_schema_that_no_table_can_have_is_refused(schema: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        struct_of(schema)
+
+
+@each_format
+@pytest.mark.parametrize("other", ["delta", "indextables"])
+def test_a_place_where_a_table_is_takes_no_other(tmp_path: Path, form: str, other: str) -> None:
+    where = location("local", tmp_path)
+    new_table(where, form)
+    with pytest.raises(TableExistsError) as error:
+        new_table(where, other)
+    assert isinstance(error.value, FileExistsError)
+    assert lakelog.open(where).format == form
+
+
+def test_an_empty_log_folder_is_no_table(tmp_path: Path) -> None:
+    where = location("local", tmp_path)
+    (Path(where) / "_delta_log").mkdir(parents=True)
+    assert new_table(where).version() == 0
+
+
+def test_the_log_folder_stands_for_its_table(tmp_path: Path) -> None:
+    where = location("local", tmp_path)
+    new_table(where + "/_delta_log")
+    assert lakelog.open(where).version() == 0
+
+
+@pytest.mark.parametrize(
+    ("configuration", "features"),
+    [
+        ({"delta.enableRowTracking": "true"}, {"rowTracking", "domainMetadata"}),
+        ({"delta.enableInCommitTimestamps": "true"}, {"inCommitTimestamp"}),
+        ({"delta.feature.vacuumProtocolCheck": "supported"}, {"vacuumProtocolCheck"}),
+    ],
+)
+def test_the_protocol_is_the_least_that_the_properties_need(
+    tmp_path: Path, configuration: dict[str, str], features: set[str]
+) -> None:
+    table = new_table(location("local", tmp_path), configuration=configuration)
+    assert features <= set(table.snapshot().protocol.writer_features or ())
+    assert append(table, app_id="a", app_version=1) == 1
+
+
+def test_metadata_that_no_table_may_have_creates_nothing(tmp_path: Path) -> None:
+    where = location("local", tmp_path)
+    with pytest.raises(InvalidMetadataError):
+        new_table(where, partition_by=["nope"])
+    with pytest.raises(InvalidPropertyError):
+        new_table(where, configuration={"delta.appendOnly": "perhaps"})
+    with pytest.raises(UnsupportedFeatureError):
+        new_table(where, configuration={"delta.feature.flux": "supported"})
+    with pytest.raises(InvalidInputError, match="no such format"):
+        new_table(where, "iceberg")
+    with pytest.raises(InvalidInputError, match="partition_by must be a sequence of str"):
+        new_table(where, partition_by="day")
+    assert not Path(where).exists()
+
+
+def test_a_store_that_cannot_commit_safely_is_refused(tmp_path: Path) -> None:
+    store = ReadOnly(open_store(location("local", tmp_path)))
+    with pytest.raises(lakelog.UnsupportedStoreError):
+        create_table(Log(store, delta.DIALECT), runtime(), [delta.DIALECT], schema={"id": pl.Int64})

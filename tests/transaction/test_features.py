@@ -1,0 +1,125 @@
+"""The table of features: complete, and of one mind with the reader's gate."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakelog.dialects.delta.features import HONOURED, ROW_ONLY
+from lakelog.dialects.indextables.protocol import READER_FEATURES
+from lakelog.errors import CorruptionError
+from lakelog.log.metadata import Protocol, honoured_mapping, mapping_mode
+from lakelog.transaction.features import (
+    DELTA,
+    INDEXTABLES,
+    Feature,
+    Stance,
+    has_field_key,
+    is_active,
+    supported,
+    supports,
+    with_required,
+)
+from tests.transaction.making import column, table
+
+
+def test_every_reader_feature_that_is_not_refused_can_be_read() -> None:
+    written = {f.name for f in DELTA.values() if f.reader and f.stance is not Stance.REFUSED}
+    assert written == HONOURED | ROW_ONLY
+
+
+def test_every_indextables_reader_feature_that_can_be_read_is_known() -> None:
+    assert {f.name for f in INDEXTABLES.values() if f.reader} >= READER_FEATURES
+
+
+@pytest.mark.parametrize("feature", [*DELTA.values(), *INDEXTABLES.values()])
+def test_a_feature_rests_on_known_ones_and_says_why_it_stands_so(feature: Feature) -> None:
+    assert DELTA.keys() >= {*feature.requires, *feature.replaces}
+    assert feature.note
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", feature.name)
+
+
+def test_only_six_writer_versions_imply_features() -> None:
+    implied = {f.name: f.implied_from for f in DELTA.values() if f.implied_from}
+    assert implied == {
+        "appendOnly": (1, 2),
+        "invariants": (1, 2),
+        "checkConstraints": (1, 3),
+        "changeDataFeed": (1, 4),
+        "generatedColumns": (1, 4),
+        "columnMapping": (2, 5),
+        "identityColumns": (1, 6),
+    }
+
+
+def test_writer_version_seven_implies_nothing() -> None:
+    assert supported(Protocol(1, 7, None, ("domainMetadata",)), "delta") == {"domainMetadata"}
+
+
+def test_readers_of_version_one_do_not_map_columns() -> None:
+    assert not supports(Protocol(1, 6), "columnMapping")
+    assert supports(Protocol(2, 5), "columnMapping")
+    assert not supports(Protocol(2, 4), "columnMapping")
+
+
+def test_a_feature_that_is_listed_at_an_old_version_still_counts() -> None:
+    assert supports(Protocol(1, 2, None, ("rowTracking",)), "rowTracking")
+
+
+def test_a_protocol_without_writer_version_is_damage() -> None:
+    with pytest.raises(CorruptionError, match="no writer version"):
+        supported(Protocol(1, None), "delta")
+
+
+def test_indextables_versions_add_up() -> None:
+    second = supported(Protocol(2, 2), "indextables")
+    assert "footerOffsets" in second
+    assert "schemaDeduplication" not in second
+    assert second < supported(Protocol(3, 3), "indextables")
+    assert "avroState" in supported(Protocol(4, 4), "indextables")
+
+
+def test_what_features_rest_on_is_found_at_any_remove() -> None:
+    needed = with_required(["icebergCompatV3", "fromTheFuture"], "delta")
+    assert needed >= {"rowTracking", "domainMetadata", "columnMapping", "fromTheFuture"}
+
+
+def test_a_feature_is_active_only_where_supported_and_switched_on() -> None:
+    on = table(properties={"delta.appendOnly": "TRUE"})
+    assert is_active("appendOnly", Protocol(1, 2), on)
+    assert not is_active("appendOnly", Protocol(1, 1), on)
+    assert not is_active("appendOnly", Protocol(1, 2), table())
+
+
+def test_a_mapping_mode_that_the_protocol_does_not_honour_is_none() -> None:
+    metadata = table(properties={"delta.columnMapping.mode": "name"})
+    assert mapping_mode(Protocol(1, 2), metadata) == "none"
+    assert mapping_mode(Protocol(2, 5), metadata) == "name"
+
+
+@given(
+    st.sampled_from([1, 2, 3]),
+    st.sampled_from([2, 4, 5, 6, 7]),
+    st.sampled_from([None, (), ("columnMapping",)]),
+    st.sampled_from([None, (), ("columnMapping",), ("appendOnly",)]),
+)
+def test_writers_map_columns_where_readers_do(
+    reader: int,
+    writer: int,
+    readers: tuple[str, ...] | None,
+    writers: tuple[str, ...] | None,
+) -> None:
+    metadata = table(properties={"delta.columnMapping.mode": "name"})
+    protocol = Protocol(reader, writer, readers, writers)
+    assert mapping_mode(protocol, metadata) == honoured_mapping(protocol, metadata)
+
+
+def test_a_key_in_a_nested_column_is_found_and_one_in_a_name_is_not() -> None:
+    inner = column("x", meta={"delta.invariants": "{}"})
+    nested = column("s", {"type": "array", "elementType": {"type": "struct", "fields": [inner]},
+                          "containsNull": True})  # fmt: skip
+    assert has_field_key(table(nested), "delta.invariants")
+    assert not has_field_key(table(column("delta.invariants")), "delta.invariants")

@@ -1,0 +1,224 @@
+"""Finalise: what a commit says depends on where it lands, and nothing else changes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakelog import CorruptionError, InvalidTransactionError
+from lakelog.dialects import delta
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.model import actions
+from lakelog.transaction.action_input import rows_frame, stage_one
+from lakelog.transaction.commit_content import CommitBase, Description, finalise
+from lakelog.transaction.metadata_rows import metadata_row, with_file_defaults
+from lakelog.transaction.pending_commit import WRITE_SERIALIZABLE, PendingCommit, Reads
+from lakelog.transaction.row_tracking import assign, num_records, water_mark
+from tests.transaction.tables import NOW_MS
+
+PLAIN = Protocol(1, 2)
+TRACKING = Protocol(1, 7, None, ("domainMetadata", "rowTracking"))
+TIMED = Protocol(1, 7, None, ("inCommitTimestamp",))
+TIMES_ON = {"delta.enableInCommitTimestamps": "true"}
+
+
+def metadata(**configuration: str) -> Metadata:
+    text = '{"type":"struct","fields":[]}'
+    return Metadata("id", None, None, "parquet", {}, text, (), configuration, None)
+
+
+def add(path: str, records: int | None = None, **fields: Any) -> dict[str, Any]:
+    if records is not None:
+        fields["stats"] = {"numRecords": records}
+    return stage_one("delta", "add", {"path": path, "size": 1, **fields})
+
+
+def intent(
+    files: list[dict[str, Any]],
+    meta: list[dict[str, Any]] | None = None,
+    protocol: Protocol = PLAIN,
+    before: Metadata | None = None,
+) -> PendingCommit:
+    return PendingCommit(
+        Reads(),
+        with_file_defaults(rows_frame(files), NOW_MS) if files else actions.concat([]),
+        rows_frame(meta) if meta else actions.concat([]),
+        WRITE_SERIALIZABLE,
+        protocol,
+        metadata() if before is None else before,
+    )
+
+
+DESCRIPTION = Description(
+    "WRITE",
+    {"mode": "Append", "partitionBy": ["a"], "n": 1, "none": None},
+    {"numFiles": 2},
+    "txn-1",
+    "lakelog/x",
+    blind_append=True,
+    read_version=6,
+    isolation=WRITE_SERIALIZABLE,
+)
+
+
+def ground(version: int = 6, **more: Any) -> CommitBase:
+    return CommitBase(version, PLAIN, metadata(), **more)
+
+
+def test_commit_info_says_what_delta_says() -> None:
+    content = finalise(intent([add("a")]), DESCRIPTION, ground(), NOW_MS, "delta")
+    assert dict(content.info) == {
+        "timestamp": NOW_MS,
+        "operation": "WRITE",
+        "operationParameters": {
+            "mode": "Append",
+            "partitionBy": '["a"]',
+            "n": "1",
+            "none": None,
+        },
+        "readVersion": 6,
+        "isolationLevel": "WriteSerializable",
+        "isBlindAppend": True,
+        "operationMetrics": {"numFiles": "2"},
+        "engineInfo": "lakelog/x",
+        "txnId": "txn-1",
+    }
+
+
+def test_a_new_table_has_read_no_version() -> None:
+    described = replace(DESCRIPTION, read_version=None, user_metadata="mine")
+    info = finalise(intent([]), described, CommitBase(), NOW_MS, "delta").info
+    assert "readVersion" not in info
+    assert info["userMetadata"] == "mine"
+
+
+@given(st.integers(0, 2 * NOW_MS), st.integers(0, 2 * NOW_MS))
+def test_in_commit_timestamps_increase_whatever_the_clock_says(before: int, now: int) -> None:
+    timed = intent([add("a")], protocol=TIMED, before=metadata(**TIMES_ON))
+    content = finalise(timed, DESCRIPTION, ground(in_commit_timestamp=before), now, "delta")
+    assert content.info["inCommitTimestamp"] == max(now, before + 1)
+    assert next(iter(content.info)) == "inCommitTimestamp"
+
+
+def test_turning_in_commit_timestamps_on_is_noted_in_the_metadata_anew_at_every_attempt() -> None:
+    row = {"actionType": "metaData", **metadata_row(metadata(**TIMES_ON))}
+    turning = intent([], [row], protocol=TIMED)
+    for version, modified in ((6, NOW_MS + 9), (8, NOW_MS - 9)):
+        content = finalise(
+            turning, DESCRIPTION, ground(version, modified_ms=modified), NOW_MS, "delta"
+        )
+        at = max(NOW_MS, modified + 1)
+        assert content.info["inCommitTimestamp"] == at
+        assert content.meta["configuration"].to_list() == [
+            TIMES_ON
+            | {
+                "delta.inCommitTimestampEnablementVersion": str(version + 1),
+                "delta.inCommitTimestampEnablementTimestamp": str(at),
+            }
+        ]
+
+
+def test_a_new_table_with_in_commit_timestamps_needs_no_note() -> None:
+    row = {"actionType": "metaData", **metadata_row(metadata(**TIMES_ON))}
+    content = finalise(
+        intent([], [row], protocol=TIMED), DESCRIPTION, CommitBase(), NOW_MS, "delta"
+    )
+    assert content.info["inCommitTimestamp"] == NOW_MS
+    assert content.meta["configuration"].to_list() == [TIMES_ON]
+
+
+def mark_rows(mark: int | str) -> pl.DataFrame:
+    text = mark if isinstance(mark, str) else f'{{"rowIdHighWaterMark":{mark}}}'
+    return rows_frame(
+        [
+            {
+                "actionType": "domainMetadata",
+                "domain": "delta.rowTracking",
+                "domainConfiguration": text,
+            }
+        ]
+    )
+
+
+def test_row_ids_start_above_the_water_mark_and_are_assigned_anew_at_every_attempt() -> None:
+    tracked = intent([add("a", 3), add("b", 0), add("c", 2)], protocol=TRACKING)
+    for version, mark in ((6, -1), (9, 99)):
+        meta = mark_rows(mark) if mark >= 0 else actions.concat([])
+        content = finalise(tracked, DESCRIPTION, ground(version, meta=meta), NOW_MS, "delta")
+        start = mark + 1
+        assert content.files["baseRowId"].to_list() == [start, start + 3, start + 3]
+        assert content.files["defaultRowCommitVersion"].to_list() == [version + 1] * 3
+        assert water_mark(content.meta) == start + 4
+        assert content.info["tags"] == {"delta.rowTracking.preserved": "true"}
+
+
+def test_row_ids_that_come_along_are_kept_and_fresh_ones_lie_above_them() -> None:
+    kept = add("a", 5, baseRowId=200, defaultRowCommitVersion=2)
+    files = with_file_defaults(rows_frame([kept, add("b", 2)]), NOW_MS)
+    assigned = assign(files, 7, 99)
+    assert assigned.files["baseRowId"].to_list() == [200, 205]
+    assert assigned.files["defaultRowCommitVersion"].to_list() == [2, 7]
+    assert assigned.water_mark == 206
+
+
+def test_no_row_id_is_given_where_nothing_is_added_or_tracking_is_suspended() -> None:
+    gone = stage_one("delta", "remove", {"path": "a"})
+    content = finalise(intent([gone], protocol=TRACKING), DESCRIPTION, ground(), NOW_MS, "delta")
+    assert "baseRowId" not in content.files.columns
+    assert content.meta.height == 0
+    assert content.info["tags"] == {"delta.rowTracking.preserved": "false"}
+    suspended = metadata(**{"delta.rowTrackingSuspended": "true"})
+    still = intent([add("a", 1)], protocol=TRACKING, before=suspended)
+    assert "baseRowId" not in finalise(still, DESCRIPTION, ground(), NOW_MS, "delta").files.columns
+
+
+def test_row_tracking_needs_the_number_of_records() -> None:
+    with pytest.raises(InvalidTransactionError) as error:
+        finalise(intent([add("a")], protocol=TRACKING), DESCRIPTION, ground(), NOW_MS, "delta")
+    assert error.value.path == "a"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "x", '{"rowIdHighWaterMark":"1"}'])
+def test_a_water_mark_that_cannot_be_read_stops_the_commit(text: str) -> None:
+    with pytest.raises(CorruptionError):
+        water_mark(mark_rows(text))
+
+
+@given(st.lists(st.none() | st.integers(0, 1 << 40), max_size=80), st.booleans())
+def test_the_number_of_records_is_found_wherever_it_stands(
+    counts: list[int | None], first: bool
+) -> None:
+    other = '"minValues":{"numRecords":7}'
+    texts = [
+        None
+        if count is None
+        else (
+            f'{{"numRecords":{count},{other}}}' if first else f'{{{other}, "numRecords":{count}}}'
+        )
+        for count in counts
+    ]
+    few, many = (
+        pl.Series(texts, dtype=pl.String),
+        pl.Series([*texts, *[None] * 65], dtype=pl.String),
+    )
+    assert num_records(few).to_list() == counts
+    assert num_records(many).to_list() == [*counts, *[None] * 65]
+
+
+def test_actions_are_written_in_the_order_of_the_protocol() -> None:
+    rows: list[dict[str, Any]] = [
+        {"actionType": "txn", "appId": "a", "txnVersion": 1},
+        {"actionType": "domainMetadata", "domain": "d"},
+        {"actionType": "metaData", **metadata_row(metadata())},
+        {"actionType": "protocol", "minReaderVersion": 1, "minWriterVersion": 2},
+    ]
+    content = finalise(intent([], rows), DESCRIPTION, ground(), NOW_MS, "delta")
+    lines = [json.loads(line) for line in delta.DIALECT.encode(content).splitlines()]
+    kinds = [kind for line in lines for kind in line]
+    assert kinds == ["commitInfo", "protocol", "metaData", "domainMetadata", "txn"]

@@ -1,0 +1,318 @@
+"""Gates: which tables lakelog writes, and which actions each feature lets through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakelog.errors import CorruptionError, InvalidTransactionError, UnsupportedFeatureError
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.transaction.features import DELTA, Stance
+from lakelog.transaction.protocol_upgrade import upgrade
+from lakelog.transaction.write_support import check_actions, check_writable
+from tests.transaction.making import V12, add, cdc, column, remove, rows, table, vector
+
+NOTHING = rows()
+COUNTED = {"stats": '{"numRecords":3}'}
+
+
+def gate(
+    *files: dict[str, Any],
+    protocol: Protocol = V12,
+    metadata: Metadata | None = None,
+    meta: tuple[dict[str, Any], ...] = (),
+    format_: str = "delta",
+) -> None:
+    check_actions(protocol, metadata or table(), rows(*files), rows(*meta), "t", format_)
+
+
+def featured(*names: str) -> Protocol:
+    return upgrade(None, names, "delta")
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_tables_of_the_time_before_lists_are_written(version: int) -> None:
+    check_writable(Protocol(1, version), table(), "t", "delta")
+
+
+@pytest.mark.parametrize(
+    "name", sorted(f.name for f in DELTA.values() if f.stance is not Stance.REFUSED)
+)
+def test_a_table_with_a_feature_that_is_honoured_is_written(name: str) -> None:
+    check_writable(featured(name), table(), "t", "delta")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*sorted(f.name for f in DELTA.values() if f.stance is Stance.REFUSED), "fromTheFuture"],
+)
+def test_a_table_with_another_feature_is_refused_by_name(name: str) -> None:
+    readers = (name,) if name in DELTA and DELTA[name].reader else ()
+    with pytest.raises(UnsupportedFeatureError) as refused:
+        check_writable(Protocol(3, 7, readers, (name,)), table(), "t", "delta")
+    assert (refused.value.found, refused.value.path) == (name, "t")
+    assert repr(name) in refused.value.message
+
+
+@pytest.mark.parametrize("version", [0, 8, 99])
+def test_a_writer_version_out_of_range_is_refused(version: int) -> None:
+    with pytest.raises(UnsupportedFeatureError, match="newer writer"):
+        check_writable(Protocol(1, version), table(), "t", "delta")
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [Protocol(1, None), Protocol(1, 7), Protocol(3, 7, (), None), Protocol(3, 6, (), None)],
+)
+def test_a_protocol_that_lacks_what_writers_need_is_damage(protocol: Protocol) -> None:
+    with pytest.raises(CorruptionError):
+        check_writable(protocol, table(), "t", "delta")
+
+
+@pytest.mark.parametrize("number", ["1", "2"])
+def test_iceberg_compatibility_closes_a_table_only_while_it_is_on(number: str) -> None:
+    protocol = featured(f"icebergCompatV{number}")
+    check_writable(protocol, table(), "t", "delta")
+    on = table(properties={f"delta.enableIcebergCompatV{number}": "true"})
+    with pytest.raises(UnsupportedFeatureError, match="Iceberg needs"):
+        check_writable(protocol, on, "t", "delta")
+
+
+@pytest.mark.parametrize("protocol", [Protocol(1, 1), Protocol(2, 2), Protocol(3, 3)])
+def test_indextables_are_written_up_to_version_three(protocol: Protocol) -> None:
+    check_writable(protocol, table(), "t", "indextables")
+    check_writable(upgrade(protocol, ["columnarCommits"], "indextables"), table(), "t",
+                   "indextables")  # fmt: skip
+
+
+def test_tables_whose_writers_commit_by_state_directories_are_refused() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="state directories") as refused:
+        check_writable(Protocol(4, 4), table(), "t", "indextables")
+    assert refused.value.found == "avroState"
+
+
+def test_an_unknown_feature_of_indextables_is_refused_by_name() -> None:
+    names = ("fromTheFuture",)
+    for protocol in (Protocol(3, 3, names, names), Protocol(3, 3, None, names)):
+        with pytest.raises(UnsupportedFeatureError) as refused:
+            check_writable(protocol, table(), "t", "indextables")
+        assert refused.value.found == "fromTheFuture"
+
+
+APPEND_ONLY = table(properties={"delta.appendOnly": "true"})
+
+
+def test_an_append_only_table_takes_adds_and_rearrangements() -> None:
+    gate(add(), metadata=APPEND_ONLY)
+    gate(add("b", dataChange=False), remove("a", dataChange=False), metadata=APPEND_ONLY)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        (remove("a"),),
+        (add("b"), remove("a")),
+        (remove("a", dataChange=None),),
+        (remove("a", dataChange=False),),
+        (add("b"), remove("a", dataChange=False)),
+        (add("c", dataChange=False), remove("b", dataChange=False), remove("a")),
+    ],
+)
+def test_an_append_only_table_keeps_its_data(files: tuple[dict[str, Any], ...]) -> None:
+    with pytest.raises(InvalidTransactionError, match="append-only") as refused:
+        gate(*files, metadata=APPEND_ONLY)
+    assert refused.value.path == "t"
+
+
+def test_append_only_means_nothing_where_the_protocol_does_not_have_it() -> None:
+    gate(remove(), metadata=APPEND_ONLY, protocol=Protocol(1, 1))
+    gate(remove(), metadata=APPEND_ONLY, protocol=Protocol(1, 7, None, ()))
+
+
+RULED = {
+    "invariants": table(column("id", meta={"delta.invariants": "{}"})),
+    "checkConstraints": table(properties={"delta.constraints.positive": "id > 0"}),
+    "generatedColumns": table(column("id", meta={"delta.generationExpression": "1"})),
+    "identityColumns": table(column("id", meta={"delta.identity.start": 1})),
+}
+
+
+@pytest.mark.parametrize("name", RULED)
+def test_rows_that_nobody_has_checked_are_refused(name: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match="does not see the rows") as refused:
+        gate(add(), metadata=RULED[name], protocol=featured(name))
+    assert refused.value.found == name
+
+
+@pytest.mark.parametrize("name", RULED)
+def test_removes_rearrangements_and_metadata_pass_a_rule_on_rows(name: str) -> None:
+    protocol = featured(name)
+    gate(remove(), metadata=RULED[name], protocol=protocol)
+    gate(add(dataChange=False), remove("b"), metadata=RULED[name], protocol=protocol)
+    gate(meta=({"actionType": "metaData"},), metadata=RULED[name], protocol=protocol)
+
+
+def test_materialised_partition_columns_close_a_partitioned_table_to_adds() -> None:
+    protocol = featured("materializePartitionColumns")
+    gate(add(), protocol=protocol)
+    by_name = table(by=["name"])
+    gate(remove(), protocol=protocol, metadata=by_name)
+    with pytest.raises(UnsupportedFeatureError, match="must stand in its files"):
+        gate(add(dataChange=False), protocol=protocol, metadata=by_name)
+
+
+CHANGES = table(properties={"delta.enableChangeDataFeed": "true"})
+EXTENDED = {"partitionValues": {}, "size": 1, "extendedFileMetadata": True}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        (add("a"), add("b")),
+        (remove("a", **EXTENDED), remove("b", **EXTENDED)),
+        (add("b"), remove("a"), cdc()),
+        (add("b", dataChange=False), remove("a", dataChange=False)),
+    ],
+)
+def test_a_feed_takes_what_it_can_report(files: tuple[dict[str, Any], ...]) -> None:
+    gate(*files, metadata=CHANGES, protocol=Protocol(1, 4))
+
+
+def test_a_feed_refuses_changed_rows_without_their_changes() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="change data feed") as refused:
+        gate(add("b"), remove("a"), metadata=CHANGES, protocol=Protocol(1, 4))
+    assert refused.value.found == "changeDataFeed"
+    gate(add("b"), remove("a"), metadata=table(), protocol=Protocol(1, 4))
+
+
+def test_a_feed_refuses_removed_files_that_it_could_not_report() -> None:
+    for told in (
+        {},
+        {"partitionValues": {}, "size": 1},
+        EXTENDED | {"extendedFileMetadata": False},
+    ):
+        files = (remove("a", **EXTENDED), remove("b", **told))
+        with pytest.raises(InvalidTransactionError, match="change data feed") as refused:
+            gate(*files, metadata=CHANGES, protocol=Protocol(1, 4))
+        assert refused.value.found == {"row": 1, "path": "b"}
+        gate(*files, metadata=table(), protocol=Protocol(1, 4))
+
+
+def test_change_data_files_need_the_feature() -> None:
+    gate(cdc(), protocol=Protocol(1, 4))
+    with pytest.raises(InvalidTransactionError, match="change data files"):
+        gate(cdc(), protocol=V12)
+
+
+VECTORS = table(properties={"delta.enableDeletionVectors": "true"})
+
+
+def test_a_deletion_vector_is_taken_where_the_table_takes_them() -> None:
+    gate(add(**vector(), **COUNTED), remove(), metadata=VECTORS,
+         protocol=featured("deletionVectors"))  # fmt: skip
+
+
+@pytest.mark.parametrize("row", [add(**vector(), **COUNTED), remove(**vector())])
+def test_a_deletion_vector_needs_the_feature(row: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTransactionError, match="deletion vectors"):
+        gate(row, metadata=VECTORS)
+
+
+def test_a_new_deletion_vector_needs_the_property_and_an_old_one_does_not() -> None:
+    protocol = featured("deletionVectors")
+    gate(add(**vector(), **COUNTED, dataChange=False), protocol=protocol)
+    gate(remove(**vector()), protocol=protocol)
+    with pytest.raises(InvalidTransactionError, match="new deletion vectors"):
+        gate(add(**vector(), **COUNTED), protocol=protocol)
+
+
+@pytest.mark.parametrize("stats", [None, "{}", '{"numRecords":-1}', '{"numRecords":"3"}', "x"])
+def test_a_file_with_a_deletion_vector_tells_its_records(stats: str | None) -> None:
+    with pytest.raises(InvalidTransactionError, match="number of records") as refused:
+        gate(add("z", **COUNTED), add("a", **vector(), stats=stats), metadata=VECTORS,
+             protocol=featured("deletionVectors"))  # fmt: skip
+    assert refused.value.found == {"row": 1, "path": "a"}
+
+
+def test_tracked_rows_are_counted_or_have_their_ids() -> None:
+    protocol = featured("rowTracking")
+    gate(add(**COUNTED), protocol=protocol)
+    gate(add(baseRowId=0, defaultRowCommitVersion=0), protocol=protocol)
+    gate(remove(), protocol=protocol)
+    for row in (add(), add(baseRowId=0), add(dataChange=False)):
+        with pytest.raises(InvalidTransactionError, match="rows are tracked"):
+            gate(row, protocol=protocol)
+
+
+def test_suspended_row_tracking_asks_for_nothing() -> None:
+    gate(add(), protocol=featured("rowTracking"),
+         metadata=table(properties={"delta.rowTrackingSuspended": "true"}))  # fmt: skip
+
+
+def test_a_clustered_table_asks_for_statistics() -> None:
+    gate(add(**COUNTED, clusteringProvider="liquid"), protocol=featured("clustering"))
+    gate(add(dataChange=False), protocol=featured("clustering"))
+    with pytest.raises(InvalidTransactionError, match="no statistics"):
+        gate(add(), protocol=featured("clustering"))
+
+
+def domain(name: str) -> dict[str, Any]:
+    return {"actionType": "domainMetadata", "domain": name, "domainConfiguration": "{}"}
+
+
+def test_a_users_domain_is_taken_where_the_table_has_domains() -> None:
+    gate(meta=(domain("com.example.jobs"),), protocol=featured("domainMetadata"))
+    with pytest.raises(InvalidTransactionError, match="metadata domains"):
+        gate(meta=(domain("com.example.jobs"),))
+
+
+def test_a_domain_of_the_system_is_not_the_users() -> None:
+    with pytest.raises(InvalidTransactionError, match="belong to the system") as refused:
+        gate(meta=(domain("a"), domain("delta.clustering")), protocol=featured("domainMetadata"))
+    assert refused.value.found == "delta.clustering"
+
+
+@pytest.mark.parametrize(
+    ("row", "other"),
+    [
+        ({"actionType": "metaData"}, {"actionType": "metaData"}),
+        ({"actionType": "protocol"}, {"actionType": "protocol"}),
+        ({"actionType": "txn", "appId": "a"}, {"actionType": "txn", "appId": "a"}),
+        (domain("a"), domain("a")),
+    ],
+)
+def test_two_actions_that_reconcile_do_not_stand_in_one_commit(
+    row: dict[str, Any], other: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidTransactionError, match="undo the other"):
+        gate(meta=(row, other), protocol=featured("domainMetadata"))
+
+
+def test_two_transactions_of_different_applications_stand_in_one_commit() -> None:
+    txns = ({"actionType": "txn", "appId": "a"}, {"actionType": "txn", "appId": "b"})
+    gate(meta=txns)
+
+
+def test_an_action_that_the_format_cannot_spell_is_refused() -> None:
+    skip = {"actionType": "mergeskip", "path": "a"}
+    gate(meta=(skip,), format_="indextables")
+    with pytest.raises(InvalidTransactionError, match="mergeskip"):
+        gate(meta=(skip,))
+    with pytest.raises(InvalidTransactionError, match="cdc"):
+        gate(cdc(), format_="indextables")
+    with pytest.raises(InvalidTransactionError, match="commitInfo"):
+        gate(meta=({"actionType": "commitInfo"},))
+
+
+def test_a_field_that_the_format_would_lose_is_refused() -> None:
+    gate(add(footerStartOffset=5), format_="indextables")
+    with pytest.raises(InvalidTransactionError, match="footerStartOffset"):
+        gate(add(footerStartOffset=5))
+    with pytest.raises(InvalidTransactionError, match="has no field for 'dv"):
+        gate(add(**vector()), format_="indextables")
+    gate(add(footerStartOffset=None), remove("b", baseRowId=3))
+
+
+def test_a_commit_of_nothing_passes() -> None:
+    check_actions(V12, table(), NOTHING, NOTHING, "t", "delta")

@@ -1,0 +1,145 @@
+"""deltalake opens what lakelog writes, and each writes on where the other has written."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import lakelog
+from lakelog import Table
+from tests.transaction.tables import append, location, new_table, paths
+
+pytestmark = pytest.mark.reference
+
+
+def their_paths(where: str) -> list[str]:
+    return sorted(pa.table(DeltaTable(where).get_add_actions(flatten=True))["path"].to_pylist())
+
+
+def data_file(where: str, name: str, ids: list[int]) -> dict[str, object]:
+    """A data file on disk, and the fields of its add."""
+    target = Path(where) / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), target)
+    stats = {
+        "numRecords": len(ids),
+        "minValues": {"id": min(ids)},
+        "maxValues": {"id": max(ids)},
+        "nullCount": {"id": 0},
+    }
+    return {"path": name, "size": target.stat().st_size, "stats": stats}
+
+
+def table_with_rows(where: str) -> Table:
+    table = new_table(where, schema={"id": pl.Int64, "day": pl.Date}, partition_by=["day"])
+    with table.transaction() as tx:
+        for day in ("2026-01-01", "2026-01-02"):
+            fields = data_file(where, f"day={day}/a b.parquet", [1, 2, 3])
+            tx.add(**fields, partitionValues={"day": day})
+    return table
+
+
+def test_deltalake_opens_what_lakelog_writes(tmp_path: Path) -> None:
+    where = location("local", tmp_path)
+    table = table_with_rows(where)
+    with table.transaction() as tx:
+        tx.set_metadata(
+            name="n",
+            description="d",
+            configuration={"delta.logRetentionDuration": "interval 2 days"},
+        )
+    theirs = DeltaTable(where)
+    metadata = table.snapshot().metadata
+    assert theirs.version() == 2
+    assert str(theirs.metadata().id) == metadata.id
+    assert (theirs.metadata().name, theirs.metadata().description) == ("n", "d")
+    assert theirs.metadata().partition_columns == ["day"]
+    assert theirs.metadata().configuration == dict(metadata.configuration)
+    assert theirs.schema().to_json() == metadata.schema_string or theirs.schema().fields
+    assert theirs.protocol().min_writer_version == 2
+    rows = pl.from_arrow(theirs.to_pyarrow_table())
+    assert isinstance(rows, pl.DataFrame)
+    assert rows.height == 6
+    assert rows["day"].unique().sort().to_list() == [dt.date(2026, 1, 1), dt.date(2026, 1, 2)]
+    assert [entry["operation"] for entry in theirs.history()] == [
+        "SET TBLPROPERTIES",
+        "WRITE",
+        "CREATE TABLE",
+    ]
+
+
+def test_deltalake_filters_by_the_statistics_that_lakelog_wrote(tmp_path: Path) -> None:
+    where = location("local", tmp_path)
+    table = new_table(where, schema={"id": pl.Int64})
+    with table.transaction() as tx:
+        tx.add(**data_file(where, "low.parquet", [1, 2]))
+        tx.add(**data_file(where, "high.parquet", [100, 200]))
+    dataset = DeltaTable(where).to_pyarrow_dataset()
+    import pyarrow.compute as pc
+
+    assert dataset.to_table(filter=pc.field("id") > 50).num_rows == 2
+
+
+def test_each_writes_on_after_the_other(tmp_path: Path) -> None:
+    where = location("local", tmp_path)
+    rows = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+    write_deltalake(where, rows)
+    table = lakelog.open(where)
+    with table.transaction() as tx:
+        tx.add(**data_file(where, "ours-1.parquet", [7]))
+    write_deltalake(where, rows, mode="append")
+    with table.transaction() as tx:
+        tx.add(**data_file(where, "ours-2.parquet", [8, 9]))
+        tx.remove(tx.read().filter(pl.col("path") == "ours-1.parquet"))
+    DeltaTable(where).delete("id = 8 or id = 9")
+    assert table.version() == 4
+    assert table.versions() == [(0, 4)]
+    assert their_paths(where) == paths(table) == paths(lakelog.open(where))
+    assert DeltaTable(where).to_pyarrow_table().num_rows == 6
+
+
+def test_lakelog_writes_on_behind_a_checkpoint_of_deltalake(tmp_path: Path) -> None:
+    where = location("local", tmp_path)
+    table = table_with_rows(where)
+    DeltaTable(where).create_checkpoint()
+    other = lakelog.open(where)
+    fields = data_file(where, "day=2026-01-03/c.parquet", [5])
+    with other.transaction() as tx:
+        tx.add(**fields, partitionValues={"day": "2026-01-03"})
+    assert other.snapshot().provenance.checkpoint is not None
+    assert len(paths(table)) == 3
+    assert DeltaTable(where).to_pyarrow_table().num_rows == 7
+
+
+def test_deltalake_recognises_the_application_versions_of_lakelog(tmp_path: Path) -> None:
+    where = location("local", tmp_path)
+    table = new_table(where)
+    append(table, app_id="app", app_version=12)
+    assert DeltaTable(where).transaction_version("app") == 12
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        {"delta.enableDeletionVectors": "true"},
+        {"delta.enableInCommitTimestamps": "true"},
+        {"delta.appendOnly": "true"},
+        {"delta.checkpointInterval": "5"},
+    ],
+)
+def test_deltalake_opens_tables_with_features(
+    tmp_path: Path, configuration: dict[str, str]
+) -> None:
+    where = location("local", tmp_path)
+    table = new_table(where, configuration=configuration)
+    append(table, "a", "ü b%20")
+    theirs = DeltaTable(where)
+    assert theirs.version() == 1
+    assert len(theirs.file_uris()) == 2
+    assert theirs.metadata().configuration == dict(table.snapshot().metadata.configuration)

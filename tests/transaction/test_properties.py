@@ -1,0 +1,172 @@
+"""Table properties: known keys, values of their kind, and what does not belong into a log."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakelog.errors import InvalidPropertyError
+from lakelog.transaction.table_properties import (
+    DELTA_PROPERTIES,
+    INDEXTABLES_PROPERTIES,
+    changed,
+    check_properties,
+    without_requests,
+)
+
+GOOD = [
+    ("delta.appendOnly", "TRUE"),
+    ("delta.checkpointInterval", "10"),
+    ("delta.checkpointInterval", "+7"),
+    ("delta.dataSkippingNumIndexedCols", "-1"),
+    ("delta.logRetentionDuration", "interval 30 days"),
+    ("delta.deletedFileRetentionDuration", "2 weeks 3 days"),
+    ("delta.columnMapping.mode", "Name"),
+    ("delta.columnMapping.maxColumnId", "17"),
+    ("delta.isolationLevel", "WriteSerializable"),
+    ("delta.checkpointPolicy", "v2"),
+    ("delta.autoOptimize.autoCompact", "auto"),
+    ("delta.parquet.compression.codec", "ZSTD"),
+    ("delta.parquet.format.version", "2.12.0"),
+    ("delta.universalFormat.enabledFormats", "iceberg,hudi"),
+    ("delta.universalFormat.config.iceberg.anything", ""),
+    ("delta.constraints.positive", "id > 0"),
+    ("delta.feature.DomainMetadata", "supported"),
+    ("delta.targetFileSize", "100mb"),
+    ("delta.coordinatedCommits.tableConf-preview", '{"a":"b"}'),
+    ("owner", None),
+    ("DELTA", "x"),
+]
+
+BAD = [
+    ("delta.appendOnly", "yes"),
+    ("delta.appendOnly", None),
+    ("delta.checkpointInterval", "0"),
+    ("delta.checkpointInterval", "ten"),
+    ("delta.checkpointInterval", "2147483648"),
+    ("delta.dataSkippingNumIndexedCols", "-2"),
+    ("delta.logRetentionDuration", "interval 1 month"),
+    ("delta.logRetentionDuration", "interval -1 days"),
+    ("delta.logRetentionDuration", ""),
+    ("delta.columnMapping.mode", "position"),
+    ("delta.isolationLevel", "Snapshot"),
+    ("delta.checkpointPolicy", "v3"),
+    ("delta.parquet.compression.codec", "zip"),
+    ("delta.parquet.format.version", "3.0.0"),
+    ("delta.universalFormat.enabledFormats", "iceberg,iceberg"),
+    ("delta.constraints.positive", ""),
+    ("delta.feature.domainMetadata", "maybe"),
+    ("delta.targetFileSize", "large"),
+    ("delta.coordinatedCommits.tableConf-preview", '{"a":1}'),
+    ("delta.inCommitTimestampEnablementVersion", "1.5"),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), GOOD)
+def test_a_value_of_its_kind_is_taken(key: str, value: str | None) -> None:
+    check_properties({key: value}, "delta")
+
+
+@pytest.mark.parametrize(("key", "value"), BAD)
+def test_a_value_of_another_kind_is_refused(key: str, value: str | None) -> None:
+    with pytest.raises(InvalidPropertyError, match="not of its kind") as refused:
+        check_properties({key: value}, "delta")
+    assert (refused.value.path, refused.value.found) == (key, value)
+    assert refused.value.expected
+
+
+@pytest.mark.parametrize("key", ["delta.fromTheFuture", "delta.", "delta.liquid.clusteringColumns"])
+def test_an_unknown_key_of_delta_is_refused(key: str) -> None:
+    with pytest.raises(InvalidPropertyError, match="unknown"):
+        check_properties({key: "1"}, "delta")
+
+
+def test_a_key_in_another_case_is_refused_with_its_spelling() -> None:
+    with pytest.raises(InvalidPropertyError, match="another case") as refused:
+        check_properties({"delta.appendonly": "true"}, "delta")
+    assert refused.value.expected == "delta.appendOnly"
+
+
+@pytest.mark.parametrize("key", ["delta.minReaderVersion", "delta.minWriterVersion"])
+def test_protocol_versions_are_no_properties(key: str) -> None:
+    with pytest.raises(InvalidPropertyError, match="does not belong") as refused:
+        check_properties({key: "7"}, "delta")
+    assert "protocol" in str(refused.value.hint)
+
+
+def test_a_request_for_an_unknown_feature_is_refused_by_name() -> None:
+    with pytest.raises(InvalidPropertyError, match="does not know") as refused:
+        check_properties({"delta.feature.fromTheFuture": "supported"}, "delta")
+    assert refused.value.found == "fromTheFuture"
+
+
+def test_row_tracking_is_not_on_and_suspended() -> None:
+    both = {"delta.enableRowTracking": "true", "delta.rowTrackingSuspended": "true"}
+    with pytest.raises(InvalidPropertyError, match="suspended"):
+        check_properties(both, "delta")
+
+
+def test_requests_for_features_are_taken_out_and_nothing_else() -> None:
+    asked = {"delta.feature.clustering": "supported", "delta.appendOnly": "true", "a": None}
+    assert without_requests(asked) == {"delta.appendOnly": "true", "a": None}
+
+
+def test_only_what_is_new_or_changed_counts() -> None:
+    assert changed({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "x"}) == {"b": "2", "c": "3"}
+
+
+@pytest.mark.parametrize("key", DELTA_PROPERTIES)
+def test_every_delta_property_refuses_something_or_takes_any_text(key: str) -> None:
+    with pytest.raises(InvalidPropertyError):
+        check_properties({key: None}, "delta")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.indextables.checkpoint.interval", "10"),
+        ("spark.indextables.checkpoint.enabled", "false"),
+        ("spark.indextables.LOGRETENTION.duration", "2592000000"),
+        ("spark.indextables.cleanup.failurePolicy", "continue"),
+        ("spark.indextables.indexing.typemap.content", "text"),
+        ("docMappingSchema.abc", "{}"),
+    ],
+)
+def test_an_indextables_property_is_taken(key: str, value: str) -> None:
+    check_properties({key: value}, "indextables")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.indextables.checkpoint.interval", "-1"),
+        ("spark.indextables.checkpoint.enabled", "on"),
+        ("spark.indextables.logretention.duration", "30 days"),
+        ("spark.indextables.cleanup.failurePolicy", "ignore"),
+    ],
+)
+def test_an_indextables_property_of_another_kind_is_refused(key: str, value: str) -> None:
+    with pytest.raises(InvalidPropertyError, match="not of its kind"):
+        check_properties({key: value}, "indextables")
+
+
+@pytest.mark.parametrize("format_", ["delta", "indextables"])
+@pytest.mark.parametrize(
+    "key",
+    ["spark.indextables.aws.secretKey", "spark.indextables.azure.accountkey",
+     "spark.indextables.iceberg.token"],
+)  # fmt: skip
+def test_a_credential_is_kept_out_of_the_log_and_out_of_the_error(key: str, format_: str) -> None:
+    with pytest.raises(InvalidPropertyError, match="credential") as refused:
+        check_properties({key: "hunter2"}, format_)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_delta_property_on_an_indextables_table_is_refused() -> None:
+    with pytest.raises(InvalidPropertyError, match="mean nothing"):
+        check_properties({"delta.appendOnly": "true"}, "indextables")
+
+
+@pytest.mark.parametrize("key", INDEXTABLES_PROPERTIES)
+def test_every_known_indextables_property_refuses_a_missing_value(key: str) -> None:
+    with pytest.raises(InvalidPropertyError):
+        check_properties({key: None}, "indextables")

@@ -1,0 +1,128 @@
+"""The short way over others' small commits tells what the general way tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakelog.dialects.base import CommitFile
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.model import actions
+from lakelog.storage.memory import MemoryStore
+from lakelog.transaction.commit_effects import effects_of
+from lakelog.transaction.conflict_fast_path import own_paths, parse_quickly
+from lakelog.transaction.conflicts import find_conflict
+from lakelog.transaction.pending_commit import WRITE_SERIALIZABLE, PendingCommit, Reads, Winner
+from tests.transaction.tables import DIALECTS
+
+NAMES = st.sampled_from(["a", "b", "a b", "a%20b", "%61", "ü", "d=1/x", "c%"])
+
+
+def add(path: str) -> dict[str, Any]:
+    body = {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 1}
+    return {"add": body | {"dataChange": True, "stats": '{"numRecords":1}'}}
+
+
+def remove(path: str) -> dict[str, Any]:
+    return {"remove": {"path": path, "dataChange": True, "deletionTimestamp": 1}}
+
+
+LINES = st.one_of(
+    st.builds(add, NAMES),
+    st.builds(remove, NAMES),
+    st.builds(
+        lambda n: {"commitInfo": {"operation": "X", "inCommitTimestamp": n}}, st.integers(0, 9)
+    ),
+    st.sampled_from(
+        [
+            {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+            {"txn": {"appId": "a", "version": 1}},
+            {"domainMetadata": {"domain": "d", "configuration": "", "removed": False}},
+            {"new": {"path": "a"}},
+        ]
+    ),
+)
+
+
+def written(lines: list[dict[str, Any]]) -> bytes:
+    return b"".join(orjson.dumps(line) + b"\n" for line in lines)
+
+
+def own(paths: list[str], kind: str) -> PendingCommit:
+    rows = {"actionType": [kind] * len(paths), "path": paths}
+    metadata = Metadata(
+        "i", None, None, "parquet", {}, '{"type":"struct","fields":[]}', (), {}, None
+    )
+    files = pl.DataFrame(rows, schema={c: actions.schema()[c] for c in rows})
+    return PendingCommit(
+        Reads(), files, actions.concat([]), WRITE_SERIALIZABLE, Protocol(1, 2), metadata
+    )
+
+
+@pytest.mark.parametrize("form", DIALECTS)
+@given(
+    lines=st.lists(LINES, min_size=1, max_size=5),
+    paths=st.lists(NAMES, max_size=3, unique=True),
+    kind=st.sampled_from(["add", "remove"]),
+)
+def test_what_the_short_way_lets_pass_the_general_way_lets_pass(
+    form: str, lines: list[dict[str, Any]], paths: list[str], kind: str
+) -> None:
+    import fsspec
+
+    if form == "indextables" and len(lines) > 1 and "commitInfo" not in lines[1]:
+        # The commitInfo stands beside the first action.
+        lines = [{"commitInfo": {"operation": "X"}} | lines[1], *lines[2:]]
+    data = written(lines)
+    commit = CommitFile(3, "_delta_log/3.json", len(data), 5)
+    quick = parse_quickly(form, commit, data)
+    store = MemoryStore(fsspec.filesystem("memory"), "/quick", "memory://quick")
+    store.put(commit.path, data)
+    decoded = DIALECTS[form].decode(store, [commit])
+    kinds = {key for line in lines for key in line}
+    assert (quick is not None) is kinds.issubset({"add", "remove", "commitInfo"})
+    if quick is None:
+        return
+    (step,) = effects_of([commit], decoded)
+    assert quick.step.info == step.info
+    assert quick.step.meta.height == step.meta.height == 0
+    assert quick.paths == frozenset(decoded.files["path"] if decoded.files.height else ())
+    intent = own(paths, kind)
+    mine = own_paths(intent)
+    assert mine == frozenset(paths)
+    if mine.isdisjoint(quick.paths):
+        assert find_conflict(intent, Winner(3, decoded), format=form) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x1f\x8b",
+        b"{",
+        b"[]\n",
+        b'{"add":3}\n',
+        b'{"add":{"size":1}}\n',
+        b'{"add":{"path":1}}\n',
+        b'{"commitInfo":null}\n',
+        b'{"add":{"path":"' + b"x" * (1 << 15) + b'"}}\n',
+    ],
+)
+def test_whatever_is_not_plain_goes_the_general_way(data: bytes) -> None:
+    assert parse_quickly("delta", CommitFile(1, "p", len(data), 0), data) is None
+
+
+def test_a_transaction_that_has_read_or_changes_the_table_itself_goes_the_general_way() -> None:
+    from dataclasses import replace
+
+    intent = own(["a"], "add")
+    assert own_paths(intent) == frozenset({"a"})
+    assert own_paths(replace(intent, reads=Reads(whole_table=True))) is None
+    meta = pl.DataFrame({"actionType": ["metaData"]})
+    assert own_paths(replace(intent, meta=meta)) is None
+    assert own_paths(own([str(n) for n in range(300)], "add")) is None

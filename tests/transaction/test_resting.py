@@ -1,0 +1,102 @@
+"""Transactions that rest on an earlier version: their work began there, in another process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lakelog
+from lakelog import (
+    ConcurrentDeleteDeleteError,
+    ConcurrentTransactionError,
+    InvalidInputError,
+    MetadataChangedError,
+    Table,
+)
+from lakelog.log.context import Log
+from lakelog.storage import LogStore
+from lakelog.storage.base import FileEntry
+from lakelog.storage.wrapper import StoreWrapper
+from lakelog.transaction import log_tail as heads
+from tests.transaction.tables import DIALECTS, append, new_table, paths
+
+
+def add(table: Table, path: str, version: int | None, **kwargs: Any) -> lakelog.Transaction:
+    with table.transaction(version=version, **kwargs) as tx:
+        tx.add(path=path, size=1)
+    return tx
+
+
+@pytest.mark.parametrize("form", ["delta", "indextables"])
+def test_it_is_put_behind_what_came_since(tmp_path: Path, form: str) -> None:
+    table = new_table(str(tmp_path), form)
+    append(table, "a")
+    append(table, "b")
+    tx = add(lakelog.open(table.path), "c", 1)
+    assert tx.version == 3
+    assert paths(table) == ["a", "b", "c"]
+
+
+def test_it_sees_the_version_and_conflicts_with_what_took_that_away(tmp_path: Path) -> None:
+    table = new_table(str(tmp_path))
+    append(table, "a")
+    append(table, "b")
+    with table.transaction() as tx:
+        tx.remove(path="a")
+    assert paths(table) == ["b"]
+    late = table.transaction(version=1)
+    assert late.snapshot.version == 1
+    late.remove(late.snapshot.files())
+    with pytest.raises(ConcurrentDeleteDeleteError):
+        late.commit()
+    with table.transaction() as tx:
+        tx.set_metadata(configuration={"delta.appendOnly": "true"})
+    with pytest.raises(MetadataChangedError):
+        add(table, "c", 2)
+    assert table.version() == 4
+
+
+def test_what_its_application_wrote_since_is_not_written_again(tmp_path: Path) -> None:
+    table = new_table(str(tmp_path))
+    add(table, "a", None, app_id="x", app_version=5)
+    again = add(table, "a2", 0, app_id="x", app_version=5)
+    assert again.duplicate
+    with pytest.raises(ConcurrentTransactionError):
+        add(table, "b", 0, app_id="x", app_version=6)
+    assert paths(table) == ["a"]
+
+
+@pytest.mark.parametrize("version", [-1, 1])
+def test_a_version_that_is_not_there_is_refused(tmp_path: Path, version: int) -> None:
+    table = new_table(str(tmp_path))
+    with pytest.raises(InvalidInputError, match=r"no such version|an int >= 0"):
+        table.transaction(version=version)
+
+
+class CleansUp(StoreWrapper):
+    """Clean-up takes versions 0 and 1 away right after somebody has looked at the former."""
+
+    def __init__(self, inner: LogStore) -> None:
+        super().__init__(inner)
+        self.asked: list[str] = []
+
+    def stat(self, path: str) -> FileEntry | None:
+        entry = super().stat(path)
+        if path.endswith("/" + "0" * 20 + ".json") and not self.asked:
+            for version in range(2):
+                self.delete(f"_delta_log/{version:020}.json")
+        self.asked.append(path)
+        return entry
+
+
+def test_commits_that_go_while_it_looks_are_not_taken_for_the_end_of_the_log(
+    tmp_path: Path,
+) -> None:
+    table = new_table(str(tmp_path))
+    append(table, "a")
+    append(table, "b")
+    log = Log(CleansUp(table.log.store), DIALECTS["delta"])
+    assert heads._look(log, 0) is None
+    assert [c.version for c in heads._look(table.log, 2) or ()] == []

@@ -1,0 +1,296 @@
+"""Schema evolution: what may follow a schema while files of it stay in the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakelog.errors import SchemaEvolutionError
+from lakelog.log.metadata import Metadata, Protocol
+from lakelog.model.contract import TYPE_CHANGES, DataType, Decimal, Primitive
+from lakelog.transaction.protocol_upgrade import upgrade
+from lakelog.transaction.schema_evolution import check_evolution, is_widening
+from tests.transaction.making import V12, column, mapped, struct, table
+
+MAPPED = Protocol(2, 5)
+WIDENING = upgrade(None, ["typeWidening"], "delta")
+WIDE = {"delta.enableTypeWidening": "true"}
+BY_NAME = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"}
+
+
+def evolve(old: Metadata, new: Metadata, protocol: Protocol = V12, **more: Any) -> None:
+    check_evolution(old, new, protocol, **more)
+
+
+def refuse(old: Metadata, new: Metadata, why: str, protocol: Protocol = V12) -> Any:
+    with pytest.raises(SchemaEvolutionError, match=why) as refused:
+        check_evolution(old, new, protocol)
+    return refused.value
+
+
+def array(element: Any, nulls: bool = True) -> dict[str, Any]:
+    return {"type": "array", "elementType": element, "containsNull": nulls}
+
+
+def map_of(key: Any, value: Any, nulls: bool = True) -> dict[str, Any]:
+    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": nulls}
+
+
+def recorded(name: str, type_: Any, *changes: tuple[str, str, str]) -> dict[str, Any]:
+    """A column that records its changes of type: from, to, field path."""
+    entries = [
+        {"fromType": old, "toType": new, **({"fieldPath": path} if path else {})}
+        for old, new, path in changes
+    ]
+    return column(name, type_, meta={TYPE_CHANGES: entries})
+
+
+ID, NAME = column("id"), column("name", "string")
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        table(ID, NAME),
+        table(ID, NAME, column("more", "double")),
+        table(column("more"), NAME, ID),
+        table(column("id", comment="the key"), NAME),
+        table(ID, NAME, column("s", struct(column("x", nullable=False)))),
+        table(ID, NAME, description="described"),
+        table(ID, NAME, properties={"owner": "us"}),
+    ],
+)
+def test_a_schema_may_say_more(new: Metadata) -> None:
+    evolve(table(ID, NAME), new)
+
+
+def test_nulls_may_come_and_not_go() -> None:
+    strict = table(column("id", nullable=False), column("a", array("long", False)),
+                   column("m", map_of("string", "long", False)))  # fmt: skip
+    loose = table(ID, column("a", array("long")), column("m", map_of("string", "long")))
+    evolve(strict, loose)
+    assert refuse(loose, strict, "may not be null any more").path == "id"
+    assert refuse(
+        table(ID, column("a", array("long"))), table(ID, column("a", array("long", False))),
+        "nulls are not allowed",
+    ).path == "a.element"  # fmt: skip
+    refuse(
+        table(ID, column("m", map_of("string", "long"))),
+        table(ID, column("m", map_of("string", "long", False))),
+        "nulls are not allowed",
+    )
+
+
+def test_a_new_column_may_be_null() -> None:
+    error = refuse(table(ID), table(ID, column("more", nullable=False)), "reads as null")
+    assert error.path == "more"
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["CURRENT_DEFAULT", "delta.generationExpression", "delta.invariants", "delta.identity.start"],
+)
+def test_a_new_column_brings_no_rule_on_rows(key: str) -> None:
+    refuse(table(ID), table(ID, column("more", meta={key: "1"})), "cannot be added with")
+
+
+@pytest.mark.parametrize("key", ["delta.generationExpression", "delta.invariants"])
+def test_a_rule_on_rows_may_go_and_not_come(key: str) -> None:
+    ruled = table(column("id", meta={key: "a"}), NAME)
+    evolve(ruled, table(ID, NAME))
+    refuse(table(ID, NAME), ruled, "does not see whether rows obey")
+    refuse(ruled, table(column("id", meta={key: "b"}), NAME), "does not see whether rows obey")
+
+
+def test_a_default_may_be_given_to_a_column_that_is_there() -> None:
+    evolve(table(ID, NAME), table(column("id", CURRENT_DEFAULT="1"), NAME))
+
+
+@pytest.mark.parametrize(
+    ("new", "why", "path"),
+    [
+        (table(ID), "the column is gone", "name"),
+        (table(ID, column("Name", "string")), "another case", "name"),
+        (table(ID, column("renamed", "string")), "the column is gone", "name"),
+        (table(column("id", "string"), NAME), "type changes", "id"),
+        (table(column("id", "integer"), NAME), "type changes", "id"),
+    ],
+)
+def test_what_files_hold_is_not_taken_away(new: Metadata, why: str, path: str) -> None:
+    assert refuse(table(ID, NAME), new, why).path == path
+
+
+def test_nested_columns_follow_the_same_rules() -> None:
+    def within(*inside: dict[str, Any]) -> Metadata:
+        return table(ID, column("s", array(struct(*inside))))
+
+    evolve(within(column("x")), within(column("x"), column("y")))
+    gone = refuse(within(column("x"), column("y")), within(column("x")), "is gone")
+    assert gone.path == "s.element.y"
+    changed = refuse(within(column("x")), within(column("x", "string")), "type changes")
+    assert changed.path == "s.element.x"
+
+
+def test_a_void_column_may_get_a_type() -> None:
+    evolve(table(ID, column("v", "void")), table(ID, column("v", struct(column("x")))))
+
+
+def test_partition_columns_do_not_change() -> None:
+    old = table(ID, NAME, column("day", "date"), by=["day"])
+    for by in ([], ["name"], ["day", "name"]):
+        new = table(ID, NAME, column("day", "date"), by=by)
+        assert refuse(old, new, "partition columns change").path == "partitionColumns"
+        evolve(old, new, replaced=True)
+
+
+def test_everything_may_change_where_every_file_is_replaced() -> None:
+    new = table(column("other", nullable=False), column("id", "string"))
+    evolve(table(ID, NAME), new, replaced=True)
+
+
+def test_metadata_whose_schema_was_broken_may_be_mended() -> None:
+    evolve(table(schema_string="{"), table(ID))
+
+
+class TestWidening:
+    def test_a_wider_type_is_taken_where_it_is_switched_on_and_recorded(self) -> None:
+        new = recorded("n", "long", ("integer", "long", ""))
+        evolve(table(column("n", "integer"), NAME), table(new, NAME, properties=WIDE), WIDENING)
+
+    def test_a_wider_type_needs_the_feature_the_property_and_the_record(self) -> None:
+        old = table(column("n", "integer"), NAME)
+        new = recorded("n", "long", ("integer", "long", ""))
+        refuse(old, table(new, NAME, properties=WIDE), "type changes", V12)
+        refuse(old, table(new, NAME), "type changes", WIDENING)
+        bare = table(column("n", "long"), NAME, properties=WIDE)
+        assert refuse(old, bare, "not recorded", WIDENING).path == "n"
+        wrong = table(recorded("n", "long", ("short", "long", "")), NAME, properties=WIDE)
+        refuse(old, wrong, "not recorded", WIDENING)
+
+    def test_a_narrower_type_is_never_taken(self) -> None:
+        new = table(recorded("n", "integer", ("long", "integer", "")), properties=WIDE)
+        refuse(table(column("n", "long")), new, "type changes", WIDENING)
+
+    def test_the_record_tells_where_in_the_column_the_type_changed(self) -> None:
+        deep = map_of("float", array("decimal(6,2)"))
+        wider = map_of("double", array("decimal(10,4)"))
+        where = (("float", "double", "key"), ("decimal(6, 2)", "decimal(10, 4)", "value.element"))
+        evolve(
+            table(ID, column("m", deep)),
+            table(ID, recorded("m", wider, *where), properties=WIDE),
+            WIDENING,
+        )
+        refuse(
+            table(ID, column("m", deep)),
+            table(ID, recorded("m", wider, where[0]), properties=WIDE),
+            "not recorded",
+            WIDENING,
+        )
+
+    def test_a_field_inside_a_struct_records_its_own_change(self) -> None:
+        old = table(ID, column("s", struct(column("x", "byte"))))
+        new = column("s", struct(recorded("x", "short", ("byte", "short", ""))))
+        evolve(old, table(ID, new, properties=WIDE), WIDENING)
+
+    def test_the_record_is_kept(self) -> None:
+        old = table(recorded("n", "long", ("integer", "long", "")), NAME, properties=WIDE)
+        lost = table(column("n", "long"), NAME, properties=WIDE)
+        refuse(old, lost, "loses entries", WIDENING)
+        evolve(old, lost, WIDENING, replaced=True)
+
+    def test_iceberg_takes_fewer_changes(self) -> None:
+        protocol = upgrade(WIDENING, ["icebergCompatV2"], "delta")
+        keys = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "n"}
+        change = {TYPE_CHANGES: [{"fromType": "integer", "toType": "double"}]}
+        refuse(
+            table(column("n", "integer", meta=keys), properties=WIDE),
+            table(column("n", "double", meta={**keys, **change}), properties=WIDE),
+            "type changes",
+            protocol,
+        )
+
+    @pytest.mark.parametrize(
+        ("old", "new", "plain", "iceberg"),
+        [
+            (Primitive("byte"), Primitive("long"), True, True),
+            (Primitive("long"), Primitive("integer"), False, False),
+            (Primitive("integer"), Primitive("integer"), False, False),
+            (Primitive("integer"), Primitive("double"), True, False),
+            (Primitive("long"), Primitive("double"), False, False),
+            (Primitive("float"), Primitive("double"), True, True),
+            (Primitive("integer"), Primitive("float"), False, False),
+            (Primitive("date"), Primitive("timestamp_ntz"), True, False),
+            (Primitive("date"), Primitive("timestamp"), False, False),
+            (Primitive("integer"), Decimal(10, 0), True, False),
+            (Primitive("integer"), Decimal(12, 2), True, False),
+            (Primitive("integer"), Decimal(10, 1), False, False),
+            (Primitive("long"), Decimal(19, 0), False, False),
+            (Primitive("long"), Decimal(20, 0), True, False),
+            (Primitive("string"), Decimal(20, 0), False, False),
+            (Decimal(10, 2), Decimal(12, 2), True, True),
+            (Decimal(10, 2), Decimal(12, 4), True, False),
+            (Decimal(10, 2), Decimal(11, 4), False, False),
+            (Decimal(10, 2), Decimal(12, 1), False, False),
+            (Decimal(10, 2), Primitive("double"), False, False),
+        ],
+    )
+    def test_the_protocol_lists_which_types_are_wider(
+        self, old: DataType, new: DataType, plain: bool, iceberg: bool
+    ) -> None:
+        assert is_widening(old, new) is plain
+        assert is_widening(old, new, iceberg=True) is iceberg
+
+
+class TestMapping:
+    OLD = table(mapped("id", 1), mapped("name", 2, "string"), properties=BY_NAME)
+
+    def new(self, *columns: dict[str, Any], **more: Any) -> Metadata:
+        greatest = max(c["metadata"]["delta.columnMapping.id"] for c in columns)
+        key = "delta.columnMapping.maxColumnId"
+        return table(*columns, properties={**BY_NAME, key: str(max(greatest, 2))}, **more)
+
+    def test_columns_are_renamed_and_dropped(self) -> None:
+        evolve(self.OLD, self.new(mapped("key", 1), mapped("name", 2, "string")), MAPPED)
+        evolve(self.OLD, self.new(mapped("id", 1)), MAPPED)
+        evolve(self.OLD, self.new(mapped("name", 1), mapped("id", 2, "string")), MAPPED)
+
+    def test_a_dropped_column_comes_back_as_another_one(self) -> None:
+        evolve(self.OLD, self.new(mapped("id", 1), mapped("name", 3)), MAPPED)
+
+    def test_a_new_column_takes_a_new_id(self) -> None:
+        old = table(mapped("id", 1), properties=BY_NAME)
+        new = self.new(mapped("id", 1), mapped("more", 2))
+        assert refuse(old, new, "given before", MAPPED).found == 2
+        with pytest.raises(SchemaEvolutionError, match="given before"):
+            evolve(old, new, MAPPED, replaced=True)
+
+    def test_a_column_keeps_its_physical_name(self) -> None:
+        new = self.new(mapped("id", 1, physical="other"), mapped("name", 2, "string"))
+        refuse(self.OLD, new, "physical name for ever", MAPPED)
+
+    def test_a_type_follows_its_id_and_not_its_name(self) -> None:
+        new = self.new(mapped("name", 1), mapped("id", 2))
+        refuse(self.OLD, new, "type changes", MAPPED)
+
+    def test_a_partition_column_is_renamed_and_not_dropped(self) -> None:
+        old = table(mapped("id", 1), mapped("day", 2, "date"), properties=BY_NAME, by=["day"])
+        evolve(old, self.new(mapped("id", 1), mapped("date", 2, "date"), by=["date"]), MAPPED)
+        refuse(old, self.new(mapped("id", 1)), "partition columns change", MAPPED)
+
+    def test_mapping_by_name_starts_from_the_names_that_files_hold(self) -> None:
+        first = table(mapped("id", 1, physical="id"), properties=BY_NAME)
+        evolve(table(ID), first, MAPPED)
+        other = table(mapped("id", 1), properties=BY_NAME)
+        refuse(table(ID), other, "becomes its physical one", MAPPED)
+
+    @pytest.mark.parametrize(("old", "new"), [("none", "id"), ("name", "id"), ("id", "name"),
+                                              ("name", "none")])  # fmt: skip
+    def test_the_mode_changes_from_none_to_name_only(self, old: str, new: str) -> None:
+        def of(mode: str) -> Metadata:
+            properties = {**BY_NAME, "delta.columnMapping.mode": mode}
+            return table(mapped("id", 1, physical="id"), properties=properties)
+
+        error = refuse(of(old), of(new), "mapping mode", MAPPED)
+        assert error.path == "delta.columnMapping.mode"
+        evolve(of(old), of(new), MAPPED, replaced=True)

@@ -1,0 +1,351 @@
+"""Protocols: what a table needs, how it comes to have it, and what may not change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakelog.dialects.delta.features import check_readable
+from lakelog.errors import InvalidProtocolError, UnsupportedFeatureError
+from lakelog.log.metadata import Protocol
+from lakelog.transaction.features import (
+    DELTA,
+    INDEXTABLES,
+    Stance,
+    listed,
+    supported,
+    with_required,
+)
+from lakelog.transaction.protocol_upgrade import (
+    DEFAULT_PROTOCOL,
+    check_protocol_change,
+    features_needed,
+    upgrade,
+)
+from tests.transaction.making import column, struct, table
+
+WRITTEN = sorted(f.name for f in DELTA.values() if f.stance is not Stance.REFUSED)
+REFUSED = sorted(f.name for f in DELTA.values() if f.stance is Stance.REFUSED)
+
+legacy = st.sampled_from([Protocol(1, w) for w in range(1, 7)] + [Protocol(2, 5), Protocol(2, 6)])
+features = st.sets(st.sampled_from(WRITTEN), max_size=6)
+
+
+@st.composite
+def protocols(draw: st.DrawFn) -> Protocol:
+    return upgrade(draw(st.none() | legacy), draw(features), "delta")
+
+
+@settings(max_examples=150)
+@given(protocols(), features)
+def test_an_upgrade_supports_what_was_asked_and_loses_nothing(
+    old: Protocol, asked: set[str]
+) -> None:
+    new = upgrade(old, asked, "delta")
+    there = supported(new, "delta")
+    assert supported(old, "delta") <= there
+    added = there - supported(old, "delta")
+    for name in asked | with_required(added, "delta"):
+        assert name in there or there.intersection(DELTA[name].replaces)
+    assert new.min_reader_version >= old.min_reader_version
+    assert (new.min_writer_version or 0) >= (old.min_writer_version or 0)
+
+
+@settings(max_examples=150)
+@given(protocols(), features)
+def test_an_upgrade_is_legal_readable_and_done_once(old: Protocol, asked: set[str]) -> None:
+    new = upgrade(old, asked, "delta")
+    check_protocol_change(old, new, "delta")
+    check_readable(new.min_reader_version, new.reader_features, "t")
+    assert upgrade(new, asked, "delta") is new
+    assert upgrade(new, (), "delta") is new
+
+
+@settings(max_examples=100)
+@given(protocols(), features, features)
+def test_upgrades_in_two_steps_support_what_one_step_does(
+    old: Protocol, first: set[str], second: set[str]
+) -> None:
+    stepped = upgrade(upgrade(old, first, "delta"), second, "delta")
+    at_once = upgrade(old, first | second, "delta")
+    # Of a feature and its earlier form, one may come first and make the other needless.
+    forms = {name for f in DELTA.values() if f.replaces for name in (f.name, *f.replaces)}
+    assert supported(stepped, "delta") - forms >= supported(at_once, "delta") - forms
+
+
+@pytest.mark.parametrize(
+    ("asked", "versions"),
+    [
+        (["appendOnly"], (1, 2)),
+        (["checkConstraints"], (1, 3)),
+        (["changeDataFeed", "appendOnly"], (1, 4)),
+        (["columnMapping"], (2, 5)),
+        (["identityColumns"], (1, 6)),
+        (["identityColumns", "columnMapping"], (2, 6)),
+    ],
+)
+def test_features_of_the_time_before_lists_need_none(
+    asked: list[str], versions: tuple[int, int]
+) -> None:
+    assert upgrade(None, asked, "delta") == Protocol(*versions)
+
+
+def test_the_first_listed_feature_lists_all_that_was_implied() -> None:
+    new = upgrade(Protocol(1, 4), ["domainMetadata"], "delta")
+    implied = ("appendOnly", "changeDataFeed", "checkConstraints")
+    assert new == Protocol(1, 7, None, (*implied, "domainMetadata", "generatedColumns",
+                                        "invariants"))  # fmt: skip
+
+
+def test_a_writers_feature_leaves_readers_of_version_two_where_they_are() -> None:
+    new = upgrade(Protocol(2, 5), ["domainMetadata"], "delta")
+    assert (new.min_reader_version, new.reader_features) == (2, None)
+    assert "columnMapping" in (new.writer_features or ())
+
+
+def test_a_readers_feature_lists_the_mapping_of_columns_for_readers_too() -> None:
+    new = upgrade(Protocol(2, 5), ["deletionVectors"], "delta")
+    assert new.reader_features == ("columnMapping", "deletionVectors")
+
+
+def test_readers_who_mapped_columns_by_version_alone_go_on_doing_so() -> None:
+    assert "columnMapping" in (upgrade(Protocol(2, 3), ["v2Checkpoint"], "delta")
+                               .reader_features or ())  # fmt: skip
+
+
+def test_what_a_feature_rests_on_comes_along() -> None:
+    writer = upgrade(None, ["rowTracking", "variantShredding"], "delta").writer_features or ()
+    assert {"domainMetadata", "variantType"} <= set(writer)
+
+
+def test_lists_keep_their_order_and_new_names_follow() -> None:
+    old = Protocol(1, 7, None, ("invariants", "appendOnly"))
+    assert upgrade(old, ["rowTracking"], "delta").writer_features == (
+        "invariants", "appendOnly", "domainMetadata", "rowTracking",
+    )  # fmt: skip
+
+
+def test_a_preview_makes_its_feature_needless() -> None:
+    old = upgrade(None, ["typeWidening-preview"], "delta")
+    assert upgrade(old, ["typeWidening"], "delta") is old
+
+
+@pytest.mark.parametrize("name", [*REFUSED, "fromTheFuture", "", "AppendOnly"])
+def test_a_feature_that_lakelog_could_not_write_is_refused_by_name(name: str) -> None:
+    with pytest.raises(UnsupportedFeatureError) as refused:
+        upgrade(None, [name], "delta")
+    assert refused.value.found == name
+
+
+def test_a_refused_feature_that_the_table_has_is_no_upgrade() -> None:
+    old = Protocol(3, 7, ("catalogManaged",), ("catalogManaged",))
+    assert upgrade(old, ["catalogManaged"], "delta") is old
+
+
+@pytest.mark.parametrize(
+    ("properties", "needed"),
+    [
+        ({}, set()),
+        ({"delta.appendOnly": "true"}, {"appendOnly"}),
+        ({"delta.appendOnly": "false"}, set()),
+        ({"delta.enableChangeDataFeed": "True"}, {"changeDataFeed"}),
+        ({"delta.enableChangeDataCapture": "true"}, {"changeDataFeed"}),
+        ({"delta.constraints.positive": "id > 0"}, {"checkConstraints"}),
+        ({"delta.columnMapping.mode": "name"}, {"columnMapping"}),
+        ({"delta.columnMapping.mode": "none"}, set()),
+        ({"delta.checkpointPolicy": "v2"}, {"v2Checkpoint"}),
+        ({"delta.enableDeletionVectors": "true"}, {"deletionVectors"}),
+        ({"delta.enableRowTracking": "true"}, {"rowTracking"}),
+        ({"delta.enableInCommitTimestamps": "true"}, {"inCommitTimestamp"}),
+        ({"delta.enableTypeWidening": "true"}, {"typeWidening"}),
+        ({"delta.enableVariantShredding": "true"}, {"variantShredding"}),
+        ({"delta.feature.domainmetadata": "supported"}, {"domainMetadata"}),
+        ({"delta.feature.fromTheFuture": "supported"}, {"fromTheFuture"}),
+        ({"delta.enableIcebergCompatV2": "true"}, {"icebergCompatV2"}),
+        ({"delta.coordinatedCommits.commitCoordinator-preview": "x"},
+         {"coordinatedCommits-preview"}),
+    ],
+)  # fmt: skip
+def test_properties_switch_features_on(properties: dict[str, str], needed: set[str]) -> None:
+    assert features_needed(table(properties=properties), "delta") == needed
+
+
+@pytest.mark.parametrize(
+    ("field", "needed"),
+    [
+        (column("t", "timestamp_ntz"), "timestampNtz"),
+        (column("v", "variant"), "variantType"),
+        (column("g", "geometry(OGC:CRS84)"), "geospatial"),
+        (column("x", meta={"delta.invariants": "{}"}), "invariants"),
+        (column("x", meta={"delta.generationExpression": "id + 1"}), "generatedColumns"),
+        (column("x", meta={"delta.identity.start": 1}), "identityColumns"),
+        (column("x", CURRENT_DEFAULT="1"), "allowColumnDefaults"),
+        (column("x", "string", __COLLATIONS={"x": "icu.UNICODE"}), "collations"),
+    ],
+)
+def test_the_schema_switches_features_on_at_any_depth(field: dict[str, Any], needed: str) -> None:
+    values = {"keyType": "string", "valueType": struct(field), "valueContainsNull": True}
+    inside = column("s", {"type": "map", **values})
+    assert features_needed(table(field), "delta") == {needed}
+    assert features_needed(table(inside), "delta") == {needed}
+
+
+@pytest.mark.parametrize(
+    ("new", "why"),
+    [
+        (Protocol(0, 2), "below 1"),
+        (Protocol(3, 6, ("v2Checkpoint",), None), "writer version 7"),
+        (Protocol(3, 7, None, ("appendOnly",)), "readerFeatures is missing"),
+        (Protocol(1, 7, None, None), "writerFeatures is missing"),
+        (Protocol(1, 7, ("v2Checkpoint",), ("v2Checkpoint",)), "readerFeatures is there"),
+        (Protocol(1, 2, None, ("appendOnly",)), "writerFeatures is there"),
+        (Protocol(3, 7, ("appendOnly",), ("appendOnly",)), "writers only"),
+        (Protocol(3, 7, ("v2Checkpoint",), ()), "writerFeatures does not"),
+        (Protocol(3, 7, (), ("v2Checkpoint",)), "readers must know"),
+        (Protocol(1, 7, None, ("columnMapping",)), "readers must know"),
+        (Protocol(1, 7, None, ("appendOnly", "appendOnly")), "twice"),
+        (Protocol(1, 7, None, ("rowTracking",)), "rests on 'domainMetadata'"),
+    ],
+)
+def test_a_protocol_that_contradicts_itself_is_refused(new: Protocol, why: str) -> None:
+    with pytest.raises(InvalidProtocolError, match=why):
+        check_protocol_change(None, new, "delta")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (Protocol(1, 4), Protocol(1, 3), "minWriterVersion would fall"),
+        (Protocol(2, 5), Protocol(1, 5), "minReaderVersion would fall"),
+        (Protocol(1, 4), Protocol(1, 7, None, ("appendOnly",)), "lose the feature"),
+        (Protocol(1, 7, None, ("appendOnly", "invariants")),
+         Protocol(1, 7, None, ("appendOnly",)), "lose the feature 'invariants'"),
+    ],
+)  # fmt: skip
+def test_a_protocol_takes_nothing_back(old: Protocol, new: Protocol, why: str) -> None:
+    with pytest.raises(InvalidProtocolError, match=why):
+        check_protocol_change(old, new, "delta")
+
+
+@pytest.mark.parametrize("new", [Protocol(4, 7, (), ()), Protocol(1, 8)])
+def test_a_version_from_the_future_is_refused(new: Protocol) -> None:
+    with pytest.raises(UnsupportedFeatureError, match="above all"):
+        check_protocol_change(None, new, "delta")
+
+
+def test_a_legal_mapping_without_reader_lists_passes() -> None:
+    new = Protocol(2, 7, None, ("appendOnly", "columnMapping", "invariants"))
+    check_protocol_change(Protocol(1, 2), new, "delta")
+
+
+def test_indextables_upgrades_reach_the_version_that_brought_the_feature() -> None:
+    assert upgrade(None, [], "indextables") == DEFAULT_PROTOCOL["indextables"]
+    assert upgrade(Protocol(1, 1), ["skippedFiles"], "indextables") == Protocol(2, 2)
+    in_parts = upgrade(None, ["multiPartCheckpoint"], "indextables")
+    assert in_parts == Protocol(3, 3, ("multiPartCheckpoint",), ("multiPartCheckpoint",))
+    columnar = upgrade(None, ["columnarCommits"], "indextables")
+    assert columnar == Protocol(3, 3, ("columnarCommits",), ("columnarCommits",))
+    assert upgrade(columnar, ["columnarCommits"], "indextables") is columnar
+    assert upgrade(Protocol(3, 3), ["schemaDeduplication"], "indextables") == Protocol(3, 3)
+
+
+@pytest.mark.parametrize("names", [[f] for f in INDEXTABLES] + [["columnarCommits", "checkpoint"]])
+def test_indextables_upgrades_are_legal(names: list[str]) -> None:
+    if "avroState" in names:
+        with pytest.raises(UnsupportedFeatureError, match="state directories"):
+            upgrade(None, names, "indextables")
+        return
+    new = upgrade(Protocol(1, 1), names, "indextables")
+    check_protocol_change(Protocol(1, 1), new, "indextables")
+    assert set(names) <= supported(new, "indextables")
+
+
+@pytest.mark.parametrize(
+    ("new", "why"),
+    [
+        (Protocol(2, 2, ("skippedFiles",), ("skippedFiles",)), "below version 3"),
+        (Protocol(3, 3, (), ("columnarCommits",)), "readers must know"),
+        (Protocol(3, 3, ("checkpoint",), ("checkpoint",)), "writers only"),
+    ],
+)
+def test_an_indextables_protocol_that_contradicts_itself_is_refused(
+    new: Protocol, why: str
+) -> None:
+    with pytest.raises(InvalidProtocolError, match=why):
+        check_protocol_change(None, new, "indextables")
+
+
+def test_references_to_document_mappings_need_their_feature() -> None:
+    metadata = table(properties={"docMappingSchema.abc": "{}"})
+    assert features_needed(metadata, "indextables") == {"schemaDeduplication"}
+
+
+PEER = [
+    ({}, ()),
+    ({"delta.appendOnly": "true"}, ()),
+    ({"delta.enableChangeDataFeed": "true"}, ()),
+    ({"delta.columnMapping.mode": "name"}, ()),
+    ({"delta.enableDeletionVectors": "true"}, ()),
+    ({"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"}, ()),
+    ({}, ("timestamp_ntz",)),
+]
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(("properties", "types"), PEER)
+def test_new_tables_get_the_versions_that_deltalake_gives_them(
+    tmp_path: Path, properties: dict[str, str], types: tuple[str, ...]
+) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    fields = [deltalake.Field("id", "long"), *(deltalake.Field(t, t) for t in types)]
+    deltalake.DeltaTable.create(
+        str(tmp_path), schema=deltalake.Schema(fields), configuration=properties
+    )
+    log = (tmp_path / "_delta_log" / f"{0:020d}.json").read_text("utf-8")
+    written = next(
+        json.loads(line)["protocol"] for line in log.splitlines() if line.startswith('{"protocol"')
+    )
+    theirs = Protocol(
+        written["minReaderVersion"],
+        written["minWriterVersion"],
+        tuple(written["readerFeatures"]) if "readerFeatures" in written else None,
+        tuple(written["writerFeatures"]) if "writerFeatures" in written else None,
+    )
+    metadata = table(column("id"), *(column(t, t) for t in types), properties=properties)
+    ours = upgrade(None, features_needed(metadata, "delta"), "delta")
+    assert (ours.min_reader_version, ours.min_writer_version) == (
+        theirs.min_reader_version,
+        theirs.min_writer_version,
+    )
+    # It lists variantType beside deletion vectors though no column asks for it, and leaves out
+    # with timestampNtz what version 2 implied.
+    extra = listed(theirs) - {"variantType"}
+    assert extra <= supported(ours, "delta")
+    assert supported(ours, "delta") - supported(theirs, "delta") <= {"appendOnly", "invariants"}
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    "name",
+    ["AppendOnly", "CheckConstraints", "ColumnMapping", "DeletionVectors", "DomainMetadata",
+     "V2Checkpoint", "TimestampWithoutTimezone", "VariantType"],
+)  # fmt: skip
+def test_upgrades_support_what_deltalake_adds(tmp_path: Path, name: str) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    made = deltalake.DeltaTable.create(
+        str(tmp_path), schema=deltalake.Schema([deltalake.Field("id", "long")])
+    )
+    made.alter.add_feature(
+        getattr(deltalake.TableFeatures, name), allow_protocol_versions_increase=True
+    )
+    theirs = deltalake.DeltaTable(str(tmp_path)).protocol()
+    names = set(theirs.reader_features or ()) | set(theirs.writer_features or ())
+    ours = upgrade(Protocol(1, 2), names, "delta")
+    assert names <= supported(ours, "delta")
+    assert ours.min_reader_version <= theirs.min_reader_version
+    assert (ours.min_writer_version or 0) <= theirs.min_writer_version
