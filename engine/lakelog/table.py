@@ -52,15 +52,12 @@ DIALECTS: tuple[Dialect, ...] = (delta.DIALECT, indextables.DIALECT)
 
 @checked_methods("transaction")
 class Table(Upkeep):
-    """A table, known by its log. Making one reads nothing but folder names.
-
-    Make one with `lakelog.open`.
+    """A Delta or IndexTables table. Open one with `lakelog.open`, which reads only folder names.
 
     Args:
         log: The log.
-        runtime: Waiting and randomness of its transactions.
-        scheduler: Told of by `runtime`, writes checkpoints in the background; None where nobody
-            does.
+        runtime: Clock and randomness of its transactions.
+        scheduler: Writes checkpoints in the background; None disables this.
     """
 
     def __init__(
@@ -74,14 +71,12 @@ class Table(Upkeep):
 
     @property
     def log(self) -> Log:
-        """The log under the table: its store, dialect and clock. `Table` takes another one, such
-        as the same log over a store that counts or fails.
-        """
+        """The log of the table: its store, dialect and clock."""
         return self._log
 
     @property
     def path(self) -> str:
-        """Location, as it was given."""
+        """Location as passed to `lakelog.open`."""
         return self._log.table
 
     @property
@@ -91,15 +86,15 @@ class Table(Upkeep):
 
     @property
     def refusal(self) -> str | None:
-        """Why nothing can be committed at this place, in one sentence; None where it can.
+        """Why the store cannot be written, in one sentence; None if it can.
 
-        A store that cannot create a file only if it is absent has such a reason. What the table's
-        own features forbid, `transaction` says.
+        A store without atomic put-if-absent is read-only. Unsupported table features do not count
+        here; `transaction` raises them.
         """
         return self._log.store.refusal
 
     def version(self) -> int:
-        """The latest version; asks the store each time.
+        """The latest version. Lists the log on every call.
 
         Raises:
             TableNotFoundError: The log holds no commit and no checkpoint.
@@ -107,7 +102,7 @@ class Table(Upkeep):
         return self._log.latest_version()
 
     def versions(self) -> list[tuple[int, int]]:
-        """The versions that can be rebuilt, as inclusive ranges, ascending."""
+        """The versions that can be read, as inclusive ranges in ascending order."""
         return rebuildable(self._log.list_all())
 
     def snapshot(
@@ -119,26 +114,25 @@ class Table(Upkeep):
     ) -> Snapshot:
         """A version of the table.
 
-        The handle remembers what it has read, within a bound (see `lakelog.log.cache`), so that
-        asking again costs a look at the log, and the commits that are new. What others did to the
-        log in between is noticed, whatever it was.
+        The handle caches state within a memory limit (see `lakelog.log.cache`): calling this again
+        lists the log and reads only the new commits. Every change that other processes made to the
+        log is detected.
 
         Args:
             version: The version; None is the latest.
-            timestamp: In place of `version`: the latest one committed at or before this time, as
-                milliseconds since the Unix epoch, ISO 8601 text, a date (its first moment), or a
-                datetime. Without a zone it is UTC.
-            max_staleness: Do without a look at the log if one began no longer than this ago, in
-                seconds. Commits of this handle are never missed.
+            timestamp: Instead of `version`: selects the latest version committed at or before this
+                time. Milliseconds since the Unix epoch, ISO 8601 text, a date (its start), or a
+                datetime. Without a time zone it is UTC.
+            max_staleness: Return the cached latest version without listing the log, if the last
+                listing started at most this many seconds ago. Commits made through this handle are
+                always included.
 
         Raises:
-            InvalidInputError: Both are given, or `version` is negative, or `timestamp` is no time,
-                or `max_staleness` is negative.
-            VersionNotFoundError: The version cannot be rebuilt; ``expected`` gives what can.
-            UnsupportedFeatureError: The table needs what lakelog does not honour, by name.
-            CorruptionError: The log is damaged, and nothing sound stands behind the damage.
-
-        Source: specification 001, 3.4 and 3.5.2 (``maxStalenessSeconds``).
+            InvalidInputError: Both `version` and `timestamp` are given, `version` is negative,
+                `timestamp` is not a valid time, or `max_staleness` is negative.
+            VersionNotFoundError: The version cannot be read; ``expected`` lists those that can.
+            UnsupportedFeatureError: The table needs a reader feature that lakelog does not support.
+            CorruptionError: The log is damaged, and no older file replaces what is damaged.
         """
         if isinstance(max_staleness, dt.timedelta):
             max_staleness = max_staleness.total_seconds()
@@ -161,15 +155,15 @@ class Table(Upkeep):
         return snapshot
 
     def cache_stats(self) -> CacheStats:
-        """How often what this handle remembers has helped, and how much it holds."""
+        """Hits, misses and size of this handle's cache."""
         return self._cache.stats()
 
     def clear_cache(self) -> None:
-        """Let go of what this handle remembers; the next snapshot opens the table anew."""
+        """Clear the cache; the next snapshot reads the table again."""
         self._cache.clear()
 
     def history(self, limit: int | None = None) -> pl.DataFrame:
-        """The commits that are still on disk, newest first; see `lakelog.log.history`."""
+        """The commits that are still in the log, newest first; see `lakelog.log.history`."""
         return history.history(self._log, limit)
 
     def actions(self, start: int = 0, end: int | None = None) -> pl.LazyFrame:
@@ -177,13 +171,11 @@ class Table(Upkeep):
         return history.lazy_actions(self._log, start, end)
 
     def diff(self, a: int, b: int) -> pl.DataFrame:
-        """What changed from version `a` to `b`, and which commit did it; see
-        `lakelog.log.diff`.
-        """
+        """The changes from version `a` to `b`, each with its commit; see `lakelog.log.diff`."""
         return diff.diff(self._log, a, b, self._cache.snapshot)
 
     def blame(self, path: str) -> pl.DataFrame:
-        """A file's life, commit by commit; see `lakelog.log.blame`."""
+        """The history of one file, one row per commit; see `lakelog.log.blame`."""
         return blame.blame(self._log, path, self._cache.snapshot)
 
     def transaction(
@@ -203,26 +195,26 @@ class Table(Upkeep):
         `lakelog.transaction.transaction.Transaction`.
 
         Args:
-            app_id: An application that writes each of its versions once. A version that the table
-                has already, or a later one, is recognised, and nothing is written.
+            app_id: Application id for idempotent writes. If the table already has this
+                `app_version` or a later one, nothing is written.
             app_version: The application's version.
-            isolation: ``WriteSerializable`` or ``Serializable``; None is what the table says
-                (``delta.isolationLevel``), else the former.
-            operation: Name for the commit's own account; None infers it from the actions.
-            parameters: Parameters of the operation; values that are no text are written as JSON.
+            isolation: ``WriteSerializable`` or ``Serializable``; None uses the table's
+                ``delta.isolationLevel``, which defaults to the former.
+            operation: Operation in commitInfo; None derives it from the actions.
+            parameters: Parameters of the operation; values other than strings are written as JSON.
             metrics: Metrics of the operation; None counts files, bytes and rows.
-            user_metadata: A text to keep with the commit.
-            max_attempts: How many versions may be lost to other writers; None is what the table
-                says (``spark.indextables.transaction.retry.maxAttempts``), else 1,000.
-            version: The version that it rests on, such as the one that another process read; what
-                was committed since is checked for conflicts. None is the latest.
+            user_metadata: Text stored in commitInfo.
+            max_attempts: Maximum number of attempts; each commit of another writer costs one. None
+                uses the table's ``spark.indextables.transaction.retry.maxAttempts``, else 1,000.
+            version: The version that the transaction reads; later commits are checked for
+                conflicts. None is the latest.
 
         Raises:
-            InvalidInputError: There is no such `version`; `max_attempts` is below 1; or what the
-                commit is to say is no text, or has none in JSON.
-            VersionNotFoundError: It cannot be rebuilt any more.
-            UnsupportedStoreError: Nothing can be committed safely on this store.
-            UnsupportedFeatureError: The table asks of its writers what lakelog cannot do.
+            InvalidInputError: `version` does not exist, `max_attempts` is below 1, or a value
+                cannot be written as JSON.
+            VersionNotFoundError: `version` can no longer be read.
+            UnsupportedStoreError: The store has no atomic put-if-absent.
+            UnsupportedFeatureError: The table needs a writer feature that lakelog does not support.
             TableNotFoundError: The log is empty.
         """
         require_version(version)
@@ -253,22 +245,21 @@ class Table(Upkeep):
         compression: str | None = None,
         version: int | None = None,
     ) -> WriteReport:
-        """Add rows, in one commit.
+        """Append rows, in one commit.
 
         Args:
-            df: A Polars frame or lazy frame (run as a stream), an Arrow table or reader, a pandas
-                frame (without its index), or anything that Arrow's PyCapsule interface hands over.
-                Columns go by name; those that are missing are null, or their default. Types are
-                changed only where no value changes.
-            schema_mode: ``merge`` adds columns that the rows have and the table lacks; None
-                refuses them.
-            app_id: An application that writes each of its versions once.
-            app_version: The application's version; one that the table has already, or a later
-                one, is recognised, and nothing is written.
-            user_metadata: A text to keep with the commit.
-            target_file_bytes: Length of a file that is aimed at; None is what the table says
-                (``delta.targetFileSize``), else 128 MiB.
-            compression: Codec; None is what the table says (``delta.parquet.compression.codec``),
+            df: A Polars frame or lazy frame (streamed), an Arrow table or reader, a pandas frame
+                (without its index), or any object with the Arrow PyCapsule interface. Columns are
+                matched by name; missing columns are null or have their default. Only lossless
+                casts are applied.
+            schema_mode: ``merge`` adds columns that the table lacks; None raises an error.
+            app_id: Application id for idempotent writes; needs `app_version`.
+            app_version: The application's version. If the table already has it or a later one,
+                nothing is written.
+            user_metadata: Text stored in commitInfo.
+            target_file_bytes: Target size of a data file in bytes; None uses the table's
+                ``delta.targetFileSize``, else 128 MiB.
+            compression: Parquet codec; None uses the table's ``delta.parquet.compression.codec``,
                 else snappy.
             version: The version that the rows were derived from. The whole table counts as read
                 at that version: a later commit that removed a file is a conflict, and so is one
@@ -276,23 +267,23 @@ class Table(Upkeep):
                 ``WriteSerializable``. None is a blind append, which conflicts with neither.
 
         Returns:
-            What was written. No rows commit nothing.
+            The version, rows and files written. Without rows nothing is committed.
 
         Raises:
-            InvalidInputError: The rows are not the table's: an unknown column, a type that does
-                not become the table's without loss, a null where none may be, a text too long; or
-                the table never had `version`.
-            VersionNotFoundError: `version` cannot be rebuilt any more.
-            UnsupportedFeatureError: The rows stand in other files than Parquet (IndexTables), or
-                the table asks of whoever writes rows what lakelog cannot do (CHECK constraints,
-                invariants, generated and identity columns).
-            ConflictError: Another commit changed what the rows rest on; the files are deleted.
-            CommitOutcomeUnknown: It may have been written; the files are kept.
-            UnavailableError: The store failed; nothing was written, and the files are deleted as
-                far as they can be.
+            InvalidInputError: The rows do not fit the schema: an unknown column, a cast that would
+                lose information, a null in a non-nullable column, a text that is too long; or
+                `version` does not exist.
+            VersionNotFoundError: `version` can no longer be read.
+            UnsupportedFeatureError: The table's rows are not in Parquet files (IndexTables), or it
+                needs a writer feature that lakelog does not support (CHECK constraints, invariants,
+                generated and identity columns).
+            ConflictError: Another commit conflicts with this one; the data files are deleted.
+            CommitOutcomeUnknown: The commit may have succeeded; the data files are kept.
+            UnavailableError: The store failed; nothing was committed, and the data files are
+                deleted if possible.
 
-        Memory: 256 MiB of rows, and a row group for each file that is written at the time. More
-        partitions than files may be open wait on local disk.
+        Memory: 256 MiB of rows, and one row group per open file. Rows of partitions beyond the
+        limit of open files wait on local disk.
 
         Source: Delta protocol, Add File and Remove File.
         """
@@ -316,42 +307,42 @@ class Table(Upkeep):
         compression: str | None = None,
         version: int | None = None,
     ) -> WriteReport:
-        """Put rows in the place of others, in one commit.
+        """Replace rows, in one commit.
 
         Args:
             df: The new rows, as `append` takes them; each must satisfy `where`.
-            where: Which rows are replaced, as a Polars expression over the table's columns: those
-                for which it is true. None is all of them. Files all of whose rows are replaced go
-                whole; of the others the remaining rows are copied into new files, so a predicate
-                over partition columns is the cheap one.
+            where: The rows to replace: a Polars expression over the table's columns; None replaces
+                all rows. Files whose rows are all replaced are removed; other files are rewritten
+                with their remaining rows, so a predicate over partition columns is cheapest.
             schema_mode: As `append`.
             app_id: As `append`.
             app_version: As `append`.
             user_metadata: As `append`.
             target_file_bytes: As `append`.
             compression: As `append`.
-            version: The version that the rows were read at, such as `Snapshot.version`. A later
+            version: The version at which the rows were read, such as `Snapshot.version`. A later
                 commit that changed or removed a row of `where` is a conflict, so that its change
-                is not lost. Rows that a blind append added since stay, unless the table is
+                is not lost. Rows of later blind appends stay, unless the table is
                 ``Serializable``: then they are a conflict too. None checks only the commits made
-                during this call: it replaces what other writers wrote before.
+                during this call.
 
         Returns:
-            What was written and removed.
+            The version, and the rows and files written and removed.
 
         Raises:
-            InvalidInputError: As `append`; or `where` does not fit the table, or is not true of a
-                row that was given.
-            UnsupportedFeatureError: As `append`; or rows would be copied that the table tracks.
+            InvalidInputError: As `append`; or `where` names an unknown column, or a given row does
+                not match it.
+            UnsupportedFeatureError: As `append`; or rows of a table with row tracking would be
+                copied.
             InvalidTransactionError: The table is append-only.
             VersionNotFoundError: As `append`.
-            ConflictError: Another commit changed rows that `where` speaks of, since `version` or
-                during the call; the files are deleted.
+            ConflictError: Another commit changed rows of `where` since `version` or during the
+                call; the data files are deleted.
             CommitOutcomeUnknown: As `append`.
             UnavailableError: As `append`.
 
-        A table that keeps a change data feed is told of every row that is replaced and added,
-        which costs reading the former. Memory: as `append`.
+        A table with a change data feed gets a change row for every replaced and added row, which
+        requires reading the replaced rows. Memory: as `append`.
 
         Source: Delta protocol, Add File and Remove File; Add CDC File. Delta Lake's
         ``replaceWhere``.
@@ -364,7 +355,7 @@ class Table(Upkeep):
         return overwrite(self._log, self._runtime, self.transaction, df, where, options)
 
     def _remove(self, paths: Sequence[str]) -> int | None:
-        """Remove files that are not there; gives the version that does."""
+        """Remove missing files from the table; returns the new version."""
         import polars as pl
 
         with self.transaction(operation="FSCK") as tx:
@@ -379,22 +370,22 @@ class Table(Upkeep):
         storage_options: Mapping[str, Any] | None = None,
         progress: Progress | None = None,
     ) -> ReplicaReport:
-        """Copy a checkpoint to another location, proved before it is seen there; see
+        """Copy a checkpoint to another location and verify it before publication; see
         `lakelog.checkpoint.replicate`.
 
         Args:
             location: Folder of the replica, on local disk or as any fsspec URL.
             version: Version of the checkpoint; None is the newest one.
             storage_options: Passed to the fsspec filesystem of `location`.
-            progress: Is told ``("copy", files done, files)``.
+            progress: Called with ``("copy", files done, files)``.
 
         Raises:
-            NotFoundError: There is no complete checkpoint of that version.
-            CheckpointCorruptionError: The original is broken.
-            CheckpointValidationError: The original, or a copy that was made, is wrong.
-            InvalidInputError: The location holds another table.
-            UnsupportedStoreError: The location cannot be written safely.
-            CheckpointWriteError: It could not be written; what was there before is as it was.
+            NotFoundError: No complete checkpoint of that version exists.
+            CheckpointCorruptionError: The original is damaged.
+            CheckpointValidationError: The original or the copy differs from replay.
+            InvalidInputError: The location contains another table.
+            UnsupportedStoreError: The location's store has no atomic put-if-absent.
+            CheckpointWriteError: The copy could not be written; earlier files are unchanged.
         """
         from lakelog.checkpoint.replicate import replicate
 
@@ -403,10 +394,10 @@ class Table(Upkeep):
         return replicate(self._log, other, version, progress)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """How another process opens the table; what this handle has read stays behind.
+        """Pickle the location and options of the handle, without its cache.
 
         Raises:
-            InvalidInputError: The table is over a store that was not opened by its location.
+            InvalidInputError: The store was not opened by its location.
         """
         log, store = self._log, require_by_location(self._log.store)
         root = os.path.abspath(self.path) if on_local_disk(store) else self.path
@@ -434,35 +425,33 @@ def open(
     upkeep: bool = True,
     allow_external: Allowed = False,
 ) -> Table:
-    """Open a table; its dialect is found from its log folder.
+    """Open a table. The dialect is detected from the log folder.
 
     Args:
         path: The table's folder, on local disk or as any fsspec URL. The log folder itself
-            (``_delta_log``, ``_transaction_log``) is taken as its table.
+            (``_delta_log``, ``_transaction_log``) is accepted too.
         storage_options: Passed to the fsspec filesystem.
-        parallelism: How many files of the log are read at the same time; None is what the table
-            says (``spark.indextables.checkpoint.parallelism``), else what suits the store.
-        read_timeout: Seconds without progress after which a listing or a read is given up, with a
-            `ReadTimeoutError` that names what is missing; a file, a range or a page of a listing
-            that arrives is progress, and a large file gets another second per MiB. None waits for
-            ever. The default gives way to the table's property
-            ``spark.indextables.checkpoint.read.timeoutSeconds``, once that has been read, and does
-            not count on local disk, where no read waits: only on mounts of a network or of FUSE.
-        upkeep: Whether commits through the handle are followed by checkpoints, and these by
-            cleanup of the log, in the background, as the table's properties ask
-            (``delta.checkpointInterval``, ``delta.enableExpiredLogCleanup``; every ten commits,
-            and on, if they do not).
-        allow_external: Which data files, change data files and deletion vectors outside the table's
-            folder may be opened; a log may name any, as that of a shallow clone does. False: none,
-            and reading one is an `ExternalPathError`. A list of URLs and paths of folders: those
-            below them, by whole parts of the path. True: all of them, files of this machine
-            included. `storage_options` are used for the table's own bucket, container or host
-            alone. A path with a part ``..`` is refused always. Listing such files needs no
-            permission.
+        parallelism: Number of log files that are read concurrently; None uses the table's
+            ``spark.indextables.checkpoint.parallelism``, else the default of the store.
+        read_timeout: Seconds without progress after which a listing or read raises
+            `ReadTimeoutError`, which names the missing files. Each file, range or page of a listing
+            that arrives is progress; a large file gets one more second per MiB. None disables the
+            limit. The table's ``spark.indextables.checkpoint.read.timeoutSeconds`` overrides the
+            default once it has been read. On local disk the default applies only to network and
+            FUSE mounts.
+        upkeep: Whether commits through this handle are followed by checkpoints and log cleanup in
+            the background, as the table's properties specify (``delta.checkpointInterval``, default
+            10; ``delta.enableExpiredLogCleanup``, default true).
+        allow_external: Data files, change data files and deletion vectors outside of the table's
+            folder that may be opened, such as those of a shallow clone. False: none; opening one
+            raises `ExternalPathError`. A list of folders (URLs or paths): the files below them.
+            True: all, including files of this machine. `storage_options` are used only for the
+            table's own bucket, container or host. A path that contains ``..`` is always refused.
+            Listing external files needs no permission.
 
     Raises:
-        TableNotFoundError: There is no log folder.
-        InvalidInputError: The location is empty, or holds logs of two dialects.
+        TableNotFoundError: No log folder exists at the location.
+        InvalidInputError: The location is an empty string, or has logs of two dialects.
         UnavailableError: The store failed.
     """
     location = _without_log_folder(os.fspath(path))
@@ -486,29 +475,28 @@ def create(
     description: str | None = None,
     upkeep: bool = True,
 ) -> Table:
-    """Create a table without files, and open it.
+    """Create an empty table and open it.
 
     Args:
-        path: The table's folder, on local disk or as any fsspec URL; made if it is not there.
-        schema: Its columns: `lakelog.model.contract.Struct`, StructType JSON as text or parsed, a
-            pyarrow schema, or a Polars schema (or a dict of names to Polars dtypes).
+        path: The table's folder, on local disk or as any fsspec URL; created if it does not exist.
+        schema: The columns: a Polars schema (or a dict of names to Polars dtypes), a pyarrow
+            schema, StructType JSON as text or parsed, or `lakelog.model.contract.Struct`.
         partition_by: Partition columns, in order.
         format: ``delta`` or ``indextables``.
-        configuration: Table properties. The protocol becomes the least that they and the schema
-            need.
+        configuration: Table properties. The protocol is the lowest that these and the schema
+            require.
         storage_options: Passed to the fsspec filesystem.
         name: Name of the table.
         description: Description of the table.
         upkeep: As `open`.
 
     Raises:
-        TableExistsError: There is a table, or another writer has just created one.
-        InvalidTransactionError: The metadata is not one that a table may have; its subclasses say
-            how.
+        TableExistsError: A table exists, possibly created concurrently.
+        InvalidTransactionError: The metadata is invalid; subclasses give the reason.
         InvalidInputError: The format or the schema is unknown.
-        UnsupportedFeatureError: lakelog could not write the table afterwards.
-        UnsupportedStoreError: Nothing can be committed safely on this store.
-        CommitOutcomeUnknown: It may have been created, and it cannot be read back.
+        UnsupportedFeatureError: The table would need a writer feature that lakelog lacks.
+        UnsupportedStoreError: The store has no atomic put-if-absent.
+        CommitOutcomeUnknown: The table may have been created, and cannot be read back.
         UnavailableError: The store failed; nothing was written.
     """
     dialects = {dialect.name: dialect for dialect in DIALECTS}
@@ -535,7 +523,7 @@ def create(
 def _reopened(
     location: str, format: str, options: Any, limits: ReadLimits, external: External, upkeep: bool
 ) -> Table:
-    """The table that was pickled; reads nothing."""
+    """The unpickled table; reads nothing."""
     dialect = next(each for each in DIALECTS if each.name == format)
     store = open_bounded(location, options, limits)
     log = Log(store, dialect, external=external, storage_options=options)
@@ -556,11 +544,11 @@ def _handle(log: Log, runtime: Runtime, *, upkeep: bool) -> Table:
 
 
 def detect_dialect(store: LogStore) -> Dialect:
-    """The dialect whose log folder is there.
+    """The dialect whose log folder exists.
 
     Raises:
-        TableNotFoundError: None is.
-        InvalidInputError: More than one is.
+        TableNotFoundError: No log folder exists.
+        InvalidInputError: Log folders of several dialects exist.
     """
     there = store.has_folders([dialect.log_folder for dialect in DIALECTS])
     found = [dialect for dialect, is_there in zip(DIALECTS, there, strict=True) if is_there]

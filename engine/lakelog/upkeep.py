@@ -1,8 +1,7 @@
-"""`Upkeep`: what a table's log needs to stay fast, small and sound.
+"""`Upkeep`: the maintenance methods of `lakelog.table.Table`.
 
-The half of `lakelog.table.Table` that writes and removes checkpoints, checksums, log compaction
-files and what nobody needs any more. Nothing here changes what a version holds; only `repair` may
-commit, and only where it is asked to.
+They write and delete checkpoints, checksums, log compaction files and files that are no longer
+needed. None of them changes the state of a version; only `repair` may commit, if requested.
 """
 
 from __future__ import annotations
@@ -30,17 +29,16 @@ if TYPE_CHECKING:
     from lakelog.maintenance.vacuum import VacuumPlan, VacuumReport
     from lakelog.telemetry import Progress
 
-# Each of the methods imports what it does its work with: most handles only read, and opening one
-# is to be quick.
+# Each method imports its implementation, because most handles only read and should open quickly.
 
 
 @checked_methods()
 class Upkeep(ABC):
-    """Looks after a log; `lakelog.table.Table` is one.
+    """Base class of `lakelog.table.Table` with the maintenance methods.
 
     Args:
         log: The log.
-        scheduler: Writes checkpoints in the background; None where nobody does.
+        scheduler: Writes checkpoints in the background; None disables this.
     """
 
     def __init__(self, log: Log, scheduler: Scheduler | None) -> None:
@@ -49,15 +47,15 @@ class Upkeep(ABC):
 
     @property
     def scheduler(self) -> Scheduler | None:
-        """Writes checkpoints in the background, as the table's properties ask; None where the
-        handle was opened without, or nothing can be written. ``scheduler.wait()`` waits for what
-        runs, ``scheduler.last_error`` tells what went wrong.
+        """Writes checkpoints in the background, as the table's properties specify; None if the
+        handle was opened with ``upkeep=False`` or the store is read-only. ``scheduler.wait()``
+        waits for running work, ``scheduler.last_error`` is the last failure.
         """
         return self._scheduler
 
     @abstractmethod
     def _remove(self, paths: Sequence[str]) -> int | None:
-        """Remove files that are not there; gives the version that does."""
+        """Remove missing files from the table; returns the new version."""
 
     def checkpoint(
         self,
@@ -68,37 +66,37 @@ class Upkeep(ABC):
         *,
         progress: Progress | None = None,
     ) -> CheckpointReport:
-        """Write the checkpoint of a version, prove it against replay, and publish it; see
+        """Write the checkpoint of a version, verify it against replay, and publish it; see
         `lakelog.checkpoint.write`.
 
-        Nobody sees it before it was read back and compared, and ``_last_checkpoint`` moves last,
-        and only forward.
+        Readers see it only after it was read back and compared. ``_last_checkpoint`` is updated
+        last, and never to an older version.
 
         Args:
             version: The version; None is the latest.
             layout: ``auto`` chooses by protocol, properties and size. For Delta ``classic``,
                 ``multipart``, ``v2``, ``v2-json`` or ``v2-parquet``; for IndexTables ``json``,
                 ``json-multipart`` or ``flattened``.
-            memory_limit: Bytes that the process may take at its peak (resident set): what has no
-                room goes to a temporary file. None for no bound.
-            verify: False leaves out the reading back.
-            progress: Is told ``(step, done, total)``; steps are ``write`` and ``verify``, in
+            memory_limit: Maximum resident memory of the process in bytes; data that does not fit is
+                written to a temporary file. None is unlimited.
+            verify: False skips reading it back.
+            progress: Called with ``(step, done, total)``; steps are ``write`` and ``verify``, in
                 actions, and ``publish``, in files.
 
         Raises:
-            InvalidInputError: The layout is not allowed here (``hint`` says what would allow it),
-                or `memory_limit` is below its floor, or `version` is no version.
+            InvalidInputError: The table does not allow the layout (``hint`` gives the requirement),
+                `memory_limit` is below its minimum, or `version` is invalid.
             InvalidPropertyError: A property of checkpoints is unknown or malformed.
             TableNotFoundError: The log is empty.
-            VersionNotFoundError: The version cannot be rebuilt; ``expected`` gives what can.
-            UnsupportedFeatureError: The table needs what lakelog does not honour, by name.
-            UnsupportedStoreError: Nothing can be written safely at this place.
-            CorruptionError: The log is damaged, and nothing sound stands behind the damage.
-            CheckpointValidationError: What was written is not what replay gives. Nothing was
+            VersionNotFoundError: The version cannot be read; ``expected`` lists those that can.
+            UnsupportedFeatureError: The table needs a feature that lakelog does not support.
+            UnsupportedStoreError: The store has no atomic put-if-absent.
+            CorruptionError: The log is damaged, and no older file replaces what is damaged.
+            CheckpointValidationError: The written checkpoint differs from replay. Nothing was
                 published.
-            CheckpointWriteError: The store failed; the checkpoint before it is as it was.
+            CheckpointWriteError: The store failed; the previous checkpoint is unchanged.
 
-        Memory: without a limit, the actions of the commits above the checkpoint below.
+        Memory: without a limit, the actions of the commits above the previous checkpoint.
         """
         from lakelog.checkpoint.write import write_checkpoint
 
@@ -119,22 +117,22 @@ class Upkeep(ABC):
     def verify(
         self, version: int | None = None, *, memory_limit: int | None = None
     ) -> VerifyReport:
-        """Prove a checkpoint that exists, by a replay that does without it; see
+        """Compare an existing checkpoint with a replay that does not use it; see
         `lakelog.checkpoint.verify`.
 
         Args:
-            version: Version of the checkpoint; None takes the newest.
-            memory_limit: Bytes that the process may take at its peak; None for no bound.
+            version: Version of the checkpoint; None is the newest.
+            memory_limit: Maximum resident memory of the process in bytes; None is unlimited.
 
         Returns:
-            A report with the verdict: ``proved``, ``unprovable`` where the commits that it could be
-            replayed from are gone, ``wrong`` with the files that differ, or ``broken``. It raises
-            for the last two with ``raise_for_verdict()``.
+            A report with the verdict: ``proved``; ``unprovable`` if the commits for the replay no
+            longer exist; ``wrong``, with the files that differ; or ``broken``.
+            ``raise_for_verdict()`` raises an error for the last two.
 
         Raises:
-            NotFoundError: There is no complete checkpoint, or none of that version.
-            InvalidInputError: `version` is no version, or the memory limit is below its floor.
-            UnsupportedFeatureError: The table needs what lakelog does not honour.
+            NotFoundError: No complete checkpoint, or none of that version, exists.
+            InvalidInputError: `version` is invalid, or the memory limit is below its minimum.
+            UnsupportedFeatureError: The table needs a feature that lakelog does not support.
             UnavailableError: The store failed.
         """
         from lakelog.checkpoint.verify import verify_checkpoint
@@ -145,25 +143,25 @@ class Upkeep(ABC):
     def write_checksum(
         self, version: int | None = None, *, memory_limit: int | None = None
     ) -> ChecksumReport:
-        """Write the version checksum (``.crc``) of a version, unless it has one; see
-        `lakelog.checkpoint.version_checksum`. `Snapshot.version_checksum` compares one that is
-        there.
+        """Write the version checksum (``.crc``) of a version, unless it exists; see
+        `lakelog.checkpoint.version_checksum`. `Snapshot.version_checksum` compares an existing
+        one.
 
         Args:
             version: The version; None is the latest.
-            memory_limit: Bytes that the process may take at its peak; None for no bound.
+            memory_limit: Maximum resident memory of the process in bytes; None is unlimited.
 
         Returns:
-            What the checksum says, and whether it was written; for one that was there, where it
-            disagrees with replay.
+            The content of the checksum, and whether it was written; for an existing one, its
+            differences from replay.
 
         Raises:
             UnsupportedError: The format has no version checksums.
-            InvalidInputError: `version` is no version, or the memory limit is below its floor.
-            VersionNotFoundError: The version cannot be rebuilt.
-            UnsupportedFeatureError: The table needs what lakelog does not know.
+            InvalidInputError: `version` is invalid, or the memory limit is below its minimum.
+            VersionNotFoundError: The version cannot be read.
+            UnsupportedFeatureError: The table needs a feature that lakelog does not support.
             CorruptionError: The log is damaged.
-            UnsupportedStoreError: Nothing can be written safely at this place.
+            UnsupportedStoreError: The store has no atomic put-if-absent.
             UnavailableError: The store failed.
         """
         from lakelog.checkpoint.version_checksum import write_checksum
@@ -172,23 +170,23 @@ class Upkeep(ABC):
         return write_checksum(self._log, version, memory_limit=memory_limit)
 
     def compact_log(self, a: int, b: int, *, memory_limit: int | None = None) -> CompactionReport:
-        """Write the log compaction file of the commits `a` to `b`, which readers may take in their
-        place; see `lakelog.checkpoint.compaction`.
+        """Write the log compaction file of the commits `a` to `b`, which readers may use instead of
+        the commits; see `lakelog.checkpoint.compaction`.
 
         Args:
             a: First version, inclusive.
             b: Last version, inclusive; greater than `a`.
-            memory_limit: Bytes that the process may take at its peak; None for no bound.
+            memory_limit: Maximum resident memory of the process in bytes; None is unlimited.
 
         Raises:
-            InvalidInputError: The range is no range, or its commits hold no state.
+            InvalidInputError: The range is invalid, or its commits have no actions to compact.
             UnsupportedError: The format has no log compaction files.
-            VersionNotFoundError: A commit of the range is gone.
-            UnsupportedFeatureError: The table needs what lakelog does not know.
+            VersionNotFoundError: A commit of the range no longer exists.
+            UnsupportedFeatureError: The table needs a feature that lakelog does not support.
             CorruptionError: The log is damaged.
-            CheckpointValidationError: What was written is not what the commits say; nothing was
+            CheckpointValidationError: The written file differs from the commits; nothing was
                 published.
-            UnsupportedStoreError: Nothing can be written safely at this place.
+            UnsupportedStoreError: The store has no atomic put-if-absent.
             UnavailableError: The store failed; nothing was published.
 
         Memory: without a limit, the file actions of the range.
@@ -251,26 +249,27 @@ class Upkeep(ABC):
         `lakelog.maintenance.vacuum`.
 
         Args:
-            plan: Only say what may go; ``apply()`` of the plan deletes it. False does both.
-            retention: How long files stay after they were removed; None is what the table says
-                (``delta.deletedFileRetentionDuration``, a week if it does not).
-            force: Accept a retention shorter than the table's. Readers and writers at work may
+            plan: True returns a plan, whose ``apply()`` deletes the files. False does both.
+            retention: How long removed files are kept; None uses the table's
+                ``delta.deletedFileRetentionDuration``, default one week.
+            force: Accept a retention shorter than the table's. Concurrent readers and writers may
                 then lose files.
-            keep_versions: Versions whose files stay, however old.
-            keep_history: Whether the files of every version that can be rebuilt stay.
-            inventory: What stands in the table's folder, in place of a listing: a frame with
+            keep_versions: Versions whose files are kept regardless of age.
+            keep_history: Whether the files of every readable version are kept.
+            inventory: Files of the table's folder, instead of a listing: a frame with
                 ``path`` (relative), ``size_bytes`` (or ``size``, ``length``) and ``modified_ms``
-                (or ``modificationTime``; milliseconds, or a datetime); ``isDir`` is respected.
-            progress: Is told ``(step, done, total)``; steps are ``list`` and ``delete``.
+                (or ``modificationTime``; milliseconds, or a datetime); rows with ``isDir`` true are
+                ignored.
+            progress: Called with ``(step, done, total)``; steps are ``list`` and ``delete``.
 
         Raises:
             UnsafeRetentionError: The retention is shorter than the table's, without `force`.
-            UnsupportedFeatureError: The table asks of its writers what lakelog cannot do.
-            UnsupportedStoreError: Files are to be deleted, and the store is read only.
-            InvalidInputError: The inventory cannot be read as one.
+            UnsupportedFeatureError: The table needs a writer feature that lakelog does not support.
+            UnsupportedStoreError: Files would be deleted, and the store is read-only.
+            InvalidInputError: The inventory is invalid.
             CorruptionError: The log is damaged.
 
-        Memory: eight bytes for each file that is needed, and the rows of the plan.
+        Memory: eight bytes per retained file, and the rows of the plan.
         """
         from lakelog.maintenance.vacuum import Vacuum
 
@@ -338,41 +337,41 @@ class Upkeep(ABC):
         failure_policy: str | None = None,
         progress: Progress | None = None,
     ) -> CleanupPlan | CleanupReport:
-        """Find, or delete, files of the log that no promised version needs; see
+        """Find, or delete, log files that no retained version needs; see
         `lakelog.maintenance.cleanup`.
 
         Args:
-            plan: Only say what may go; ``apply()`` of the plan proves it and deletes. False does
-                both.
-            quarantine: Move the files aside in place of deleting them: ``undo()`` of the report,
-                or `undo_cleanup`, moves them back, and `purge_quarantines` deletes them for good.
-            retention: How long versions can be read after they were replaced: a timedelta, whole
-                milliseconds, or a text such as ``30 days``;
-                None is what the table says (``delta.logRetentionDuration``, 30 days if it does
-                not).
-            checkpoint_retention: How long replaced checkpoints stay, likewise; None is what
-                the table says.
-            force: Accept retentions shorter than the table's, and clean up though its properties
-                say not to (``delta.enableExpiredLogCleanup``). No other gate is forced.
-            keep: Give a row for each file that stays, too.
-            failure_policy: ``continue`` goes on past a file that cannot be deleted, as far as the
-                order allows, ``fail`` raises; None is what the table says
-                (``spark.indextables.cleanup.failurePolicy``), else ``continue``.
-            progress: Is told ``(step, done, total)``; steps are ``prove``, ``reopen``, ``delete``.
+            plan: True returns a plan, whose ``apply()`` verifies and deletes. False does both.
+            quarantine: Move the files instead of deleting them: ``undo()`` of the report, or
+                `undo_cleanup`, restores them, and `purge_quarantines` deletes them permanently.
+            retention: How long replaced versions can be read: a timedelta, milliseconds, or a text
+                such as ``30 days``; None uses the table's ``delta.logRetentionDuration``, default
+                30 days.
+            checkpoint_retention: How long replaced checkpoints are kept, likewise; None uses the
+                table's property.
+            force: Accept retentions shorter than the table's, and ignore
+                ``delta.enableExpiredLogCleanup`` false. All other checks still apply.
+            keep: Also return a row for each retained file.
+            failure_policy: ``continue`` continues after a file that cannot be deleted, as far as
+                the deletion order allows, ``fail`` raises; None uses the table's
+                ``spark.indextables.cleanup.failurePolicy``, default ``continue``.
+            progress: Called with ``(step, done, total)``; steps are ``prove``, ``reopen``,
+                ``delete``.
 
         Raises:
-            UnsafeRetentionError: A retention is shorter than the table's, without `force`; or the
-                log or its cut-off checkpoint is not sound, when files are to be deleted.
-            UnsupportedFeatureError: The table needs what lakelog does not honour.
-            UnsupportedStoreError: Files are to be deleted, and the store is read only.
+            UnsafeRetentionError: A retention is shorter than the table's, without `force`; or files
+                would be deleted, and the log or its cut-off checkpoint is damaged.
+            UnsupportedFeatureError: The table needs a feature that lakelog does not support.
+            UnsupportedStoreError: Files would be deleted, and the store is read-only.
             UnavailableError: The store failed.
-            OutcomeUnknownError: The failure policy is ``fail``, and nobody knows whether a file
+            OutcomeUnknownError: The failure policy is ``fail``, and it is unknown whether a file
                 was moved to quarantine.
             CorruptionError: The latest version cannot be read.
 
-        Memory: the listing of the log folder, some 300 bytes a file; applying proves a checkpoint.
+        Memory: the listing of the log folder, about 300 bytes per file; applying verifies a
+        checkpoint.
 
-        Source: Delta protocol, Metadata Cleanup; specification 001, 3.3.
+        Source: Delta protocol, Metadata Cleanup.
         """
         from lakelog.maintenance.cleanup import Request, plan_cleanup
 
@@ -388,20 +387,20 @@ class Upkeep(ABC):
         return found if plan else found.apply(progress)
 
     def undo_cleanup(self, quarantine: str) -> pl.DataFrame:
-        """Move the files of a quarantine back; see `lakelog.maintenance.quarantine.undo`."""
+        """Restore the files of a quarantine; see `lakelog.maintenance.quarantine.undo`."""
         from lakelog.maintenance.quarantine import undo
 
         return undo(self._log, quarantine)
 
     def quarantines(self) -> pl.DataFrame:
-        """The quarantines that hold files; see `lakelog.maintenance.quarantine.quarantines`."""
+        """The quarantines that contain files; see `lakelog.maintenance.quarantine.quarantines`."""
         from lakelog.maintenance.quarantine import quarantines
 
         return quarantines(self._log)
 
     def purge_quarantines(self, older_than: Duration) -> pl.DataFrame:
-        """Delete for good what was moved to quarantine so long ago; gives the quarantines that
-        went. See `lakelog.maintenance.quarantine.purge`.
+        """Permanently delete quarantines older than this; returns the deleted quarantines. See
+        `lakelog.maintenance.quarantine.purge`.
         """
         from lakelog.maintenance.quarantine import purge
 
@@ -415,29 +414,29 @@ class Upkeep(ABC):
         *,
         consumers: Mapping[str, int] | None = None,
     ) -> pl.DataFrame:
-        """What other retentions would leave and free; nothing is deleted.
+        """The effect of other retention settings; nothing is deleted.
 
         Args:
-            log_retention: How long versions can be read after they were replaced: a timedelta,
-                milliseconds, or a text such as ``30 days``; or several of these, one a proposal.
-                None is what the table says.
-            deleted_file_retention: How long removed data files stay; likewise.
-            checkpoint_retention: How long replaced checkpoints stay; likewise.
-            consumers: Readers of the table's changes, by name: the version that each reads next.
+            log_retention: How long replaced versions can be read: a timedelta, milliseconds, or a
+                text such as ``30 days``; or a list of these, one per proposal. None uses the
+                table's property.
+            deleted_file_retention: How long removed data files are kept; likewise.
+            checkpoint_retention: How long replaced checkpoints are kept; likewise.
+            consumers: Stream readers by name, each with the version that it reads next.
 
         Returns:
-            One row a proposal, after one for the table as it is (``current``): the retentions;
-            ``gate``, why cleanup would keep everything; ``oldest_version`` (and ``oldest_time``),
-            the first of those that could all be rebuilt; ``versions_lost``, ``log_files`` and
-            ``log_bytes``, against now; ``data_files`` and ``data_bytes`` of removed files that
-            vacuum could delete, as far as the log remembers them; ``oldest_whole_version``, from
-            which on no version needs a file so deleted; ``stream_from`` and ``change_feed_from``,
-            the least versions from which the table's additions, and its change feed, could be read
-            without a gap (null where the table has no feed); ``broken_consumers``, by name.
-            Printed, it tells only what differs, in words.
+            One row for the current settings (``current``), then one per proposal: the retentions;
+            ``gate``, the reason why cleanup would keep everything; ``oldest_version`` and
+            ``oldest_time``, the oldest readable version; ``versions_lost``, ``log_files`` and
+            ``log_bytes``, compared with the current log; ``data_files`` and ``data_bytes``, the
+            removed files that vacuum could delete, as far as the log records them;
+            ``oldest_whole_version``, the oldest version that needs none of these; ``stream_from``
+            and ``change_feed_from``, the lowest versions from which appends and the change feed
+            could be read without a gap (null without a feed); ``broken_consumers``, by name.
+            When printed, only the differences are shown.
 
         Raises:
-            InvalidInputError: A duration is none, or there are several of two lengths.
+            InvalidInputError: A duration is invalid, or lists have different lengths.
             CorruptionError: The latest version cannot be read.
 
         Memory: the listing of the log folder, the tombstones, and the paths of the live files.
@@ -493,24 +492,26 @@ class Upkeep(ABC):
         strict: bool = False,
         progress: Progress | None = None,
     ) -> RepairPlan | RepairReport:
-        """Find, or mend, what is wrong with the log; see `lakelog.maintenance`.
+        """Find, or repair, damage of the log; see `lakelog.maintenance`.
 
-        Every complete checkpoint is proved against replay, the pointer and the checksums compared.
-        What is broken is written anew where that is provably sound, its old files moved to
-        quarantine; what is not sound to mend is told with the reason.
+        Every complete checkpoint is verified against replay, and pointer and checksums are
+        compared. Damaged files are written again where this is provably safe, and the old files
+        are moved to quarantine; problems that cannot be repaired safely are reported with the
+        reason.
 
         Args:
-            plan: Only say what is wrong; ``apply()`` of the plan mends it. False does both.
-            check_files: Look for live files that are not in the table's folder.
-            remove_missing: Remove these from the table, in one commit; their rows are lost.
-            inventory: What stands in the table's folder, as for `vacuum`.
-            strict: Raise, before anything is changed, where something cannot be mended.
-            progress: Is told ``(step, done, total)``; the step is ``verify``.
+            plan: True returns a plan, whose ``apply()`` repairs the log. False does both.
+            check_files: Check that every live file exists.
+            remove_missing: Remove missing files from the table, in one commit; their rows are lost.
+            inventory: Files of the table's folder, as for `vacuum`.
+            strict: Raise an error before anything is changed if a problem cannot be repaired.
+            progress: Called with ``(step, done, total)``; the step is ``verify``.
 
         Raises:
-            UnsoundRepairError: With `strict`, something cannot be made again from what is left.
-            UnsupportedStoreError: Something is to be mended, and the store is read only.
-            TableNotFoundError: The log holds no commit and no complete checkpoint.
+            UnsoundRepairError: With `strict`, a problem cannot be repaired from the remaining
+                files.
+            UnsupportedStoreError: A repair is needed, and the store is read-only.
+            TableNotFoundError: The log has no commit and no complete checkpoint.
             UnavailableError: The store failed.
 
         Memory: as `verify`.

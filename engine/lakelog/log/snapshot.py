@@ -60,16 +60,15 @@ _SKIPS = (
 class Snapshot:
     """One version of a table, immutable.
 
-    Protocol and metadata are read when the snapshot is made, or, where many megabytes of commits
-    stand above the checkpoint, with whatever is asked for first: nothing is answered before both
-    are there and the protocol is one that lakelog honours. Files, tombstones and the rest are read
-    when they are asked for, column by column.
+    Protocol and metadata are read when the snapshot is created, or with the first query if there
+    are many megabytes of commits above the checkpoint. Every query first checks that lakelog
+    supports the protocol. Files, tombstones and other state are read when a query needs them, only
+    the columns that it uses.
 
-    A checkpoint that turns out to be damaged is passed over where older files give the same
-    version soundly (`provenance` says so, with a `LakelogWarning`), else
-    `CheckpointCorruptionError` is raised.
+    If the checkpoint is damaged and older files give the same version, these are used, with a
+    `LakelogWarning` and a note in `provenance`; else `CheckpointCorruptionError` is raised.
 
-    Make one with `Table.snapshot`.
+    Create one with `Table.snapshot`.
     """
 
     def __init__(self, state: State) -> None:
@@ -82,8 +81,8 @@ class Snapshot:
         return cls(open_state(log, version))
 
     def read_state(self, read: Callable[[State], _T]) -> _T:
-        """Give the state to `read`; if its checkpoint turns out to be damaged, pass over it where
-        that is sound and begin again. Where cleanup has taken its files, what is left decides.
+        """Call `read` with the state. If its checkpoint is damaged, or cleanup removed its files,
+        the state is rebuilt from other files if possible, and `read` is called again.
         """
         looks = 0
         while True:
@@ -118,10 +117,10 @@ class Snapshot:
 
     @cached_property
     def timestamp_ms(self) -> int | None:
-        """When the version was committed, in milliseconds since the Unix epoch.
+        """Commit time of the version, in milliseconds since the Unix epoch.
 
-        The in-commit timestamp where the commit has one, else the commit file's time, forced to
-        increase from commit to commit. None where the commit is no longer on disk.
+        The in-commit timestamp if the commit has one, else the modification time of the commit
+        file, adjusted to increase from commit to commit. None if the commit no longer exists.
         """
         info = self.read_state(lambda state: state.last_commit_info)
         at = in_commit_timestamp(info) if info is not None else None
@@ -133,12 +132,12 @@ class Snapshot:
 
     @property
     def protocol(self) -> Protocol:
-        """The protocol; never reads the files' rows."""
+        """The protocol. Reads no file actions."""
         return self.read_state(lambda state: state.protocol)
 
     @property
     def metadata(self) -> Metadata:
-        """The metadata; never reads the files' rows."""
+        """The metadata. Reads no file actions."""
         return self.read_state(lambda state: state.metadata)
 
     @property
@@ -146,13 +145,13 @@ class Snapshot:
         """The table's schema.
 
         Raises:
-            CorruptionError: The metadata has no schema, or one that cannot be parsed.
+            CorruptionError: The metadata has no schema, or an invalid one.
         """
         return self.metadata.schema
 
     @property
     def provenance(self) -> Provenance:
-        """The files that the answers rest on, and what was found wrong on the way."""
+        """The files that the state was read from, and warnings about damaged ones."""
         return self.read_state(lambda state: state.provenance)
 
     # --- state -------------------------------------------------------------------------------
@@ -160,31 +159,32 @@ class Snapshot:
     def files(
         self, where: pl.Expr | None = None, stats: bool = False, flatten: bool = False
     ) -> pl.LazyFrame:
-        """The live files, one row each.
+        """The live files, one row per file.
 
         Args:
-            where: A Polars expression over the table's columns. Files that cannot hold a matching
-                row, by partition value or statistics, are left out; a statistic that is missing,
-                truncated or unreadable never leaves one out.
-            stats: Give ``numRecords`` (Int64) and the structs ``min``, ``max``, ``nullCount``,
-                typed under the current schema and keyed by column, in place of ``stats``.
-            flatten: Give ``partition.<column>``, typed under the current schema, in place of
+            where: A Polars expression over the table's columns. Files that cannot contain a
+                matching row, by partition values or statistics, are left out. A file with missing,
+                truncated or invalid statistics is kept.
+            stats: Return ``numRecords`` (Int64) and the structs ``min``, ``max``, ``nullCount``,
+                one field per column with the types of the schema, instead of ``stats``.
+            flatten: Return ``partition.<column>`` with the types of the schema, instead of
                 ``partitionValues``.
 
         Returns:
-            A lazy frame; only the columns that the query needs are read, and statistics parsed
-            only if they are. Columns are those of the flattened action table that an ``add``
-            carries, ``version`` (null where a checkpoint does not say who wrote the file) and
-            ``extra``. Paths are percent-decoded. Order is not defined.
+            A lazy frame. Only the columns that the query uses are read, and statistics are parsed
+            only if the query uses them. The columns are those that an ``add`` has in the flattened
+            action table (``schemas/actions.json``), ``version`` (the commit that added the file;
+            null if the checkpoint does not record it) and ``extra``. Paths are percent-decoded. The
+            order is undefined.
 
         Raises:
-            InvalidInputError: `where` names a column that the table lacks, or looks beyond a row.
-            CorruptionError: On collect, or for `where`, `stats` and `flatten` at once, if the log
-                is damaged.
-            UnsupportedFeatureError: As that, for `where`, `stats` and `flatten`: the table maps its
-                columns in a way that lakelog does not know.
+            InvalidInputError: `where` names an unknown column, or is not a row-wise expression.
+            CorruptionError: The log is damaged; raised on collect, or immediately with `where`,
+                `stats` or `flatten`.
+            UnsupportedFeatureError: The table uses an unknown column mapping mode; raised with
+                `where`, `stats` or `flatten`.
 
-        Memory: the columns asked for, of every live file that `where` keeps.
+        Memory: the selected columns of every live file that `where` keeps.
         """
 
         def live(columns: Sequence[str], transform: Transform) -> list[pl.DataFrame]:
@@ -211,39 +211,36 @@ class Snapshot:
         """The rows of the table, read from its data files.
 
         Args:
-            where: A Polars expression over the table's columns; only rows for which it is true
-                come. A filter on the frame does the same.
+            where: A Polars expression over the table's columns; only matching rows are returned. A
+                filter on the returned frame has the same effect.
 
         Returns:
-            A lazy frame in the types of the schema. The columns, the filters and the slice of the
-            query reach the files: those that cannot hold a matching row are not opened, row groups
-            likewise not read. Deleted rows are left out, columns found as the table maps them,
-            partition values added. Rows come in the order of `files`, which is not defined.
+            A lazy frame with the columns and types of the schema. Column selection, filters and
+            slices are pushed down: files and row groups that cannot contain a matching row are not
+            read. Rows deleted by deletion vectors are left out, columns are resolved by column
+            mapping, and partition values are added. The order is undefined.
 
         Raises:
             UnsupportedFeatureError: The rows are not in Parquet files (IndexTables); on collect: a
-                column that is asked for is of a type that lakelog does not read.
-            InvalidInputError: `where` names a column that the table lacks, or looks beyond a row.
-            NotFoundError: On collect: a file that the log names is not there.
-            CorruptionError: On collect: a data file, a deletion vector or the log is damaged; or a
-                data file is not the one that the log records, by its length, its number of rows
-                or a missing column.
+                selected column has a type that lakelog does not support.
+            InvalidInputError: `where` names an unknown column, or is not a row-wise expression.
+            NotFoundError: On collect: a file that the log names does not exist.
+            CorruptionError: On collect: a data file, a deletion vector or the log is damaged; or
+                the length, row count or columns of a data file differ from the log's record.
 
-        Memory: of the files, a few batches (`lakelog.data.read.read_files`); of the log, the paths,
-        partition values and statistics of the files that match.
+        Memory: a few batches of rows (`lakelog.data.read.read_files`), and the paths, partition
+        values and statistics of the matching files.
         """
         from lakelog.data.scan import scan_rows
 
         return scan_rows(self, where)
 
     def tombstones(self, retention: dt.timedelta | None = None) -> pl.LazyFrame:
-        """Removed files that the log still remembers, one row a logical file.
+        """Removed files that are still recorded in the log, one row per logical file.
 
         Args:
-            retention: Leave out those that were removed at or before this long ago; a missing
-                ``deletionTimestamp`` counts as 0. None keeps all.
-
-        Source: specification 000, getTombstones.
+            retention: Leave out files removed this long ago or earlier; a missing
+                ``deletionTimestamp`` counts as 0. None returns all.
         """
         columns = tombstone_columns(self.format)
 
@@ -258,11 +255,12 @@ class Snapshot:
         return removes.lazy()
 
     def transactions(self) -> pl.LazyFrame:
-        """Transaction identifiers, the last of each ``appId``.
+        """Application transactions: the last version of each ``appId``.
 
-        Columns: ``appId``, ``txnVersion``, ``lastUpdated``, ``version``, and ``expired``: whether
-        ``delta.setTransactionRetentionDuration`` says that it no longer counts (it is older, or
-        has no time); malformed, that property says nothing.
+        Columns: ``appId`` (String), ``txnVersion`` (Int64), ``lastUpdated`` (Int64, ms),
+        ``version`` (Int64), and ``expired`` (Boolean): older than
+        ``delta.setTransactionRetentionDuration``, or without a time. A malformed property is
+        ignored.
         """
         rows = actions.conform(self._kind("txn"), _TRANSACTIONS)
         retention = properties.stated_transaction_retention_ms(self.metadata.configuration)
@@ -270,16 +268,18 @@ class Snapshot:
         return rows.lazy().with_columns(is_expired(minimum).alias("expired"))
 
     def domains(self) -> pl.LazyFrame:
-        """Metadata domains, the last of each ``domain``, without those that were removed."""
+        """Domain metadata: the last configuration of each ``domain`` that was not removed.
+
+        Columns: ``domain``, ``domainConfiguration`` (String), ``version`` (Int64).
+        """
         live = self.read_state(lambda state: live_domains(state.meta_of("domainMetadata")))
         return actions.conform(live, _DOMAINS).lazy()
 
     def skips(self) -> pl.LazyFrame:
-        """Skipped files, the last of each path, with their count and cooldown.
+        """Files skipped by IndexTables merges: the last record of each path, with count and
+        cooldown.
 
-        ``inCooldown`` says whether ``retryAfter`` is still to come.
-
-        Source: specification 001, 3.6.
+        ``inCooldown`` (Boolean) is true while ``retryAfter`` is in the future.
         """
         now = self._state.log.clock()
         rows = actions.conform(self._kind("mergeskip"), _SKIPS)
@@ -288,24 +288,18 @@ class Snapshot:
         )
 
     def in_cooldown(self, path: str) -> bool:
-        """Whether a skipped file is to be left alone for now; one whose cooldown has passed may be
-        tried again.
-
-        Source: specification 001, 3.6.
-        """
+        """Whether a file was skipped and its cooldown has not passed."""
         cooling = pl.col("inCooldown") & (pl.col("path") == path)
         return bool(self.skips().select(cooling.any()).collect().item())
 
     def filter_cooldown(self, files: pl.LazyFrame | None = None) -> pl.LazyFrame:
-        """Files that are not to be left alone for now, such as candidates of a merge.
+        """Files that are not in cooldown, such as candidates for a merge.
 
         Args:
-            files: A lazy frame with a column ``path`` (String); None is `files` of the snapshot.
+            files: A lazy frame with a column ``path`` (String); None uses `files`.
 
         Returns:
-            Its rows, columns and order, without files in cooldown.
-
-        Source: specification 001, 3.6.
+            The same frame, in the same order, without files in cooldown.
         """
         candidates = self.files() if files is None else files
         cooling = self.skips().filter("inCooldown").select("path")
@@ -315,24 +309,22 @@ class Snapshot:
         return self.read_state(lambda state: state.meta_of(kind))
 
     def num_files(self) -> int:
-        """How many live files there are.
+        """Number of live files.
 
-        Memory: 24 bytes a file of the checkpoint, kept, so that after an update only what it adds
-        is counted.
+        Memory: 24 bytes per file of the checkpoint, kept so that an update counts only new commits.
         """
         return self.read_state(lambda state: state.totals)[0]
 
     def total_size(self) -> int:
-        """Bytes in the live files, as the log records them. Memory: as `num_files`."""
+        """Total size of the live files in bytes, as recorded in the log. Memory: as `num_files`."""
         return self.read_state(lambda state: state.totals)[1]
 
     def version_checksum(self) -> pl.DataFrame | None:
-        """What the version's ``.crc`` file records beside what replay finds.
+        """The version's ``.crc`` file, compared with replay.
 
         Returns:
-            One row a field: ``field``, ``recorded``, ``found`` (JSON text), ``agrees``; None where
-            the version has no checksum file that can be read. A disagreement never changes an
-            answer: the checksum is a hint.
+            One row per field: ``field``, ``recorded``, ``found`` (JSON text), ``agrees`` (Boolean);
+            None if the version has no readable checksum file.
         """
         recorded = self.read_state(lambda s: s.log.dialect.version_checksum(s.log.store, s.version))
         return None if recorded is None else compare_checksum(self, recorded)
@@ -344,11 +336,11 @@ class Snapshot:
         return self.files().collect()
 
     def to_arrow(self) -> pa.Table:
-        """`files` as an Arrow table; maps are maps."""
+        """`files` as an Arrow table, with Arrow maps."""
         return self.to_polars().to_arrow()
 
     def to_pandas(self) -> pd.DataFrame:
-        """`files` as a pandas frame; maps become dicts, and whole numbers stay whole (nullable).
+        """`files` as a pandas frame; maps become dicts, integers use nullable dtypes.
 
         Raises:
             MissingDependencyError: pandas is not installed.
@@ -369,18 +361,18 @@ class Snapshot:
         return self.to_arrow().to_pandas(types_mapper=nullable.get, maps_as_pydicts="strict")
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The Arrow PyCapsule interface, so that DuckDB and pyarrow take a snapshot as it is."""
+        """The Arrow PyCapsule interface: DuckDB and pyarrow accept a snapshot directly."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     # --- onward ------------------------------------------------------------------------------
 
     def update(self, version: int | None = None) -> Snapshot:
-        """A later version (None: the latest), at the cost of the commits in between.
+        """A later version (None: the latest). Reads only the commits in between.
 
-        Returns this very snapshot if there is nothing newer.
+        Returns this snapshot if there is no newer version.
 
         Raises:
-            InvalidInputError: `version` is before this one.
+            InvalidInputError: `version` is lower than this version.
         """
         require_version(version)
         if version is not None and version < self.version:
@@ -398,7 +390,7 @@ class Snapshot:
     def write_parquet(
         self, directory: str | Path, max_part_bytes: int = 134_217_728
     ) -> ExportManifest:
-        """Write the replayed state as multi-part flattened Parquet with a manifest.
+        """Write the state as several flattened Parquet files with a manifest.
 
         See `lakelog.log.export.write_state` for the layout, errors and memory.
         """
@@ -408,11 +400,11 @@ class Snapshot:
     def iter_state(self, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
         """The whole state in batches of the flattened action table.
 
-        Order: protocol, metaData, domainMetadata, txn, mergeskip, then adds, then removes; files
-        in the order of the log. ``dataChange`` is false. Damage to the checkpoint is raised, not
-        passed over, for batches already handed out cannot be taken back.
+        Order: protocol, metaData, domainMetadata, txn, mergeskip, adds, removes; files in the order
+        of the log. ``dataChange`` is false. A damaged checkpoint raises an error, because batches
+        that were already returned cannot be replaced.
 
-        Memory: one batch, and the layers above the checkpoint.
+        Memory: one batch, and the file actions of the commits above the checkpoint.
         """
         known = actions.schema()
         unknown = [] if columns is None else [name for name in columns if name not in known]
@@ -443,7 +435,7 @@ class Snapshot:
             ]
 
     def facts(self) -> dict[str, Any]:
-        """What a person wants to know first, as plain data; reads no files' rows."""
+        """Version, time, schema, protocol and properties as plain data. Reads no file actions."""
         metadata, protocol = self.metadata, self.protocol
         at = self.timestamp_ms
         return {
