@@ -1,35 +1,35 @@
-"""The one error tree of lakelog, grouped by what the caller does about it.
+"""The error classes of lakelog, grouped by how a caller handles them.
 
-Every error carries a stable ``kind`` and the structured fields that apply: ``path`` (the file or
-table concerned), ``version``, ``line`` (1-based), ``byte_offset`` (0-based, in the file's decoded
-bytes), ``expected``, ``found``, and ``hint``: what to do next. Each branch also inherits the
-builtin that a caller would expect to catch.
+Every error has a stable ``kind`` and the structured fields that apply: ``path`` (the file or
+table), ``version``, ``line`` (1-based), ``byte_offset`` (0-based, in the decoded bytes of the
+file), ``expected``, ``found``, and ``hint`` (the next step). Each group also inherits the builtin
+exception that a caller would expect.
 
-Texts are redacted as an error is made (`lakelog.redaction`): no message or field holds credentials.
-A driver's error that is chained as the cause keeps its type, its traceback and its texts without
-credentials; what else a driver attaches to it, such as a response, is as the driver made it.
+Texts are redacted when an error is created (`lakelog.redaction`): messages and fields contain no
+credentials. A driver's error that is chained as the cause keeps its type and traceback, and its
+texts are redacted; objects that the driver attached to it, such as a response, are not changed.
 
 ========================  ==========================================  =====================
-branch                    the caller should                           also a
+group                     the caller should                           also a
 ========================  ==========================================  =====================
 `InvalidInputError`       fix the call                                ``ValueError``
-`NotFoundError`           look elsewhere                              ``FileNotFoundError``
+`NotFoundError`           check the location or version               ``FileNotFoundError``
 `ConflictError`           read the table again, decide, and retry     ``RuntimeError``
-`CorruptionError`         stop, and repair the log                    ``ValueError``
+`CorruptionError`         stop and repair the log                     ``ValueError``
 `UnsupportedError`        upgrade lakelog, or the table               ``NotImplementedError``
 `UnavailableError`        retry later                                 ``OSError``
-`OutcomeUnknownError`     look before doing it again                  ``OSError``
-`InternalError`           report it                                   ``RuntimeError``
+`OutcomeUnknownError`     check the store before repeating            ``OSError``
+`InternalError`           report a bug                                ``RuntimeError``
 ========================  ==========================================  =====================
 
-An argument of a wrong type is an `ArgumentTypeError`, which is an `InvalidInputError` and a
+An argument of a wrong type raises `ArgumentTypeError`, which is an `InvalidInputError` and a
 ``TypeError``. Public functions raise nothing outside this tree, except:
 
-- Python's own ``TypeError``, of a call with a missing or an unknown argument;
-- ``PolarsError``, of a lazy frame or an expression that the caller passed and that fails as it is
-  run, which may be where the caller collects a result;
-- whatever a function, an iterator or a stream that the caller passed raises;
-- ``MemoryError``, where memory ends, and ``KeyboardInterrupt``.
+- Python's own ``TypeError`` for a missing or unknown argument;
+- ``PolarsError``, if a lazy frame or expression of the caller fails when it is executed, possibly
+  when the caller collects a result;
+- any exception of a function, iterator or stream of the caller;
+- ``MemoryError`` and ``KeyboardInterrupt``.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _FIELDS = ("path", "version", "line", "byte_offset", "expected", "found")
 
 
 class LakelogError(Exception):
-    """Root of everything that lakelog raises on purpose.
+    """Base class of all errors that lakelog raises.
 
     Args:
-        message: One sentence that says what is wrong.
-        path: The file or table concerned, as the store spells it.
-        version: The table version concerned.
+        message: One sentence that states the problem.
+        path: The file or table, as the store names it.
+        version: The table version.
         line: 1-based line in ``path``.
         byte_offset: 0-based offset in the decoded bytes of ``path``.
-        expected: What should have been there.
-        found: What was there instead.
-        hint: What to do next.
+        expected: The expected value.
+        found: The actual value.
+        hint: The next step.
     """
 
     kind: ClassVar[str] = "error"
@@ -94,122 +94,122 @@ class LakelogError(Exception):
         return text
 
     def as_dict(self) -> dict[str, Any]:
-        """The structured fields as plain data, for machines (``kind``, ``message``, the rest)."""
+        """``kind``, ``message`` and the structured fields that are set, as plain data."""
         fields = {name: getattr(self, name) for name in (*_FIELDS, "hint")}
         present = {name: value for name, value in fields.items() if value is not None}
         return {"kind": self.kind, "message": self.message, **present}
 
 
 class InvalidInputError(LakelogError, ValueError):
-    """The call is wrong: fix the call."""
+    """The call is invalid: fix the call."""
 
     kind = "invalid_input"
 
 
 class ArgumentTypeError(InvalidInputError, TypeError):
-    """An argument is of another type than annotated."""
+    """An argument has another type than annotated."""
 
     kind = "argument_type"
 
 
 class TableExistsError(InvalidInputError, FileExistsError):
-    """A table is to be created where one is."""
+    """A table already exists at the location."""
 
     kind = "table_exists"
 
 
 class InvalidTransactionError(InvalidInputError):
-    """A transaction would leave the table inconsistent, so nothing of it is written."""
+    """The transaction would make the table inconsistent; nothing was written."""
 
     kind = "invalid_transaction"
 
 
 class InvalidPathError(InvalidTransactionError):
-    """A file's path is empty, leaves the table, or cannot be spelled."""
+    """A file's path is empty, leads out of the table, or cannot be encoded."""
 
     kind = "invalid_path"
 
 
 class ExternalPathError(InvalidInputError):
-    """A path leads out of the table's folder: to a file elsewhere that `lakelog.open` was not
-    allowed to open (``allow_external``), through ``..``, or, for a change, through a link.
+    """A path leads out of the table's folder: to an external file that ``allow_external`` does not
+    include, through ``..``, or, for a write, through a symbolic link.
     """
 
     kind = "external_path"
 
 
 class DuplicateFileError(InvalidTransactionError):
-    """One transaction speaks of the same logical file twice."""
+    """A transaction contains two actions for the same logical file."""
 
     kind = "duplicate_file"
 
 
 class PartitionMismatchError(InvalidTransactionError):
-    """A file's partition values are not those of the partition columns, or not of their types."""
+    """A file's partition values do not match the partition columns or their types."""
 
     kind = "partition_mismatch"
 
 
 class SchemaEvolutionError(InvalidTransactionError):
-    """A new schema is not one that the files already there can be read under."""
+    """Existing files cannot be read with the new schema."""
 
     kind = "schema_evolution"
 
 
 class InvalidMetadataError(InvalidTransactionError):
-    """Metadata that no table may have, such as a partition column that the schema lacks."""
+    """Invalid metadata, such as a partition column that the schema lacks."""
 
     kind = "invalid_metadata"
 
 
 class InvalidProtocolError(InvalidTransactionError):
-    """A protocol that no table may have, or one that takes back what the table uses."""
+    """An invalid protocol, or one that removes a feature that the table uses."""
 
     kind = "invalid_protocol"
 
 
 class InvalidPropertyError(InvalidTransactionError):
-    """A table property that is unknown, or whose value is not of its kind."""
+    """An unknown table property, or an invalid value of one."""
 
     kind = "invalid_property"
 
 
 class UnsafeRetentionError(InvalidInputError):
-    """What is asked would delete what the table's retention promises to keep; nothing was
-    deleted.
-    """
+    """The request would delete files that the table's retention protects; nothing was deleted."""
 
     kind = "unsafe_retention"
 
 
 class StreamMismatchError(InvalidInputError):
-    """A stream and a table do not go together, or no longer do: another checkpoint writes under the
-    same name, or the table's rows or schema changed in a way that a stream cannot follow.
+    """A stream does not match its table: another checkpoint location uses the same name, or the
+    table's rows or schema changed in a way that a stream cannot follow.
     """
 
     kind = "stream_mismatch"
 
 
 class NotFoundError(LakelogError, FileNotFoundError):
-    """What was asked for is not there."""
+    """A file, version or table was not found."""
 
     kind = "not_found"
 
 
 class TableNotFoundError(NotFoundError):
-    """The location holds no log that any dialect knows."""
+    """The location has no log of a known dialect."""
 
     kind = "table_not_found"
 
 
 class VersionNotFoundError(NotFoundError):
-    """The version cannot be rebuilt from what is on disk; ``expected`` gives the range that can."""
+    """The version cannot be read from the remaining files; ``expected`` gives the readable
+    range.
+    """
 
     kind = "version_not_found"
 
 
 class CorruptionError(LakelogError, ValueError):
-    """The log breaks its own rules: stop, and repair it. No state is returned."""
+    """The log is damaged: stop and repair it. No state is returned."""
 
     kind = "corruption"
 
@@ -221,69 +221,69 @@ class MalformedLogError(CorruptionError):
 
 
 class NotRegularFileError(CorruptionError):
-    """A log names a FIFO, a socket or a device (``found``) in the place of a file: it was not
-    read, since a read of it may wait for ever or never end.
+    """A FIFO, socket or device (``found``) is in place of a file. It was not read, because such a
+    read may never end.
     """
 
     kind = "not_regular_file"
 
 
 class CheckpointError(LakelogError):
-    """A checkpoint could not be read, proved or written. The common base of these errors: each of
-    them also belongs to the branch that says what to do next.
+    """A checkpoint could not be read, verified or written. Each subclass also belongs to the group
+    that determines the next step.
     """
 
     kind = "checkpoint"
 
 
 class CheckpointCorruptionError(CheckpointError, CorruptionError):
-    """A checkpoint cannot be read, and no older files give the version soundly."""
+    """A checkpoint cannot be read, and no older files replace it."""
 
     kind = "checkpoint_corruption"
 
 
 class CheckpointValidationError(CheckpointError, CorruptionError):
-    """A checkpoint can be read, and is not what replay gives (``expected`` and ``found``). One that
-    was just written has not been published.
+    """A checkpoint differs from replay (``expected`` and ``found``). If it was just written, it was
+    not published.
     """
 
     kind = "checkpoint_validation"
 
 
 class UnsoundRepairError(CorruptionError):
-    """What is broken cannot be made again from what is left; ``hint`` says what would have to be
-    restored. Nothing was changed.
+    """The damage cannot be repaired from the remaining files; ``hint`` lists the files to restore.
+    Nothing was changed.
     """
 
     kind = "unsound_repair"
 
 
 class InvalidActionError(CorruptionError):
-    """An action decodes but lacks a required field, or holds a value of the wrong type."""
+    """An action lacks a required field, or has a value of the wrong type."""
 
     kind = "invalid_action"
 
 
 class LogGapError(CorruptionError):
-    """Versions are not contiguous; ``expected`` and ``found`` name both."""
+    """Versions are not contiguous; ``expected`` and ``found`` are the two versions."""
 
     kind = "log_gap"
 
 
 class MissingActionError(CorruptionError):
-    """The reconciled log has no protocol or no metadata (``expected`` says which)."""
+    """The reconciled log has no protocol or no metadata (``expected`` is its action type)."""
 
     kind = "missing_action"
 
 
 class WalCorruptionError(CorruptionError):
-    """A write-ahead log is damaged before its end: what it gave out as durable is lost or changed.
+    """A write-ahead log is damaged before its end: durable records are lost or changed.
 
     Args:
         message: One sentence that says what is wrong.
-        safe_seq: Last sequence number before the damage; 0 where nothing is safe.
-        safe_records: Number of records before the damage that are still to be had.
-        fields: As `LakelogError`; ``path`` is the segment, ``byte_offset`` where in it.
+        safe_seq: Last sequence number before the damage; 0 if there is none.
+        safe_records: Number of readable records before the damage.
+        fields: As `LakelogError`; ``path`` is the segment, ``byte_offset`` the position in it.
     """
 
     kind = "wal_corruption"
@@ -307,14 +307,13 @@ class WalCorruptionError(CorruptionError):
 
 
 class ConflictError(LakelogError, RuntimeError):
-    """Another commit came first and took away what this transaction rests on; nothing of the
-    transaction was written.
+    """A concurrent commit conflicts with this transaction; nothing was written.
 
     Args:
         message: One sentence that says what is wrong.
-        rule: Name of the rule that was broken.
-        operation: Operation of the commit that came first, as its commitInfo says.
-        fields: As `LakelogError`; ``version`` is that commit's.
+        rule: Name of the violated rule.
+        operation: Operation of the concurrent commit, from its commitInfo.
+        fields: As `LakelogError`; ``version`` is that of the concurrent commit.
     """
 
     kind = "conflict"
@@ -338,61 +337,63 @@ class ConflictError(LakelogError, RuntimeError):
 
 
 class ProtocolChangedError(ConflictError):
-    """The other commit changed the protocol."""
+    """A concurrent commit changed the protocol."""
 
     kind = "protocol_changed"
 
 
 class MetadataChangedError(ConflictError):
-    """The other commit changed the metadata."""
+    """A concurrent commit changed the metadata."""
 
     kind = "metadata_changed"
 
 
 class ConcurrentAppendError(ConflictError):
-    """The other commit added files that this transaction would have read."""
+    """A concurrent commit added files that this transaction would have read."""
 
     kind = "concurrent_append"
 
 
 class ConcurrentDeleteReadError(ConflictError):
-    """The other commit removed files that this transaction has read."""
+    """A concurrent commit removed files that this transaction has read."""
 
     kind = "concurrent_delete_read"
 
 
 class ConcurrentDeleteDeleteError(ConflictError):
-    """The other commit removed files that this transaction removes too."""
+    """A concurrent commit removed files that this transaction also removes."""
 
     kind = "concurrent_delete_delete"
 
 
 class ConcurrentTransactionError(ConflictError):
-    """The other commit wrote a transaction identifier that this one has read or writes."""
+    """A concurrent commit wrote a txn of an appId that this transaction reads or writes."""
 
     kind = "concurrent_transaction"
 
 
 class ConcurrentDomainError(ConflictError):
-    """The other commit wrote a metadata domain that this transaction writes too."""
+    """A concurrent commit wrote a metadata domain that this transaction also writes."""
 
     kind = "concurrent_domain"
 
 
 class TooManyConflictsError(ConflictError):
-    """Every attempt found its version taken; the transaction may be tried again as it is."""
+    """Every attempt lost its version to another writer; the transaction can be repeated
+    unchanged.
+    """
 
     kind = "too_many_conflicts"
 
 
 class UnsupportedError(LakelogError, NotImplementedError):
-    """This version of lakelog cannot do that rightly, so it refuses."""
+    """This version of lakelog does not support the request."""
 
     kind = "unsupported"
 
 
 class UnsupportedFeatureError(UnsupportedError):
-    """The table needs a protocol version or a feature (``found``) that would change the answer."""
+    """The table needs a protocol version or feature (``found``) that lakelog does not support."""
 
     kind = "unsupported_feature"
 
@@ -404,60 +405,60 @@ class MissingDependencyError(UnsupportedError):
 
 
 class UnavailableError(LakelogError, OSError):
-    """The store did not answer, or answered with a fault: retry later."""
+    """The store did not respond, or failed: retry later."""
 
     kind = "unavailable"
 
 
 class CheckpointWriteError(CheckpointError, UnavailableError):
-    """A checkpoint could not be written; the one before it is as it was."""
+    """A checkpoint could not be written; the previous one is unchanged."""
 
     kind = "checkpoint_write"
 
 
 class LogLockedError(UnavailableError):
-    """Another writer has the log; ``found`` says who."""
+    """Another writer holds the lock of the log; ``found`` identifies it."""
 
     kind = "log_locked"
 
 
 class LogPoisonedError(UnavailableError):
-    """The log no longer knows what the disk holds, since a write or an fsync failed: close it, and
-    open it again.
+    """The state of the log on disk is unknown after a failed write or fsync: close and reopen
+    it.
     """
 
     kind = "log_poisoned"
 
 
 class ReadTimeoutError(UnavailableError, TimeoutError):
-    """Files were not read in time; ``found`` names those still missing."""
+    """Files were not read in time; ``found`` lists them."""
 
     kind = "read_timeout"
 
 
 class UnsupportedStoreError(UnsupportedError):
-    """The store cannot create a file only if it is absent, so nothing can be committed safely."""
+    """The store has no atomic put-if-absent, so lakelog does not write to it."""
 
     kind = "unsupported_store"
 
 
 class OutcomeUnknownError(LakelogError, OSError):
-    """The store did not say whether it wrote: look before doing it again."""
+    """The store did not report whether a write succeeded: check before repeating it."""
 
     kind = "outcome_unknown"
 
 
 class CommitOutcomeUnknown(OutcomeUnknownError):  # noqa: N818 - the name is fixed by the design
-    """The store did not say whether the commit was written, and it could not be read back."""
+    """The store did not report whether the commit succeeded, and it could not be read back."""
 
     kind = "commit_outcome_unknown"
 
 
 class InternalError(LakelogError, RuntimeError):
-    """lakelog contradicts itself: please report it."""
+    """A bug in lakelog: please report it."""
 
     kind = "internal"
 
 
 class LakelogWarning(UserWarning):
-    """A read was answered rightly, but something in the log deserves attention."""
+    """The result is correct, but the log needs attention."""

@@ -39,21 +39,19 @@ COLUMNAR_ABOVE_BYTES = 1 << 20
 
 @checked_methods()
 class Transaction:
-    """Actions that become the table's next version together, or not at all.
+    """A set of actions that is committed atomically as the table's next version.
 
-    Make one with `Table.transaction`, as a context manager: leaving the block commits, and an
-    exception commits nothing. Without a ``with``, call `commit`.
+    Create one with `Table.transaction` and use it as a context manager: leaving the block commits,
+    an exception commits nothing. Without ``with``, call `commit`.
 
-    A transaction rests on the version that was the latest when it began (`snapshot`), or on the
-    earlier one that its work began with, where that was done elsewhere. If others
-    commit in between, it is put behind them as it is, unless one of them changed what it rests on:
-    what it removes, what it declared as read, the metadata, the protocol, a domain or an
-    application's version; then a `ConflictError` says which commit it was and which rule was
-    broken.
+    A transaction reads the latest version when it starts (`snapshot`), or the given `version`. If
+    other writers commit in between, it is rebased onto their commits, unless one of them changed
+    a file that it removes, data that it read (`read`), the metadata, the protocol, or a domain or
+    application version that it writes. Then a `ConflictError` names the commit and the rule.
 
-    An empty transaction commits nothing and its `version` stays None.
+    An empty transaction commits nothing, and its `version` stays None.
 
-    Not safe in several threads at once; several transactions of one table are.
+    A transaction is not thread-safe. Several transactions of one table can run concurrently.
 
     Source: Delta protocol, Actions; Delta's ConflictChecker.
     """
@@ -125,47 +123,48 @@ class Transaction:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The version that the transaction rests on. Looking at it declares nothing as read: use
-        `read` for what the actions depend on.
+        """The version that the transaction reads. Using it does not record a read: use `read` for
+        data that the actions depend on.
         """
         return self._head.snapshot
 
     @property
     def version(self) -> int | None:
-        """The version that was committed; None before, and where nothing was."""
+        """The committed version; None before the commit, or if nothing was committed."""
         return self._version
 
     @property
     def committed(self) -> bool:
-        """Whether a version was written."""
+        """Whether a version was committed."""
         return self._version is not None
 
     @property
     def duplicate(self) -> bool:
-        """Whether the table already holds the application's version or a later one, so that
-        nothing is, or was, written. Known from the start, unless another writer is faster.
+        """Whether the table already has the application's version or a later one, so that nothing
+        is written. Known when the transaction starts, unless a concurrent writer commits it.
         """
         return self._duplicate
 
     @property
     def txn_id(self) -> str:
-        """The identifier that the commit carries, unique to this transaction."""
+        """Unique identifier of this transaction, stored in the commit."""
         return self._txn_id
 
     # --- reads -------------------------------------------------------------------------------
 
     def read(self, where: pl.Expr | None = None) -> pl.LazyFrame:
-        """Declare what was read, so that a commit that changes it conflicts.
+        """Record a read, so that concurrent commits that change it conflict.
 
         Args:
             where: A predicate over the table's columns; None is the whole table. Commits to files
-                that cannot hold a matching row, by partition value or statistics, do not conflict.
+                that cannot contain a matching row, by partition values or statistics, do not
+                conflict.
 
         Returns:
-            The files in question, as `Snapshot.files`.
+            The matching files, as `Snapshot.files`.
 
         Raises:
-            InvalidInputError: `where` names a column that the table lacks.
+            InvalidInputError: `where` names an unknown column.
         """
         self._require_open()
         files = self.snapshot.files(where)
@@ -181,18 +180,17 @@ class Transaction:
         """Add one file, or a table of files.
 
         Args:
-            table: A Polars frame or lazy frame, an Arrow table or reader, or a pandas frame, one
-                row a file. `fields` then hold for every row.
-            fields: ``path`` (as it is on disk, not percent-encoded), ``size`` (bytes), and as
-                need be ``partitionValues``, ``modificationTime`` (milliseconds; default now),
+            table: A Polars frame or lazy frame, an Arrow table or reader, or a pandas frame, with
+                one row per file. `fields` then apply to every row.
+            fields: ``path`` (as on disk, not percent-encoded), ``size`` (bytes), and optionally
+                ``partitionValues``, ``modificationTime`` (milliseconds; default now),
                 ``dataChange`` (default True), ``stats`` (JSON text), ``tags``, ``deletionVector``,
                 ``baseRowId``, ``defaultRowCommitVersion``, ``clusteringProvider`` and the fields
-                of the IndexTables dialect. Flattened names (``dvOffset``) are taken as well, and
-                frames of `Snapshot.files` as they are, but for their ``dataChange``, which is
-                that of a state.
+                of the IndexTables dialect. Flattened names (``dvOffset``) are accepted too, and
+                so are frames of `Snapshot.files`, whose ``dataChange`` is ignored.
 
         Raises:
-            InvalidInputError: A name is unknown, or a value is not of its field's type.
+            InvalidInputError: A name is unknown, or a value has the wrong type.
 
         Source: Delta protocol, Add File and Remove File.
         """
@@ -203,14 +201,13 @@ class Transaction:
         """Remove one file, or a table of files.
 
         Args:
-            table: As `add`; what a frame of `Snapshot.files` tells of the files is taken over into
-                the tombstones.
-            fields: ``path``, and as need be ``deletionTimestamp`` (milliseconds; default now),
+            table: As `add`; the columns of a `Snapshot.files` frame are copied to the tombstones.
+            fields: ``path``, and optionally ``deletionTimestamp`` (milliseconds; default now),
                 ``dataChange`` (default True), ``partitionValues``, ``size``, ``tags``,
                 ``deletionVector`` (of the logical file that is removed) and ``baseRowId``.
 
         Raises:
-            InvalidInputError: A name is unknown, or a value is not of its field's type.
+            InvalidInputError: A name is unknown, or a value has the wrong type.
 
         Source: Delta protocol, Add File and Remove File.
         """
@@ -226,11 +223,11 @@ class Transaction:
         self._draft.put_files("cdc", table, fields)
 
     def replace_rows(self) -> None:
-        """Say that no row is changed: those of removed files are gone, and those of added ones are
-        new, as where a table or its partitions are overwritten.
+        """Declare that no row is updated: rows of removed files are deleted, and rows of added
+        files are inserted, as when a table or its partitions are overwritten.
 
-        A table that keeps a change data feed then needs no `cdc`: without it, readers report the
-        rows of removed files as deleted, and those of added ones as inserted.
+        A table with a change data feed then needs no `cdc`: readers derive the changes from the
+        added and removed files.
 
         Source: Delta protocol, Change Data Files; Reader Requirements for AddCDCFile.
         """
@@ -249,23 +246,23 @@ class Transaction:
         description: str | EllipsisType | None = ...,
         **fields: Any,
     ) -> None:
-        """Change the metadata; what is not given stays as it is.
+        """Change the metadata; arguments that are not given keep their values.
 
-        The protocol is upgraded where the new metadata needs features (`delta.feature.<name>`
-        asks for one by name).
+        The protocol is upgraded if the new metadata needs features (`delta.feature.<name>` adds
+        one by name).
 
         Args:
-            table: A table of one row with the protocol's fields, in place of the others.
+            table: A table of one row with the protocol's fields, instead of the other arguments.
             schema: The new schema: `lakelog.model.contract.Struct`, StructType JSON, or a pyarrow
-                or Polars schema. Keep the `metadata` of columns that stay.
+                or Polars schema. Keep the `metadata` of existing columns.
             partition_by: The new partition columns, in order.
-            configuration: Properties to set; None takes one away.
-            name: The new name; None takes it away.
-            description: The new description; None takes it away.
-            fields: The protocol's own spelling (``schemaString``, ``partitionColumns``, ``id``…).
+            configuration: Properties to set; None removes one.
+            name: The new name; None removes it.
+            description: The new description; None removes it.
+            fields: The protocol's field names (``schemaString``, ``partitionColumns``, ``id``…).
 
         Raises:
-            InvalidInputError: A name is unknown, or a value is not of its type.
+            InvalidInputError: A name is unknown, or a value has the wrong type.
 
         Source: Delta protocol, Change Metadata.
         """
@@ -286,14 +283,14 @@ class Transaction:
         """Change the protocol.
 
         Args:
-            table: A table of one row with the protocol's fields, in place of the others.
-            features: Table features to add, with all that they rest on; versions follow.
+            table: A table of one row with the protocol's fields, instead of the other arguments.
+            features: Table features to add, with those that they require; versions follow.
             fields: ``minReaderVersion``, ``minWriterVersion``, ``readerFeatures``,
-                ``writerFeatures``; what is not given stays as it is.
+                ``writerFeatures``; fields that are not given keep their values.
 
         Raises:
-            InvalidInputError: A name is unknown, or a value is not of its type.
-            UnsupportedFeatureError: lakelog could not write the table afterwards.
+            InvalidInputError: A name is unknown, or a value has the wrong type.
+            UnsupportedFeatureError: lakelog does not support writing with a feature.
 
         Source: Delta protocol, Protocol Evolution.
         """
@@ -301,13 +298,13 @@ class Transaction:
         self._draft.put_protocol(table, fields, features)
 
     def set_txn(self, table: Any = None, /, **fields: Any) -> None:
-        """Record an application's version, or a table of them.
+        """Record the version of an application, or a table of them.
 
         Args:
-            table: Columns ``appId``, ``version``, and as need be ``lastUpdated``.
-            fields: The same, for one; ``lastUpdated`` (milliseconds) is now by default.
+            table: Columns ``appId``, ``version``, and optionally ``lastUpdated``.
+            fields: The same for one application; ``lastUpdated`` (milliseconds) defaults to now.
 
-        Another writer that records the same application conflicts.
+        A concurrent commit that records the same application conflicts.
 
         Source: Delta protocol, Transaction Identifiers.
         """
@@ -319,8 +316,8 @@ class Transaction:
 
         Args:
             table: Columns ``domain`` and ``configuration``.
-            fields: ``domain`` (not one of the system's, which begin with ``delta.``) and
-                ``configuration`` (any text; JSON by custom).
+            fields: ``domain`` (names that begin with ``delta.`` are reserved) and
+                ``configuration`` (any text, usually JSON).
 
         Source: Delta protocol, Domain Metadata.
         """
@@ -331,7 +328,7 @@ class Transaction:
         """Remove a metadata domain.
 
         Raises:
-            InvalidTransactionError: There is no such domain.
+            InvalidTransactionError: The domain does not exist.
         """
         self._require_open()
         self._draft.drop_domain(domain, self._head.meta)
@@ -339,21 +336,20 @@ class Transaction:
     def skip(
         self, table: Any = None, /, *, cooldown: dt.timedelta | None = None, **fields: Any
     ) -> None:
-        """Record a file that could not be processed, or a table of them; the file itself stays.
+        """Record a file that could not be processed, or a table of them; the file stays in the
+        table.
 
-        How often it was skipped is counted up from the table's last record of it.
+        The skip count continues from the last record of the file.
 
         Args:
             table: Columns as `fields`.
-            cooldown: How long to leave it alone; None is what the table says
-                (``spark.indextables.skippedFiles.cooldownDuration``), else 24 hours.
-            fields: ``path``, ``reason``, ``operation``, and as need be ``partitionValues``,
+            cooldown: How long to skip the file; None uses the table's
+                ``spark.indextables.skippedFiles.cooldownDuration``, default 24 hours.
+            fields: ``path``, ``reason``, ``operation``, and optionally ``partitionValues``,
                 ``size``, ``skipTimestamp`` (milliseconds; default now) and ``retryAfter``.
 
         Raises:
-            UnsupportedFeatureError: The table is a Delta table, which has no such action.
-
-        Source: specification 001, 3.6.
+            UnsupportedFeatureError: The table is a Delta table, which has no skip action.
         """
         self._require_open()
         self._draft.put_skips(table, fields, cooldown)
@@ -361,16 +357,17 @@ class Transaction:
     # --- the end -----------------------------------------------------------------------------
 
     def commit(self) -> int | None:
-        """Write the transaction as the next version; afterwards it is over, whatever came of it.
+        """Commit the transaction as the next version. It cannot be used afterwards.
 
         Returns:
-            The version; None if there was nothing to write, or `duplicate` says why not.
+            The version; None if there was nothing to write, or if `duplicate` is true.
 
         Raises:
-            InvalidTransactionError: It would leave the table inconsistent; its subclasses say how.
-            UnsupportedError: The table asks of its writers what lakelog cannot do.
-            ConflictError: Another commit took away what it rests on, or too many came first.
-            CommitOutcomeUnknown: It may have been written, and it cannot be read back.
+            InvalidTransactionError: The table would become inconsistent; subclasses give the
+                reason.
+            UnsupportedError: The table needs a writer feature that lakelog does not support.
+            ConflictError: A concurrent commit conflicts, or all attempts lost to other writers.
+            CommitOutcomeUnknown: The commit may have succeeded, and cannot be read back.
             UnavailableError: The store failed; nothing was written.
         """
         self._require_open()
