@@ -1,21 +1,19 @@
 """KeyedStore: keys and values on local disk, durable through the write-ahead log.
 
-The flush protocol of specification 003, with its gaps closed. A record is durable in the log before
-it is acknowledged, and in the memtable before the caller hears of it. A flush takes the memtable
-aside, writes it as a sorted Parquet file, makes the manifest name it, and only then lets the log
-forget what the file holds. Whatever step a crash comes at, the manifest tells up to which record
-the files stand, and the log has the rest.
+A record is durable in the log before it is acknowledged, and in the memtable before the call
+returns. A flush freezes the memtable, writes it as a sorted Parquet file, adds the file to the
+manifest, and then truncates the log. At any crash point the manifest records up to which sequence
+number the files are complete, and the log has the later records.
 
 Invariants:
 
-- The files hold exactly the records up to the manifest's ``flushedSeqNum``; sequence numbers ascend
-  from file to file, and the memtable's lie above them. So the newest place that has a key decides.
-- Readers take the view in one look and never wait for the disk of a writer.
+- The files contain exactly the records up to the manifest's ``flushedSeqNum``. Sequence numbers
+  ascend from file to file, and those of the memtable are higher. So the newest source that has a
+  key decides.
+- Readers take an immutable view and never wait for a writer's I/O.
 
-Owns: the order of steps, and who may do them at the same time. Leaves to others: the log, the
-memtable's and the files' insides.
-
-Source: specification 003, LSMTree._flush and WAL.replay.
+Owns the order of steps and the concurrency of the store. Does not know the format of the log, the
+memtable or the files.
 """
 
 from __future__ import annotations
@@ -50,14 +48,14 @@ _CACHE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """A sorted file that a flush or a compaction has left.
+    """A sorted file that a flush or a compaction wrote.
 
     Attributes:
         path: The file.
-        rows: Its rows, one a key.
-        tombstones: Those of them that say that a key was deleted.
-        size_bytes: Of the file.
-        flushed_seq_num: All records up to it are in the store's files.
+        rows: Number of rows, one per key.
+        tombstones: Number of rows that record a deleted key.
+        size_bytes: Size of the file.
+        flushed_seq_num: All records up to this sequence number are in the store's files.
     """
 
     path: str
@@ -68,30 +66,31 @@ class FileReport:
 
 
 class KeyedStore(Closing):
-    """Keys and values on local disk.
+    """A key-value store on local disk.
 
-    Keys and values are bytes; text is encoded as UTF-8 on the way in and comes back as bytes. Keys
-    order as unsigned bytes. An empty value is a value. All methods may be called by many threads.
-    One process writes at a time; any number of others may read meanwhile (``read_only=True``): the
-    store as it was when they opened it, or called `refresh` last.
+    Keys and values are bytes; text is encoded as UTF-8 and returned as bytes. Keys are ordered as
+    unsigned bytes. An empty value is a value. All methods are thread-safe. One process writes at a
+    time. Other processes can read concurrently (``read_only=True``): they see the store as of
+    opening or the last `refresh`.
 
     Args:
-        directory: Where it is; made where it is missing.
-        sync: When a write counts as done: ``sync`` once it is fsynced (writers at the same time
-            share one), ``batch`` every hundred, ``none`` when the operating system likes.
-        memtable_bytes: Bytes of keys and values, repeats counted, after which a write flushes.
-        memtable_entries: Records, repeats counted, after which a write flushes too (specification
-            003 has 1,000 entries); None lets bytes alone decide.
-        read_only: Read beside a writer: takes no lock, changes nothing.
-        disk: The filesystem; that of the operating system where it is None.
+        directory: Directory of the store; created if it does not exist.
+        sync: When a write is acknowledged. ``sync``: after an fsync (concurrent writers share one).
+            ``batch``: one fsync per hundred writes. ``none``: when the operating system syncs.
+        memtable_bytes: Bytes of keys and values, including overwritten ones, at which a write
+            triggers a flush.
+        memtable_entries: Number of records, including overwritten ones, at which a write triggers a
+            flush; None is unlimited.
+        read_only: Open for reading, concurrently with a writer: takes no lock, changes nothing.
+        disk: The filesystem; None is the operating system's.
 
     Raises:
-        CorruptionError: Log, manifest and files do not fit together, or one is damaged.
+        CorruptionError: Log, manifest and files contradict each other, or one is damaged.
         LogLockedError: Another process writes to the store.
-        NotFoundError: There is no store to read.
+        NotFoundError: `read_only`, and the store does not exist.
         UnavailableError: The disk failed.
 
-    Opening reads the log and the footers of the files. Memory grows with what is not flushed.
+    Opening reads the log and the footers of the files. Memory grows with the unflushed records.
 
     Example:
         >>> with KeyedStore("store") as store:
@@ -144,23 +143,23 @@ class KeyedStore(Closing):
             raise
 
     def put(self, key: bytes | str, value: bytes | str) -> int:
-        """Write one key; durable, as `sync` says, when this returns.
+        """Write one key. Durable on return, as `sync` specifies.
 
         Returns:
-            The record's sequence number.
+            The sequence number of the record.
 
         Raises:
-            InvalidInputError: Key or value is neither bytes nor text, or the store is only read.
+            InvalidInputError: Key or value is neither bytes nor text, or the store is read-only.
             UnavailableError: The record was not written.
-            OutcomeUnknownError: Nobody knows whether it was; the store has to be opened again.
+            OutcomeUnknownError: The record may have been written; the store must be reopened.
         """
         return self._write(rows.PUT, data_of(key), data_of(value, "value"))
 
     def delete(self, key: bytes | str) -> int:
-        """Delete a key, whether or not it is there; durable, as `sync` says, when this returns.
+        """Delete a key, whether or not it exists. Durable on return, as `sync` specifies.
 
         Returns:
-            The tombstone's sequence number.
+            The sequence number of the tombstone.
 
         Raises:
             As `put`.
@@ -168,13 +167,13 @@ class KeyedStore(Closing):
         return self._write(rows.DELETE, data_of(key), None)
 
     def put_many(self, items: input_validation.Items) -> int:
-        """Write several keys as one batch: after a crash all of them are there, or none.
+        """Write several keys atomically: after a crash either all of them exist or none.
 
         Args:
-            items: Keys and values; of a key that comes twice, the last one counts.
+            items: Pairs of key and value; the last pair of a key wins.
 
         Returns:
-            The sequence number of the batch's end; 0 where there are no items.
+            The sequence number of the end of the batch; 0 if there are no items.
 
         Raises:
             As `put`.
@@ -182,21 +181,21 @@ class KeyedStore(Closing):
         return self.put_table(input_validation.pairs(items))
 
     def put_table(self, table: Any) -> int:
-        """Write a table of records as one batch: after a crash all of them are there, or none.
+        """Write the records of a table atomically: after a crash either all of them exist or none.
 
         Args:
-            table: Arrow or Polars, or what else gives its columns as an Arrow stream (Pandas does),
-                with columns ``key`` and ``value``, binary or text, and perhaps ``op``: ``PUT`` or
-                ``DELETE``, in the order in which they count. Without it all are put. Only the value
-                of a DELETE may be null.
+            table: An Arrow, Polars or pandas table, or any object with an Arrow stream, with the
+                columns ``key`` and ``value`` (binary or text), and optionally ``op`` (``PUT`` or
+                ``DELETE``; the default is ``PUT``). Rows are applied in order. Only the value of a
+                DELETE may be null.
 
         Returns:
-            The sequence number of the batch's end; 0 where the table has no rows.
+            The sequence number of the end of the batch; 0 if the table has no rows.
 
         Raises:
-            InvalidInputError: It is no table, a column is missing or of another type, or a null
-                stands where none may.
-            UnavailableError: As `put`; so `OutcomeUnknownError`.
+            InvalidInputError: The argument is not a table, a column is missing or has the wrong
+                type, or a required value is null.
+            UnavailableError, OutcomeUnknownError: As `put`.
         """
         batch = input_validation.batch(table)
         if not batch.height:
@@ -209,13 +208,13 @@ class KeyedStore(Closing):
         return end
 
     def get(self, key: bytes | str) -> bytes | None:
-        """The value of a key; None where it was never put, or deleted.
+        """The value of a key; None if it was never written, or deleted.
 
         Raises:
-            CorruptionError: The part of a file that would hold it is damaged.
+            CorruptionError: The part of a file that would contain the key is damaged.
 
-        Costs a look into the memtable, and in each file that may have the key one row group, which
-        is kept for the next.
+        Reads the memtable, and one row group in each file that may contain the key. The row group
+        is cached.
         """
         sought = data_of(key)
         self._access.check()
@@ -224,19 +223,19 @@ class KeyedStore(Closing):
     def scan(
         self, start: bytes | str | None = None, end: bytes | str | None = None
     ) -> pl.DataFrame:
-        """The keys of a range as they were at one moment.
+        """The keys of a range, at one point in time.
 
         Args:
-            start: First key, inclusive; None begins at the first there is.
-            end: Where to stop, exclusive; None goes on to the last.
+            start: First key, inclusive; None starts at the first key.
+            end: End of the range, exclusive; None is unbounded.
 
         Returns:
-            ``key`` and ``value``, binary, and ``seqNum``, int64, sorted by key, one row a key.
+            ``key`` and ``value`` (binary) and ``seqNum`` (int64), sorted by key, one row per key.
 
         Raises:
-            CorruptionError: A part of a file that holds some of them is damaged.
+            CorruptionError: A part of a file that contains some of the keys is damaged.
 
-        Memory grows with the records in the range; files are read only where it lies.
+        Memory grows with the records in the range; only the matching parts of the files are read.
         """
         low = None if start is None else data_of(start)
         high = None if end is None else data_of(end)
@@ -247,11 +246,10 @@ class KeyedStore(Closing):
         return f"KeyedStore({self._directory!r})"
 
     def refresh(self) -> None:
-        """Of a store that is only read: look again, at all that was written meanwhile. One that
-        writes knows it.
+        """Update a read-only store to the current state. Has no effect on a store that writes.
 
         Raises:
-            CorruptionError: As when it was opened; what was read before still is.
+            CorruptionError: As on opening; the previous state remains readable.
             UnavailableError: The disk failed.
         """
         with self._upkeep:
@@ -260,34 +258,34 @@ class KeyedStore(Closing):
                 self._view = opening.look_beside_a_writer(self._room, self._wal, self._view.files)
 
     def flush(self) -> FileReport | None:
-        """Write what only the log has as a sorted file, and let the log forget it.
+        """Write the unflushed records as a sorted file, and truncate the log.
 
-        Writers and readers go on meanwhile.
+        Writers and readers continue during the flush.
 
         Returns:
-            The new file, which may have been merged with others since; None where there was nothing
-            to write.
+            The new file, which may since have been merged with others; None if there was nothing to
+            write.
 
         Raises:
-            UnavailableError: The disk failed; no record is lost, and it may be tried again.
-            CorruptionError: It is written, but could not be merged with a file that is damaged.
-            OutcomeUnknownError: The log could not be synced; the store has to be opened again.
+            UnavailableError: The disk failed. No record is lost, and the flush can be repeated.
+            CorruptionError: The file was written, but could not be merged with a damaged file.
+            OutcomeUnknownError: The log could not be synced; the store must be reopened.
         """
         with self._upkeep:
             self._access.check(to_write=True)
             return self._flush_and_merge()
 
     def compact(self) -> FileReport | None:
-        """Flush, and merge all files into one without tombstones: what it holds is the state.
+        """Flush, then merge all files into one without tombstones.
 
         Returns:
-            The one file; None where no key is there.
+            The file; None if the store has no keys.
 
         Raises:
-            CorruptionError: A file is damaged; all is as it was.
-            UnavailableError: As `flush`; so `OutcomeUnknownError`.
+            CorruptionError: A file is damaged; nothing was changed.
+            UnavailableError, OutcomeUnknownError: As `flush`.
 
-        Memory is bounded: files are merged a range of keys at a time.
+        Memory is bounded: files are merged one key range at a time.
         """
         with self._upkeep:
             self._access.check(to_write=True)
@@ -298,7 +296,7 @@ class KeyedStore(Closing):
             return self._report(self._view.files[0]) if self._view.files else None
 
     def close(self) -> None:
-        """Let go of the store. Nothing is flushed: the log has it. Twice does no harm."""
+        """Close the store. Does not flush: the log has the records. Can be called repeatedly."""
         if self._access.is_elsewhere:
             self._access.is_closed = True
             return
@@ -309,14 +307,15 @@ class KeyedStore(Closing):
 
     @property
     def upkeep_error(self) -> LakelogError | None:
-        """Why the last flush that a write began by itself failed; None where it did not. The write
-        itself was done: its record is in the log.
+        """The error of the last flush that a write triggered; None if it succeeded. The write
+        itself
+        succeeded: its record is in the log.
         """
         return self._upkeep_error
 
     @property
     def files(self) -> list[FileReport]:
-        """The sorted files, oldest first: those that the manifest names, and no others."""
+        """The sorted files that the manifest names, oldest first."""
         return [self._report(file) for file in self._view.files]
 
     def _write(self, op: Literal["PUT", "DELETE"], key: bytes, value: bytes | None) -> int:

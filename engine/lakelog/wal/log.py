@@ -1,4 +1,4 @@
-"""The write-ahead log as its callers see it."""
+"""The public interface of the write-ahead log."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ BATCH_APPENDS = 100
 
 @dataclass(frozen=True)
 class TruncateReport:
-    """What a truncation did.
+    """Result of a truncation.
 
     Attributes:
-        truncated_to: Records up to this sequence number are void.
-        removed: The segments that were removed.
+        truncated_to: Records up to this sequence number are removed.
+        removed: The deleted segments.
     """
 
     truncated_to: int
@@ -70,47 +70,45 @@ class TruncateReport:
 
 
 class WriteAheadLog(Closing):
-    """A log of small writes in a directory on local disk.
+    """A write-ahead log in a directory on local disk.
 
-    Records have sequence numbers from 1 on, without a gap, in the order in which they were
-    appended. What is acknowledged has the durability that ``sync`` promises. Methods may be called
-    by many threads; concurrent appends share one write and one fsync. One process writes at a
-    time; any number of others may read meanwhile (``read_only=True``), and may see a record a
-    moment before it is durable.
+    Records have contiguous sequence numbers from 1, in the order in which they were appended. An
+    append is acknowledged when it is as durable as ``sync`` specifies. All methods are
+    thread-safe; concurrent appends share one write and one fsync. One process writes at a time.
+    Other processes can read concurrently (``read_only=True``), and may see a record shortly
+    before it is durable.
 
-    An interrupt (``KeyboardInterrupt``) while something is written poisons the log, as an fsync
-    that fails does: nobody knows then what the disk holds, and nothing is done until the log was
-    closed and opened again. A signal's handler does not call the log whose work it interrupted.
+    If a write is interrupted (``KeyboardInterrupt``) or an fsync fails, the state of the disk is
+    unknown. The log then refuses all further calls until it is closed and reopened. A signal
+    handler must not call a log whose call it interrupted.
 
-    When a log is opened for writing, what a crash tore off behind the last whole record is trimmed,
-    and `recovery` tells of it. Damage before that is an error.
+    When a log is opened for writing, an incomplete tail after the last whole record is truncated,
+    and `recovery` reports it. Damage before the tail is an error.
 
     Args:
-        directory: Where the log is, or is to be; it is made if it is missing.
-        sync: What an append that returned has survived: ``sync``, a crash of the machine;
-            ``batch``, the same for all but the last ``batch_appends`` appends; ``none``, a crash
-            of the process only.
-        segment_bytes: From this size on a segment is followed by another one.
-        compression: ``zstd`` compresses frames of 256 bytes and more where that makes them smaller.
-        strict: Whether damage is an error. Otherwise the log goes on from what is safe; a writer
-            puts the rest under names that end in ``.damaged``, and `recovery` tells of it.
-        read_only: Read beside a writer: takes no lock, changes nothing.
-        missing_ok: With `read_only`, a log that does not exist is empty, until a writer creates it
-            (specification 002, "an empty list means either no WAL exists ...").
-        batch_appends: With ``sync="batch"``, how many appends share an fsync.
-        frame_bytes: How much of a batch goes into one frame.
+        directory: Directory of the log; created if it does not exist.
+        sync: What an acknowledged append survives. ``sync``: a crash of the machine. ``batch``: the
+            same, except for the last ``batch_appends`` appends. ``none``: a crash of the process.
+        segment_bytes: Size in bytes at which a new segment is started.
+        compression: ``zstd`` compresses frames of at least 256 bytes if that makes them smaller.
+        strict: Whether damage raises an error. If False, the log is opened up to the damage; a
+            writer renames the rest to names that end in ``.damaged``, and `recovery` reports it.
+        read_only: Open for reading, concurrently with a writer: takes no lock, changes nothing.
+        missing_ok: With `read_only`, treat a log that does not exist as empty.
+        batch_appends: With ``sync="batch"``, the number of appends per fsync.
+        frame_bytes: Maximum bytes of a batch per frame.
         disk: The filesystem.
-        clock: Milliseconds since 1970, for segments' headers.
-        new_id: 16 bytes that no other log has.
+        clock: Milliseconds since 1970, for segment headers.
+        new_id: 16 bytes that identify the log.
 
     Raises:
-        LogLockedError: Another writer has the log.
-        WalCorruptionError: The log is damaged, and ``strict``. Nothing was changed.
-        NotFoundError: There is no log to read, and `missing_ok` is false.
-        UnsupportedError: A later version of lakelog wrote the log, or an earlier program.
+        LogLockedError: Another writer has locked the log.
+        WalCorruptionError: The log is damaged, and ``strict`` is true. Nothing was changed.
+        NotFoundError: The log does not exist, and `missing_ok` is false.
+        UnsupportedError: The log was written by a later version of lakelog or in a historic format.
         UnavailableError: The disk failed.
 
-    Source: specification 002; ``schemas/wal.md`` has the format.
+    Source: ``schemas/wal.md``.
 
     Example:
         >>> with WriteAheadLog("log") as log:
@@ -189,25 +187,24 @@ class WriteAheadLog(Closing):
 
     @property
     def directory(self) -> str:
-        """Where the log is."""
+        """Directory of the log."""
         return self._directory
 
     @property
     def recovery(self) -> RecoveryReport | None:
         """What was dropped when the log was opened; None if nothing was.
 
-        A reader's tells of damage only, and of the last look that it had at all of the log: when it
-        was opened with ``strict=False``, at every `replay` and `iterate` from the beginning, and
-        wherever else it met with damage.
+        For a reader it reports only damage, as of the last time that the whole log was read: on
+        opening with ``strict=False``, and at every `replay` and `iterate` from the beginning.
         """
         return self._report
 
     @property
     def truncated_to(self) -> int:
-        """Records up to this sequence number are void; 0 where none is.
+        """Records up to this sequence number are truncated; 0 if none are.
 
         Raises:
-            WalCorruptionError, UnavailableError: As `replay`, of a log that is only read.
+            WalCorruptionError, UnavailableError: As `replay`, if the log is read-only.
         """
         if self._committer is not None:
             return self._writer().truncated_to
@@ -218,18 +215,20 @@ class WriteAheadLog(Closing):
 
         Args:
             op: PUT, DELETE, COMMIT or CHECKPOINT.
-            key: Bytes; text is encoded as UTF-8.
-            value: The same, or None.
+            key: Bytes, or text (encoded as UTF-8).
+            value: Bytes, text, or None.
 
         Returns:
-            Its sequence number.
+            The sequence number of the record.
 
         Raises:
-            InvalidInputError: The record is none, or the log is closed or only read.
-            UnavailableError: It was not written, for want of room most likely; the log goes on.
-            OutcomeUnknownError: It may have been written: a sync failed, or who wrote it for this
-                thread was interrupted; and the log is poisoned.
-            LogPoisonedError: The log was poisoned before; nothing was written.
+            InvalidInputError: The record is invalid, or the log is closed or read-only.
+            UnavailableError: The record was not written, for example because the disk is full. The
+                log remains usable.
+            OutcomeUnknownError: The record may have been written: a sync failed, or the thread that
+                wrote it was interrupted. The log must be reopened.
+            LogPoisonedError: The log must be reopened after an earlier failure; nothing was
+                written.
         """
         code = code_of(op)
         key = data_of(key)
@@ -240,14 +239,14 @@ class WriteAheadLog(Closing):
         return self._write(Entry(code, (key,), (value,), size + RECORD_BYTES))
 
     def append_batch(self, records: Iterable[tuple[str, bytes | str, bytes | str | None]]) -> int:
-        """Append records that are all there after a crash, or none of them.
+        """Append records atomically: after a crash either all of them exist or none.
 
         Args:
-            records: Operation (PUT or DELETE), key and value of each.
+            records: Tuples of operation (PUT or DELETE), key and value.
 
         Returns:
-            The sequence number of the COMMIT that ends the batch: the records have those right
-            before it.
+            The sequence number of the COMMIT record that ends the batch; the records have the
+            numbers directly before it.
 
         Raises:
             InvalidInputError, UnavailableError, OutcomeUnknownError, LogPoisonedError: As `append`.
@@ -259,11 +258,11 @@ class WriteAheadLog(Closing):
         """Append the rows of a table as one batch.
 
         Args:
-            table: Arrow or Polars, or what else gives its columns as an Arrow stream (Pandas does),
-                with the columns ``op`` (PUT or DELETE), ``key`` and ``value`` (bytes or text).
+            table: An Arrow, Polars or pandas table, or any object with an Arrow stream, with the
+                columns ``op`` (PUT or DELETE), ``key`` and ``value`` (binary or text).
 
         Returns:
-            The sequence number of the COMMIT that ends the batch.
+            The sequence number of the COMMIT record that ends the batch.
 
         Raises:
             InvalidInputError, UnavailableError, OutcomeUnknownError, LogPoisonedError: As `append`.
@@ -274,7 +273,7 @@ class WriteAheadLog(Closing):
         return self._write(Entry.of_columns(columns or [columns_of(b"", (), ())]))
 
     def checkpoint(self) -> int:
-        """Append a CHECKPOINT record, durable unless ``sync`` is ``none``.
+        """Append a CHECKPOINT record. It is durable, unless ``sync`` is ``none``.
 
         Returns:
             Its sequence number.
@@ -287,27 +286,27 @@ class WriteAheadLog(Closing):
         return self._write(entry)
 
     def sync(self) -> None:
-        """Return once all that was appended survives a crash of the machine.
+        """Wait until all appended records survive a crash of the machine.
 
         Raises:
-            OutcomeUnknownError: An fsync failed; the log is poisoned.
-            LogPoisonedError: It was before.
+            OutcomeUnknownError: An fsync failed; the log must be reopened.
+            LogPoisonedError: The log must be reopened after an earlier failure.
         """
         self._do(self._writer().sync)
 
     def truncate(self, up_to_seq: int) -> TruncateReport:
-        """Make records void that are stored elsewhere by now, and remove the segments that hold no
-        others. Sequence numbers go on where they are. Safe at every crash point.
+        """Truncate records that are stored elsewhere, and delete the segments that contain no
+        others. Sequence numbers continue. A crash at any point is safe.
 
         Args:
-            up_to_seq: The last sequence number to be void; one that an earlier truncation made
-                void changes nothing.
+            up_to_seq: The last sequence number to truncate. A number that is already truncated
+                changes nothing.
 
         Raises:
-            InvalidInputError: It is negative, or there is no such record yet.
-            UnavailableError: Nothing changed, or files could not be removed.
-            OutcomeUnknownError: An fsync failed; the log is poisoned.
-            LogPoisonedError: It was before.
+            InvalidInputError: The number is negative, or no such record exists yet.
+            UnavailableError: Nothing changed, or files could not be deleted.
+            OutcomeUnknownError: An fsync failed; the log must be reopened.
+            LogPoisonedError: The log must be reopened after an earlier failure.
         """
         writer = self._writer()
         up_to_seq = _whole(up_to_seq)
@@ -331,30 +330,30 @@ class WriteAheadLog(Closing):
         """The PUT and DELETE records, in order.
 
         Args:
-            after_seq: Only records with a greater sequence number.
+            after_seq: Return only records with a greater sequence number.
 
         Returns:
             A sequence of records with ``op_type``, ``key``, ``value``, ``seq_num`` and
-            ``checksum``, as specification 002 has it, and at the same time the table of their
-            columns: ``seqNum`` (int64), ``op`` (dictionary of strings), ``key`` and ``value``
-            (binary). Large frames' columns are the pages of the segments; small ones' are copied.
+            ``checksum``, which is also a table with an Arrow stream: ``seqNum`` (int64), ``op``
+            (dictionary of strings), ``key`` and ``value`` (binary). Columns of large frames are
+            memory-mapped, those of small frames are copied.
 
         Raises:
-            WalCorruptionError: A record that should be among them is damaged, and ``strict``.
+            WalCorruptionError: A requested record is damaged, and ``strict`` is true.
             UnavailableError: The disk failed.
         """
         after_seq = _whole(after_seq)
         return WalRecords(table_of(self._verdict(after_seq), after_seq))
 
     def iterate(self, after_seq: int = 0) -> Iterator[pa.Table]:
-        """All records, COMMIT and CHECKPOINT included, in order, a table a segment.
+        """All records, including COMMIT and CHECKPOINT, in order, one table per segment.
 
         Args:
-            after_seq: Only records with a greater sequence number.
+            after_seq: Return only records with a greater sequence number.
 
         Returns:
-            Tables as `replay` gives them, made as they are asked for; of the log as it was when
-            the first one was.
+            Tables as `replay` returns them, read lazily, of the log as it was when the first one
+            was read.
 
         Raises:
             WalCorruptionError, UnavailableError: As `replay`, before the first table.
@@ -363,14 +362,14 @@ class WriteAheadLog(Closing):
         yield from tables_of(self._verdict(after_seq), after_seq, controls=True)
 
     def records(self, after_seq: int = 0) -> Iterator[WalRecord]:
-        """All records as `iterate` gives them, one by one."""
+        """All records as `iterate` returns them, one by one."""
         return records_of(self.iterate(after_seq))
 
     def state(self) -> pa.Table:
-        """What the records amount to: of each key that was not deleted, its last value.
+        """The state that the records produce: the last value of each key that was not deleted.
 
         Returns:
-            ``key``, ``value`` (binary) and ``seqNum`` (int64), a row a key, in the order of
+            ``key``, ``value`` (binary) and ``seqNum`` (int64), one row per key, ordered by
             ``seqNum``.
 
         Raises:
@@ -379,16 +378,16 @@ class WriteAheadLog(Closing):
         return state_of(self.replay().table)
 
     def current_seq_num(self) -> int:
-        """The last sequence number that was given to a record, void ones included; 0 for none."""
+        """The last assigned sequence number, including truncated records; 0 if none was assigned."""
         if self._committer is not None:
             return self._writer().next_seq - 1
         return self._verdict(MAX_SEQ).next_seq - 1
 
     def close(self) -> None:
-        """Sync, unless ``sync`` is ``none``, and let others write. Twice does no harm.
+        """Sync, unless ``sync`` is ``none``, and release the lock. Can be called repeatedly.
 
         Raises:
-            OutcomeUnknownError: The sync failed. The log is closed all the same.
+            OutcomeUnknownError: The sync failed. The log is closed anyway.
         """
         access = self._access
         if access.is_closed:
