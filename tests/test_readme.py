@@ -180,8 +180,9 @@ def test_the_readme_lists_the_rooms_as_imports_see_them() -> None:
     config = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["tool"]
     layers = config["importlinter"]["contracts"][0]["layers"]
     floor = {room: -n for n, layer in enumerate(layers) for room in layer.split(" | ")}
-    listed = re.findall("`([a-z_]+)`", README.partition("lowest layer first:
-    ")[2].partition(";")[0]) assert set(listed) == set(floor)
+    page = README.partition("lowest layer first: ")[2].partition(";")[0]
+    listed = re.findall("`([a-z_]+)`", page)
+    assert set(listed) == set(floor)
     assert listed == sorted(listed, key=floor.__getitem__)
 
 

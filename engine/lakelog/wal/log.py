@@ -378,7 +378,7 @@ class WriteAheadLog(Closing):
         return state_of(self.replay().table)
 
     def current_seq_num(self) -> int:
-        """The last assigned sequence number, including truncated records; 0 if none was assigned."""
+        """The last assigned sequence number, including truncated records; 0 if there is none."""
         if self._committer is not None:
             return self._writer().next_seq - 1
         return self._verdict(MAX_SEQ).next_seq - 1
