@@ -24,8 +24,6 @@ version or a path); spans and log lines name those.
 
 The ``source`` of what is loaded is ``checkpoint`` or ``json``; the ``stage`` is ``open`` (protocol
 and metadata) or ``files``.
-
-Source: specification 004, Monitoring and Observability.
 """
 
 from __future__ import annotations

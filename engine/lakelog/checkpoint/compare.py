@@ -71,13 +71,7 @@ class Comparison:
 
     @staticmethod
     def of(plan: CheckpointPlan, format: str, columns: Sequence[str]) -> Comparison:
-        """The comparison of what a plan's writer was given with what it wrote.
-
-        Args:
-            plan: The plan.
-            format: ``delta`` or ``indextables``.
-            columns: `CheckpointWriter.columns`.
-        """
+        """The comparison of what a plan's writer was given with what it wrote."""
         wanted = dict.fromkeys(columns)
         typed = False
         if format == "delta":
@@ -238,16 +232,6 @@ def find_differences(
     comparison: Comparison, expected: Frames, found: Frames, most: int = 100
 ) -> pl.DataFrame:
     """Which file actions stand on one side alone.
-
-    Args:
-        comparison: What counts.
-        expected: Gives the batches that should be there, each of one kind.
-        found: Gives those that are.
-        most: Rows wanted, at most.
-
-    Returns:
-        ``side`` (``missing``: not found; ``unexpected``: found alone), ``actionType``, ``path``,
-        ``dvId``, at most `most` rows. A row whose content differs stands on both sides.
 
     Memory: eight bytes a row, of both.
     """

@@ -112,22 +112,6 @@ def plan_incremental(
 ) -> Incremental | Unfit:
     """Plan a V2 checkpoint that keeps sidecars of an earlier one.
 
-    Args:
-        log: The table's log.
-        state: The state to write; it rests on `previous`.
-        previous: An earlier checkpoint.
-        plan: What the new one is to look like; a sidecar that has about ``part_actions`` needs no
-            merging. ``parts``, ``part_actions`` and ``kept`` are decided here.
-        now_ms: The present, in milliseconds since the Unix epoch, for tombstones' retention.
-
-    Returns:
-        The plan, or why every file action has to be written.
-
-    Raises:
-        CheckpointCorruptionError: `previous` is damaged: a sidecar of it is gone, or is not what
-            its manifest records. Nothing that rests on it should be written.
-        UnavailableError: The store failed.
-
     Memory: the layers above `previous`, and the paths of a few sidecars at a time.
     """
     if log.dialect.name != "delta" or not plan.layout.startswith("v2-"):
@@ -204,17 +188,6 @@ class Incremental:
         """File actions for the new sidecars: adds, then tombstones; those of sidecars that are
         written again before those of the commits above, each in order.
 
-        Args:
-            columns: Columns that the writer takes (`CheckpointWriter.columns`).
-
-        Yields:
-            Narrow rows of one kind, 65,536 at most; ``dataChange`` is false. Expired tombstones
-            are left out.
-
-        Raises:
-            CheckpointCorruptionError: A sidecar that is written again is not what its manifest
-                records; after its rows were handed out, at the end.
-
         Memory: a batch of the columns asked for.
         """
         comparison = Comparison.of(self.plan, self._log.dialect.name, columns)
@@ -281,20 +254,6 @@ class Incremental:
         back: each holds what its fingerprint records, none holds a logical file twice or one that
         another new one holds, and together they are what `files` gave. The kept ones are still
         there, in their length. The recorded total is `expected`.
-
-        Args:
-            staged: What was written.
-            reader: A reader over it, where there is one already.
-            check: Told of each batch of new sidecars as it is read back, ``dataChange`` included;
-                raises where it finds fault.
-
-        Returns:
-            The digest of all file actions of the checkpoint.
-
-        Raises:
-            CheckpointValidationError: It is not so; ``expected`` and ``found`` say what differs.
-            CorruptionError: What was written cannot be read.
-            UnavailableError: The store failed.
 
         Memory: the keys of the new sidecars' rows.
         """

@@ -51,16 +51,7 @@ class Budget:
 
     @staticmethod
     def of(memory_limit: int, resident: int) -> Budget:
-        """Share out what a limit leaves.
-
-        Args:
-            memory_limit: Bytes that the process may take at its peak.
-            resident: Bytes that it takes now.
-
-        Raises:
-            InvalidInputError: The limit is below the floor: what the process takes already, 160 MB
-                at least, and 160 MB to work with.
-        """
+        """Share out what a limit leaves."""
         taken = max(resident, LEAST_RESIDENT_BYTES)
         floor = taken + LEAST_WORK_BYTES
         if memory_limit < floor:

@@ -118,16 +118,6 @@ class CheckpointOptions:
     def of(configuration: Mapping[str, str | None], format: str) -> CheckpointOptions:
         """The options that a table's properties give.
 
-        Args:
-            configuration: ``metaData.configuration``. Keys of ``spark.indextables.*`` count in any
-                case, those of ``delta.*`` in their own. Other properties are passed over.
-            format: ``delta`` or ``indextables``.
-
-        Raises:
-            InvalidPropertyError: A property of checkpoints, retention or cleanup is unknown, not
-                of its kind, spelled in two ways at once, or Delta's on an IndexTables table.
-                ``path`` is the key.
-
         >>> CheckpointOptions.of({"delta.checkpointInterval": "5"}, "delta").interval
         5
         """

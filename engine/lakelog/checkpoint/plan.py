@@ -29,7 +29,7 @@ bound, and JSON parts are read whole, which no memory limit allows. The property
 ``spark.indextables.checkpoint.format`` replaces this rule: ``parquet`` takes ``flattened`` at any
 size, ``json`` never does.
 
-Source: Delta protocol, Checkpoint Specs; V2 Spec; specification 004; facts on IndexTables.
+Source: Delta protocol, Checkpoint Specs; V2 Spec.
 """
 
 from __future__ import annotations
@@ -98,23 +98,7 @@ def plan_checkpoint(
     memory_limit: int | None = None,
     now_ms: int = 0,
 ) -> CheckpointPlan:
-    """Decide what a checkpoint is to look like.
-
-    Args:
-        table: The table at the version.
-        version: The version.
-        options: What the table's properties say.
-        num_files: File actions that it will hold; an estimate will do.
-        num_others: Rows that are no file actions.
-        layout: One of `LAYOUTS`, ``v2`` for either of V2's, or ``auto``.
-        memory_limit: Bytes that the process may take; makes row groups smaller. None for no bound.
-        now_ms: The present, in milliseconds since the Unix epoch.
-
-    Raises:
-        InvalidInputError: There is no such layout, or the protocol forbids it; ``hint`` says what
-            would allow it.
-        UnsupportedFeatureError: The protocol asks of its writers what lakelog does not know.
-    """
+    """Decide what a checkpoint is to look like."""
     check_writers(table)
     bounded = memory_limit is not None
     chosen = choose_layout(table, options, num_files, num_others, layout, bounded=bounded)
@@ -153,19 +137,7 @@ def choose_layout(
     *,
     bounded: bool = False,
 ) -> str:
-    """The layout that is asked for, if the table allows it, or the one that suits the table.
-
-    Args:
-        table: The table.
-        options: What its properties say.
-        num_files: File actions, about.
-        num_others: Rows that are no file actions.
-        layout: As `plan_checkpoint`.
-        bounded: Whether memory is limited.
-
-    Raises:
-        InvalidInputError: There is no such layout, or the protocol forbids it.
-    """
+    """The layout that is asked for, if the table allows it, or the one that suits the table."""
     known = LAYOUTS[table.format]
     if table.format == "delta":
         v2 = supports(table.protocol, "v2Checkpoint")
@@ -232,14 +204,7 @@ def _indextables_layout(
 
 
 def count_parts(layout: str, options: CheckpointOptions, num_files: int) -> int:
-    """How many files the file actions are spread over.
-
-    Args:
-        layout: The layout.
-        options: What the table's properties say: the length that no file should pass, and the
-            actions that one should hold at most.
-        num_files: File actions, about.
-    """
+    """How many files the file actions are spread over."""
     if layout in {"classic", "json", "json-multipart"}:
         return 1
     least = 2 if layout == "multipart" else 1

@@ -27,12 +27,6 @@ def prefetch(
     What goes wrong there is raised here, in its place. A caller that stops early stops the thread,
     before this returns: nothing is read behind its back.
 
-    Args:
-        items: Made and gone through by the other thread alone.
-        depth: How many may wait.
-        is_large: Whether an item takes so long that a thread pays: until one does, they are made
-            in this one. None always takes another.
-
     Memory: `depth` items, one that is being made, and one that was taken.
 
     >>> list(prefetch(n * n for n in range(4)))

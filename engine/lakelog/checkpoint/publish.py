@@ -62,18 +62,7 @@ def publish(
     staged: StagedCheckpoint,
     on_file: Callable[[int, int], object] | None = None,
 ) -> Published:
-    """Give a checkpoint its names, in order, then move the pointer.
-
-    Args:
-        store: Store of the table.
-        dialect: The table's dialect.
-        staged: The checkpoint.
-        on_file: Told of how many files have their names, and of how many there are.
-
-    Raises:
-        CheckpointWriteError: A file could not be given its name; the checkpoint is incomplete, and
-            so nobody reads it. What could be taken back was.
-    """
+    """Give a checkpoint its names, in order, then move the pointer."""
     fresh = _free_names(store, staged.files)
     for number, file in enumerate(staged.files, 1):
         try:
@@ -109,16 +98,7 @@ def move_pointer(store: LogStore, dialect: Dialect, staged: StagedCheckpoint) ->
 
 
 def point_at(log: Log, checkpoint: Checkpoint) -> bool:
-    """Let the pointer name a checkpoint that stands already, whatever it names now.
-
-    Returns:
-        Whether it does; False where the table's readers would take it for another thing.
-
-    Raises:
-        CorruptionError: The checkpoint cannot be read.
-        OutcomeUnknownError: It may have been written.
-        UnavailableError: The store failed.
-    """
+    """Let the pointer name a checkpoint that stands already, whatever it names now."""
     pointer = log.dialect.pointer_to(log.store, checkpoint, log.clock())
     return pointer is not None and _put(log.store, *pointer)
 

@@ -3,8 +3,6 @@
 A replica holds what a version's state needs: the checkpoint's files, and the version's own commit
 and checksum where they are there, for a checkpoint keeps no commitInfo. Paths in it are as they
 were, so data files are looked for below the replica's own folder.
-
-Source: specification 004, Future Enhancements, 6.
 """
 
 from __future__ import annotations

@@ -69,15 +69,6 @@ def plan_reuse(sidecars: Sequence[Sidecar], incoming_rows: int, target_rows: int
     fewer than half of that is small. What is written anyway takes in the smallest small ones, for
     as long as one has at most twice as many rows as what has come together; and all of them where
     more than 16 would be left.
-
-    Args:
-        sidecars: All sidecars of the earlier checkpoint.
-        incoming_rows: Rows that the commits above it bring.
-        target_rows: Actions of a sidecar that needs no merging.
-
-    Returns:
-        Every sidecar in `kept` or in `rewritten`, in the order given. Together with the new ones,
-        there are at most 17 small ones, and the others have at least half of `target_rows` each.
     """
     rewritten = {
         index

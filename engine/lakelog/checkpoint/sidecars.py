@@ -70,17 +70,7 @@ def read_manifest(reader: CheckpointReader) -> SidecarManifest:
 def known_sidecars(
     manifest: SidecarManifest, checkpoint: Checkpoint, shape: str
 ) -> list[tuple[SidecarFile, Fingerprint]] | str:
-    """The sidecars with their fingerprints, or why none of them can be kept.
-
-    Args:
-        manifest: The manifest.
-        checkpoint: Its checkpoint, for messages.
-        shape: What new sidecars look like; see
-            `lakelog.dialects.delta.sidecar_fingerprints.shape_of`.
-
-    Raises:
-        MalformedLogError: They are not those that the manifest was written with.
-    """
+    """The sidecars with their fingerprints, or why none of them can be kept."""
     if not manifest.files:
         return "the checkpoint below has no sidecars"
     known: list[tuple[SidecarFile, Fingerprint]] = []
@@ -113,17 +103,6 @@ def look_into(
     minimum_ms: int,
 ) -> list[Sidecar]:
     """What later commits do to each sidecar, which is checked against its fingerprint.
-
-    Args:
-        log: The table's log.
-        known: The sidecars.
-        keys: (path, dvId) that later commits speak of.
-        minimum_ms: Tombstones of this time or before have expired, milliseconds since the Unix
-            epoch.
-
-    Raises:
-        MalformedLogError: A sidecar is gone, or is not what its manifest records.
-        UnavailableError: The store failed.
 
     Memory: the keys of a few sidecars' batches.
     """

@@ -31,10 +31,6 @@ def partition_of(paths: pl.Series, partitions: int) -> pl.Series:
 class Spill:
     """Narrow frames on disk, by key, in the order in which they were appended.
 
-    Args:
-        partitions: How many partitions `append` deals rows to.
-        flush_bytes: Rows that wait in memory to be dealt, in bytes as Polars estimates them.
-
     A context manager, which gives the room on disk back. Memory: `flush_bytes` twice while they
     are dealt.
     """
@@ -48,11 +44,7 @@ class Spill:
         self._waiting_bytes = 0
 
     def append(self, rows: pl.DataFrame) -> None:
-        """Add rows with a ``path``.
-
-        Raises:
-            CheckpointWriteError: There is no room on disk.
-        """
+        """Add rows with a ``path``."""
         if not rows.height:
             return
         self._waiting.append(rows)
@@ -134,10 +126,6 @@ def _as_arrow(rows: pl.DataFrame) -> pa.Table:
 class PathMask:
     """A set of paths that may say yes to a path that it does not hold, and never no to one that
     it does.
-
-    Args:
-        size_bytes: Memory that it takes; a power of two. An eighth of its bits set make it wrong
-            about an eighth of the other paths.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -168,9 +156,6 @@ def hashes_of(paths: pl.Series) -> pl.Series:
 class Repeats:
     """Finds the hashes that come more than once, however many there are.
 
-    Args:
-        held_bytes: Hashes that wait in memory, in bytes; None holds all of them.
-
     A context manager, which gives the room on disk back. Memory: `held_bytes` twice, or the
     hashes of 1/64 of the rows, where that is more.
     """
@@ -183,11 +168,7 @@ class Repeats:
         self._places: dict[int, list[ScratchRange]] = {}
 
     def add(self, hashes: pl.Series) -> None:
-        """Take note of some hashes.
-
-        Raises:
-            CheckpointWriteError: There is no room on disk.
-        """
+        """Take note of some hashes."""
         self._held.append(hashes)
         self._count += len(hashes)
         if self._held_bytes is not None and self._count * 8 >= self._held_bytes:

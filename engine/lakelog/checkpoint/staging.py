@@ -90,12 +90,7 @@ class Staging:
     plain_bytes: int = 0
 
     def write(self, meta: pl.DataFrame) -> tuple[StagedCheckpoint, Digest]:
-        """Stage the files; the digest is that of the rows that came out of replay.
-
-        Raises:
-            CheckpointWriteError: The store failed, or a row cannot be encoded.
-            CorruptionError: The log is damaged.
-        """
+        """Stage the files; the digest is that of the rows that came out of replay."""
         expected = self.comparison.digest(meta)
         written = 0
         with self._writing():
@@ -184,12 +179,7 @@ class Staging:
     # --- reading back --------------------------------------------------------------------------
 
     def read_back(self, staged: StagedCheckpoint, expected: Digest) -> None:
-        """Compare what stands in the staged files with what came out of replay.
-
-        Raises:
-            CheckpointValidationError: It is not the same, or cannot be read.
-            CheckpointWriteError: The store failed.
-        """
+        """Compare what stands in the staged files with what came out of replay."""
         if self.memory_limit is not None:
             self.source.close()  # what it holds is of no more use
         try:

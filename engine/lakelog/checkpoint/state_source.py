@@ -6,7 +6,7 @@ than the limit leaves room for, their rows are dealt to partitions on disk by a 
 and reconciled one partition after another. Rows of the checkpoint of which those commits certainly
 do not speak pass by; the others are dealt out too, so that each partition is settled exactly.
 
-StateSource: Delta protocol, Action Reconciliation; Checkpoints.
+Source: Delta protocol, Action Reconciliation; Checkpoints.
 """
 
 from __future__ import annotations
@@ -67,13 +67,7 @@ class ReplayMode(Enum):
 
 
 def choose_replay_mode(budget: Budget | None, tail_bytes: int, repeats: bool) -> ReplayMode:
-    """How to reconcile.
-
-    Args:
-        budget: What memory there is; None for no bound.
-        tail_bytes: Text of the commits above the checkpoint, as listed.
-        repeats: Whether the checkpoint holds a file more than once, and soundly so.
-    """
+    """How to reconcile."""
     if budget is None:
         return ReplayMode.FREE
     return ReplayMode.SPILL if repeats or tail_bytes > budget.tail else ReplayMode.LAYERS
@@ -87,20 +81,7 @@ def count_partitions(tail_bytes: int, partition_bytes: int) -> int:
 class StateSource:
     """The rows of a checkpoint of one version.
 
-    Args:
-        state: The version's state. Within a memory limit only what files make it is taken from it.
-        memory_limit: Bytes that the process may take at its peak (resident set); None for no
-            bound. Where rows have no room they go to a nameless file in the folder for temporary
-            files (``TMPDIR``), compressed.
-        now_ms: The present, in milliseconds since the Unix epoch: what the table's retentions are
-            counted from.
-        budget: How the limit is shared out; None works it out from the limit and from what the
-            process takes now.
-
     A context manager, which gives the room on disk back; so does forgetting it.
-
-    Raises:
-        InvalidInputError: The limit is below its floor, which the error names.
     """
 
     def __init__(
@@ -148,11 +129,6 @@ class StateSource:
     def meta(self) -> pl.DataFrame:
         """Rows that are no file actions: protocol, metaData, live domains, transaction identifiers
         that still count, skips; narrow.
-
-        Raises:
-            CorruptionError: The log is damaged.
-            UnsupportedFeatureError: The protocol needs what lakelog does not honour.
-            InvalidInputError: A retention among the table's properties cannot be parsed.
         """
         meta = self._meta_state.meta
         kinds = {kind: actions.of_type(meta, kind) for kind in _META_ORDER}
@@ -205,23 +181,6 @@ class StateSource:
 
     def files(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """File actions, each logical file once: adds, then the tombstones that are still retained.
-
-        Args:
-            columns: Columns wanted, beside the key; one that is null throughout may be left out.
-                `STRUCT_STATISTICS` gives typed statistics where a checkpoint keeps them.
-
-        Yields:
-            Narrow rows of one kind, 65,536 at most; ``dataChange`` is false. A tombstone is kept
-            while its ``deletionTimestamp`` is later than the present less
-            ``delta.deletedFileRetentionDuration``, a missing one counting as 0.
-
-        Raises:
-            CheckpointCorruptionError: The checkpoint cannot be read, or repeats a file. The latter
-                is known only after its rows have gone by.
-            CorruptionError: The log is damaged.
-            InvalidInputError: A retention among the table's properties cannot be parsed, or a
-                checkpoint that cannot be read in batches has no room within the memory limit.
-            CheckpointWriteError: There is no room on disk.
 
         Memory: without a limit, the file actions of the commits above the checkpoint.
         """
@@ -411,11 +370,7 @@ class StateSource:
 
 
 def _require_batches(log: Log, checkpoint: Checkpoint, budget: Budget) -> None:
-    """Refuse a file that can only be read whole, and has no room.
-
-    Raises:
-        InvalidInputError: With the limit that it would need.
-    """
+    """Refuse a file that can only be read whole, and has no room."""
     if checkpoint.layout not in _READ_WHOLE:
         return
     found = [log.store.stat(path) for path in checkpoint.paths]

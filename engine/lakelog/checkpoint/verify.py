@@ -19,7 +19,7 @@ is noted.
 A checkpoint older than the one in question may stand under the replay: what it was proved from
 itself is not asked again here.
 
-StateSource: Delta protocol, Action Reconciliation; Checkpoints.
+Source: Delta protocol, Action Reconciliation; Checkpoints.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Every number comes from replay, and never from an earlier checksum: one that was
 all after it wrong. What replay gives is counted twice, by two roads that share only the decoding,
 and nothing is written unless they agree. A checksum that is there already is never replaced.
 
-StateSource: Delta protocol, Version Checksum File; facts on Spark's checksums.
+Source: Delta protocol, Version Checksum File; facts on Spark's checksums.
 """
 
 from __future__ import annotations

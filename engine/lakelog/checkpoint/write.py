@@ -4,7 +4,7 @@ published.
 Whatever fails, the checkpoint before it stays as it was, and what was staged is taken away as far
 as the store lets us; what is left has names that no reader looks at, and cleanup takes it later.
 
-StateSource: Delta protocol, Checkpoints; specification 001, 3.2; specification 004.
+Source: Delta protocol, Checkpoints.
 """
 
 from __future__ import annotations

@@ -22,11 +22,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave the process with its exit code.
-
-    Args:
-        arguments: The words after ``lakelog``; None takes them from the process.
-    """
+    """Run the command line and leave the process with its exit code."""
     sys.exit(run(app, arguments))
 
 

@@ -35,11 +35,7 @@ _PART_BYTES = 64 << 10
 
 
 def run_demo(directory: str | None, commits: int, seed: int) -> None:
-    """Make the table in `directory` (None: a new temporary folder), and show the main job on it.
-
-    Raises:
-        InvalidInputError: There are too few commits, or a table is there already.
-    """
+    """Make the table in `directory` (None: a new temporary folder), and show the main job on it."""
     mistake = plan(commits).mistake_version  # refuses too few before anything is made
     begin = time.perf_counter()
     show = _Show()

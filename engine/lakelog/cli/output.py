@@ -53,11 +53,7 @@ class View:
 
 
 def check(output: Output) -> None:
-    """Refuse early what would fail late: binary output to a terminal.
-
-    Raises:
-        InvalidInputError: It would.
-    """
+    """Refuse early what would fail late: binary output to a terminal."""
     if output.format in ("parquet", "arrow") and output.to is None and sys.stdout.isatty():
         raise InvalidInputError(
             f"{output.format} is binary and would garble the terminal",
@@ -71,11 +67,7 @@ def emit(rows: pl.LazyFrame, output: Output, shown: View) -> None:
 
 
 def collect(rows: pl.LazyFrame, output: Output, shown: View) -> pl.DataFrame:
-    """The rows and columns that `write` needs; no others are read.
-
-    Raises:
-        InvalidInputError: A column is unknown.
-    """
+    """The rows and columns that `write` needs; no others are read."""
     known = rows.collect_schema().names()
     for name in output.columns:
         if name not in known:
@@ -98,12 +90,7 @@ def collect(rows: pl.LazyFrame, output: Output, shown: View) -> pl.DataFrame:
 
 
 def write(frame: pl.DataFrame, output: Output, shown: View) -> None:
-    """Write what `collect` gave, as the options ask.
-
-    Raises:
-        InvalidInputError: Binary output would go to a terminal.
-        UnavailableError: The file cannot be written.
-    """
+    """Write what `collect` gave, as the options ask."""
     check(output)
     if output.format == "table":
         write_text(_table(frame, output, shown), output)

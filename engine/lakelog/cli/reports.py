@@ -37,15 +37,7 @@ def tell(
     output: Output,
     **more: Any,
 ) -> None:
-    """A report as facts for people, or as one row for machines.
-
-    Args:
-        report: Has an attribute for each column that is not in `more`.
-        facts: Labels and values.
-        schema: Columns of the row.
-        output: Where it goes.
-        more: Values in place of attributes.
-    """
+    """A report as facts for people, or as one row for machines."""
     if output.format == "table":
         write_text(view.facts_text(facts, to_file=output.to is not None), output)
         return
@@ -60,11 +52,7 @@ def one_row(report: Any, schema: dict[str, pl.DataType], **more: Any) -> pl.Lazy
 
 
 def read_inventory(path: str | None) -> pl.DataFrame | None:
-    """An inventory by its suffix.
-
-    Raises:
-        InvalidInputError: It is no Parquet, CSV or JSON file.
-    """
+    """An inventory by its suffix."""
     if path is None:
         return None
     suffix = path.rpartition(".")[2].lower()

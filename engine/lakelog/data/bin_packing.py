@@ -25,19 +25,6 @@ def pack(
     reach the target. Where that would make fewer bins than are wanted, the largest files are dealt
     out first, each to the bin that has least.
 
-    Args:
-        sizes: Bytes of each file, integers; null counts as 0.
-        target_bytes: Bytes of a bin, opening included; at most half a file more or less at either
-            end. A file is never split.
-        open_cost_bytes: What opening a file costs, in bytes that could be read meanwhile.
-        at_least: Bins wanted, as far as there are files.
-
-    Returns:
-        UInt32, one a file in the order given: bins from 0 on, none of them empty.
-
-    Raises:
-        InvalidInputError: A bound is not above 0, or the cost below 0.
-
     Memory: some 32 bytes a file.
 
     >>> pack(pl.Series([60, 60, 60, 60]), target_bytes=120, open_cost_bytes=0).to_list()

@@ -23,20 +23,7 @@ _UTC = pa.timestamp("us", "UTC")
 
 
 def leaf_cast(source: pa.DataType, target: contract.DataType, name: str) -> Convert | None:
-    """What turns arrays of a file's type into those of a column's primitive type.
-
-    Args:
-        source: Type of the file's column, no list, map or struct.
-        target: Type of the table's column, likewise.
-        name: Of the column, for messages.
-
-    Returns:
-        A function of arrays; None where they are right as they are. It raises `pa.ArrowInvalid`
-        where a value does not fit.
-
-    Raises:
-        CorruptionError: No value of the one type is a value of the other.
-    """
+    """What turns arrays of a file's type into those of a column's primitive type."""
     wanted = contract.to_arrow(target)
     if pa.types.is_null(wanted) or pa.types.is_null(source):
         return lambda array: pa.nulls(len(array), wanted)

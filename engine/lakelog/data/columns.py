@@ -46,17 +46,7 @@ class Columns:
 
     @staticmethod
     def of(schema: pa.Schema, fields: Sequence[contract.Field], mapping: str) -> Columns:
-        """Work it out for a file's schema.
-
-        Args:
-            schema: Of the file, field ids in the metadata.
-            fields: Columns of the table that are wanted.
-            mapping: ``none``, ``name`` or ``id``.
-
-        Raises:
-            CorruptionError: A column is of another type than the table's; two of the file's match
-                it; or the table finds columns by id, and the file has no ids.
-        """
+        """Work it out for a file's schema."""
         if mapping == "id" and fields and not _has_ids(schema):
             raise CorruptionError(
                 "the table finds columns by their ids, and a data file has none",
@@ -92,12 +82,7 @@ class Columns:
         )
 
     def convert(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The table's columns from a batch of `leaves`.
-
-        Raises:
-            CorruptionError: A column that may not be null is.
-            pa.ArrowInvalid: A value does not fit the table's type.
-        """
+        """The table's columns from a batch of `leaves`."""
         arrays: list[pa.Array] = []
         for field, found in zip(self._fields, self.found, strict=True):
             if found is None:
@@ -113,16 +98,7 @@ class Columns:
 
 
 def require_values(array: pa.Array, field: pa.Field, parent: pa.Array | None = None) -> None:
-    """Refuse nulls of a field that may not be null.
-
-    Args:
-        array: Its values.
-        field: The field.
-        parent: The struct that it is in: where that is null, so may the field be.
-
-    Raises:
-        CorruptionError: There are such nulls.
-    """
+    """Refuse nulls of a field that may not be null."""
     if field.nullable or not array.null_count:
         return
     if parent is not None and not pc.any(pc.and_(array.is_null(), parent.is_valid())).as_py():

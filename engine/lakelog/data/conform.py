@@ -46,12 +46,7 @@ def to_table(rows: Rows) -> pa.Table:
 
 
 class Conform:
-    """Brings rows under a schema.
-
-    Args:
-        columns: The table's columns, in order.
-        partition_columns: Names of those that it is partitioned by.
-    """
+    """Brings rows under a schema."""
 
     def __init__(self, columns: Sequence[Field], partition_columns: Sequence[str] = ()) -> None:
         self._columns = tuple(columns)
@@ -63,16 +58,6 @@ class Conform:
 
     def table(self, rows: Rows) -> pa.Table:
         """The rows in the schema, in their order.
-
-        Args:
-            rows: Columns by logical name, in any order, exact or but for case.
-
-        Raises:
-            InvalidInputError: A column is unknown, given twice, missing though it may not be null,
-                or of a type that does not become the table's without loss; a value is null where
-                none may be, too long, or out of range. ``path`` names the column.
-            UnsupportedFeatureError: A missing column has a default that is no literal, or the
-                column's type cannot be written.
 
         Warns:
             LakelogWarning: Once: an empty value of a partition column is stored as null.

@@ -66,15 +66,7 @@ class Vector:
 
     @staticmethod
     def of(files: pl.DataFrame) -> list[Vector | None]:
-        """The vector of each file, None for those without one.
-
-        Args:
-            files: Live files with `lakelog.data.files.FILE_COLUMNS`.
-
-        Raises:
-            InvalidActionError: A storage type is unknown, or an identifier is not Z85.
-            CorruptionError: A vector has no size or no cardinality.
-        """
+        """The vector of each file, None for those without one."""
         if files["dvStorageType"].null_count() == files.height:
             return [None] * files.height
         vectors: list[Vector | None] = []
@@ -106,9 +98,6 @@ class Vector:
 class VectorReader:
     """Reads deletion vectors; safe to use from several threads.
 
-    Args:
-        open_file: Opens a file by its path as the log gives it.
-
     Memory: a few open files, of which a remote store keeps blocks.
     """
 
@@ -119,16 +108,6 @@ class VectorReader:
 
     def read(self, vector: Vector, rows: int | None = None) -> Rows:
         """The row indexes that a vector deletes, ascending and distinct.
-
-        Args:
-            vector: The vector.
-            rows: How many rows the data file has; None where that is not known.
-
-        Raises:
-            CorruptionError: The vector is not what the log says: another size, checksum, number of
-                rows, or no vector at all; with ``path`` and ``byte_offset``.
-            NotFoundError: Its file is not there.
-            UnavailableError: The store failed.
 
         Memory: 8 bytes a deleted row.
         """
@@ -253,17 +232,6 @@ class _Shared:
 
 def decode_vector(data: bytes, most: int | None = None) -> Rows:
     """Decode a serialised set of row indexes.
-
-    Args:
-        data: The magic number and the bitmaps, without size and checksum.
-        most: How many indexes it may hold; None for any number.
-
-    Returns:
-        The indexes, ascending and distinct.
-
-    Raises:
-        CorruptionError: The bytes are no such set, or one of more indexes; ``byte_offset`` says
-            where.
 
     Memory: 8 bytes per index. Each container says how many values it holds, and is refused before
     it is expanded if they are more than are left.

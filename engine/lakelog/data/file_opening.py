@@ -33,12 +33,7 @@ _BUFFER_BYTES = 1 << 20  # of a column that is being read
 
 
 class Sources:
-    """Opens the data files of a table; safe to use from several threads.
-
-    Args:
-        reach: The table's location, and what may be opened outside it.
-        store: The table's own; None opens the location's.
-    """
+    """Opens the data files of a table; safe to use from several threads."""
 
     def __init__(self, reach: Reach, store: LogStore | None) -> None:
         self._reach = reach
@@ -64,20 +59,9 @@ class Sources:
         """A Parquet file, its footer read, and whether it is best read a row group at a time;
         close it with ``force=True``.
 
-        Args:
-            path: Its path in the log.
-            size_bytes: Its length, as the log records it.
-
         A remote file's columns are fetched together, in few requests, and kept for as long as what
         was asked for lasts: with several row groups, the whole file. Pages are checked against
         their checksums, where they have any.
-
-        Raises:
-            NotFoundError: It is not there.
-            UnavailableError: The store failed.
-            ExternalPathError: It is outside the table, and may not be opened.
-            CorruptionError: A local file has another length than the log records.
-            pa.ArrowException | OSError: It is no Parquet; `explained` makes an error of that.
         """
         store, name = self._resolve(path)
         source: Any
@@ -154,14 +138,7 @@ class Sources:
 def explained(
     path: str, version: int | None, sources: Sources, size_bytes: int | None
 ) -> Iterator[None]:
-    """Make what goes wrong with a data file an error that names it.
-
-    Args:
-        path: The file, as the log names it.
-        version: Of the table.
-        sources: To look how long the file really is.
-        size_bytes: How long the log says it is.
-    """
+    """Make what goes wrong with a data file an error that names it."""
     try:
         yield
     except NotFoundError as error:

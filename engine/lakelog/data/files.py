@@ -74,20 +74,7 @@ class ReadPlan:
         columns: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> ReadPlan:
-        """The plan of a version.
-
-        Args:
-            snapshot: The version.
-            columns: Logical names of the columns wanted, in order; None is all of them.
-            storage_options: As `lakelog.open` takes them; None is as it took them.
-
-        Raises:
-            InvalidInputError: The table has no such column, or one is asked for twice.
-            UnsupportedFeatureError: The rows are not in Parquet files (IndexTables), a column is of
-                a type that lakelog does not read, or was widened or is mapped in a way that it does
-                not know.
-            CorruptionError: The log is damaged.
-        """
+        """The plan of a version."""
         metadata = snapshot.metadata
         if snapshot.format != "delta":
             raise UnsupportedFeatureError(

@@ -33,10 +33,6 @@ class Groups:
 def group_rows(table: pa.Table, fields: Sequence[contract.Field]) -> Groups:
     """Where the rows of each partition stand.
 
-    Args:
-        table: Rows as `lakelog.data.conform.Conform` gives them.
-        fields: Partition columns, in order.
-
     Zero and negative zero are partitions of their own, and all values that are not numbers are one.
     """
     columns = [pl.Series(str(i), table.column(key.name)) for i, key in enumerate(fields)]

@@ -32,14 +32,6 @@ class Incoming:
     def of(rows: Any) -> Incoming:
         """Rows of a caller.
 
-        Args:
-            rows: A Polars frame or lazy frame (which is run as a stream), an Arrow table, batch or
-                reader, a pandas frame (without its index), or anything that Arrow's PyCapsule
-                interface hands over.
-
-        Raises:
-            InvalidInputError: It is none of these.
-
         Memory: of streams a batch.
         """
         if isinstance(rows, pl.LazyFrame):

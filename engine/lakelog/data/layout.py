@@ -66,11 +66,7 @@ DEFAULT_CODEC = "snappy"
 
 
 def codec_of(name: str | None) -> Codec:
-    """The codec of a name, in any case; None is the default.
-
-    Raises:
-        InvalidPropertyError: It is none that data files are written with.
-    """
+    """The codec of a name, in any case; None is the default."""
     found = CODECS.get((name or DEFAULT_CODEC).lower())
     if found is None:
         raise InvalidPropertyError(
@@ -84,9 +80,6 @@ def codec_of(name: str | None) -> Codec:
 
 def size_of(text: str | None) -> int:
     """Bytes of a size such as ``128mb``; None is `TARGET_FILE_BYTES`.
-
-    Raises:
-        InvalidPropertyError: It is no size, or none at all.
 
     >>> size_of("100 mb"), size_of("7")
     (104857600, 7)
@@ -104,18 +97,6 @@ def size_of(text: str | None) -> int:
 
 def partition_texts(values: pl.Series, type_: contract.DataType) -> pl.Series:
     """Values of a partition column as the log spells them.
-
-    Args:
-        values: Values, in ``contract.to_polars(type_)`` or what `lakelog.data.conform` makes of
-            them.
-        type_: The column's type.
-
-    Returns:
-        Texts of the same length and order; null where the value is null or an empty text, which
-        no reader could tell from it.
-
-    Raises:
-        InvalidInputError: A binary value is no UTF-8 text, or the type has no spelling.
 
     >>> partition_texts(pl.Series(["a", "", None]), contract.Primitive("string")).to_list()
     ['a', None, None]
@@ -195,10 +176,6 @@ def _float_text(value: float, type_name: str) -> str:
 def partition_folder(names: Sequence[str], texts: Sequence[str | None]) -> str:
     """The folder of a partition, ``name=value`` for each column; without columns an empty text.
 
-    Args:
-        names: Physical names of the partition columns.
-        texts: Their values, as `partition_texts` gives them.
-
     A name that no filesystem takes is cut and told apart by a digest: what a file holds, its add
     says, and not its path.
 
@@ -230,14 +207,6 @@ def file_name(
     number: int, token: str, attempt: str, index: int, codec: Codec, kind: str = "part"
 ) -> str:
     """The name of a data file, which no other file of any write ever has.
-
-    Args:
-        number: Number of the task that writes it.
-        token: Unique to the write.
-        attempt: Unique among the attempts of the task.
-        index: Number of the file among those of the attempt.
-        codec: Its compression.
-        kind: ``part``, or ``cdc`` for change data.
 
     >>> file_name(7, "2f0b", "c0ffee", 0, CODECS["zstd"])
     'part-00007-2f0b-c0ffee.c000.zstd.parquet'

@@ -61,15 +61,7 @@ class Calendar:
         return Calendar(dates, version < (3, 1) or _INT96 in known, zone)
 
     def rebased(self, source: pa.DataType, array: pa.Array) -> pa.Array:
-        """Dates, or timestamps in microseconds, as those of today's calendar.
-
-        Args:
-            source: Type that the file has for them: INT96 is a timestamp without a zone.
-            array: The values; other types come back as they are.
-
-        Raises:
-            UnsupportedFeatureError: Times before 1900 were counted in a zone other than UTC.
-        """
+        """Dates, or timestamps in microseconds, as those of today's calendar."""
         if pa.types.is_date32(source):
             return _rebased_days(array) if self.dates else array
         if not pa.types.is_timestamp(source):

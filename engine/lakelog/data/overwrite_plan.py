@@ -57,19 +57,6 @@ def find_replaced(
 ) -> Replaced:
     """Judge files that may hold rows to be replaced.
 
-    Args:
-        snapshot: The version that they are of.
-        candidates: Rows of `Snapshot.files`.
-        where: Which rows are replaced: those for which it is true; None is all of them.
-        mapping: Column mapping mode.
-        store: The table's store.
-
-    Raises:
-        InvalidInputError: `where` does not fit the table.
-        UnsupportedFeatureError: A partition value cannot be told; or rows would be copied that the
-            table tracks.
-        NotFoundError, CorruptionError, UnavailableError: As `lakelog.data.read.read_files`.
-
     Where data columns decide, these columns of every candidate are read.
     """
     none = candidates.clear()
@@ -108,12 +95,6 @@ def find_replaced(
 
 def partitions_of(snapshot: Snapshot, adds: pl.DataFrame, mapping: str) -> pl.Expr:
     """The rows of every partition that some of the files are of, as a predicate.
-
-    Args:
-        snapshot: The version that the files are to follow.
-        adds: Rows for `lakelog.transaction.transaction.Transaction.add`, one at least, of a table
-            with partition columns.
-        mapping: Column mapping mode.
 
     Memory grows with the number of partitions.
     """

@@ -23,15 +23,7 @@ if "store_decimal_as_integer" in inspect.signature(pq.ParquetWriter.__init__).pa
 
 
 class ParquetFile:
-    """A data file that appears, whole, when it is closed. For one thread at a time.
-
-    Args:
-        store: The table's store.
-        path: Of the file, relative to the table.
-        schema: Of its rows; see `lakelog.data.physical_schema`.
-        codec: Compression.
-        stats: Statistics to keep.
-    """
+    """A data file that appears, whole, when it is closed. For one thread at a time."""
 
     def __init__(
         self, store: LogStore, path: str, schema: pa.Schema, codec: Codec, stats: StatsPlan
@@ -55,11 +47,7 @@ class ParquetFile:
             raise
 
     def write(self, rows: pa.Table) -> None:
-        """Append one row group.
-
-        Raises:
-            UnavailableError: The store failed; the file will not appear.
-        """
+        """Append one row group."""
         self._stats.see(rows)
         self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
 
@@ -69,12 +57,7 @@ class ParquetFile:
         return self._upload.tell()
 
     def close(self) -> str:
-        """Make the file appear; gives its statistics as JSON.
-
-        Raises:
-            OutcomeUnknownError: It may have appeared.
-            UnavailableError: It certainly did not.
-        """
+        """Make the file appear; gives its statistics as JSON."""
         self._writer.close()
         self._upload.close()
         return self._stats.json(self._footers[0])

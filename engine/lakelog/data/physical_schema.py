@@ -17,12 +17,7 @@ _FIELD_ID = b"PARQUET:field_id"
 
 
 def wide_type(type_: contract.DataType, mapping: str | None = None) -> pa.DataType:
-    """The Arrow type of a type, with wide offsets and nulls everywhere.
-
-    Args:
-        type_: The type.
-        mapping: Column mapping mode, for names and ids as files have them; None for logical names.
-    """
+    """The Arrow type of a type, with wide offsets and nulls everywhere."""
     match type_:
         case contract.Array(element, _):
             return pa.large_list(pa.field("element", wide_type(element, mapping)))
@@ -47,12 +42,7 @@ def wide_field(field: contract.Field, mapping: str | None = None) -> pa.Field:
 
 
 def renamed(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """An array whose struct fields have other names; no value is copied.
-
-    Args:
-        array: Values.
-        type_: The same type but for the names of fields.
-    """
+    """An array whose struct fields have other names; no value is copied."""
     if array.type.equals(type_) or not pa.types.is_nested(type_):
         return array
     nulls = array.is_null() if array.null_count else None

@@ -25,15 +25,7 @@ Path = tuple[str, ...]
 
 
 def require_size(recorded: int | None, found: int | None) -> None:
-    """Refuse a file of another length than the log records.
-
-    Args:
-        recorded: ``size`` of the add action; None where it is not known.
-        found: Length of the file; None where it is not known.
-
-    Raises:
-        CorruptionError: They differ.
-    """
+    """Refuse a file of another length than the log records."""
     if recorded is None or found is None or found == recorded:
         return
     raise CorruptionError(
@@ -47,18 +39,7 @@ def require_size(recorded: int | None, found: int | None) -> None:
 def require_contents(
     stats: str | None, num_rows: int, num_deleted: int, absent: Collection[Path]
 ) -> None:
-    """Refuse a file whose rows and columns contradict the statistics that the log records.
-
-    Args:
-        stats: ``stats`` of the add action, JSON.
-        num_rows: Rows of the file, deleted ones included.
-        num_deleted: How many of them a deletion vector deletes.
-        absent: Physical paths of the columns that are read, and that the file lacks.
-
-    Raises:
-        CorruptionError: ``numRecords`` is another number of rows; or the statistics prove that an
-            absent column has a value.
-    """
+    """Refuse a file whose rows and columns contradict the statistics that the log records."""
     recorded = _parsed(stats)
     records = recorded.get("numRecords")
     if type(records) is int and records != num_rows:

@@ -29,18 +29,7 @@ def row_groups(
     fields: Mapping[str, contract.Field],
     leaves: Mapping[str, int],
 ) -> list[bool]:
-    """For each row group, whether it may hold a row for which `predicate` is true.
-
-    Args:
-        metadata: Footer of the file.
-        predicate: Over the table's columns.
-        fields: Every column of the table by its name.
-        leaves: Leaf columns of the file by the names of the table's columns that they are.
-
-    Raises:
-        pa.ArrowException: The footer contradicts itself.
-        OSError: Likewise.
-    """
+    """For each row group, whether it may hold a row for which `predicate` is true."""
     count = metadata.num_row_groups
     known = {
         name: leaf

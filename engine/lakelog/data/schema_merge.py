@@ -14,19 +14,7 @@ from lakelog.transaction.schema_conversion import struct_of
 
 
 def merged_schema(table: Struct, rows: pa.Schema) -> Struct:
-    """The schema under which files of the table and new rows can both be read.
-
-    Args:
-        table: The table's schema.
-        rows: The rows' schema; columns of Arrow's null type say nothing.
-
-    Returns:
-        The table's columns as they are, those that are new after them, in the order of `rows`; the
-        same inside structs. New ones may be null, whatever `rows` says, for old files lack them.
-
-    Raises:
-        InvalidInputError: A new column's type has no equal in a table's schema.
-    """
+    """The schema under which files of the table and new rows can both be read."""
     known = [field for field in rows if not pa.types.is_null(field.type)]
     merged = _merged(table, struct_of(pa.schema(known)))
     assert isinstance(merged, Struct)

@@ -11,9 +11,6 @@ class RowSpill:
     """Batches of rows of one schema, written at the end and read anywhere; ``TMPDIR`` says where.
 
     For one thread when writing, for several when reading.
-
-    Args:
-        schema: Of the rows.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -21,11 +18,7 @@ class RowSpill:
         self._file = ScratchFile(instead="write fewer partitions")
 
     def append(self, rows: pa.Table) -> list[ScratchRange]:
-        """Write rows; gives their places.
-
-        Raises:
-            UnavailableError: There is no room.
-        """
+        """Write rows; gives their places."""
         return [self._file.append(batch.serialize(), "rows") for batch in rows.to_batches()]
 
     def read(self, places: list[ScratchRange]) -> pa.Table:

@@ -107,17 +107,7 @@ class StatsPlan:
         mapping: str,
         always: Collection[tuple[str, ...]] = (),
     ) -> StatsPlan:
-        """The plan for files that hold `columns`.
-
-        Args:
-            columns: Columns of the files, in order: those of the table but partition columns.
-            configuration: Properties of the table.
-            mapping: Column mapping mode.
-            always: Physical paths of leaves that have statistics whatever the table says.
-
-        Raises:
-            InvalidPropertyError: A property has a value that it cannot have.
-        """
+        """The plan for files that hold `columns`."""
         wanted = configuration.get(COLUMNS)
         paths = None if wanted is None else [tuple(p) for p in column_names(wanted)]
         most = _whole(configuration, NUM_COLUMNS, _NUM_COLUMNS)
@@ -136,9 +126,6 @@ class StatsPlan:
 
 def column_names(text: str) -> list[list[str]]:
     """Column names as ``delta.dataSkippingStatsColumns`` lists them, in small letters.
-
-    Raises:
-        InvalidPropertyError: A name is empty, or a backtick is not closed.
 
     >>> column_names("a, b.C,`d.e`.f")
     [['a'], ['b', 'c'], ['d.e', 'f']]
@@ -268,11 +255,7 @@ class FileStats:
                     seen.bound(both["min"].as_py(), both["max"].as_py())
 
     def json(self, footer: pq.FileMetaData) -> str:
-        """The statistics as an add's ``stats``.
-
-        Args:
-            footer: Of the file, whose rows have all been seen.
-        """
+        """The statistics as an add's ``stats``."""
         least: _Tree = {}
         greatest: _Tree = {}
         nulls: _Tree = {}

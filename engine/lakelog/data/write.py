@@ -95,18 +95,6 @@ class DataFileWriter:
     """Writes rows as data files of a table; a context manager, for one thread at a time.
 
     Leaving the block without `finish` deletes what was written.
-
-    Args:
-        plan: How the files look.
-        number: Number of the task, for the names of files.
-        store: The table's store; None opens the plan's location.
-        new_id: Gives a random identifier; None asks the operating system.
-        clock: Milliseconds since the Unix epoch; None is the system's clock.
-        workers: How many files are written at the same time while rows come. A task of a cluster
-            has one core.
-        memory_bytes: Bytes of rows that wait in memory, at most.
-        open_files: Files that are open while rows come, at most; beyond them rows wait on local
-            disk. None is `OPEN_FILES`, or `REMOTE_OPEN_FILES`.
     """
 
     def __init__(
@@ -157,13 +145,6 @@ class DataFileWriter:
 
     def write(self, batch: Rows) -> None:
         """Take rows.
-
-        Args:
-            batch: Columns by logical name, partition columns among them, in any order.
-
-        Raises:
-            InvalidInputError: The rows are not the table's; see `lakelog.data.conform.Conform`.
-            UnavailableError: The store, or the local disk, failed.
 
         Memory: what the writer may hold, and some copies of a million rows.
         """
@@ -351,18 +332,7 @@ class DataFileWriter:
     # --- the end -----------------------------------------------------------------------------
 
     def finish(self) -> pl.DataFrame:
-        """Write what is left and make every file appear, durable.
-
-        Returns:
-            One row a file, in order of path, for `Transaction.add`: ``path``, ``partitionValues``
-            (Map, physical names), ``size`` (bytes), ``modificationTime`` (milliseconds),
-            ``dataChange`` (True), ``stats`` (JSON). No rows make no files. Of change data only
-            what `Transaction.cdc` takes.
-
-        Raises:
-            OutcomeUnknownError: A file may have appeared; `abort` deletes it too.
-            UnavailableError: The store, or the local disk, failed.
-        """
+        """Write what is left and make every file appear, durable."""
         self._require_open()
         self._split()
         finishers = _FINISHERS if self._is_local else _REMOTE_FINISHERS

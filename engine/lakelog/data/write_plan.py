@@ -71,24 +71,7 @@ class WritePlan:
         token: str | None = None,
         data_change: bool = True,
     ) -> WritePlan:
-        """The plan for writing rows behind a version.
-
-        Args:
-            snapshot: The version.
-            storage_options: As `lakelog.open` took them.
-            target_file_bytes: None is what the table says (``delta.targetFileSize``), else 128 MiB.
-            compression: None is what the table says (``delta.parquet.compression.codec``), else
-                snappy.
-            token: None is a random UUID.
-            data_change: Whether rows are new; else they are the table's own, which are only put
-                into other files, and satisfy its rules already.
-
-        Raises:
-            UnsupportedFeatureError: The table's rows are not in Parquet files (IndexTables), or it
-                asks of whoever writes rows what lakelog cannot do (CHECK constraints, invariants,
-                generated and identity columns…; ``found`` names the feature).
-            InvalidPropertyError: A property has a value that it cannot have.
-        """
+        """The plan for writing rows behind a version."""
         return WritePlan.under(
             snapshot.path,
             snapshot.metadata,
@@ -197,9 +180,6 @@ class WritePlan:
 def clustering_columns(snapshot: Snapshot) -> tuple[tuple[str, ...], ...]:
     """Physical paths of the columns that a table is clustered by, whose statistics it must have.
 
-    Raises:
-        CorruptionError: The table's own record of them cannot be read.
-
     Source: Delta protocol, Writer Requirements for Clustered Table.
     """
     if not supports(snapshot.protocol, "clustering"):
@@ -236,9 +216,6 @@ def require_rows_writable(
 ) -> None:
     """Refuse a table to which lakelog cannot write rows, before any is written; `data_change` as
     in `WritePlan.of`.
-
-    Raises:
-        UnsupportedFeatureError: ``found`` names the format or the feature.
     """
     provider = metadata.format_provider or "parquet"
     if format != "delta" or provider.lower() != "parquet":

@@ -61,11 +61,7 @@ def commit_ms(version: int) -> int:
 
 
 def plan(commits: int) -> Calendar:
-    """The calendar of a table with so many commits.
-
-    Raises:
-        InvalidInputError: There are fewer than `MIN_COMMITS`.
-    """
+    """The calendar of a table with so many commits."""
     if commits < MIN_COMMITS:
         raise InvalidInputError(
             "the demonstration needs more commits", expected=f">= {MIN_COMMITS}", found=commits

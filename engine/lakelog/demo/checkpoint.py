@@ -30,14 +30,7 @@ SCHEMA = classic_schema(file_columns())
 def build_checkpoint(
     version: int, state: Sequence[Mapping[str, object]], adds: pl.DataFrame, removes: pl.DataFrame
 ) -> tuple[bytes, bytes]:
-    """The Parquet of a classic checkpoint, and the pointer to it.
-
-    Args:
-        version: The version.
-        state: The actions that are no file actions, each as ``{wrapper: body}``.
-        adds: Live files: path, day, region, size, modificationTime, stats.
-        removes: Tombstones: path, day, region, size, deletionTimestamp.
-    """
+    """The Parquet of a classic checkpoint, and the pointer to it."""
     name = classic_name(version)
     lines = b"".join(orjson.dumps(action) + b"\n" for action in state)
     meta = decode_lines([Blob(None, name, lines)], Wire.of("delta")).meta

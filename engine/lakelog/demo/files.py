@@ -38,17 +38,7 @@ LIVES = (
 
 
 def file_lives(calendar: Calendar, seed: int) -> pl.DataFrame:
-    """Every data file that ever was.
-
-    Args:
-        calendar: Which commit does what.
-        seed: The same calendar and seed give the same files.
-
-    Returns:
-        One row a file with the columns of `LIVES`: where it is, what its statistics say, and the
-        versions (Int64) that ``added`` it, ``removed`` it (null: none did) and ``restored`` it.
-        Sizes are in bytes, times in milliseconds since the Unix epoch.
-    """
+    """Every data file that ever was."""
     random = np.random.default_rng(seed)
     appended = append_files(calendar.versions(STREAM, BATCH), calendar, random)
     appended = _removed(appended, calendar, random)
@@ -69,13 +59,7 @@ def file_lives(calendar: Calendar, seed: int) -> pl.DataFrame:
 def append_files(
     versions: pl.DataFrame, calendar: Calendar | None, random: np.random.Generator
 ) -> pl.DataFrame:
-    """The files of appending commits; ``numRecords`` and all that follows from it included.
-
-    Args:
-        versions: ``version`` of each appending commit.
-        calendar: Tells the nightly batches from the stream; None: all are the stream's.
-        random: Source of all randomness.
-    """
+    """The files of appending commits; ``numRecords`` and all that follows from it included."""
     large = calendar.versions(BATCH)["version"] if calendar else pl.Series([], dtype=pl.Int64)
     rows = versions.with_columns(
         files=pl.when(pl.col("version").is_in(large.implode()))

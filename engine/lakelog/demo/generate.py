@@ -70,15 +70,6 @@ def make_table(directory: str | os.PathLike[str], commits: int = 300, seed: int 
     column added, properties set, and a classic checkpoint at two thirds. The data files that its
     log speaks of do not exist.
 
-    Args:
-        directory: Folder of the table; must not exist, or be empty.
-        commits: How many, at least `calendar.MIN_COMMITS`.
-        seed: The same commits and seed give the same log, commit times included.
-
-    Raises:
-        InvalidInputError: There are too few commits, or the folder is not empty.
-        UnavailableError: The disk failed, or there can be no folder of this name.
-
     >>> import lakelog
     >>> lakelog.open(make_table("orders", commits=60)).version()
     59
@@ -105,9 +96,6 @@ def make_table(directory: str | os.PathLike[str], commits: int = 300, seed: int 
 def append_commit(directory: str | os.PathLike[str], version: int, seed: int = 7) -> int:
     """Write one more append, as `version`, to a table of `make_table`; returns how many files it
     adds.
-
-    Raises:
-        FileExistsError: The version exists.
     """
     data = next_commit(version, seed)
     _write_commit(Path(directory) / "_delta_log", version, data)
@@ -136,9 +124,6 @@ def _write(path: Path, data: bytes, modified_ms: int) -> None:
 
 def build_log(commits: int = 300, seed: int = 7) -> DemoLog:
     """The log of the demonstration table; see `make_table`.
-
-    Raises:
-        InvalidInputError: There are fewer commits than `calendar.MIN_COMMITS`.
 
     Memory: all of it; about a kilobyte an action.
     """

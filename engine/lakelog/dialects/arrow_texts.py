@@ -12,13 +12,6 @@ _INLINE_BYTES = 12
 def text_array(texts: pl.Series) -> pa.StringArray | pa.LargeStringArray:
     """A column of texts as an Arrow array.
 
-    Args:
-        texts: String.
-
-    Returns:
-        ``string``, sharing the texts, where these stand one after another in one buffer, as they do
-        where they came from Parquet and no row between them was taken out; else ``large_string``.
-
     Memory: four bytes a row, or the texts once more.
 
     Source: Arrow columnar format, Variable-size Binary View Layout.

@@ -25,10 +25,6 @@ class CheckpointCounts(NamedTuple):
 def count_held(store: LogStore, reader: CheckpointReader) -> CheckpointCounts:
     """Count the actions of a checkpoint and the bytes of its files.
 
-    Raises:
-        CorruptionError: It cannot be read.
-        UnavailableError: The store failed.
-
     Memory: a batch of paths.
     """
     files = adds = 0

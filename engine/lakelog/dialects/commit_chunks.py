@@ -104,11 +104,7 @@ class Prepared:
 
 
 def prepare(chunk: list[Blob]) -> Prepared:
-    """Make a chunk ready to parse.
-
-    Raises:
-        NotProvenError: It holds what Arrow's reader would pass over or trip on.
-    """
+    """Make a chunk ready to parse."""
     out = Prepared()
     pieces: list[bytes | memoryview] = []
     infos: list[_Place] = []

@@ -22,16 +22,7 @@ from lakelog.model import actions, contract
 
 
 def flatten_commit_infos(infos: Sequence[CommitInfo], wire: Wire) -> pl.DataFrame:
-    """Flatten commitInfo bodies.
-
-    Args:
-        infos: Bodies, in order.
-        wire: Spelling of the dialect.
-
-    Returns:
-        One row a body, narrow, ``actionType`` = ``commitInfo``, in the order given. A known field
-        whose value has another type than the contract's is kept in ``extra``.
-    """
+    """Flatten commitInfo bodies."""
     node = wire.wrappers.get("commitInfo")
     known = node.fields if node is not None else {}
     bodies = [info.body for info in infos]

@@ -21,16 +21,7 @@ def read_commits(
     commits: Sequence[CommitFile],
     unframe: Callable[[bytes, CommitFile], bytes] | None = None,
 ) -> Iterator[Blob]:
-    """Read commits one after another, as far ahead as the store reads.
-
-    Args:
-        store: Store of the table.
-        commits: Commits by version, ascending.
-        unframe: Takes a commit's bytes out of their framing; None where they have none.
-
-    Raises:
-        MalformedLogError: A commit that was listed is gone.
-    """
+    """Read commits one after another, as far ahead as the store reads."""
     contents = iter(store.read_many([commit.path for commit in commits]))
     for commit in commits:
         try:
@@ -57,9 +48,6 @@ class Counts:
 
     A commit that was cut at a line end looks whole. lakelog's commitInfo, which the first line
     holds, has the number of the other actions.
-
-    Args:
-        beside: Whether the commitInfo has a line of its own.
     """
 
     def __init__(self, *, beside: bool) -> None:
@@ -85,11 +73,7 @@ class Counts:
         return decoded
 
     def check(self, commits: Sequence[CommitFile]) -> None:
-        """Compare, once all of the commits have gone by.
-
-        Raises:
-            MalformedLogError: A commit does not hold what it says.
-        """
+        """Compare, once all of the commits have gone by."""
         for version, (actions, lines) in self._expected.items():
             found = self._lines.get(version, lines)
             if found != lines:
@@ -121,9 +105,6 @@ def read_pieces(
     store: LogStore, commits: Sequence[CommitFile], piece_bytes: int
 ) -> Iterator[list[Blob]]:
     """Read commits of plain lines, some `piece_bytes` at a time; a longer one is cut at line ends.
-
-    Raises:
-        MalformedLogError: A commit that was listed is gone.
 
     Memory: one piece, and the longest line.
     """

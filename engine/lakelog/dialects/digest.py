@@ -125,12 +125,7 @@ class Digest:
 
     @staticmethod
     def of_text(text: str | bytes) -> Digest:
-        """A digest that was kept.
-
-        Raises:
-            InvalidInputError: The text is not one, or another algorithm made it; it then says
-                nothing, and the rows have to be read.
-        """
+        """A digest that was kept."""
         try:
             body = orjson.loads(text)
             made_by = body.pop("algorithm")
@@ -180,13 +175,6 @@ def digest(
 ) -> Digest:
     """The digest of some actions.
 
-    Args:
-        frame: Flattened rows with ``actionType``. A column may be left out or null, and is then
-            the same; where the contract says what stands for an absent value, so is that.
-        columns: Columns that count, by action type or for all of them; None takes `kept_columns`.
-            One that the contract does not name counts under its own name, in whatever dtype. Those
-            in `UNCOUNTED` never do.
-
     Memory: some 40 bytes a row, beside the columns.
 
     >>> one = pl.DataFrame({"actionType": ["add", "add"], "path": ["a", "b"], "size": [1, 2]})
@@ -213,13 +201,7 @@ def digest(
 def row_hashes(
     frame: pl.DataFrame, kind: str, columns: Iterable[str] | None = None
 ) -> pl.DataFrame:
-    """The two lanes of each row's hash, ``high`` and ``low`` (UInt64), in order.
-
-    Args:
-        frame: Flattened rows, all of one action type.
-        kind: That type.
-        columns: As `digest`.
-    """
+    """The two lanes of each row's hash, ``high`` and ``low`` (UInt64), in order."""
     high, low = _lanes(frame, kind, kept_columns(kind) if columns is None else columns)
     return pl.DataFrame({"high": pl.Series(high), "low": pl.Series(low)})
 

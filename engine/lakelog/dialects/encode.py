@@ -28,22 +28,14 @@ Spell = Callable[[pl.DataFrame], pl.Series]
 
 
 def require_content(content: CommitContent) -> None:
-    """Refuse a commit without any action: readers take such a file for a torn write.
-
-    Raises:
-        InvalidTransactionError: There is neither a commitInfo nor a row.
-    """
+    """Refuse a commit without any action: readers take such a file for a torn write."""
     rows = content.meta.height + content.files.height
     if not content.info and not rows and not content.spelled:
         raise InvalidTransactionError("a commit holds one action or more")
 
 
 def ordered_content(content: CommitContent, dialect: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The meta and file rows of a commit as `conform_rows` gives them, meta rows in order.
-
-    Raises:
-        InvalidTransactionError: See `lakelog.dialects.row_validation`.
-    """
+    """The meta and file rows of a commit as `conform_rows` gives them, meta rows in order."""
     meta = conform_rows(content.meta, dialect)
     if meta.height > 1:
         rank = meta[ACTION_TYPE].replace_strict(
@@ -56,14 +48,7 @@ def ordered_content(content: CommitContent, dialect: str) -> tuple[pl.DataFrame,
 def encode_rows(
     rows: pl.DataFrame, dialect: str, spell: Spell | None = None, *, ahead: bool = True
 ) -> Iterator[bytes]:
-    """The lines of some rows, in order, a slice of 64 Ki rows at a time.
-
-    Args:
-        rows: As `conform_rows` gives them.
-        dialect: ``delta`` or ``indextables``.
-        spell: How paths are spelled; None for as they are.
-        ahead: Whether to encode slices at the same time, ahead of their being asked for.
-    """
+    """The lines of some rows, in order, a slice of 64 Ki rows at a time."""
     wire = Wire.of(dialect)
     slices = list(rows.iter_slices(SLICE_ROWS)) if rows.height else []
     if not ahead or len(slices) < 2:

@@ -44,19 +44,6 @@ _FEW_BYTES = 1 << 14  # so few cost a multiple decoded by columns, for each of t
 def decode_lines(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Actions:
     """Decode NDJSON actions, many files in one parse.
 
-    Args:
-        blobs: Bytes by version, ascending; consumed as they are needed, so that reading ahead
-            overlaps decoding.
-        wire: Spelling of the dialect.
-        files: False leaves file actions, cdc and unknown actions out, at a fraction of the cost.
-
-    Returns:
-        `Actions` with undecoded paths and no ``dvId``; rows by (version, position).
-
-    Raises:
-        MalformedLogError: A line is not one JSON object, or holds a key twice.
-        InvalidActionError: A known field has the wrong type, or a required one is missing.
-
     Memory: the frames, and about ten chunks of 8 MB.
     """
     with gc_paused():
@@ -67,11 +54,6 @@ def decode_pieces(
     pieces: Iterable[Sequence[Blob]], wire: Wire, *, files: bool = True
 ) -> Iterator[Actions]:
     """As `decode_lines`, piece by piece, each decoded while the one before is used.
-
-    Args:
-        pieces: Blobs by version, ascending, in pieces small enough to be decoded at once.
-        wire: Spelling of the dialect.
-        files: As `decode_lines`.
 
     Memory: two pieces, decoded.
     """

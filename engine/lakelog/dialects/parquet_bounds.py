@@ -23,15 +23,7 @@ _FEW_ROWS = 1_024  # from which nothing is concluded
 
 
 class Bound:
-    """Compares what is read of one file with the file's length.
-
-    Args:
-        metadata: The footer.
-        size_bytes: The file's real length.
-
-    Raises:
-        ValueError: The footer promises more rows than a file of that length holds.
-    """
+    """Compares what is read of one file with the file's length."""
 
     def __init__(self, metadata: pq.FileMetaData, size_bytes: int) -> None:
         groups = range(metadata.num_row_groups)
@@ -44,12 +36,7 @@ class Bound:
         """Whether the rows may all be alike: there is less than a byte for each."""
 
     def check(self, files: pl.DataFrame) -> None:
-        """Count a batch of file actions that was read.
-
-        Raises:
-            ValueError: All together take more memory than the file's length allows, or they name
-                the same files again and again.
-        """
+        """Count a batch of file actions that was read."""
         self._room -= int(files.estimated_size())
         if self._room < 0:
             raise ValueError(f"{self._size_bytes} bytes expand to more than their length allows")

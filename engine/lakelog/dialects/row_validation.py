@@ -29,13 +29,6 @@ _MAX_NESTING = MAX_DEPTH - 2  # the line's object and the wrapper's stand around
 def conform_rows(rows: pl.DataFrame, dialect: str) -> pl.DataFrame:
     """Rows fit to be spelled: known columns in the contract's dtypes, columns of nulls left out,
     and the fields filled that the contract says are ``written`` where an action lacks them.
-
-    Args:
-        rows: Narrow flattened rows, of any action types.
-        dialect: ``delta`` or ``indextables``.
-
-    Raises:
-        InvalidTransactionError: See the module.
     """
     if not rows.height:
         return _EMPTY
@@ -157,11 +150,7 @@ def _check_type(kind: str, rows: pl.DataFrame, dialect: str) -> None:
 
 
 def check_extra(rows: pl.DataFrame, dialect: str) -> None:
-    """Parse every different ``extra``, for a spelling that keeps it as text.
-
-    Raises:
-        InvalidTransactionError: As `parse_extra`.
-    """
+    """Parse every different ``extra``, for a spelling that keeps it as text."""
     if EXTRA in rows.columns:
         for kind, part in by_type(rows):
             node = Wire.of(dialect).wrappers.get(kind)
@@ -170,17 +159,7 @@ def check_extra(rows: pl.DataFrame, dialect: str) -> None:
 
 
 def parse_extra(text: str, node: Node | None, kind: str) -> Any:
-    """Parse one ``extra``, the JSON of what the contract does not name in an action.
-
-    Args:
-        text: The JSON.
-        node: Shape of the action's body; None for an unknown type, whose whole body it is.
-        kind: The action type, for errors.
-
-    Raises:
-        InvalidTransactionError: It is not JSON, nests too deep, or is not an object of fields that
-            no column has.
-    """
+    """Parse one ``extra``, the JSON of what the contract does not name in an action."""
     try:
         parsed = orjson.loads(text)
     except orjson.JSONDecodeError as cause:
@@ -214,11 +193,7 @@ def _require_unnamed(extra: Any, node: Node, where: str) -> None:
 
 
 def encode_info(info: Mapping[str, Any]) -> bytes:
-    """The JSON of a commitInfo body.
-
-    Raises:
-        InvalidTransactionError: It holds what JSON has no type for.
-    """
+    """The JSON of a commitInfo body."""
     body = dict(info)
     if _depth(body) > _MAX_NESTING:
         raise _refusal("the commit info nests too deep", expected=f"at most {_MAX_NESTING} levels")

@@ -60,18 +60,7 @@ class _Rows:
 
 
 def decode_exact(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Actions:
-    """Decode NDJSON actions line by line.
-
-    Args:
-        blobs: Bytes by version, ascending.
-        wire: Spelling of the dialect.
-        files: False leaves file actions, cdc and unknown actions out.
-
-    Raises:
-        MalformedLogError: A line is not one JSON object, or holds a key twice; too many lines are
-            blank.
-        InvalidActionError: A known field has the wrong type, or a required one is missing.
-    """
+    """Decode NDJSON actions line by line."""
     rows = _Rows()
     for blob in blobs:
         before = rows.count
@@ -135,12 +124,7 @@ class Line(NamedTuple):
 
 
 def parse_object(line: Line) -> dict[str, Any]:
-    """Parse one line strictly.
-
-    Raises:
-        MalformedLogError: With the line and the byte offset in the file; also for a key that stands
-            twice in one object, and for nesting deeper than `MAX_DEPTH`.
-    """
+    """Parse one line strictly."""
     text = line.text
     try:
         parsed = orjson.loads(text)

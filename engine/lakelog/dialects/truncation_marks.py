@@ -32,11 +32,7 @@ def closing_line(lines: int, crc32: int) -> bytes:
 
 
 def without_closing_line(data: bytes, path: str) -> bytes:
-    """The actions of a log compaction, checked against its last line.
-
-    Raises:
-        MalformedLogError: It has no such line, or is not as it was written.
-    """
+    """The actions of a log compaction, checked against its last line."""
     start = data.rfind(b"\n", 0, max(0, len(data) - 1)) + 1
     closing = _CLOSING.fullmatch(data, start)
     if closing is None:
@@ -59,11 +55,7 @@ def without_closing_line(data: bytes, path: str) -> bytes:
 
 
 class Marker:
-    """Marks the lines of one file as they go by.
-
-    Args:
-        name: Name of the file, without its extension: no copy passes for another file.
-    """
+    """Marks the lines of one file as they go by."""
 
     def __init__(self, name: str) -> None:
         self._begin = b'{"lakelogBegin":{"name":"%s"},' % name.encode()
@@ -93,17 +85,7 @@ class Marker:
 
 
 def unmark(data: bytes, path: str, name: str, version: int) -> tuple[Blob, ...] | None:
-    """The lines of a file, checked against its marks and without them; None without marks.
-
-    Args:
-        data: The file, out of its framing.
-        path: Where it is, for errors.
-        name: Its name, without the extension.
-        version: Version of the checkpoint.
-
-    Raises:
-        MalformedLogError: The file is not as it was written.
-    """
+    """The lines of a file, checked against its marks and without them; None without marks."""
     start = data.rfind(b"\n", 0, len(data) - 1) + 1
     begin, end = _BEGIN.match(data), _END.match(data, start)
     if end is not None and not start:

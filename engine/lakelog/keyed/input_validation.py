@@ -24,11 +24,7 @@ PAIRS = {"key": pl.Binary, "value": pl.Binary}
 
 
 def pairs(items: Items) -> pl.DataFrame:
-    """Keys and values as a table.
-
-    Raises:
-        InvalidInputError: They are no pairs, or one is neither bytes nor text.
-    """
+    """Keys and values as a table."""
     try:
         found = [(key, value) for key, value in _each(items)]
     except (TypeError, ValueError) as cause:
@@ -47,18 +43,7 @@ def _each(items: Any) -> Any:
 
 
 def batch(table: Any) -> pl.DataFrame:
-    """A table of records as the log takes it.
-
-    Args:
-        table: As `KeyedStore.put_table` takes it.
-
-    Returns:
-        ``op``, text, and ``key`` and ``value``, binary; rows in their order.
-
-    Raises:
-        InvalidInputError: It is no table, a column is missing or of another type, or a null stands
-            where none may.
-    """
+    """A table of records as the log takes it."""
     given = table if isinstance(table, pl.DataFrame) else pl.from_arrow(arrow_table(table))
     frame = cast("pl.DataFrame", given)
     coded = [

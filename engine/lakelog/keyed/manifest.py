@@ -68,12 +68,7 @@ class StoreManifest:
 
 
 def decode(data: bytes, path: str) -> StoreManifest:
-    """The manifest of a file's bytes.
-
-    Raises:
-        CorruptionError: A byte of it is not what was written, or what it says cannot be.
-        UnsupportedError: A later version of lakelog wrote it.
-    """
+    """The manifest of a file's bytes."""
     match = _CHECKSUM.match(data)
     if match is None:
         found = data[:32]

@@ -26,14 +26,7 @@ _LOOKS = 3  # a listing beside a rotation may miss both segments
 
 
 def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bool) -> None:
-    """Before a log is opened, and perhaps made: files of a store never are without one.
-
-    Raises:
-        CorruptionError: They are.
-        InvalidInputError: What is there is a log by itself.
-        NotFoundError: There is neither, and it is to be read.
-        OSError: The disk failed.
-    """
+    """Before a log is opened, and perhaps made: files of a store never are without one."""
     names = _names(disk, directory)
     if any(named_seq(name) is not None or is_historic(name) for name in names):
         raise InvalidInputError(
@@ -57,18 +50,7 @@ def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bo
 
 
 def look(room: FileRoom, log: WriteAheadLog, known: Iterable[SortedFile] = ()) -> View:
-    """All that a store holds, while nobody changes it. Changes nothing.
-
-    Args:
-        room: The store's directory.
-        log: Its log.
-        known: Files that are open already.
-
-    Raises:
-        CorruptionError: Log, manifest and files do not fit together, or one is damaged.
-        UnsupportedError: A later version of lakelog wrote the manifest.
-        UnavailableError: The disk failed.
-    """
+    """All that a store holds, while nobody changes it. Changes nothing."""
     return _view(room.manifest(), room, log, known)
 
 

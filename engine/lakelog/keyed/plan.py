@@ -29,14 +29,6 @@ def groups(
 ) -> list[int]:
     """Where row groups begin.
 
-    Args:
-        sizes: Bytes of key and value of each row.
-        rows: The most rows of a group.
-        size_bytes: The most bytes of a group with more than one row.
-
-    Returns:
-        The first row of each group, and at last the number of rows. No rows make no group.
-
     >>> groups(np.array([1, 1, 1, 9, 1]), rows=2, size_bytes=5)
     [0, 2, 3, 4, 5]
     """
@@ -54,15 +46,6 @@ def ranges(
     size_bytes: int = MERGE_BYTES,
 ) -> list[tuple[bytes | None, bytes | None]]:
     """Key ranges that cover everything, each with about so many rows of all files together.
-
-    Args:
-        files: For each file its row groups in order: first key, rows, and bytes of these.
-        rows: Rows of a range at most, beside those of one row group of each file that begin before
-            it; row groups with one first key are never apart.
-        size_bytes: Bytes of a range at most, likewise.
-
-    Returns:
-        Ascending ranges, start inclusive and end exclusive, that touch; None is no bound.
 
     >>> ranges([[(b"a", 2, 9), (b"m", 2, 9)], [(b"c", 3, 9)]], rows=5)
     [(None, b'm'), (b'm', None)]
@@ -91,13 +74,6 @@ def compaction(sizes: Sequence[int], most: int = MOST_FILES) -> int | None:
     Tiers by size: the merge takes in an older file only while that is not much larger than all
     that are merged already, so that a byte is rewritten once for each doubling of the store, not
     at each flush.
-
-    Args:
-        sizes: Bytes of each file, oldest first.
-        most: Files that may stay as they are.
-
-    Returns:
-        The index of the oldest file to merge; None when there are not more than `most`.
 
     >>> compaction([1000, 10, 9, 8, 7], most=4)
     1

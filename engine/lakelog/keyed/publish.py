@@ -33,13 +33,7 @@ _TEMPORARY = re.compile(r"(\d{20})\.tmp")
 
 
 class FileRoom:
-    """The directory of a store's files. One thread at a time, which holds the store's log.
-
-    Args:
-        directory: Of the files and the manifest; it is there.
-        disk: What it is on.
-        cache: Of the files that are opened.
-    """
+    """The directory of a store's files. One thread at a time, which holds the store's log."""
 
     def __init__(self, directory: str, disk: Disk, cache: GroupCache) -> None:
         self._directory = directory
@@ -55,13 +49,7 @@ class FileRoom:
         return self._path(manifest.NAME)
 
     def manifest(self) -> StoreManifest:
-        """The manifest that is there; an empty one where none is.
-
-        Raises:
-            CorruptionError: It is damaged.
-            UnsupportedError: A later version of lakelog wrote it.
-            UnavailableError: The disk failed.
-        """
+        """The manifest that is there; an empty one where none is."""
         with store_errors("be opened", self._directory):
             try:
                 data = self._disk.read(self.manifest_path)
@@ -72,16 +60,7 @@ class FileRoom:
     def opened(
         self, found: StoreManifest, known: Iterable[SortedFile] = ()
     ) -> tuple[SortedFile, ...]:
-        """The files of a manifest, open.
-
-        Args:
-            found: The manifest.
-            known: Files that are open already, perhaps of another manifest.
-
-        Raises:
-            CorruptionError: A file is missing or damaged.
-            UnavailableError: The disk failed.
-        """
+        """The files of a manifest, open."""
         there = {(file.name, file.facts): file for file in known}
         with store_errors("be opened", self._directory):
             return tuple(
@@ -92,9 +71,6 @@ class FileRoom:
         """Before the first file is written: know which names were used, and remove what crashes
         have left. The manifest is known to be the latest, and all that it names to be there: of an
         older one, the leftovers would be the files that hold the records.
-
-        Raises:
-            UnavailableError: The disk failed.
         """
         with store_errors("be opened", self._directory):
             names = [name for name in self._disk.list(self._directory) if _ours(name)]
@@ -104,14 +80,7 @@ class FileRoom:
         self.remove(())
 
     def write(self, chunks: Iterable[pl.DataFrame]) -> SortedFile | None:
-        """Write, make durable and open a sorted file. No manifest names it yet.
-
-        Returns:
-            None where there were no rows, and nothing is left.
-
-        Raises:
-            UnavailableError: The disk failed; at most a leftover is there.
-        """
+        """Write, make durable and open a sorted file. No manifest names it yet."""
         number = self._number()
         self._unnamed.append(manifest.data_name(number))
         with store_errors("write a sorted file", self._directory):
@@ -121,15 +90,7 @@ class FileRoom:
             return None if facts is None else self._opened(manifest.data_name(number), facts)
 
     def publish(self, flushed_seq_num: int, files: Sequence[SortedFile]) -> StoreManifest:
-        """Make a new manifest the one that counts. Its files are durable.
-
-        Args:
-            flushed_seq_num: All records up to it, inclusive, are in the files, and none after it.
-            files: Oldest first.
-
-        Raises:
-            UnavailableError: The disk failed; either manifest may be there, and each is true.
-        """
+        """Make a new manifest the one that counts. Its files are durable."""
         number = self._number()
         told = StoreManifest(
             number, flushed_seq_num, tuple((file.name, file.facts) for file in files)
@@ -153,9 +114,6 @@ class FileRoom:
 
         One after the other, also for a crash: for those who read the directory without the
         manifest, a record must not outlive the tombstone that came after it.
-
-        Raises:
-            UnavailableError: The disk failed; what is left goes the next time.
         """
         self._doomed += [file.name for file in files]
         with store_errors("remove an old file", self._directory):
@@ -236,12 +194,7 @@ def _ours(name: str) -> re.Match[str] | None:
 
 
 def store_errors(what: str, path: str) -> AbstractContextManager[None]:
-    """Errors of the operating system as ours.
-
-    Args:
-        what: What the store could not do then.
-        path: Where.
-    """
+    """Errors of the operating system as ours."""
     return disk_errors(
         f"The keyed store could not {what}",
         path,

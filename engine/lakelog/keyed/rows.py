@@ -34,14 +34,7 @@ def empty() -> pl.DataFrame:
 
 
 def of_log(table: pa.Table | pl.DataFrame) -> pl.DataFrame:
-    """Rows of what the write-ahead log replays.
-
-    Args:
-        table: Columns ``seqNum``, ``op`` (``PUT`` or ``DELETE``), ``key`` and ``value``.
-
-    Returns:
-        The same rows, with null as the value of each DELETE and of no PUT.
-    """
+    """Rows of what the write-ahead log replays."""
     frame = table if isinstance(table, pl.DataFrame) else pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
     deleted = pl.col("op").cast(pl.String) == DELETE
@@ -52,14 +45,7 @@ def of_log(table: pa.Table | pl.DataFrame) -> pl.DataFrame:
 
 
 def newest(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """The record of each key that counts.
-
-    Args:
-        frames: Rows in any order; no two rows have one sequence number.
-
-    Returns:
-        One row a key, tombstones too, sorted by key. Memory grows with the rows given.
-    """
+    """The record of each key that counts."""
     given = [frame for frame in frames if frame.height]
     if not given:
         return empty()

@@ -104,13 +104,6 @@ class _Counted(io.RawIOBase):
 def write(sink: BinaryIO, chunks: Iterable[pl.DataFrame]) -> FileFacts | None:
     """Write a sorted file.
 
-    Args:
-        sink: Takes the bytes, all of each write; neither synced nor closed.
-        chunks: Rows (`rows.SCHEMA`), one a key, ascending by key within and across chunks.
-
-    Returns:
-        What the manifest says of the file; None where there was no row, and nothing was written.
-
     Memory: one chunk.
     """
     chunks = iter(chunk for chunk in chunks if chunk.height)
@@ -228,18 +221,7 @@ class GroupCache:
 
 
 class SortedFile:
-    """A sorted file, open for reading; may be used by many threads, and after its name is gone.
-
-    Args:
-        name: In its store; names are not used twice.
-        path: For errors.
-        data: All its bytes, such as a memory map.
-        facts: What the manifest says of it.
-        cache: Of row groups that single keys were looked for in.
-
-    Raises:
-        CorruptionError: Its size or its footer is not what the manifest says.
-    """
+    """A sorted file, open for reading; may be used by many threads, and after its name is gone."""
 
     def __init__(
         self, name: str, path: str, data: pa.Buffer, facts: FileFacts, cache: GroupCache
@@ -294,11 +276,7 @@ class SortedFile:
         ]
 
     def get(self, key: bytes) -> tuple[int, bytes | None] | None:
-        """Sequence number and value of a key; None where the file has no record of it.
-
-        Raises:
-            CorruptionError: The row group that would hold it is damaged.
-        """
+        """Sequence number and value of a key; None where the file has no record of it."""
         if not self.facts.min_key <= key <= self.facts.max_key:
             return None
         group = bisect_right(self._first_keys, key) - 1
@@ -309,11 +287,7 @@ class SortedFile:
         return rows.find_sorted(frame, key)
 
     def between(self, start: bytes | None, end: bytes | None) -> pl.DataFrame:
-        """Records with ``start <= key < end``, sorted by key; None is no bound.
-
-        Raises:
-            CorruptionError: A row group that holds some of them is damaged.
-        """
+        """Records with ``start <= key < end``, sorted by key; None is no bound."""
         first = 0 if start is None else max(0, bisect_right(self._first_keys, start) - 1)
         stop = len(self._spans) if end is None else bisect_left(self._first_keys, end)
         if stop <= first:

@@ -33,11 +33,7 @@ class View:
     manifest: StoreManifest
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None where it is not there.
-
-        Raises:
-            CorruptionError: The part of a file that would hold it is damaged.
-        """
+        """The value of a key; None where it is not there."""
         places: Iterator[Memtable | SortedFile] = chain(
             (self.active,), reversed(self.frozen), reversed(self.files)
         )
@@ -48,11 +44,7 @@ class View:
         return None
 
     def scan(self, start: bytes | None, end: bytes | None) -> pl.DataFrame:
-        """Keys with ``start <= key < end``, sorted by key, without tombstones: `rows.SCHEMA`.
-
-        Raises:
-            CorruptionError: A part of a file that holds some of them is damaged.
-        """
+        """Keys with ``start <= key < end``, sorted by key, without tombstones: `rows.SCHEMA`."""
         frames = [file.between(start, end) for file in self.files]
         for memtable in (*self.frozen, self.active):
             frames += memtable.between(start, end)

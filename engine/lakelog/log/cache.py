@@ -17,8 +17,6 @@ time, is noticed only when the time to live has passed.
 Specification 001 keeps five caches. Here protocol, metadata and versions (decoded commits) live in
 states, which share their checkpoint and their layers; the versions list is the last look; files are
 the columns of a checkpoint that were asked for twice (`lakelog.log.projections`).
-
-Source: specification 001, 3.4 and 3.5.2.
 """
 
 from __future__ import annotations
@@ -163,15 +161,7 @@ class _Held:
 
 
 class SnapshotCache:
-    """The states that one table handle holds. Safe under threads.
-
-    Args:
-        log: The log.
-        ttl_s: How long a state is built upon before it is read anew, in seconds.
-        max_bytes: Most bytes to hold on to; 0 holds nothing. Enforced with every call.
-        monotonic: Gives the passing of time, in seconds.
-        clock: Gives the present, in milliseconds, to compare file times with.
-    """
+    """The states that one table handle holds. Safe under threads."""
 
     def __init__(
         self,
@@ -199,13 +189,7 @@ class SnapshotCache:
         self._projections = Projections(max_bytes // 2, lambda hit: self._count("files", hit=hit))
 
     def snapshot(self, version: int | None = None, max_staleness_s: float = 0.0) -> Snapshot:
-        """A version (None: the latest); errors as `Table.snapshot`.
-
-        Args:
-            version: The version.
-            max_staleness_s: How long ago the look may have begun that the answer rests on, in
-                seconds. Our own commits are never missed.
-        """
+        """A version (None: the latest); errors as `Table.snapshot`."""
         if not max_staleness_s >= 0:
             raise InvalidInputError(
                 "a snapshot cannot be newer than the table",
@@ -318,13 +302,7 @@ class SnapshotCache:
         return _Look(segment, listing.notes, marks, below, now)
 
     def _resolve(self, look: _Look, known: Iterable[tuple[_Held, State]], began_s: float) -> State:
-        """The state of a look, from what is held as far as that is still there.
-
-        Args:
-            look: The look.
-            known: What is held, latest version first.
-            began_s: When the look began.
-        """
+        """The state of a look, from what is held as far as that is still there."""
         alike = [pair for pair in known if _same_checkpoint(pair[0].look, look)]
         best = next((pair for pair in alike if _is_below(*pair, look)), None)
         commits = look.segment.commits
@@ -464,11 +442,7 @@ def _is_below(held: _Held, state: State, look: _Look) -> bool:
 
 
 class _Weigher:
-    """Bytes that states hold, about; what they share is counted once.
-
-    Args:
-        size_bytes: What else is held.
-    """
+    """Bytes that states hold, about; what they share is counted once."""
 
     def __init__(self, size_bytes: int = 0) -> None:
         self.size_bytes = size_bytes

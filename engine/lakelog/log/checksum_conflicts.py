@@ -34,15 +34,7 @@ _REMOVED = ("numRemovedFiles", "numTargetFilesRemoved", "num_removed_files")
 
 
 def hold_against_checksum(state: State, found: Mapping[str, Any]) -> None:
-    """Compare what replay gives with the version checksum.
-
-    Args:
-        state: The state; its version has a checksum.
-        found: Values by the checksum's names; ``metadata`` is a `Metadata`.
-
-    Raises:
-        MalformedLogError: They differ, and the commits confirm the checksum.
-    """
+    """Compare what replay gives with the version checksum."""
     recorded = state.recorded
     if recorded is None:
         return

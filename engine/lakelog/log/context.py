@@ -95,24 +95,12 @@ class Log:
         return self.dialect.pointed_version(content)
 
     def latest_version(self) -> int:
-        """The greatest version in the log.
-
-        Raises:
-            TableNotFoundError: The log is empty.
-        """
+        """The greatest version in the log."""
         return latest_version(self.list_latest(), self.table)
 
 
 def commit_times(commits: Sequence[CommitFile]) -> pl.DataFrame:
-    """Commit times from file times, forced to increase from commit to commit.
-
-    Args:
-        commits: By version, ascending.
-
-    Returns:
-        ``version`` (Int64) and ``timestamp`` (Int64, milliseconds): each at least one more than
-        the one before, as a copied or touched file must not turn time back.
-    """
+    """Commit times from file times, forced to increase from commit to commit."""
     versions = np.fromiter((c.version for c in commits), np.int64, len(commits))
     times = np.fromiter((c.modified_ms for c in commits), np.int64, len(commits))
     steps = np.arange(len(commits))
@@ -126,13 +114,6 @@ def version_at(log: Log, timestamp_ms: int) -> int:
     """The latest version that was committed at or before a time.
 
     In-commit timestamps decide where the table has them, else file times made monotone.
-
-    Args:
-        log: The log.
-        timestamp_ms: Milliseconds since the Unix epoch, inclusive.
-
-    Raises:
-        VersionNotFoundError: The time is before the earliest commit that can still be rebuilt.
 
     Source: Delta protocol, Recommendations for Readers of Tables with In-Commit Timestamps.
     """

@@ -45,11 +45,7 @@ class Tally:
         return Tally(pl.concat(frames), may_repeat(paths))
 
     def without(self, keys: pl.DataFrame) -> tuple[int, int]:
-        """Files and their bytes, without those in `keys`.
-
-        Args:
-            keys: (path, dvId) that later commits speak of; may hold a key twice.
-        """
+        """Files and their bytes, without those in `keys`."""
         hashed = pl.DataFrame(_hashes(keys)).unique()
         # One hash settles nearly every row; the few that are left are looked at twice.
         suspects = self.hashes.filter(self.hashes["one"].is_in(hashed["one"].implode()))
@@ -79,13 +75,7 @@ def hash_paths(files: pl.DataFrame) -> pl.Series:
 def hash_identities(
     files: pl.DataFrame, paths: pl.Series | None = None, seed: int = _SEEDS["one"]
 ) -> pl.Series:
-    """Hashes of (path, dvId), in order (UInt64).
-
-    Args:
-        files: The files.
-        paths: Their `hash_paths` where these are at hand, for the default seed.
-        seed: Of the hash.
-    """
+    """Hashes of (path, dvId), in order (UInt64)."""
     hashes = files["path"].hash(seed) if paths is None else paths
     if "dvId" in files.columns and files["dvId"].null_count() < files.height:
         vectors = files["dvId"]

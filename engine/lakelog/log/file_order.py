@@ -4,7 +4,7 @@ Rows of one kind arrive in any order, batch by batch, and leave sorted. Only nar
 each row is then gathered once. What exceeds a bound is sorted in runs on local disk and merged
 block by block, so that memory does not grow with the table.
 
-Source: specification 000, Write a checkpoint; ``schemas/checkpoint.md``, section 2.
+Source: ``schemas/checkpoint.md``, section 2.
 """
 
 from __future__ import annotations
@@ -76,13 +76,7 @@ class FileOrder:
 
     @staticmethod
     def of_plan(plan: CheckpointPlan, meta: pl.DataFrame, dialect: str) -> FileOrder:
-        """The order of a checkpoint.
-
-        Args:
-            plan: What the checkpoint is to look like.
-            meta: Rows that are no file actions.
-            dialect: Dialect of the log.
-        """
+        """The order of a checkpoint."""
         spell = encode_paths if dialect == "delta" else None
         columns, mapping = plan.partition_columns, plan.mapping
         leading = leading_columns(plan.schema, columns, mapping, meta)
@@ -171,19 +165,7 @@ def leading_columns(
     mapping: str,
     meta: pl.DataFrame,
 ) -> tuple[Column, ...]:
-    """The columns whose least values sort the files of equal partition values.
-
-    Args:
-        schema: The table's schema.
-        partition_columns: Logical names.
-        mapping: Column mapping mode.
-        meta: Rows that are no file actions.
-
-    Returns:
-        Logical paths of the columns that the table is clustered by; without them the first column
-        that has bounds in its statistics; empty where no column has. A record that cannot be read
-        is ignored, because a wrong order changes no state.
-    """
+    """The columns whose least values sort the files of equal partition values."""
     by_physical = {physical: path for path, physical in _bounded(schema, mapping)}
     clustered = [by_physical[path] for path in _clustering(meta) if path in by_physical]
     if clustered:
@@ -255,15 +237,6 @@ def in_order(
     error: type[UnavailableError] = UnavailableError,
 ) -> Iterator[pl.DataFrame]:
     """Sort file actions, one kind after another.
-
-    Args:
-        frames: Narrow rows of one kind each (``actionType``); all of one kind in succession.
-        order: What to sort by.
-        held_bytes: Rows that are sorted in memory at once; None is `HELD_BYTES`.
-        error: Raised where local disk has no room.
-
-    Yields:
-        Narrow rows of one kind, 65,536 at most. A column that is null throughout may be absent.
 
     Memory: `held_bytes`, their keys and a batch; when more rows arrive, twice that while runs are
     merged. What exceeds it is compressed in a nameless file in the folder for temporary files

@@ -34,11 +34,7 @@ DELETED_BOUNDS: tuple[int, ...] = (0, *(10**n for n in range(8)), (1 << 31) - 1)
 
 
 class SizeCounts:
-    """A file size histogram that is being counted.
-
-    Args:
-        bounds: Where the bins begin, in bytes: from 0, ascending.
-    """
+    """A file size histogram that is being counted."""
 
     def __init__(self, bounds: Sequence[int] = SIZE_BOUNDS) -> None:
         self._bounds = list(bounds)
@@ -80,12 +76,7 @@ class SizeCounts:
 
 
 def count_deleted(cardinalities: Iterable[pl.Series]) -> list[int]:
-    """How many files have how many deleted rows, by the bins of `DELETED_BOUNDS`.
-
-    Args:
-        cardinalities: Rows deleted in live files, batch by batch; null where a file has no deletion
-            vector.
-    """
+    """How many files have how many deleted rows, by the bins of `DELETED_BOUNDS`."""
     counts = [0] * len(DELETED_BOUNDS)
     for batch in cardinalities:
         if batch.null_count() == batch.len():

@@ -15,15 +15,7 @@ def lazy_frame(
     *,
     is_pure: bool = False,
 ) -> pl.LazyFrame:
-    """A lazy frame that reads on collect, and only the columns that the query needs.
-
-    Args:
-        schema: Columns and dtypes of the whole frame.
-        read: Gives batches with (at least) the columns asked for, in the order of the schema; is
-            left unfinished where the query needs no more rows. May give no batch at all.
-        name: What the query plan calls it.
-        is_pure: Whether two reads give the same, so that Polars may do with one.
-    """
+    """A lazy frame that reads on collect, and only the columns that the query needs."""
 
     def scan(
         with_columns: list[str] | None,

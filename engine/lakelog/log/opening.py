@@ -33,12 +33,6 @@ def open_state(log: Log, version: int | None = None) -> State:
 
     It is checked now if that is cheap, else with whatever is read from it first. Where a cleaner
     takes files away in between, the log is looked at again.
-
-    Raises:
-        TableNotFoundError: The log is empty.
-        VersionNotFoundError: The version cannot be rebuilt.
-        UnsupportedFeatureError: The table needs what lakelog does not honour.
-        CorruptionError: The log is damaged and nothing sound stands behind the damage.
     """
     looks = 0
     while True:
@@ -83,21 +77,7 @@ def log_paths(listing: LogListing) -> set[str]:
 
 
 def choose(log: Log, version: int | None, *, hint: bool) -> tuple[LogListing, LogSegment]:
-    """List the log, and choose the files for a version (None: the latest).
-
-    Args:
-        log: The log.
-        version: The version.
-        hint: Whether the listing may begin at the checkpoint that the pointer names.
-
-    Returns:
-        The listing that decided, and the files.
-
-    Raises:
-        TableNotFoundError: The log is empty.
-        VersionNotFoundError: The version cannot be rebuilt.
-        LogGapError: A commit is missing above the checkpoint, for the latest version.
-    """
+    """List the log, and choose the files for a version (None: the latest)."""
     listing = log.list_latest() if hint else log.list_all()
     try:
         return listing, choose_segment(listing, version, table=log.table)
@@ -112,18 +92,7 @@ def choose(log: Log, version: int | None, *, hint: bool) -> tuple[LogListing, Lo
 def open_segment(
     log: Log, segment: LogSegment, notes: tuple[str, ...] = (), base: Base | None = None
 ) -> State:
-    """The state that files give; it is checked now if that is cheap.
-
-    Args:
-        log: The log.
-        segment: The files.
-        notes: What the listing says besides.
-        base: The segment's checkpoint, where it has been read from before.
-
-    Raises:
-        UnsupportedFeatureError: The table needs what lakelog does not honour.
-        CorruptionError: The log is damaged and nothing sound stands behind the damage.
-    """
+    """The state that files give; it is checked now if that is cheap."""
     source = "json" if segment.checkpoint is None else "checkpoint"
     facts = {"source": source, "format": log.dialect.name, "stage": "open"}
     commits = len(segment.commits)
@@ -151,9 +120,6 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
 
     Sound means: commits are contiguous from 0, or from an older complete checkpoint, and one table
     id runs through. Otherwise a truncated prefix, or a table that was dropped, could come back.
-
-    Raises:
-        CheckpointCorruptionError: `error`, with why there is no sound way around it.
     """
     settled = None if state.settled.height else settle(state)
     if settled is not None:
@@ -250,13 +216,6 @@ def extend_state(state: State, commits: Sequence[CommitFile]) -> State:
     """The state of a later version whose commits are known, without a listing.
 
     Nothing is read: the commits are decoded with what is asked for first.
-
-    Args:
-        state: An earlier state.
-        commits: Every commit after it, contiguous.
-
-    Raises:
-        LogGapError: The commits do not follow the state.
     """
     if not commits:
         return state

@@ -18,12 +18,7 @@ Key = tuple[weakref.ref[object], frozenset[str], tuple[str, ...]]
 
 
 class Projections:
-    """Kept file columns of checkpoints. Safe under threads.
-
-    Args:
-        max_bytes: Most bytes to keep; a projection that is larger is not kept.
-        count: Told of each lookup, and whether it hit.
-    """
+    """Kept file columns of checkpoints. Safe under threads."""
 
     def __init__(self, max_bytes: int, count: Callable[[bool], None]) -> None:
         self._max_bytes = max_bytes
@@ -53,12 +48,6 @@ class Projections:
         read: Callable[[], Iterable[pl.DataFrame]],
     ) -> Iterator[pl.DataFrame]:
         """The frames that `read` gives, or those that it gave before.
-
-        Args:
-            owner: Whose columns they are; they go with it.
-            columns: The columns, in any order; without those that a source lacks.
-            kinds: The action types.
-            read: Reads them.
 
         Memory: `max_bytes`, and what `read` needs.
         """

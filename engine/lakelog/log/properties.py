@@ -40,9 +40,6 @@ DEFAULT_DELETED_FILE_RETENTION_MS = _UNITS_MS["week"]
 def parse_interval_ms(text: str) -> int:
     """Parse a calendar interval to milliseconds; months and years have no fixed length.
 
-    Raises:
-        InvalidInputError: The text is no interval of weeks, days or less.
-
     >>> parse_interval_ms("interval 1 week 2 days")
     777600000
     """
@@ -73,9 +70,6 @@ _LONGEST_MS = 60_000_000_000_000
 
 def to_duration_ms(value: Duration) -> int:
     """A duration in milliseconds.
-
-    Raises:
-        InvalidInputError: It is not a duration, is negative, or longer than 1,900 years.
 
     >>> to_duration_ms("interval 1 week"), to_duration_ms(dt.timedelta(hours=1)), to_duration_ms(5)
     (604800000, 3600000, 5)
@@ -138,8 +132,6 @@ def read_limits(configuration: Mapping[str, str | None]) -> ReadLimits:
 
     A malformed value says nothing here: reading does not fail for it, and writing a checkpoint
     names it.
-
-    Source: specification 001, 3.2.4 and 3.3.1.
     """
     names = (READ_PARALLELISM, MAX_CONCURRENT_READS)  # the first that the table sets
     found = (in_any_case(configuration, name) for name in names)

@@ -48,12 +48,7 @@ class Settled(NamedTuple):
 
 
 def repeat_error(checkpoint: Checkpoint, repeated: pl.DataFrame) -> InvalidActionError:
-    """The error for a checkpoint that holds a logical file more than once.
-
-    Args:
-        checkpoint: The checkpoint.
-        repeated: The rows of these files; columns ``actionType``, ``path``, ``dvId``.
-    """
+    """The error for a checkpoint that holds a logical file more than once."""
     path = repeated["path"][0]
     kinds = repeated.filter(repeated["path"] == path)["actionType"].unique()
     both = len(kinds) > 1
@@ -73,9 +68,6 @@ def repeat_error(checkpoint: Checkpoint, repeated: pl.DataFrame) -> InvalidActio
 def settle(state: State) -> Settled | None:
     """Decide which actions count; None where the checkpoint holds no such file, nothing proves
     which is right, or older files give the whole version better.
-
-    Args:
-        state: A state with a checkpoint.
 
     Memory: the rows of these files, and the commits' in pieces.
     """

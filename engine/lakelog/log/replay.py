@@ -5,7 +5,7 @@ tombstone and a remove clears the file. State is kept as layers, oldest first. A
 row for each logical file that it speaks of, and a row counts unless a later layer speaks of the
 same file. So a new commit is a new, small layer, and the checkpoint below is never rewritten.
 
-Source: Delta protocol, Action Reconciliation; specification 000, InMemoryLogReplay.
+Source: Delta protocol, Action Reconciliation.
 """
 
 from __future__ import annotations
@@ -23,14 +23,7 @@ _MERGE_RATIO = 2
 
 
 def reconcile_files(files: pl.DataFrame) -> pl.DataFrame:
-    """Keep the last action of each logical file.
-
-    Args:
-        files: ``add`` and ``remove`` rows in the order (version, position).
-
-    Returns:
-        One row a (path, dvId), in the order of the rows kept.
-    """
+    """Keep the last action of each logical file."""
     key = [c for c in actions.KEY if c in files.columns]
     return last_wins(files, key)
 
@@ -58,12 +51,7 @@ class Layers:
         return _keys(self.frames[above + 1 :])
 
     def live(self, kind: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """Rows of `kind` that no later layer overrides, oldest layer first.
-
-        Args:
-            kind: ``add`` or ``remove``.
-            columns: Columns to keep, of those that there are, beside the key; None keeps all.
-        """
+        """Rows of `kind` that no later layer overrides, oldest layer first."""
         return actions.concat(
             exclude(_rows(frame, kind, columns), self.keys(index))
             for index, frame in enumerate(self.frames)
@@ -91,12 +79,7 @@ def _keys(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def exclude(files: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
-    """Rows of `files` whose (path, dvId) is not in `keys`, in order.
-
-    Args:
-        files: File actions; without a ``dvId`` column none has a deletion vector.
-        keys: (path, dvId); may hold a key twice.
-    """
+    """Rows of `files` whose (path, dvId) is not in `keys`, in order."""
     if not keys.height or not files.height:
         return files
     # A path that `keys` does not mention settles most rows at the price of one hash each.
@@ -150,8 +133,6 @@ def retained_tombstones(removes: pl.DataFrame, minimum_ms: int | None) -> pl.Dat
     """Tombstones whose ``deletionTimestamp`` is strictly greater than `minimum_ms`.
 
     A missing timestamp counts as 0; a minimum of None keeps all.
-
-    Source: specification 000, getTombstones.
     """
     if minimum_ms is None or not removes.height:
         return removes

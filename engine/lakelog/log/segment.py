@@ -44,11 +44,7 @@ class LogSegment:
 
 
 def validate_contiguous(versions: Iterable[int], *, after: int, last: int) -> None:
-    """Check that `versions` run from `after` + 1 to `last` without a gap.
-
-    Raises:
-        LogGapError: With the version that was expected and the one that was found.
-    """
+    """Check that `versions` run from `after` + 1 to `last` without a gap."""
     expected = after + 1
     for version in versions:
         if version != expected:
@@ -71,11 +67,7 @@ def validate_contiguous(versions: Iterable[int], *, after: int, last: int) -> No
 
 
 def latest_version(listing: LogListing, table: str) -> int:
-    """The greatest version that the listing names.
-
-    Raises:
-        TableNotFoundError: It holds neither a commit nor a complete checkpoint.
-    """
+    """The greatest version that the listing names."""
     candidates = [f[-1].version for f in (listing.commits, listing.checkpoints) if f]
     if not candidates:
         raise TableNotFoundError(
@@ -89,10 +81,6 @@ def latest_version(listing: LogListing, table: str) -> int:
 def has_hole(listing: LogListing, start: int = 0) -> bool:
     """Whether a version is missing between the first commit and the last, or between the newest
     checkpoint, or the beginning, and the commits after it.
-
-    Args:
-        listing: What the log folder holds.
-        start: Where the listing begins.
     """
     commits, checkpoints = listing.commits, listing.checkpoints
     if not commits:
@@ -130,19 +118,7 @@ def choose_segment(
     table: str = "",
     excluded: Iterable[Checkpoint] = (),
 ) -> LogSegment:
-    """Choose the files for a version: the best complete checkpoint at or below it, then commits.
-
-    Args:
-        listing: What the log folder holds.
-        version: Version wanted; None is the latest.
-        table: Location, for messages.
-        excluded: Checkpoints not to start from, because they turned out to be broken.
-
-    Raises:
-        TableNotFoundError: The listing is empty.
-        VersionNotFoundError: `version` cannot be rebuilt; ``expected`` gives the ranges that can.
-        LogGapError: A commit is missing above the checkpoint, for the latest version.
-    """
+    """Choose the files for a version: the best complete checkpoint at or below it, then commits."""
     latest = latest_version(listing, table)
     target = latest if version is None else version
     barred = set(excluded)

@@ -237,12 +237,7 @@ class State:
         return sum(c.size_bytes for c in self.new_commits) <= _SMALL_TAIL_BYTES
 
     def ensure_readable(self) -> None:
-        """Make sure that protocol and metadata are there, and that lakelog honours the protocol.
-
-        Raises:
-            MissingActionError: The log, or the checkpoint it starts from, lacks one of them.
-            UnsupportedFeatureError: The protocol needs what lakelog does not honour.
-        """
+        """Make sure that protocol and metadata are there, and that lakelog honours the protocol."""
         _ = self._readable
 
     @cached_property
@@ -269,9 +264,6 @@ class State:
     def hold_against_checksum(self, **found: object) -> None:
         """Compare what replay gives with the version checksum, where there is one; what was
         compared already is not compared again.
-
-        Raises:
-            MalformedLogError: A commit is cut short; see `lakelog.log.checksum_conflicts`.
         """
         if self.segment.has_checksum and not found.keys() <= self._compared:
             self._compared.update(found)
@@ -393,15 +385,6 @@ class State:
     ) -> Iterator[pl.DataFrame]:
         """Live file actions of one kind in batches: the checkpoint's first, then the layers'.
 
-        Args:
-            kind: ``add`` for files, ``remove`` for tombstones.
-            columns: Columns to read; `STRUCT_STATISTICS` gives typed statistics where they are
-                kept. A column that a source lacks is left out of its batches.
-            transform: Applied to each batch, several at a time, in threads.
-
-        Raises:
-            CheckpointCorruptionError: The checkpoint cannot be read.
-
         Memory: a few batches of the columns asked for, and the layers.
         """
         layers = self.layers  # first: it decodes what the check would else decode on its own
@@ -461,9 +444,6 @@ class State:
     def require_settled(self) -> None:
         """Refuse a checkpoint that removes a file which it also adds, where nothing has decided
         which of both counts (`lakelog.log.repeated_files`).
-
-        Raises:
-            CheckpointCorruptionError: There is such a file.
 
         Memory: the checkpoint's tombstones.
         """
@@ -536,9 +516,6 @@ class State:
 
         The checkpoint's share is read once and shared by updates, so that an update costs what it
         adds.
-
-        Raises:
-            CheckpointCorruptionError: The checkpoint cannot be read, or repeats a file.
         """
         layers = self.layers
         self.ensure_readable()
@@ -561,11 +538,7 @@ class State:
         return files, size
 
     def path_texts(self, paths: pl.Series | None = None) -> pl.DataFrame:
-        """See `lakelog.dialects.base.Dialect.path_texts`.
-
-        Raises:
-            CheckpointCorruptionError: The checkpoint cannot be read.
-        """
+        """See `lakelog.dialects.base.Dialect.path_texts`."""
         base, segment = self.base, self.segment
         reader = base.reader if base is not None else None
         with broken_checkpoint(base.checkpoint) if base is not None else nullcontext():

@@ -17,9 +17,6 @@ _MILLISECONDS = re.compile(r"-?[0-9]{5,18}")
 def to_ms(timestamp: Timestamp) -> int:
     """A point in time as milliseconds since the Unix epoch; without a zone it is UTC.
 
-    Raises:
-        InvalidInputError: It is no time.
-
     >>> to_ms("1970-01-02"), to_ms("1970-01-01T01:00:00+01:00"), to_ms(5)
     (86400000, 0, 5)
     """

@@ -26,16 +26,7 @@ CHECKSUM_SCHEMA = {
 
 
 def compare_checksum(snapshot: Snapshot, recorded: Mapping[str, Any]) -> pl.DataFrame:
-    """Compare a version checksum with the replayed state.
-
-    Args:
-        snapshot: The state.
-        recorded: Body of the checksum file of the same version.
-
-    Returns:
-        One row for each field that is recorded and that replay can give, with both values as JSON
-        text, in the order of `CHECKSUM_SCHEMA`.
-    """
+    """Compare a version checksum with the replayed state."""
     found = _found(snapshot, recorded)
     rows = [
         (name, _text(value), _text(found[name]), value == found[name])

@@ -15,12 +15,7 @@ PAUSE_S = 3600.0
 
 
 class HourlyCleanup:
-    """Cleans a log up, at most once an hour; fits `Scheduler`'s ``cleanup``.
-
-    Args:
-        log: The log.
-        monotonic: Seconds on a clock that is never set.
-    """
+    """Cleans a log up, at most once an hour; fits `Scheduler`'s ``cleanup``."""
 
     def __init__(self, log: Log, monotonic: Callable[[], float]) -> None:
         self._log = log
@@ -28,11 +23,7 @@ class HourlyCleanup:
         self._not_before_s = float("-inf")
 
     def __call__(self, version: int) -> CleanupReport | None:  # noqa: ARG002 - the scheduler gives it
-        """Delete what the table's properties let go; None where it is too soon, or nothing is.
-
-        Raises:
-            LakelogError: As `CleanupPlan.apply`; the next attempt is an hour away.
-        """
+        """Delete what the table's properties let go; None where it is too soon, or nothing is."""
         from lakelog.maintenance.cleanup import Request, plan_cleanup
 
         if self._monotonic() < self._not_before_s:

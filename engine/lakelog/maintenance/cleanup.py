@@ -13,7 +13,7 @@ one row a file. Applying the plan walks the folder again and takes what both wal
 
 Another cleaner may be at work: one that takes files away while this one looks makes it look again.
 
-Source: Delta protocol, Metadata Cleanup; specification 001, 3.3; facts on peers' cleanups.
+Source: Delta protocol, Metadata Cleanup.
 """
 
 from __future__ import annotations

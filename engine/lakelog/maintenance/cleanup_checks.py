@@ -49,14 +49,6 @@ def whole_problem(log: Log, checkpoint: Checkpoint, sidecars: Collection[str]) -
     """What is wrong with a checkpoint at first sight, in a sentence; None where nothing is.
 
     Reads its protocol and metadata and the names of its sidecars, and no file actions.
-
-    Args:
-        log: The log, without the commits below the checkpoint: what they hold does not count.
-        checkpoint: The checkpoint.
-        sidecars: Every sidecar that is there.
-
-    Raises:
-        UnavailableError: The store failed.
     """
     reader = log.dialect.open_checkpoint(log.store, checkpoint)
     try:
@@ -75,13 +67,6 @@ def whole_problem(log: Log, checkpoint: Checkpoint, sidecars: Collection[str]) -
 
 def prove_checkpoint(log: Log, horizon: Horizon) -> str:
     """Prove every complete checkpoint of the cut-off version.
-
-    Returns:
-        ``proved``, or ``unprovable`` where the files below are gone and one could only be read.
-
-    Raises:
-        UnsafeRetentionError: One is not what replay gives, or cannot be read whole.
-        UnavailableError: The store failed.
 
     Memory: as `lakelog.checkpoint.verify.verify_one`.
     """
@@ -120,11 +105,7 @@ def _not_proved(
 
 
 def _read_whole(log: Log, checkpoint: Checkpoint) -> None:
-    """Read every row of a checkpoint, and compare it with its version's checksum.
-
-    Raises:
-        CorruptionError: It cannot be read, repeats a file, or is not what the checksum says.
-    """
+    """Read every row of a checkpoint, and compare it with its version's checksum."""
     state = State.of(log, LogSegment(checkpoint.version, checkpoint, ()))
     state.ensure_readable()
     snapshot = Snapshot(state)
@@ -148,9 +129,6 @@ def _read_whole(log: Log, checkpoint: Checkpoint) -> None:
 def check_times(log: Log, listing: LogListing, commits: Commits, horizon: Horizon) -> None:
     """Check that in-commit timestamps, which were bisected, increase up to the cut-off commit: one
     that does not, because a clock was set wrong, must not let a promised version go.
-
-    Raises:
-        UnsafeRetentionError: A commit below the cut-off commit is newer than the cut-off time.
     """
     if commits.timed_from is None or horizon.commit is None:
         return
@@ -174,15 +152,6 @@ def check_times(log: Log, listing: LogListing, commits: Commits, horizon: Horizo
 def check_reopens(log: Log, hidden: frozenset[str], oldest: int) -> None:
     """Open the table without some of its files: every promised version that can be rebuilt now must
     still be, and the oldest and the latest must hold what they hold now.
-
-    Args:
-        log: The log, with all its files.
-        hidden: Files that are to go.
-        oldest: The oldest promised version.
-
-    Raises:
-        UnsafeRetentionError: They do not.
-        CorruptionError: One of the versions cannot be read as it is.
 
     Memory: as reading a snapshot in batches.
     """

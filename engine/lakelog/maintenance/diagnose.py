@@ -127,13 +127,7 @@ def _why_unsound(log: Log, report: VerifyReport) -> str | None:
 def look_at_pointer(
     log: Log, listing: LogListing, unsound: Collection[Checkpoint]
 ) -> Iterator[Finding]:
-    """Compare the pointer with the newest checkpoint that is sound, or will be.
-
-    Args:
-        log: The log.
-        listing: All of it.
-        unsound: Checkpoints that are not, and cannot be made again.
-    """
+    """Compare the pointer with the newest checkpoint that is sound, or will be."""
     path = log.dialect.pointer_path
     sound = [c for c in listing.checkpoints if c not in unsound]
     newest = next((c for c in reversed(sound) if _may_be_named(log, c)), None)
@@ -190,13 +184,7 @@ def _may_be_named(log: Log, checkpoint: Checkpoint) -> bool:
 def look_at_checksums(
     log: Log, listing: LogListing, unsound: Collection[Checkpoint]
 ) -> Iterator[Finding]:
-    """Compare the checksums of the latest version and of those with checkpoints with replay.
-
-    Args:
-        log: The log.
-        listing: All of it.
-        unsound: Checkpoints that replay does not begin with.
-    """
+    """Compare the checksums of the latest version and of those with checkpoints with replay."""
     if log.dialect.name != "delta":
         return
     folder = log.dialect.log_folder
@@ -230,13 +218,7 @@ def look_at_checksums(
 
 
 def look_at_files(log: Log, listed: pl.Series, *, remove: bool) -> Iterator[Finding]:
-    """Live files that are not where the table says.
-
-    Args:
-        log: The log.
-        listed: Paths of the files in the table's folder (String).
-        remove: Whether they are to be removed from the table.
-    """
+    """Live files that are not where the table says."""
     snapshot = Snapshot.open(log)
     live = snapshot.files().select("path").collect()["path"]
     relative = live.filter(~live.str.contains(ABSOLUTE))

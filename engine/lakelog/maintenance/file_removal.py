@@ -39,11 +39,7 @@ class Removal:
         self._gone: list[str] = []
 
     def remove(self, doomed: pl.DataFrame) -> None:
-        """Remove files, from what nobody needs to what must go last.
-
-        Raises:
-            UnavailableError: A file could not be removed, and the failure policy is ``fail``.
-        """
+        """Remove files, from what nobody needs to what must go last."""
         total = doomed.height
         if not total:
             return

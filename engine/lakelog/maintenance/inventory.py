@@ -79,13 +79,7 @@ def walk_log(log: Log) -> list[FileEntry]:
 
 
 def inventory(entries: Sequence[FileEntry], dialect: str, folder: str) -> pl.DataFrame:
-    """One row a file, in `SCHEMA`, by path.
-
-    Args:
-        entries: Files, named relative to the log folder.
-        dialect: ``delta`` or ``indextables``.
-        folder: The log folder, relative to the table root.
-    """
+    """One row a file, in `SCHEMA`, by path."""
     name = pl.Series("name", [entry[0] for entry in entries], dtype=pl.String)
     frame = pl.DataFrame(
         {
@@ -140,13 +134,7 @@ def _by_patterns(frame: pl.DataFrame, patterns: Sequence[tuple[str, str]]) -> pl
 
 
 class ListedStore(StoreWrapper):
-    """A store whose log folder is as one walk found it, so that all who look see the same.
-
-    Args:
-        store: The store below.
-        folder: The log folder.
-        entries: What the walk found, names relative to `folder`, sorted.
-    """
+    """A store whose log folder is as one walk found it, so that all who look see the same."""
 
     def __init__(self, store: LogStore, folder: str, entries: Iterable[FileEntry]) -> None:
         super().__init__(store)
@@ -177,12 +165,7 @@ class ListedStore(StoreWrapper):
 
 
 class HidingStore(StoreWrapper):
-    """A store without some of its files: what a table will be once they are gone.
-
-    Args:
-        store: The store below.
-        hidden: Paths that are not there.
-    """
+    """A store without some of its files: what a table will be once they are gone."""
 
     def __init__(self, store: LogStore, hidden: Collection[str]) -> None:
         super().__init__(store)

@@ -104,14 +104,7 @@ def with_stable_files(
     look: Callable[[list[FileEntry]], _T],
     signs: tuple[type[Exception], ...] = (CorruptionError, NotFoundError),
 ) -> _T:
-    """What a look at the files of a log gives, beside writers and cleaners.
-
-    Args:
-        log: The log.
-        look: Is given what `walk_log` gave.
-        signs: Errors by which a look may end that was given files of no one moment; it then begins
-            anew.
-    """
+    """What a look at the files of a log gives, beside writers and cleaners."""
     for _ in range(_ATTEMPTS - 1):
         entries = walk_log(log)
         try:
@@ -143,18 +136,7 @@ def survey(
     options: CheckpointOptions | None = None,
     entries: Sequence[FileEntry] | None = None,
 ) -> Survey:
-    """Look at every file of a log once, and judge it.
-
-    Args:
-        log: The log.
-        request: What is asked.
-        options: What to go by in place of the table's own properties.
-        entries: What `walk_log` gave, where somebody has walked already.
-
-    Raises:
-        UnsafeRetentionError: `request` asks for less than the table promises, and does not force.
-        CorruptionError: The latest version cannot be read.
-    """
+    """Look at every file of a log once, and judge it."""
     now_ms = log.clock()
     entries = walk_log(log) if entries is None else entries
     folder = log.dialect.log_folder

@@ -12,8 +12,8 @@ that is older than one before it was written by a clock that had jumped back, so
 as made with the next one that is not; and a commit without the timestamp that it should have counts
 as young. So clocks that jump only ever keep files.
 
-Source: Delta protocol, Metadata Cleanup; specification 001, 3.3.2; specification 004
-(``checkpoint.retention``); Delta RFC Checkpoint Protection; Delta Lake, MetadataCleanup.
+Source: Delta protocol, Metadata Cleanup; Delta RFC Checkpoint Protection; Delta Lake,
+MetadataCleanup.
 """
 
 from __future__ import annotations
@@ -185,19 +185,7 @@ def find_horizon(
     protected_before: int = 0,
     found_by_all: Container[Checkpoint] | None = None,
 ) -> Horizon:
-    """Decide what is promised and from which checkpoint it is rebuilt.
-
-    Args:
-        commits: The log's commits.
-        checkpoints: Its complete checkpoints, by (version, rank) ascending.
-        retention: How long what stays.
-        now_ms: The present, milliseconds since the Unix epoch.
-        own_commit: Whether a cut-off checkpoint must have the commit of its version: Delta keeps
-            commit provenance there only.
-        protected_before: ``requireCheckpointProtectionBeforeVersion`` where the protocol has
-            ``checkpointProtection``: all versions below go at once, or none.
-        found_by_all: Checkpoints that every reader of the table finds; None where all are.
-    """
+    """Decide what is promised and from which checkpoint it is rebuilt."""
     cutoff_ms = retention.cutoff_ms(now_ms)
     commit = commits.last_at_or_before(cutoff_ms)
     if commit is not None and retention.versions is not None and checkpoints:
@@ -301,16 +289,6 @@ def judge(files: pl.DataFrame, horizon: Horizon, facts: Facts) -> pl.DataFrame:
 
     Sidecars are kept here, as ``promised``: what checkpoints name has to be read; see
     `judge_sidecars`.
-
-    Args:
-        files: As `lakelog.maintenance.inventory.inventory` gives them.
-        horizon: What is promised.
-        facts: The rest.
-
-    Returns:
-        `files`, in order, with ``action`` (``delete`` or ``keep``), ``gate`` (a key of `GATES`)
-        and ``leads``: whether the checkpoint that the file belongs to is no longer complete
-        without it, so that it goes before the other files.
     """
     kind, version = pl.col("kind"), pl.col("version")
     grouped = _with_groups(files, facts.checkpoints)
@@ -450,13 +428,7 @@ def sidecar_bound_ms(now_ms: int) -> int:
 def judge_sidecars(
     judged: pl.DataFrame, named: Collection[str] | None, now_ms: int
 ) -> pl.DataFrame:
-    """Judge the sidecars.
-
-    Args:
-        judged: As `judge` gives it.
-        named: Sidecars that the checkpoints that stay name; None where one cannot be read.
-        now_ms: The present, milliseconds since the Unix epoch.
-    """
+    """Judge the sidecars."""
     sidecar = pl.col("kind") == "sidecar"
     young = pl.col("modified_ms") > sidecar_bound_ms(now_ms)
     if named is None:
@@ -483,11 +455,6 @@ def first_gap(
     ranges: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]], first: int
 ) -> int | None:
     """The first version from `first` on that `ranges` cover and `after` do not; None for none.
-
-    Args:
-        ranges: Inclusive ranges, ascending.
-        after: Inclusive ranges, ascending.
-        first: The least version of interest.
 
     >>> first_gap([(0, 9)], [(0, 3), (6, 9)], 2), first_gap([(0, 9)], [(4, 9)], 4)
     (4, None)

@@ -14,14 +14,6 @@ import polars as pl
 def last_wins(frame: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     """Keep the last row of each key.
 
-    Args:
-        frame: Rows in the order in which they were written.
-        key: The columns that name a thing, the most telling one first; at least one. Nulls are
-            equal to each other.
-
-    Returns:
-        One row a key, in the order of the rows kept.
-
     Example:
         >>> rows = pl.DataFrame({"key": ["a", "b", "a"], "value": [1, 2, 3]})
         >>> last_wins(rows, ["key"]).rows()

@@ -33,17 +33,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def decode(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
-    """Read JSON objects as rows of `schema`; fields that it does not name are ignored.
-
-    Args:
-        texts: String series.
-        schema: Arrow schema of structs, strings, integers, floats, decimals and Booleans.
-
-    Returns:
-        A frame of the series' length and order. A text that is null or no JSON object gives a row
-        of nulls; a value of another type than the schema's gives one null. Memory: the columns,
-        and one copy of 64 Ki texts.
-    """
+    """Read JSON objects as rows of `schema`; fields that it does not name are ignored."""
     frames = [
         _chunk(texts.slice(start, CHUNK_ROWS), schema)
         for start in range(0, texts.len(), CHUNK_ROWS)
@@ -106,15 +96,7 @@ def are_lines(texts: pl.Series) -> pl.Series:
 def read_lines(
     lines: pl.Series, schema: pa.Schema | None, *, unexpected: str = "ignore"
 ) -> pl.DataFrame | None:
-    """Read lines as one NDJSON buffer; None where the reader refuses any of them.
-
-    Args:
-        lines: Texts without nulls that are `are_lines`. So each gives a row at least, and as many
-            rows as lines means one each.
-        schema: What to read; None infers every field.
-        unexpected: ``ignore`` leaves out fields that `schema` does not name, ``error`` refuses
-            the lines for one.
-    """
+    """Read lines as one NDJSON buffer; None where the reader refuses any of them."""
     joined = lines.str.join("\n").to_arrow(compat_level=pl.CompatLevel.oldest())
     longest = lines.str.len_bytes().max()
     assert isinstance(longest, int)

@@ -30,16 +30,6 @@ class _Digits(str):
 def map_stats(texts: pl.Series) -> pl.DataFrame:
     """``numRecords``, ``minValues``, ``maxValues``, ``nullCount`` as the flattened table has them.
 
-    Args:
-        texts: String series of JSON statistics; what is no JSON object gives nulls.
-
-    Returns:
-        A frame of the series' length and order: ``numRecords`` Int64, the others
-        ``Map(String, String)`` from top-level column (as the text names it) to its value as text:
-        strings bare, numbers in their own digits, nested values as JSON text. Null values are left
-        out; a map is null where the text has no such object. Memory: the columns, and one copy of
-        64 Ki texts. Texts with nested statistics take about ten times as long.
-
     >>> frame = map_stats(pl.Series(['{"numRecords":2,"minValues":{"id":1,"x":1.50}}']))
     >>> frame["minValues"].to_list()
     [{'id': '1', 'x': '1.50'}]

@@ -48,21 +48,6 @@ def typed_partitions(
 ) -> TypedPartitions:
     """Parse ``partitionValues`` under the current schema.
 
-    Args:
-        partition_values: ``partitionValues`` of files, ``Map(String, String)``, keyed by physical
-            names. A null map makes every value of the file unknown.
-        schema: Current schema of the table.
-        partition_columns: Logical names, as ``metaData.partitionColumns`` lists them. One that
-            the schema lacks is read as a string.
-        mapping: ``delta.columnMapping.mode`` as far as the protocol honours it.
-        dialect: ``delta`` or ``indextables``; the latter spells null as
-            ``__HIVE_DEFAULT_PARTITION__`` too.
-
-    Returns:
-        Frames of the series' length and order, columns in the order of `partition_columns`. The
-        order of keys within a map is irrelevant. A key is matched exactly, then without regard to
-        case. Memory: one typed column a partition column.
-
     An empty text is null for any type. A timestamp without a zone is taken as UTC. A binary value
     is the UTF-8 bytes of its text, as Delta on Spark, both kernels and deltalake read it.
 

@@ -35,17 +35,7 @@ _CAST_TARGETS: dict[str, pl.DataType] = {
 
 
 def referenced_columns(where: pl.Expr, schema: contract.Struct) -> tuple[str, ...]:
-    """Check a predicate, and name the top-level columns that it reads, in schema order.
-
-    Args:
-        where: Polars expression over the table's logical columns that gives one Boolean a row.
-        schema: Current schema of the table.
-
-    Raises:
-        InvalidInputError: `where` is no expression; names a column that the table lacks (the
-            closest names are in ``hint``); is not Boolean; does not type-check against the
-            schema; or needs more than its own row (an aggregate, a window, a shift ...).
-    """
+    """Check a predicate, and name the top-level columns that it reads, in schema order."""
     if not isinstance(where, pl.Expr):
         raise InvalidInputError(
             "where is not a Polars expression",
@@ -98,28 +88,9 @@ def keep_mask(
 ) -> pl.Series:
     """Which files may hold a row for which `where` is true.
 
-    Args:
-        where: As `referenced_columns` takes it.
-        schema: Current schema of the table.
-        partition_columns: Logical names of the partition columns.
-        partitions: Typed partition values of the files (`typed_partitions`), one row a file.
-            Columns that `where` does not read may be left out.
-        stats: Typed statistics of the same files in the same order (`statistics.typed`), with at
-            least the columns that `where` reads; None prunes by partition alone.
-
-    Returns:
-        A Boolean series without nulls, one value a file: False only where the file holds no
-        matching row for certain. Parts of `where` over partition columns alone are evaluated
-        exactly; ``& | ~``, comparisons, ``is_in``, ``is_between``, ``is_null``, ``is_not_null``,
-        ``str.starts_with``, ``dt.date``, ``dt.year`` and struct fields are understood over
-        statistics; a part that is not understood never prunes.
-
     A statistic that is missing never prunes. A long greatest string is taken as a prefix, a
     timestamp as cut to milliseconds, a greatest float as silent on NaN, and a count of nulls as
     meaningful only when it is 0 or ``numRecords``, so that wide bounds need no care.
-
-    Raises:
-        InvalidInputError: As `referenced_columns`.
 
     Source: Delta protocol, Per-file Statistics.
     """

@@ -24,13 +24,6 @@ def parse_where(text: str, schema: contract.Struct) -> pl.Expr:
 
     Literals get the type of the column that they stand beside, as in any SQL: ``'2026-01-05'`` is
     a date next to a date column. ``TIMESTAMP '…'`` stands beside times with and without a zone.
-
-    Args:
-        text: A SQL condition in Polars' dialect.
-        schema: Current schema of the table.
-
-    Raises:
-        InvalidInputError: It is not SQL, names a column that the table lacks, or gives no Boolean.
     """
     refused: pl.exceptions.PolarsError | None = None
     # To Polars such a literal has no zone, and a time that has one cannot be compared with it.

@@ -33,16 +33,7 @@ _Path = tuple[str, ...]
 
 
 def decode_alike(texts: pl.Series, schema: pa.Schema) -> tuple[pl.DataFrame, pl.Series] | None:
-    """Read the texts that have one of a few shapes.
-
-    Args:
-        texts: String series.
-        schema: Arrow schema of structs, strings, integers, floats and Booleans.
-
-    Returns:
-        The rows that were read, and their positions in `texts` (UInt32); None where the shapes
-        differ too much, or hold what a pattern cannot say (lists, decimals).
-    """
+    """Read the texts that have one of a few shapes."""
     frames: list[pl.DataFrame] = []
     found: list[pl.Series] = []
     waiting = pl.int_range(texts.len(), dtype=pl.UInt32, eager=True)

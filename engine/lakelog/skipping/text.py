@@ -24,16 +24,6 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\"} | {
 def stats_text_from_struct(structs: pl.Series) -> pl.Series:
     """The JSON text of statistics kept as a struct.
 
-    Args:
-        structs: Struct series such as ``add.stats_parsed``; names are kept as they stand.
-
-    Returns:
-        String series: ``numRecords, minValues, maxValues, nullCount, tightBounds`` in this order,
-        then whatever else there is; absent values are left out, a null struct gives null. Dates
-        are ISO 8601, timestamps too, cut down to milliseconds (with Z where the type has a zone);
-        decimals are numbers with all their digits; floats that JSON has no number for are texts,
-        as Spark writes them. Binary and nested lists are left out.
-
     Source: Delta protocol, Per-file Statistics.
 
     >>> stats_text_from_struct(pl.Series([{"numRecords": 2, "minValues": {"id": 1}}])).item()

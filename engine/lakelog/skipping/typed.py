@@ -53,18 +53,6 @@ def stats_from_json(
 ) -> pl.DataFrame:
     """Typed statistics from the JSON texts of ``add.stats``.
 
-    Args:
-        texts: String series, one text a file. Null, ``"null"``, garbage and truncated texts give
-            a row of nulls and leave the other rows alone; line breaks inside a text are allowed.
-        schema: Current schema of the table.
-        columns: Top-level logical columns wanted; only these are converted. Default: all.
-        mapping: ``delta.columnMapping.mode`` as far as the protocol honours it.
-
-    Returns:
-        The frame that the module describes, of the series' length and order. Decimals are exact
-        (their digits never pass through a float). Memory: the typed columns, plus one copy of
-        64 Ki texts at a time.
-
     Source: Delta protocol, Per-file Statistics.
 
     >>> schema = contract.Struct((contract.Field("id", contract.Primitive("long")),))
@@ -92,17 +80,6 @@ def stats_from_struct(
 ) -> pl.DataFrame:
     """Typed statistics from ``add.stats_parsed`` of a checkpoint.
 
-    Args:
-        structs: Struct series in the checkpoint's own types, which may be older and narrower than
-            the current schema's, with physical names; any field may be missing.
-        schema: Current schema of the table.
-        columns: Top-level logical columns wanted. Default: all.
-        mapping: ``delta.columnMapping.mode`` as far as the protocol honours it.
-
-    Returns:
-        As `stats_from_json` gives. A bound is widened where that is exact or keeps the order, and
-        null where the types do not fit.
-
     Source: Delta protocol, Checkpoint Schema; Per-file Statistics.
     """
     raw = structs.struct.unnest() if structs.dtype == pl.Struct else pl.DataFrame()
@@ -119,19 +96,7 @@ def stats_from_maps(
     *,
     columns: Sequence[str] | None = None,
 ) -> pl.DataFrame:
-    """Typed statistics from IndexTables' maps of text.
-
-    Args:
-        num_records: Int64 series.
-        min_values: ``Map(String, String)`` series: top-level column to text; dates ISO,
-            timestamps in microseconds since the Unix epoch (ISO 8601 is read too).
-        max_values: The same for the greatest values, which long strings cut short.
-        schema: Current schema of the table.
-        columns: Top-level columns wanted. Default: all.
-
-    Returns:
-        As `stats_from_json` gives; ``nullCount`` is all null, since this dialect keeps none.
-    """
+    """Typed statistics from IndexTables' maps of text."""
     wanted = _select(schema, columns)
     height = num_records.len()
     frame = pl.DataFrame(

@@ -33,17 +33,6 @@ _LOCAL_FORMATS = (
 def parse_text(texts: pl.Series, type_: contract.DataType, *, epoch_us: bool = False) -> pl.Series:
     """Parse texts as values of `type_`.
 
-    Args:
-        texts: String series.
-        type_: Type of the column in the current schema.
-        epoch_us: Timestamps are a number of microseconds since the Unix epoch (IndexTables
-            statistics); other texts are still tried as ISO 8601.
-
-    Returns:
-        A series of the same length in ``contract.to_polars(type_)``. Null where the text is null
-        or does not denote a value of the type exactly; an empty text is null for every type but
-        string and binary. Nested and opaque types give nulls.
-
     A timestamp without a zone is taken as UTC. Years beyond 9999 are read with or without a sign.
     Bytes of a binary value are the UTF-8 bytes of its text, as Spark casts it.
 

@@ -31,12 +31,7 @@ def is_created(options: Mapping[str, str]) -> bool:
 
 
 def created_with(options: Mapping[str, str]) -> dict[str, str]:
-    """The source's options of a table that is being created; its properties are the catalog's.
-
-    Raises:
-        InvalidInputError: It has no location; or options of the store are among them: a catalog
-            shows and keeps them.
-    """
+    """The source's options of a table that is being created; its properties are the catalog's."""
     if "location" not in options:
         raise InvalidInputError(
             "a catalog's table needs the folder of a table that is there",

@@ -6,7 +6,7 @@ same before anything is published. Publishing is that of every checkpoint: files
 pointer last, forward only. A task that fails for good publishes nothing; what it or another attempt
 left has names that no reader looks at.
 
-StateSource: Delta protocol, Checkpoints; Multi-part checkpoint; V2 Spec; specification 001, 3.2.
+Source: Delta protocol, Checkpoints; Multi-part checkpoint; V2 Spec.
 """
 
 from __future__ import annotations

@@ -65,23 +65,7 @@ def read_base(
     registry: Mapping[str, str],
     odd_paths: bool = True,
 ) -> Any:
-    """The file actions of a checkpoint, as a lazy DataFrame.
-
-    Args:
-        spark: The session, classic or Connect.
-        paths: Its Parquet files, as Spark takes them.
-        footers: What their footers say; without an obstacle.
-        columns: Flattened columns wanted, in order; ``path`` among them, and of Delta's none that
-            statistics are spread into; `PATH_TEXT` holds every text that is not plain ASCII.
-        format: ``delta`` or ``indextables``.
-        registry: Document mappings of an IndexTables table, by hash.
-        odd_paths: Whether paths that no writer should have encoded so are taken as lakelog takes
-            them, at a fourth of the query's time; else the query fails at one.
-
-    Returns:
-        Rows with `columns`, in no order, paths decoded, ``dataChange`` false. A query over them
-        fails where a file is gone or damaged, or a row lacks what the protocol demands.
-    """
+    """The file actions of a checkpoint, as a lazy DataFrame."""
     if format == "delta":
         return _delta(spark, paths, footers, columns, odd_paths=odd_paths)
     return _flattened(spark, paths, columns, registry)
@@ -135,9 +119,6 @@ def decoded_path(path: str) -> str:
 
     What `lakelog.dialects.delta.paths.decode_paths` gives: ``+`` stays, ``%`` without two hex
     digits stays, and a path whose bytes are no UTF-8 stays as it is.
-
-    Args:
-        path: The paths, in SQL; spelled several times, so it should be a column's name.
     """
     # Java's decoder refuses a lone %, makes a blank of +, and U+FFFD of each broken sequence:
     # where it made more of these than the path says, the path stays.

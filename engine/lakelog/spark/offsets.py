@@ -104,11 +104,7 @@ class Offset:
 
     @staticmethod
     def of(json: Mapping[str, Any]) -> Offset:
-        """From a checkpoint.
-
-        Raises:
-            InvalidInputError: It is not one of this source's, or of a later lakelog's.
-        """
+        """From a checkpoint."""
         if json.get("sourceVersion") != SOURCE_VERSION:
             raise InvalidInputError(
                 "the stream's checkpoint holds an offset that this source does not know",

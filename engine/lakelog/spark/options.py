@@ -221,15 +221,7 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str], use: Use | None = None) -> SourceOptions:
-    """Read the options that Spark hands over.
-
-    Args:
-        given: Texts by name, in any case.
-        use: What they are for; None takes what any use does.
-
-    Raises:
-        InvalidInputError: One is unknown, does not apply, is malformed, or is missing, by name.
-    """
+    """Read the options that Spark hands over."""
     values: dict[str, Any] = {}
     storage: dict[str, Any] = {}
     for key, text in given.items():

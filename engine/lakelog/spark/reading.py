@@ -68,10 +68,8 @@ def open_table(options: SourceOptions) -> Table:
 
 
 def open_snapshot(options: SourceOptions, pinned: int | None = None) -> Snapshot:
-    """The version that the options ask for, else the one that was settled before, else the latest.
-
-    Raises:
-        LakelogError: As `lakelog.table.Table.snapshot`.
+    """The version that the options ask for, else the one that was settled before, else the
+    latest.
     """
     version = options.get("version", pinned)
     timestamp = options.get("timestamp") if version is None else None
@@ -79,11 +77,7 @@ def open_snapshot(options: SourceOptions, pinned: int | None = None) -> Snapshot
 
 
 def schema_of(options: SourceOptions) -> tuple[StructType, int | None]:
-    """The schema of what the options ask for, and the version that it was settled on.
-
-    Raises:
-        LakelogError: As for opening the table; or an option ``columns`` names what is not there.
-    """
+    """The schema of what the options ask for, and the version that it was settled on."""
     columns = options.get("columns")
     if options.table in {"history", "actions", "diff"}:
         return spark_schema(_log_struct(options.table, None), columns), None
@@ -95,17 +89,7 @@ def schema_of(options: SourceOptions) -> tuple[StructType, int | None]:
 def reader_of(
     options: SourceOptions, schema: StructType, pinned: int | None, parallelism: int | None
 ) -> DataSourceReader:
-    """The reader of what the options ask for.
-
-    Args:
-        options: Those of a batch read.
-        schema: Columns wanted.
-        pinned: The version that was settled with the schema.
-        parallelism: How many tasks the session runs at a time; None where nobody said.
-
-    Raises:
-        LakelogError: As for opening the table; or `schema` is not one it can be read with.
-    """
+    """The reader of what the options ask for."""
     if options.table == "actions":
         return ActionsReader(options, schema)
     if options.table != "rows":
@@ -253,13 +237,7 @@ class ActionsReader(_Reader):
 
 
 def share_files(files: pl.DataFrame, tasks: int) -> list[Share]:
-    """Files packed into shares of about the same work, as Arrow bytes.
-
-    Args:
-        files: At least ``size``; every column travels.
-        tasks: How many tasks run at a time: there are a few shares for each, while there are
-            files.
-    """
+    """Files packed into shares of about the same work, as Arrow bytes."""
     if files.is_empty():
         return []
     least = min(files.height, tasks * TASKS_PER_CORE)

@@ -81,12 +81,7 @@ class LogSplit:
 
 
 def log_splits(state: State, paths: Sequence[str]) -> list[LogSplit]:
-    """The pieces of a state's log.
-
-    Args:
-        state: The state.
-        paths: The checkpoint's Parquet files that hold file actions, where each can be read alone.
-    """
+    """The pieces of a state's log."""
     pieces: list[LogSplit] = []
     checkpoint = state.segment.checkpoint
     if checkpoint is not None:
@@ -121,15 +116,6 @@ def replay_in_partitions(
     about_rows: int,
 ) -> Any:
     """The file actions of a state, as a lazy DataFrame.
-
-    Args:
-        spark: The session.
-        place: Where the table is.
-        pieces: What there is to decode.
-        columns: Flattened columns wanted, in order; `PATH_TEXT` may be one.
-        choice: How many partitions rows are dealt to.
-        meta: The state's rows that are no file actions, for what file actions refer to.
-        about_rows: How many rows come of the pieces, about: what Spark plans by.
 
     Memory: of a task that decodes, a few batches or a piece of commits; of one that reconciles, all
     rows of its partition.

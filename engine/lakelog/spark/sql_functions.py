@@ -21,13 +21,7 @@ def functions_of(owner: Any) -> Any:
 
 
 def arrow_function(owner: Any, function: Callable[..., pa.Array], type_: Any) -> Any:
-    """A function over Arrow arrays as one over columns, as ``arrow_udf`` makes it.
-
-    Args:
-        owner: A session, a dataframe or a column that it goes with.
-        function: Gives an array as long as those that it takes; a task pickles it.
-        type_: Its Spark type.
-    """
+    """A function over Arrow arrays as one over columns, as ``arrow_udf`` makes it."""
     if not is_connect(owner):
         from pyspark.sql.functions import arrow_udf
 

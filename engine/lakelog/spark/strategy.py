@@ -99,13 +99,6 @@ class Choice:
 def choose(sizes: Sizes, asked: str = AUTO) -> Choice:
     """The strategy for what there is to replay.
 
-    Args:
-        sizes: It.
-        asked: One of `STRATEGIES`, or ``auto``.
-
-    Raises:
-        InvalidInputError: There is no such strategy, or it cannot serve here.
-
     >>> print(choose(Sizes(base_rows=5_000_000, tail_bytes=3_000_000, layout="classic")))
     broadcast: 5,000,000 rows in a checkpoint (classic), some 10,000 above it
     """

@@ -54,13 +54,7 @@ class Limit:
     size_bytes: int | None = None
 
     def admits(self, sizes: pl.Series, files: int, size_bytes: int) -> int:
-        """How many of the next files go into a batch.
-
-        Args:
-            sizes: Bytes of the files that come next.
-            files: Files that are in the batch.
-            size_bytes: Their bytes.
-        """
+        """How many of the next files go into a batch."""
         count = sizes.len()
         if self.files is not None:
             count = min(count, self.files - files)
@@ -85,14 +79,7 @@ class FileRun:
 
 
 class StreamPlanner:
-    """Gives the files of a table between offsets.
-
-    Args:
-        table: The table.
-        skip_change_commits: Pass over commits that remove or change rows, additions included.
-        fail_on_data_loss: Refuse to go on where commits were cleaned up before they were read;
-            else begin with the first that is there, with a `LakelogWarning`.
-    """
+    """Gives the files of a table between offsets."""
 
     def __init__(
         self, table: Table, *, skip_change_commits: bool = False, fail_on_data_loss: bool = True
@@ -120,11 +107,7 @@ class StreamPlanner:
         return self._at(self.snapshot.version, is_initial=True)
 
     def from_version(self, version: int) -> Offset:
-        """The commit of a version, and those after it.
-
-        Raises:
-            VersionNotFoundError: It is later than the next one.
-        """
+        """The commit of a version, and those after it."""
         latest = self._table.version()
         if version > latest + 1:
             raise VersionNotFoundError(
@@ -162,17 +145,6 @@ class StreamPlanner:
 
         A commit that the stream cannot follow is an error only if it comes first, so that what is
         before it is read.
-
-        Args:
-            start: Where it begins.
-            limit: How much it may hold.
-            last: The last version to read; None is the latest.
-
-        Raises:
-            StreamMismatchError: It cannot be followed: rows were removed or changed, the schema
-                changed, or the offset is not of this table.
-            VersionNotFoundError: Commits were cleaned up before they were read.
-            LakelogError: The log cannot be read.
         """
         end, files, size_bytes = start, 0, 0
         try:

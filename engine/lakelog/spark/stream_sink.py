@@ -66,20 +66,7 @@ def own_id(app: str, query: str) -> str:
 
 
 def is_repetition(recorded: Mapping[str, int], app: str, query: str, batch: int, path: str) -> bool:
-    """Whether the table holds a query's batch already.
-
-    Args:
-        recorded: The table's last version of each application.
-        app: The application that the query writes for; `query` itself where none was given.
-        query: The query, by the identifier in its checkpoint.
-        batch: Number of the batch.
-        path: The table, for messages.
-
-    Raises:
-        StreamMismatchError: The application's batches are another checkpoint's, or the query's
-            numbers went backwards, so that nobody can tell what the batch holds that the table does
-            not.
-    """
+    """Whether the table holds a query's batch already."""
     last = recorded.get(app)
     mine = last if app == query else recorded.get(own_id(app, query))
     if last is not None and (mine is None or mine < last):
@@ -116,14 +103,6 @@ def query_of_task() -> str | None:
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes each batch of a query as one commit. Spark makes one for the tasks of a batch, and
     another to commit it.
-
-    Args:
-        options: What was asked for.
-        schema: The dataframe's schema.
-        overwrite: Whether a batch takes the place of what is there (output mode ``complete``).
-
-    Raises:
-        LakelogError: The table cannot be written, or not with this dataframe.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
@@ -142,13 +121,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @readable
     def commit(self, messages: list[Message | None], batchId: int) -> None:
-        """On the driver, after all tasks of a batch: one transaction with all their files.
-
-        Raises:
-            StreamMismatchError: The batch is not one that comes next; see the module.
-            ConflictError: Another commit took away what this one rests on; nothing was written.
-            CommitOutcomeUnknown: It may have been written; the batch, run again, will tell.
-        """
+        """On the driver, after all tasks of a batch: one transaction with all their files."""
         landed = landed_of(messages)
         if not landed:
             return  # no task, no rows: run again, the batch would have none either
@@ -252,9 +225,5 @@ def _recorded(snapshot: Snapshot) -> dict[str, int]:
 
 
 def stream_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> StreamWriter:
-    """The writer of a query's batches.
-
-    Raises:
-        LakelogError: As `StreamWriter`.
-    """
+    """The writer of a query's batches."""
     return StreamWriter(options, schema, overwrite)

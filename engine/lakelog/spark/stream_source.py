@@ -42,11 +42,6 @@ FILES_PER_TRIGGER = 1000
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Gives the rows that commits add to a table, each once. Looks at nothing before it is asked.
 
-    Args:
-        options: What was asked for.
-        schema: Columns wanted.
-        tasks: How many tasks the session runs at a time.
-
     Memory: on the driver, paths and partition values of a batch, and of the version that the stream
     begins with; in a task, its share of them and a batch of rows.
     """
@@ -81,10 +76,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins: with what the table holds, or where the
         options say.
-
-        Raises:
-            InvalidInputError: ``startingVersion`` is no version.
-            VersionNotFoundError: It is still to come.
         """
         version, time = (self._options.get(f"starting{what}") for what in ("Version", "Timestamp"))
         if time is not None:
@@ -157,11 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of a stream that cannot be: whatever it is asked for, it says why.
-
-    Args:
-        error: Why.
-    """
+    """The reader of a stream that cannot be: whatever it is asked for, it says why."""
 
     def __init__(self, error: LakelogError) -> None:
         self._error = error
@@ -211,12 +198,6 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def stream_reader(
     options: SourceOptions, schema: StructType, parallelism: int | None
 ) -> StreamReader:
-    """The reader of a stream.
-
-    Args:
-        options: Those of a stream.
-        schema: Columns wanted.
-        parallelism: How many tasks the session runs at a time; None where nobody said.
-    """
+    """The reader of a stream."""
     tasks = options.get("parallelism", parallelism) or os.cpu_count() or 1
     return StreamReader(options, schema, tasks)

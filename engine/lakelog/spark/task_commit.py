@@ -55,9 +55,6 @@ def _handle(
 def kept_table(options: SourceOptions) -> Table:
     """The table that options name. A process keeps its handle, and what that remembers of the log,
     for the next batch of a stream.
-
-    Raises:
-        LakelogError: As `lakelog.open`.
     """
     external = options.get("allowExternal", False)
     with options.opening():
@@ -86,11 +83,6 @@ def write_task_files(plan: WritePlan, batches: Iterable[Rows], task: int) -> byt
     """Write a task's rows; the adds of its files as an Arrow IPC stream.
 
     An exception, of the writer or of `batches`, deletes what was written: no message will name it.
-
-    Args:
-        plan: How the table wants its files.
-        batches: Rows, columns by their logical names.
-        task: Number of the task, for the names of its files.
     """
     with DataFileWriter(plan, number=task) as writer:
         for batch in batches:
@@ -116,29 +108,7 @@ def publish(
     parameters: Mapping[str, Any],
     user_metadata: str | None = None,
 ) -> Transaction:
-    """Commit the files of all tasks at once, checked against what came in between.
-
-    Args:
-        table: The table.
-        adds: What the tasks wrote.
-        version: The version that the transaction rests on.
-        fill: Gives the transaction what goes with the files, and returns what it wrote itself,
-            to be added too.
-        app_id: An application that writes each of its versions once.
-        app_version: Its version.
-        operation: Name for the commit's own account.
-        parameters: Parameters of the operation.
-        user_metadata: A text to keep with the commit.
-
-    Returns:
-        The transaction, which is over. Where the application's version was there before, nothing is
-        written and the files are deleted.
-
-    Raises:
-        ConflictError: Another commit took away what this one rests on; the files are deleted.
-        CommitOutcomeUnknown: It may have been written; the files are left alone.
-        LakelogError: As `Transaction.commit`.
-    """
+    """Commit the files of all tasks at once, checked against what came in between."""
     written = [adds]
     try:
         with table.transaction(
@@ -171,14 +141,6 @@ def discard(table: Table, written: Sequence[pl.DataFrame], version: int) -> list
 
     Never raises `LakelogError`: what cannot be settled or deleted is left for vacuum, with a
     `LakelogWarning`.
-
-    Args:
-        table: The table.
-        written: Adds of the files; no request to commit them may be on its way.
-        version: The version that the files were prepared for: they are younger than it.
-
-    Returns:
-        Paths of the files that were deleted.
     """
     paths = [path for frame in written if frame.height for path in frame["path"]]
     if not paths:
@@ -207,19 +169,7 @@ def _leave(count: int, error: LakelogError) -> None:
 
 
 def named_since(table: Table, version: int, paths: pl.Series) -> set[str] | None:
-    """Which of the paths a commit after a version adds or removes, as the log is now.
-
-    Args:
-        table: The table.
-        version: A version that named none of them.
-        paths: Paths, as they are on disk.
-
-    Returns:
-        Those that are named; None where that cannot be said, because commits were cleaned up.
-
-    Raises:
-        LakelogError: The log cannot be read.
-    """
+    """Which of the paths a commit after a version adds or removes, as the log is now."""
     log = table.log
     listing = log.list_since(version)
     latest = max((f[-1].version for f in (listing.commits, listing.checkpoints) if f), default=-1)

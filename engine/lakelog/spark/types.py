@@ -27,14 +27,6 @@ def spark_schema(struct: contract.Struct, columns: Sequence[str] | None = None) 
     """The schema of some columns of a table in Spark's own types.
 
     ``char`` and ``varchar`` are text.
-
-    Args:
-        struct: The table's schema.
-        columns: Names of the columns wanted, in order; None is all of them.
-
-    Raises:
-        InvalidInputError: There is no such column, or it is asked for twice.
-        UnsupportedFeatureError: A column is of a type that cannot be read, by name.
     """
     names = {field.name: field for field in struct.fields}
     wanted = list(names) if columns is None else list(columns)
@@ -79,10 +71,6 @@ def check_asked(asked: StructType, own: StructType) -> None:
     """Hold a schema that the user gave against the source's own.
 
     It may leave columns out, order them as it likes, and say that any may be null.
-
-    Raises:
-        InvalidInputError: It has no column, one that the source lacks, or one of another type, or
-            says that it is never null where it may be.
     """
     if not asked.names:  # rows without columns are no rows to Arrow, and would not be counted
         raise InvalidInputError("the schema has no column", expected=", ".join(own.names))
@@ -135,15 +123,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch with exactly this schema; its columns are found by name.
-
-    Args:
-        batch: Has at least the columns of `schema`.
-        schema: As `arrow_schema`.
-
-    Raises:
-        CorruptionError: A column that is never null holds a null.
-    """
+    """A batch with exactly this schema; its columns are found by name."""
     import pyarrow as pa
 
     if batch.schema.equals(schema):

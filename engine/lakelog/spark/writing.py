@@ -60,17 +60,7 @@ class Message(WriterCommitMessage):
 
 
 def write_plan(snapshot: Snapshot, options: SourceOptions, schema: StructType) -> WritePlan:
-    """How the tasks write a dataframe's rows behind a version.
-
-    Args:
-        snapshot: The version.
-        options: ``targetFileBytes`` and ``compression``, where they were given.
-        schema: The dataframe's schema.
-
-    Raises:
-        UnsupportedFeatureError: The table asks of whoever writes rows what lakelog cannot do.
-        InvalidInputError: The dataframe's columns are not the table's.
-    """
+    """How the tasks write a dataframe's rows behind a version."""
     plan = WritePlan.of(
         snapshot,
         options.storage_options,
@@ -91,9 +81,6 @@ def write_plan(snapshot: Snapshot, options: SourceOptions, schema: StructType) -
 def require_removable(snapshot: Snapshot) -> None:
     """Refuse to take away all that a version holds, where the table forbids it: before any task
     runs, and not after all of them did.
-
-    Raises:
-        InvalidTransactionError: The table is append-only, and not empty.
     """
     if not is_active("appendOnly", snapshot.protocol, snapshot.metadata):
         return
@@ -124,17 +111,7 @@ def landed_of(messages: Sequence[Message | None]) -> list[Landed]:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes one dataframe as one commit. Made on the driver, and pickled to its tasks.
-
-    Args:
-        options: What was asked for.
-        schema: The dataframe's schema.
-        overwrite: Whether it takes the place of what is there, or of the rows for which option
-            ``replaceWhere`` is true.
-
-    Raises:
-        LakelogError: The table cannot be written, or not with this dataframe: before any task runs.
-    """
+    """Writes one dataframe as one commit. Made on the driver, and pickled to its tasks."""
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         if ("txnAppId" in options.values) != ("txnVersion" in options.values):
@@ -184,11 +161,7 @@ class BatchWriter(DataSourceArrowWriter):
     # --- in a task ---------------------------------------------------------------------------
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        """Write the task's rows to files of its own.
-
-        Raises:
-            InvalidInputError: A row does not satisfy ``replaceWhere``, or is not one of the table.
-        """
+        """Write the task's rows to files of its own."""
         batches: Iterable[Rows] = iterator
         where = self._where
         if where is not None:
@@ -200,12 +173,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     @readable
     def commit(self, messages: list[Message | None]) -> None:
-        """After all tasks: one transaction with all their files.
-
-        Raises:
-            ConflictError: Another commit took away what this one rests on; nothing was written.
-            CommitOutcomeUnknown: It may have been written; nothing was deleted.
-        """
+        """After all tasks: one transaction with all their files."""
         options = self.options
         adds = unpacked(landed_of(messages))
         parameters: dict[str, Any] = {
@@ -270,10 +238,5 @@ def _satisfying(rows: pa.Table, where: pl.Expr) -> pa.Table:
 
 
 def batch_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> BatchWriter:
-    """The writer of a dataframe.
-
-    Raises:
-        InvalidInputError: The options do not go together.
-        LakelogError: As `BatchWriter`.
-    """
+    """The writer of a dataframe."""
     return BatchWriter(options, schema, overwrite)

@@ -68,9 +68,6 @@ class ReadLimits:
         parallelism: Files read at the same time; None is what the store does on its own.
         timeout_s: Seconds without progress after which a read is given up; None waits for as long
             as the store does.
-
-    Raises:
-        InvalidInputError: One of them is not above 0.
     """
 
     parallelism: int | None = None
@@ -93,10 +90,6 @@ DEFAULT_LIMITS = ReadLimits(timeout_s=DEFAULT_TIMEOUT_S)
 
 class BoundedStore(StoreWrapper):
     """A store whose reads keep within limits. Safe under threads.
-
-    Args:
-        store: The store below.
-        asked: The limits that the caller asked for.
 
     Attributes:
         limits: The limits of calls from now on.
@@ -129,11 +122,7 @@ class BoundedStore(StoreWrapper):
         return limits
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
-        """As the store below.
-
-        Raises:
-            ReadTimeoutError: No page of it arrived in time.
-        """
+        """As the store below."""
         return self._timed(lambda: self._store.list_from(folder, start), folder)
 
     def list_folders(self, folder: str) -> list[str]:
@@ -151,27 +140,15 @@ class BoundedStore(StoreWrapper):
             yield batch
 
     def stat(self, path: str) -> FileEntry | None:
-        """As the store below.
-
-        Raises:
-            ReadTimeoutError: The store did not answer in time.
-        """
+        """As the store below."""
         return self._timed(lambda: self._store.stat(path), path)
 
     def read(self, path: str) -> bytes:
-        """As the store below.
-
-        Raises:
-            ReadTimeoutError: It was not read in time.
-        """
+        """As the store below."""
         return self._timed(lambda: self._store.read(path), path, lambda: self._extra_s(path))
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
         """As the store below, within the limits.
-
-        Raises:
-            ReadTimeoutError: On iterating: no file arrived for as long as the time-out. ``found``
-                names those still missing.
 
         Memory: some 256 MB read ahead, or 16 times as many files as are read at a time if that is
         less; to begin with, files are taken to be small.
@@ -251,11 +228,7 @@ def unbounded(store: LogStore) -> LogStore:
 
 
 def require_by_location(store: LogStore) -> BoundedStore:
-    """The store, if its location and options open it again in another process.
-
-    Raises:
-        InvalidInputError: It is a store of the caller's own.
-    """
+    """The store, if its location and options open it again in another process."""
     kind = type(unbounded(store))
     own = issubclass(kind, StoreWrapper) or not kind.__module__.startswith("lakelog.storage.")
     if not isinstance(store, BoundedStore) or own:
@@ -390,15 +363,7 @@ def _timed(
     extra_s: Callable[[], float] = lambda: 0.0,
     too_late: Callable[[T], object] = lambda _: None,
 ) -> T:
-    """Do some work in a thread, and give it up after a time without progress.
-
-    Args:
-        work: What to do.
-        path: The file or folder, for messages.
-        timeout_s: Seconds; None does it in this thread, for as long as it takes.
-        extra_s: How many seconds more it may take; called when it is late.
-        too_late: Gets its result where that comes after it was given up.
-    """
+    """Do some work in a thread, and give it up after a time without progress."""
     if timeout_s is None:
         return work()
     done: list[T] = []

@@ -133,14 +133,7 @@ class Cloud(Protocol):
 
 
 class CloudStore(FsspecStore):
-    """A folder of an object store.
-
-    Args:
-        filesystem: The fsspec driver.
-        base: Bucket and prefix of the table.
-        root: The location as the caller gave it, for messages.
-        cloud: What kind of object store it is.
-    """
+    """A folder of an object store."""
 
     def __init__(self, filesystem: Any, base: str, root: str, cloud: Cloud) -> None:
         super().__init__(filesystem, base, root, cloud.read_options(filesystem))

@@ -78,11 +78,7 @@ class External:
 
     @staticmethod
     def of(allow_external: Allowed) -> External:
-        """From what `lakelog.open` takes.
-
-        Raises:
-            InvalidInputError: It is neither a Boolean nor URLs or paths.
-        """
+        """From what `lakelog.open` takes."""
         if isinstance(allow_external, bool):
             return External(allow_external)
         given: Any = allow_external
@@ -117,13 +113,7 @@ NOTHING = External()
 
 @dataclass(frozen=True)
 class Reach:
-    """What the paths in a table's log may lead to.
-
-    Args:
-        location: Path or URL of the table.
-        external: What may be opened outside its folder.
-        storage_options: Of the table's own store.
-    """
+    """What the paths in a table's log may lead to."""
 
     location: str
     external: External = NOTHING
@@ -134,11 +124,7 @@ class Reach:
         object.__setattr__(self, "_folders", addresses_of(self.location))
 
     def resolve(self, path: str) -> str | Address:
-        """A path in the log, decoded, as a path relative to the table, or as an allowed address.
-
-        Raises:
-            ExternalPathError: It leads out of the table's folder, and that is not allowed.
-        """
+        """A path in the log, decoded, as a path relative to the table, or as an allowed address."""
         if _is_relative(path):
             return path
         require_contained(path)
@@ -171,9 +157,6 @@ class Reach:
 def addresses_of(location: str) -> tuple[Address, ...]:
     """A folder that a caller names: a path or a URL, as `lakelog.open` takes it; on local disk also
     as it is with symbolic links resolved.
-
-    Raises:
-        InvalidInputError: A part of it is ``..`` in a URL.
     """
     if location.startswith("file:"):
         location = unquote(urlsplit(location).path)
@@ -213,15 +196,7 @@ def _normalised(path: str) -> str:
 
 
 def require_contained(path: str, *, remote: bool = False) -> None:
-    """Refuse a path with a part ``..``: it would lead out of the folder that it is relative to.
-
-    Args:
-        path: The path or URL, decoded. A backslash is a character like any other on POSIX.
-        remote: Whether it becomes a URL, in which a client may decode ``%2e`` once more.
-
-    Raises:
-        ExternalPathError: It has such a part, or a NUL character, which ends a path in C.
-    """
+    """Refuse a path with a part ``..``: it would lead out of the folder that it is relative to."""
     text = _ENCODED_DOT.sub(".", path) if remote and "%" in path else path
     if ".." in text and ".." in _SEPARATORS.split(text):
         raise ExternalPathError(
@@ -244,13 +219,6 @@ def require_no_links(root: str, path: str) -> None:
 
     The file itself may be a link: then the link is changed, and not what it leads to. The folder's
     own location may have links, since the caller named it.
-
-    Args:
-        root: The table's folder on local disk.
-        path: The file, relative to it.
-
-    Raises:
-        ExternalPathError: A folder on the way is a link.
     """
     at = path.find("/")
     while at != -1:

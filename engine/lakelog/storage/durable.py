@@ -72,11 +72,7 @@ _NOT_RENAMED = frozenset((errno.EXDEV, errno.EISDIR, errno.ENOTEMPTY))
 
 
 class DurableWriter:
-    """Writes below one folder; remembers what its filesystem can do. Safe in several threads.
-
-    Args:
-        root: The folder that all paths are relative to.
-    """
+    """Writes below one folder; remembers what its filesystem can do. Safe in several threads."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -90,12 +86,6 @@ class DurableWriter:
 
         Costs an fsync of the file and one of its folder; in a folder that this writer has not
         written to before, also one of each folder above, up to the root's own parent.
-
-        Raises:
-            OutcomeUnknownError: The file has its name, but the folder could not be fsynced; or a
-                network filesystem failed while naming it.
-            UnavailableError: Nothing was written.
-            UnsupportedStoreError: The filesystem has no step that names a file only once.
         """
         if self.refusal is not None:
             raise UnsupportedStoreError(self.refusal, path=path)
@@ -125,10 +115,6 @@ class DurableWriter:
         """Create or replace a file; readers see the old content or the new, whole.
 
         Costs the fsyncs of `create`.
-
-        Raises:
-            OutcomeUnknownError: It was replaced, but the folder could not be fsynced.
-            UnavailableError: Nothing was written.
         """
         target = self._path_of(path)
         with self._folder_of(target, path) as folder, _temporary(target) as temporary:
@@ -142,23 +128,12 @@ class DurableWriter:
             _sync_named(folder, path)
 
     def upload(self, path: str) -> DurableUpload:
-        """Create or replace a file in pieces; costs the fsyncs of `create`, when it is closed.
-
-        Raises:
-            UnavailableError: The temporary file cannot be made.
-        """
+        """Create or replace a file in pieces; costs the fsyncs of `create`, when it is closed."""
         target = self._path_of(path)
         return DurableUpload(self._folder_of(target, path), target, path)
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file, over what has the name; costs an fsync of each of the two folders.
-
-        Raises:
-            NotFoundError: There is no `source`, or it is a folder.
-            OutcomeUnknownError: It was moved, but a folder could not be fsynced; or a network
-                filesystem failed while renaming it.
-            UnavailableError: It was not moved.
-        """
+        """Rename a file, over what has the name; costs an fsync of each of the two folders."""
         old, new = self._path_of(source), self._path_of(target)
         before = _status_of_file(old, source)
         with self._folder_of(new, target) as into, self._folder_of(old, source) as out_of:
@@ -288,13 +263,7 @@ class DurableWriter:
 
 
 class DurableUpload(BufferedUpload):
-    """A file that grows under a temporary name beside its own; a killed writer leaves that.
-
-    Args:
-        folder: Gives the folder of `target`, opened.
-        target: The file.
-        path: The same, for messages.
-    """
+    """A file that grows under a temporary name beside its own; a killed writer leaves that."""
 
     def __init__(
         self, folder: contextlib.AbstractContextManager[int], target: str, path: str
@@ -337,11 +306,7 @@ class DurableUpload(BufferedUpload):
 
 
 def unlink_checksum(target: str) -> bool:
-    """Delete the checksum that Hadoop's local filesystem keeps of a file; see the module.
-
-    Returns:
-        Whether there was one: a regular file named exactly ``.<name>.crc``.
-    """
+    """Delete the checksum that Hadoop's local filesystem keeps of a file; see the module."""
     folder, _, name = target.rpartition("/")
     checksum = f"{folder}/.{name}.crc"
     try:

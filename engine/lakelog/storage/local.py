@@ -47,11 +47,7 @@ _KINDS = {
 
 
 class LocalStore:
-    """A folder on local disk.
-
-    Args:
-        root: The folder; need not exist (every listing is then empty).
-    """
+    """A folder on local disk."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -68,11 +64,7 @@ class LocalStore:
         return not _is_remote(self._root)
 
     def path_of(self, path: str) -> str:
-        """A file's path on local disk.
-
-        Raises:
-            ExternalPathError: It would be outside the folder.
-        """
+        """A file's path on local disk."""
         if ".." in path or "\0" in path:
             require_contained(path)
         return f"{self._root}/{path}" if path else self._root
@@ -305,20 +297,7 @@ def _is_remote(root: str, mounts: str = "/proc/self/mountinfo") -> bool:
 
 
 def open_regular(name: str, path: str) -> tuple[int, int]:
-    """Open a file to read it, if it is a regular one; a symbolic link to one is followed.
-
-    Args:
-        name: The file's path on local disk.
-        path: The same, for messages.
-
-    Returns:
-        Its descriptor, which the caller closes, and its size in bytes.
-
-    Raises:
-        NotRegularFileError: It is a FIFO, a socket or a device.
-        IsADirectoryError: It is a directory.
-        OSError: It cannot be opened.
-    """
+    """Open a file to read it, if it is a regular one; a symbolic link to one is followed."""
     try:
         # Without O_NONBLOCK the open of a FIFO waits for a writer.
         descriptor = os.open(name, _FLAGS | _NONBLOCK)

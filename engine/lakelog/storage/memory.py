@@ -23,13 +23,7 @@ _LOCK = threading.RLock()
 
 
 class MemoryStore(FsspecStore):
-    """A folder of fsspec's memory filesystem. Durable as long as the process lives.
-
-    Args:
-        filesystem: The filesystem.
-        base: Path of the table inside it.
-        root: The location as the caller gave it, for messages.
-    """
+    """A folder of fsspec's memory filesystem. Durable as long as the process lives."""
 
     never_hangs = True
 

@@ -55,13 +55,6 @@ class PartedUpload(BufferedUpload):
     """An upload that is one request if it fits in a part.
 
     Memory: `PART_BYTES`, and as much for each part that may be in flight, and one more.
-
-    Args:
-        path: The file, for messages.
-        loop: The driver's event loop.
-        parts: Where parts go.
-        judge: Reads an error of `Parts.send` or `Parts.finish`.
-        put: Writes a file of one part.
     """
 
     def __init__(

@@ -96,17 +96,7 @@ class _Blocks:
 
 
 class RangedFile(io.RawIOBase):
-    """A seekable binary reader; not to be shared by threads, but see `reopen`.
-
-    Args:
-        fetch: Fetches ranges of the file at the same time.
-        size_bytes: The file's length.
-        blocks: What another reader of the file has fetched, to share it.
-
-    Raises:
-        NotFoundError: No such file, as `fetch` says.
-        UnavailableError: The store failed, or gave another length than it was asked for.
-    """
+    """A seekable binary reader; not to be shared by threads, but see `reopen`."""
 
     def __init__(self, fetch: Fetch, size_bytes: int, blocks: _Blocks | None = None) -> None:
         super().__init__()

@@ -39,14 +39,7 @@ _MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 class FsspecStore:
-    """A folder of an fsspec filesystem, to read from.
-
-    Args:
-        filesystem: The filesystem.
-        base: Path of the table inside it, without protocol.
-        root: The location as the caller gave it, for messages.
-        read_options: Arguments for the driver's ``_cat_file``.
-    """
+    """A folder of an fsspec filesystem, to read from."""
 
     def __init__(
         self,

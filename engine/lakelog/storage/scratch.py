@@ -26,10 +26,6 @@ class ScratchFile:
 
     It is made with the first bytes. For one thread when writing, for several when reading.
 
-    Args:
-        error: What is raised where there is no room.
-        instead: What one may do for want of room, for the error.
-
     Attributes:
         size_bytes: Bytes written so far.
 
@@ -52,15 +48,7 @@ class ScratchFile:
         self.size_bytes = 0
 
     def append(self, data: bytes | memoryview, what: str) -> ScratchRange:
-        """Write at the end; gives the place.
-
-        Args:
-            data: Bytes.
-            what: What they are, for the error.
-
-        Raises:
-            UnavailableError: There is no room; of the kind that was asked for.
-        """
+        """Write at the end; gives the place."""
         place = ScratchRange(self.size_bytes, len(data))
         rest = memoryview(data)
         try:

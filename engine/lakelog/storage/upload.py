@@ -36,10 +36,6 @@ class BufferedUpload(ClosedOrAbandoned):
     file, when it is closed. For one thread at a time.
 
     A subclass gives `_send`, `_finish` and `_discard`, which raise what `Upload` names.
-
-    Args:
-        path: The file, for messages.
-        piece_bytes: Length of every piece but the last.
     """
 
     def __init__(self, path: str, piece_bytes: int) -> None:

@@ -33,11 +33,6 @@ from lakelog.transaction.runtime import Runtime
 class ActionBuffer:
     """The actions of a transaction, as they are given.
 
-    Args:
-        log: The table's log.
-        protocol: What the table has.
-        metadata: The same.
-
     Its methods take a table of actions or the fields of one, and raise `InvalidInputError` where a
     name is unknown, or a value is not of its field's type.
     """
@@ -97,15 +92,7 @@ class ActionBuffer:
             self._meta.append(row)
 
     def drop_domain(self, domain: str, meta: pl.DataFrame) -> None:
-        """Take the removal of a domain.
-
-        Args:
-            domain: Its name.
-            meta: What the table has beside files.
-
-        Raises:
-            InvalidTransactionError: There is no such domain.
-        """
+        """Take the removal of a domain."""
         row = stage_one(self._format, "domainMetadata", {"domain": domain})
         live = actions.conform(live_domains(meta), ("domain", "domainConfiguration"))
         found = live.filter(pl.col("domain") == domain)
@@ -138,11 +125,7 @@ class ActionBuffer:
     def put_skips(
         self, table: Any, fields: Mapping[str, Any], cooldown: dt.timedelta | None
     ) -> None:
-        """Take records of files that could not be processed.
-
-        Raises:
-            UnsupportedFeatureError: The format has no such action.
-        """
+        """Take records of files that could not be processed."""
         if self._format != "indextables":
             raise UnsupportedFeatureError(
                 f"the {self._format} format has no record of skipped files",

@@ -48,11 +48,7 @@ class Spelling:
     @staticmethod
     @cache
     def of(dialect: str, kind: str) -> Spelling:
-        """The spelling that the contract gives.
-
-        Raises:
-            InvalidInputError: The dialect has no such action.
-        """
+        """The spelling that the contract gives."""
         wrappers = Wire.of(dialect).wrappers
         if kind not in wrappers:
             raise InvalidInputError(
@@ -90,19 +86,7 @@ class Spelling:
 
 
 def stage_one(dialect: str, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """One action as its flattened columns.
-
-    Args:
-        dialect: ``delta`` or ``indextables``.
-        kind: Action type.
-        fields: Names to values; None is as good as absent.
-
-    Returns:
-        ``actionType`` and the columns that have a value.
-
-    Raises:
-        InvalidInputError: A name is unknown, or a value is not of its field's type.
-    """
+    """One action as its flattened columns."""
     spelling = Spelling.of(dialect, kind)
     row: dict[str, Any] = {"actionType": kind}
     for name, value in fields.items():
@@ -179,15 +163,7 @@ def _wrong(name: str, expected: str, value: Any) -> InvalidInputError:
 
 
 def rows_frame(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """Rows as a narrow frame, in order.
-
-    Args:
-        rows: ``actionType`` and flattened columns each, as `stage_one` gives them.
-
-    Raises:
-        InvalidInputError: A text has half of a surrogate pair, as a file name that is not UTF-8
-            has in Python: no log can spell it.
-    """
+    """Rows as a narrow frame, in order."""
     full = actions.schema()
     names = dict.fromkeys(name for row in rows for name in row)
     columns = []
@@ -207,17 +183,6 @@ def stage_table(
 
     A frame of lakelog's own tells by its column ``version`` that it speaks of files as they stand
     in the table. Their ``dataChange`` (false, in a state) is then no part of the new action.
-
-    Args:
-        dialect: ``delta`` or ``indextables``.
-        kind: Action type.
-        table: A Polars frame or lazy frame, a pandas frame, or anything that Arrow's PyCapsule
-            interface hands over (pyarrow's Table, RecordBatch, RecordBatchReader…).
-        fields: What every row has, by name as in `stage_one`; goes before the table's columns.
-
-    Raises:
-        InvalidInputError: It is no table, a column is unknown, two give the same field, or one's
-            type does not fit.
 
     Memory: the columns taken.
     """

@@ -24,22 +24,7 @@ _MAPPED = ("name", "id")
 
 
 def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str]) -> Metadata:
-    """The metadata with an id and a physical name on every column, where columns are mapped.
-
-    Args:
-        metadata: The metadata asked for.
-        before: The metadata in force; None for a new table.
-        new_id: Gives a name that no other column ever had.
-
-    Returns:
-        The metadata as it is where columns are not mapped. What a column says of itself stays.
-        Where mapping is turned on, the columns that are there are called in the data files as they
-        were: by their names.
-
-    Raises:
-        InvalidInputError: The schema cannot be parsed.
-        CorruptionError: The schema in force cannot be parsed.
-    """
+    """The metadata with an id and a physical name on every column, where columns are mapped."""
     if metadata.column_mapping_mode not in _MAPPED or metadata.schema_string is None:
         return metadata
     schema = contract.parse_schema(metadata.schema_string)

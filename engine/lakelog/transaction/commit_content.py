@@ -127,19 +127,7 @@ def finalise(
     now_ms: int,
     format: str,
 ) -> CommitContent:
-    """The content of the commit after `ground`.
-
-    Args:
-        intent: The transaction, rebased onto `ground`.
-        description: What the commit says of itself.
-        ground: The end of the log.
-        now_ms: The present.
-        format: ``delta`` or ``indextables``.
-
-    Raises:
-        InvalidTransactionError: Row tracking needs what an add does not tell.
-        CorruptionError: The table's own record of row ids cannot be read.
-    """
+    """The content of the commit after `ground`."""
     info = _commit_info(description, now_ms)
     if intent.few is not None:
         return CommitContent(info, spelled=intent.few.lines)

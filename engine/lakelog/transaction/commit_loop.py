@@ -79,16 +79,7 @@ class Retry:
 
     @staticmethod
     def of(configuration: Mapping[str, str | None], attempts: int | None = None) -> Retry:
-        """From the table's ``spark.indextables.transaction.retry.*`` properties.
-
-        Args:
-            configuration: The table's properties.
-            attempts: Goes before theirs.
-
-        Raises:
-            InvalidPropertyError: One is no whole number from 1.
-            InvalidInputError: `attempts` is none.
-        """
+        """From the table's ``spark.indextables.transaction.retry.*`` properties."""
         if attempts is not None and (type(attempts) is not int or attempts < 1):
             raise InvalidInputError(
                 "there is at least one attempt", expected="a whole number from 1", found=attempts
@@ -155,12 +146,6 @@ class Outcome:
 class Writing:
     """One run of the loop.
 
-    Args:
-        plan: What is to be written.
-        head: The end of the log that the intent rests on; None for a new table.
-        heads: Keeps heads fresh, and is told of the new one.
-        runtime: Waiting and randomness.
-
     Attributes:
         outcome: Set as soon as the commit is known to be written, even if an interrupt is on its
             way to the caller.
@@ -180,14 +165,7 @@ class Writing:
         self._encoded: tuple[CommitContent, bytes] | None = None
 
     def run(self) -> Outcome:
-        """Write it.
-
-        Raises:
-            ConflictError: Another commit came first and conflicts; or too many came first.
-            TableExistsError: A table is to be created, and another writer created it.
-            CommitOutcomeUnknown: It may have been written, and cannot be read back.
-            UnavailableError: The store failed; nothing was written.
-        """
+        """Write it."""
         if self._head is not None and self._heads.needs_confirming(self._head):
             self._catch_up()
         attempts = self._plan.retry.attempts

@@ -76,9 +76,6 @@ _FIELDS = {
 def demands(protocol: Protocol, format: str) -> frozenset[str]:
     """What a protocol asks of a writer: the features that it supports, and versions that are more
     than their features, such as ``minWriterVersion 8``; in IndexTables every version is.
-
-    Raises:
-        CorruptionError: The protocol names no writer version.
     """
     reader, writer = protocol.min_reader_version, writer_version(protocol)
     summed_reader, summed_writer = _SUMMED_VERSIONS[format]
@@ -114,12 +111,6 @@ def metadata_changes(
     Left out are changes after which whatever was prepared before is still right: an identity
     column's high water mark, a feature's being turned on that existing files need not follow, and
     schemas added to the IndexTables registry.
-
-    Args:
-        old: Metadata that the transaction rests on.
-        new: Metadata that the other commit wrote.
-        protocol: Protocol after the other commit.
-        format: ``delta`` or ``indextables``.
     """
     changes = [
         name for field, name in _FIELDS.items() if getattr(old, field) != getattr(new, field)

@@ -39,11 +39,7 @@ class Quick(NamedTuple):
 
 
 def read_quickly(log: Log, commits: Sequence[CommitFile]) -> list[Quick] | None:
-    """Read commits by the short way; None if one of them is not for it.
-
-    Raises:
-        UnavailableError: The store failed.
-    """
+    """Read commits by the short way; None if one of them is not for it."""
     if sum(commit.size_bytes for commit in commits) > _MOST_BYTES:
         return None
     found: list[Quick] = []

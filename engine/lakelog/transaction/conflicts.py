@@ -218,22 +218,6 @@ def find_conflict(
 ) -> ConflictError | None:
     """The first rule that a commit breaks for a transaction, as an error to raise; None if none.
 
-    Args:
-        intent: The transaction, resting on the state before `winner`.
-        winner: The commit; where there are several, ask about each in order, with `rebase` between.
-        format: ``delta`` or ``indextables``.
-        matches: Stands in for `may_match`.
-
-    Returns:
-        The most exact `ConflictError`, with ``version`` and ``operation`` of the commit, ``rule``
-        (a key of `RULES`), ``found`` (an example: a path, a domain ..., cut at 200 characters) and
-        ``hint``.
-
-    Raises:
-        InvalidInputError: The isolation level is unknown, or a predicate does not fit the schema.
-        CorruptionError: There are predicates, and the metadata has no schema; or the commit wrote
-            a protocol without a writer version.
-
     Time and memory grow with the commit and the transaction, never with the table.
 
     Source: Delta's ConflictChecker; see the module.
@@ -296,19 +280,7 @@ def may_match(
     metadata: Metadata,
     format: str,
 ) -> pl.Series:
-    """Which files may hold a row for which one of the predicates is true.
-
-    Args:
-        files: Narrow ``add`` or ``remove`` rows.
-        where: Predicates over table columns.
-        protocol: Protocol of the state that the predicates were declared against.
-        metadata: Its metadata.
-        format: ``delta`` or ``indextables``.
-
-    Returns:
-        One Boolean a file, without nulls: False only where partition values and statistics prove
-        that no row matches, exactly as ``Snapshot.files(where)`` leaves files out.
-    """
+    """Which files may hold a row for which one of the predicates is true."""
     # The row number rides along in a column of the flattened table that pruning never reads.
     numbered = files.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("version"))
     mask = pl.Series("matches", [False]).new_from_index(0, files.height)

@@ -66,24 +66,6 @@ def check_metadata(
 ) -> None:
     """Refuse metadata that no table may have, or that cannot follow the table's own.
 
-    Args:
-        new: Metadata to be written.
-        old: The table's metadata; None for a new table. What it has already, and what stays as it
-            is, is not held against `new`.
-        protocol: Protocol in force once `new` is written.
-        format: ``delta`` or ``indextables``.
-        replaced: The same commit removes every file of the table (or there is none), so that no
-            file of the old schema is left.
-
-    Raises:
-        InvalidMetadataError: The id, schema, partition columns, column names or types, column
-            mapping or row tracking.
-        InvalidPropertyError: A property that is new or changed.
-        InvalidProtocolError: The metadata switches on a feature that `protocol` does not support;
-            `lakelog.transaction.protocol_upgrade.upgrade` gives one that does.
-        SchemaEvolutionError: Files that stay could not be read under the new schema.
-        UnsupportedFeatureError: A new CHECK constraint, which rows that are there may break.
-
     Properties that are accepted and have no effect are named by a `LakelogWarning`.
 
     Whether every file has row ids, as switching row tracking on asks, only the table's state can

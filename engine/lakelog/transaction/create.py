@@ -39,26 +39,7 @@ def create_table(
     name: str | None = None,
     description: str | None = None,
 ) -> None:
-    """Write version 0 of a table.
-
-    Args:
-        log: The log that is to be; nothing is there yet.
-        runtime: Randomness, for the table's id.
-        dialects: Every dialect that a table may already be there in.
-        schema: See `lakelog.transaction.schema_conversion.struct_of`.
-        partition_by: Partition columns, in order.
-        configuration: Table properties. The protocol is the least that they and the schema need.
-        name: Name of the table.
-        description: Description of the table.
-
-    Raises:
-        TableExistsError: There is one, or another writer has created one in this moment.
-        InvalidTransactionError: The metadata is not one that a table may have.
-        UnsupportedFeatureError: lakelog could not write the table afterwards.
-        UnsupportedStoreError: Nothing can be committed safely there.
-        CommitOutcomeUnknown: It may have been created, and it cannot be read back.
-        UnavailableError: The store failed; nothing was written.
-    """
+    """Write version 0 of a table."""
     refuse_unsafe_store(log)
     _refuse_existing(log.store, dialects)
     form = log.dialect.name
@@ -106,11 +87,7 @@ def create_table(
 
 
 def _refuse_existing(store: LogStore, dialects: Sequence[Dialect]) -> None:
-    """Refuse a place where a table is, of any dialect.
-
-    Raises:
-        TableExistsError: A log folder holds a commit or a checkpoint.
-    """
+    """Refuse a place where a table is, of any dialect."""
     for dialect in dialects:
         listing = dialect.list_log(store, hint=False)
         if listing.commits or listing.checkpoints:

@@ -363,11 +363,7 @@ def features_of(format: str) -> Mapping[str, Feature]:
 
 
 def writer_version(protocol: Protocol) -> int:
-    """``minWriterVersion``.
-
-    Raises:
-        CorruptionError: The protocol names none, so that nobody knows who may write.
-    """
+    """``minWriterVersion``."""
     if protocol.min_writer_version is None:
         raise CorruptionError(
             "the protocol names no writer version",

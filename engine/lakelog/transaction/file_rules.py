@@ -94,22 +94,6 @@ def check_files(
 ) -> None:
     """Refuse file actions that no commit of the table may hold.
 
-    Args:
-        files: Narrow ``add``, ``remove`` and ``cdc`` rows of one commit, in any order.
-        metadata: Metadata in force once they are written.
-        protocol: Protocol in force likewise; decides whether columns are mapped.
-        format: ``delta`` or ``indextables``.
-
-    Raises:
-        InvalidTransactionError: A field that the action must have is missing, a number is
-            negative, statistics are not a JSON object, a deletion vector is incomplete.
-        InvalidPathError: A path is empty, absolute, leaves the table, has empty or dot parts, or
-            lies in a hidden folder.
-        DuplicateFileError: A path twice among the adds (removes, change data files), or the same
-            path and deletion vector added and removed.
-        PartitionMismatchError: Partition values that are not exactly those of the partition
-            columns, not of their types, or null where the column may not be null.
-
     ``path`` is that of an example, and ``found`` its 0-based ``row`` in `files` with what is
     wrong there.
 

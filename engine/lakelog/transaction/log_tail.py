@@ -161,17 +161,7 @@ class LogTail:
 
 
 def commits_after(log: Log, version: int, *, confirmed: bool) -> list[CommitFile] | None:
-    """The commits after a version, contiguous; empty if it is the end of the log.
-
-    Args:
-        log: The log.
-        version: A version that was once its end.
-        confirmed: Whether it was known to be the end a short while ago; see the module.
-
-    Returns:
-        None where that cannot be said, because commits are missing: the table has to be opened
-        anew.
-    """
+    """The commits after a version, contiguous; empty if it is the end of the log."""
     if confirmed and on_local_disk(log.store):
         found = _look(log, version)
         if found is not None:
@@ -221,13 +211,8 @@ def _look(log: Log, version: int) -> list[CommitFile] | None:
 
 
 class LogTails:
-    """Keeps the latest head of one log, for all transactions of a table. Safe in several threads.
-
-    Args:
-        log: The log.
-        runtime: Gives the passing of time.
-        on_commit: Told when a commit of our own has become the end of the log.
-        open_latest: Opens the latest version; None opens it anew.
+    """Keeps the latest head of one log, for all transactions of a table. Safe in several
+    threads.
     """
 
     def __init__(
@@ -268,9 +253,6 @@ class LogTails:
     def has_states(self, *, new: bool = False) -> bool:
         """Whether other writers commit by other files than commits: then only opening the table
         says which version is its last. On a remote store it is asked as often as a listing is.
-
-        Args:
-            new: Whether only those count that were not there when the table was opened.
         """
         folder, store = self._log.dialect.states_folder, self._log.store
         if folder is None or (new and self._opened_with_states):
@@ -289,13 +271,7 @@ class LogTails:
         return True
 
     def latest(self) -> LogTail:
-        """The head of the log as it is now; reads what was written since the last time.
-
-        Raises:
-            TableNotFoundError: The log is empty.
-            UnsupportedFeatureError: The table needs what lakelog does not honour.
-            CorruptionError: The log is damaged.
-        """
+        """The head of the log as it is now; reads what was written since the last time."""
         head = self._head
         if self.has_states():
             head = None
@@ -321,11 +297,6 @@ class LogTails:
     def at(self, version: int) -> LogTail:
         """The head that the log had at an earlier version; what came after it is caught up with
         when it is built upon.
-
-        Raises:
-            InvalidInputError: The version is negative, or still to come.
-            VersionNotFoundError: It cannot be rebuilt any more.
-            LakelogError: As `latest`.
         """
         head = self.latest()
         if version == head.version:
@@ -361,12 +332,7 @@ class LogTails:
         return head
 
     def offer(self, head: LogTail, confirmed_s: float | None = None) -> None:
-        """Keep a head that is now known to be the end of the log, unless a later one is kept.
-
-        Args:
-            head: The head.
-            confirmed_s: When it was known to be the end; None is now, by a commit of our own.
-        """
+        """Keep a head that is now known to be the end of the log, unless a later one is kept."""
         if confirmed_s is None:
             confirmed_s = self._runtime.monotonic()
             self._on_commit()
@@ -375,10 +341,8 @@ class LogTails:
                 self._head, self._confirmed_s = head, confirmed_s
 
     def check_writable(self, protocol: Protocol, metadata: Metadata) -> PlainTable | None:
-        """`write_support.check_writable`, once for as long as protocol and metadata are the same.
-
-        Returns:
-            The table, if it is for the short way of a few file actions.
+        """`write_support.check_writable`, once for as long as protocol and metadata are the
+        same.
         """
         judged = self._judged
         if judged is not None and judged[0] is protocol and judged[1] is metadata:

@@ -22,16 +22,7 @@ _EXACT = (pl.Boolean, pl.Date, pl.Decimal, pl.Categorical, pl.Enum, pl.Null)
 
 
 def map_column(column: pl.Series, *, keep_nulls: bool) -> pl.Series:
-    """A column as maps of texts.
-
-    Args:
-        column: Maps, structs (one field a key), or lists of structs of two fields (key, value).
-        keep_nulls: Whether a null field of a struct is an entry with a null value, as in partition
-            values, rather than an absent key. Null values of maps and lists always stay.
-
-    Raises:
-        InvalidInputError: The column is none of these, or holds values that have no text.
-    """
+    """A column as maps of texts."""
     dtype = column.dtype
     if dtype == MAP:
         return column
@@ -54,11 +45,7 @@ def map_column(column: pl.Series, *, keep_nulls: bool) -> pl.Series:
 
 
 def map_value(name: str, value: Mapping[Any, Any]) -> dict[str, str | None]:
-    """One map of texts.
-
-    Raises:
-        InvalidInputError: A key is no text, or a value has no text.
-    """
+    """One map of texts."""
     texts: dict[str, str | None] = {}
     for key, item in value.items():
         if not isinstance(key, str):
@@ -110,9 +97,6 @@ def _digits(value: dt.datetime, separator: str) -> str:
 
 def text_column(column: pl.Series) -> pl.Series:
     """Values as the texts that partition values have in the log.
-
-    Raises:
-        InvalidInputError: The type has no such text.
 
     Source: Delta protocol, Partition Value Serialization.
     """

@@ -33,22 +33,7 @@ def change_metadata(
     name: str | EllipsisType | None = ...,
     description: str | EllipsisType | None = ...,
 ) -> Metadata:
-    """The metadata with changes; see `Transaction.set_metadata`.
-
-    Args:
-        current: The metadata to change.
-        dialect: ``delta`` or ``indextables``.
-        table: A table of one row, or None.
-        fields: The protocol's own fields.
-        schema: The new schema, or None.
-        partition_by: The new partition columns, or None.
-        configuration: Properties to set, and those to take away as None.
-        name: The new name, None for none, or ``...`` for no change.
-        description: As `name`.
-
-    Raises:
-        InvalidInputError: A name is unknown, or a value is not of its type.
-    """
+    """The metadata with changes; see `Transaction.set_metadata`."""
     changes = _fields("metaData", dialect, table, fields)
     merged = dict(current.configuration)
     for properties in (changes.pop("configuration", None), configuration):
@@ -74,12 +59,7 @@ def change_protocol(
     fields: Mapping[str, Any],
     features: Sequence[str] = (),
 ) -> Protocol:
-    """The protocol with changes; see `Transaction.set_protocol`.
-
-    Raises:
-        InvalidInputError: A name is unknown, or a value is not of its type.
-        UnsupportedFeatureError: lakelog could not write the table afterwards.
-    """
+    """The protocol with changes; see `Transaction.set_protocol`."""
     changes = _fields("protocol", dialect, table, fields)
     protocol = Protocol.from_row(protocol_row(current) | changes)
     return upgrade(protocol, features, dialect) if features else protocol
@@ -99,11 +79,7 @@ def _fields(kind: str, dialect: str, table: Any, fields: Mapping[str, Any]) -> d
 
 
 def only_one(table: Any, fields: Mapping[str, Any]) -> None:
-    """Refuse a table and keywords at once, where they do not go together.
-
-    Raises:
-        InvalidInputError: Both are given.
-    """
+    """Refuse a table and keywords at once, where they do not go together."""
     if fields:
         raise InvalidInputError(
             "give a table or keywords, not both",

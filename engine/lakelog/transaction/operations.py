@@ -34,15 +34,6 @@ def check_told(
 ) -> None:
     """Refuse what a caller says of a commit that readers could not take in: where Delta's wants a
     text, one action that has none there makes the commit's history unreadable.
-
-    Args:
-        operation: Its name, or None.
-        parameters: Names to values that have a text in JSON, or None.
-        metrics: The same.
-        user_metadata: A text, or None.
-
-    Raises:
-        InvalidInputError: One is not what it should be.
     """
     for name, value in (("operation", operation), ("user_metadata", user_metadata)):
         if value is not None and not isinstance(value, str):
@@ -74,15 +65,7 @@ def infer(
     metadata: Metadata,
     protocol: Protocol,
 ) -> Operation:
-    """The operation that a transaction's actions amount to.
-
-    Args:
-        files: ``add`` and ``remove`` rows.
-        meta: The other rows.
-        before: Metadata before; None for a new table.
-        metadata: Metadata after.
-        protocol: Protocol after.
-    """
+    """The operation that a transaction's actions amount to."""
     if before is None:
         return Operation("CREATE TABLE", _created(metadata))
     if files.height:
@@ -109,14 +92,7 @@ def _created(metadata: Metadata) -> dict[str, Any]:
 
 
 def of_files(adds: bool, adds_only: bool, changes_data: bool, metadata: Metadata) -> Operation:
-    """The operation that some file actions amount to.
-
-    Args:
-        adds: Whether one of them is an add.
-        adds_only: Whether all are.
-        changes_data: Whether one changes data.
-        metadata: Metadata after.
-    """
+    """The operation that some file actions amount to."""
     if not adds:
         return Operation("DELETE", {"predicate": "[]"})
     partition_by = _json(list(metadata.partition_columns))

@@ -52,9 +52,6 @@ def features_needed(metadata: Metadata, format: str) -> frozenset[str]:
     ``delta.feature.<name>`` asks for a feature by name, in any case; a name that is not known
     comes back as it is, and `upgrade` refuses it. Dependencies are left to `upgrade`.
 
-    Raises:
-        CorruptionError: The schema cannot be parsed.
-
     Source: Delta protocol, Active Features.
 
     >>> plain = Metadata("id", None, None, "parquet", {}, None, (),
@@ -81,25 +78,6 @@ def upgrade(
 ) -> Protocol:
     """The least protocol that supports all that `protocol` supports, and `features` besides.
 
-    Args:
-        protocol: The table's protocol; None for a new table, which starts from
-            `DEFAULT_PROTOCOL`.
-        features: Names of features. What they rest on is added. One whose earlier form the table
-            has (``typeWidening-preview`` for ``typeWidening``) is there already.
-        format: ``delta`` or ``indextables``.
-
-    Returns:
-        `protocol` itself where it supports everything already. Versions never fall, and features
-        are never lost. Delta features of the time before lists stay without lists as long as no
-        other is needed; with the first that must be listed, all that the old versions implied
-        are listed too, since any of them may have been used. Names keep their order, new ones
-        follow sorted.
-
-    Raises:
-        UnsupportedFeatureError: A feature is not known, or lakelog could not write the table
-            afterwards.
-        CorruptionError: `protocol` has no writer version.
-
     Source: Delta protocol, Table Features for New and Existing Tables.
 
     >>> upgrade(Protocol(1, 2), ["changeDataFeed"], "delta")
@@ -124,17 +102,6 @@ def upgrade(
 
 def check_protocol_change(old: Protocol | None, new: Protocol, format: str) -> None:
     """Refuse a protocol that no table may have, or that takes something back.
-
-    Args:
-        old: The table's protocol; None for a new table.
-        new: What is to be written.
-        format: ``delta`` or ``indextables``.
-
-    Raises:
-        InvalidProtocolError: Versions and lists contradict each other, a feature lacks what it
-            rests on, or versions or features of `old` are gone.
-        UnsupportedFeatureError: A version or feature is added that lakelog does not honour.
-        CorruptionError: `new` has no writer version.
 
     Source: Delta protocol, Protocol Evolution; Table Features; Supported Features.
     """

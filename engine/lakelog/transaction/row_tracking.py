@@ -39,12 +39,7 @@ def is_assigning(protocol: Protocol, metadata: Metadata) -> bool:
 
 
 def water_mark(meta: pl.DataFrame) -> int:
-    """The highest row id that was ever assigned, from a state's non-file actions; -1 for none.
-
-    Raises:
-        CorruptionError: The domain's configuration cannot be read: a new id might be one that is
-            taken.
-    """
+    """The highest row id that was ever assigned, from a state's non-file actions; -1 for none."""
     if "domain" not in meta.columns:
         return -1
     rows = meta.filter(
@@ -110,14 +105,6 @@ def assign(files: pl.DataFrame, version: int, mark: int) -> Assigned:
     """Give every add without a base row id the next free ones, and its commit version.
 
     An add that brings its own (a file that is committed again, or restored) keeps it.
-
-    Args:
-        files: Narrow ``add`` and ``remove`` rows.
-        version: Version that they are about to be written as.
-        mark: The highest row id that was ever assigned.
-
-    Raises:
-        InvalidTransactionError: An add does not tell its number of records.
     """
     is_add = files["actionType"] == "add"
     if not is_add.any():

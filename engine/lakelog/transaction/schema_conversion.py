@@ -57,13 +57,6 @@ _POLARS: tuple[tuple[Any, str], ...] = (
 def struct_of(schema: SchemaLike) -> Struct:
     """A schema as the contract's type.
 
-    Args:
-        schema: `lakelog.model.contract.Struct`; StructType JSON, as text or parsed; a pyarrow
-            schema (nullability is kept); a Polars schema, or a mapping of names to Polars dtypes.
-
-    Raises:
-        InvalidInputError: It is none of these, or has a type that no table format has.
-
     >>> struct_of({"id": pl.Int64, "day": pl.Date}).names
     ('id', 'day')
     """

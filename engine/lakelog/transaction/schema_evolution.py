@@ -51,11 +51,6 @@ _NOT_WITH_A_NEW_COLUMN = {**_FROZEN, "CURRENT_DEFAULT": "a default"}
 def is_widening(old: DataType, new: DataType, *, iceberg: bool = False) -> bool:
     """Whether a type change is one that Type Widening supports.
 
-    Args:
-        old: Type that files hold.
-        new: Type that they are to be read as.
-        iceberg: Only what Iceberg V2 can do as well.
-
     Source: Delta protocol, Type Widening.
 
     >>> is_widening(Primitive("integer"), Primitive("long"))
@@ -86,15 +81,6 @@ def check_evolution(
     Allowed are new columns that may be null, nulls where there were none, comments and other free
     metadata, another order, a void column that gets a type; with column mapping, columns renamed
     or dropped; with Type Widening switched on, wider types that the field's metadata records.
-
-    Args:
-        old: Metadata of the table.
-        new: Metadata that is to replace it; its schema can be parsed.
-        protocol: Protocol in force once it does.
-        replaced: The same commit removes every file of the table.
-
-    Raises:
-        SchemaEvolutionError: ``path`` is the column, its parts joined by dots.
     """
     try:
         before = old.schema

@@ -2,8 +2,6 @@
 
 A skipped file stays in the table; merges leave it alone until its cooldown has passed, and then
 try it again. Pure.
-
-Source: specification 001, 3.6.
 """
 
 from __future__ import annotations
@@ -29,9 +27,6 @@ def cooldown_ms(configuration: Mapping[str, str | None]) -> int:
     """How long a skipped file is left alone, in milliseconds: 24 hours unless the table says
     otherwise, in hours or as an interval.
 
-    Raises:
-        InvalidPropertyError: The property is neither.
-
     >>> cooldown_ms({"spark.indextables.skippedFiles.cooldownDuration": "48"})
     172800000
     """
@@ -51,14 +46,7 @@ def cooldown_ms(configuration: Mapping[str, str | None]) -> int:
 
 
 def with_times(rows: pl.DataFrame, now_ms: int, cooldown: int | dt.timedelta) -> pl.DataFrame:
-    """Fill in when each file was skipped, and until when it is left alone.
-
-    Args:
-        rows: ``mergeskip`` rows.
-        now_ms: The present: the time of those that bring none.
-        cooldown: Milliseconds or a duration, from each one's own time, for those that bring no
-            ``retryAfter``.
-    """
+    """Fill in when each file was skipped, and until when it is left alone."""
     if isinstance(cooldown, dt.timedelta):
         cooldown = cooldown // dt.timedelta(milliseconds=1)
     names = ("skipTimestamp", "skipOperation", "retryAfter")
@@ -72,10 +60,6 @@ def with_times(rows: pl.DataFrame, now_ms: int, cooldown: int | dt.timedelta) ->
 def counted(meta: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
     """Give each ``mergeskip`` row without a count the one that follows: one more than the file's
     last, so that it survives a rebase over another writer's skip.
-
-    Args:
-        meta: Rows about to be written.
-        before: Reconciled non-file actions of the state that they are written upon.
     """
     is_skip = meta["actionType"] == "mergeskip"
     rows = meta.filter(is_skip)

@@ -149,13 +149,7 @@ class PlainTable:
     def take(
         self, rows: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]] = ()
     ) -> SmallCommit | None:
-        """Rows by the short way; None if they are not for it.
-
-        Args:
-            rows: File actions as `lakelog.transaction.action_input.stage_one` gives them, defaults
-                filled in.
-            others: The transaction's other actions; an application's version is for it.
-        """
+        """Rows by the short way; None if they are not for it."""
         if not 0 < len(rows) <= MOST_ROWS:
             return None
         if others and [row["actionType"] for row in others] != ["txn"]:

@@ -339,17 +339,6 @@ _FEATURES_BY_LOWER = {name.lower() for name in DELTA}
 def check_properties(configuration: Mapping[str, str | None], format: str) -> None:
     """Refuse table properties that are unknown, or whose values are not of their kind.
 
-    Args:
-        configuration: Properties to be written; of a table that is there, those that change.
-        format: ``delta`` or ``indextables``.
-
-    Raises:
-        InvalidPropertyError: A ``delta.*`` key is unknown or spelled in another case, or belongs
-            to the protocol; a value is not of its kind; two properties exclude each other; a
-            ``delta.*`` key on an IndexTables table, where nobody honours it; an unknown key of
-            `CHECKPOINT_FAMILIES`; a credential, which every reader of the log would see. ``path``
-            is the key.
-
     ``delta.constraints.*`` and ``delta.universalFormat.config.*`` hold any text.
     ``delta.feature.<name>`` is ``supported`` or ``enabled`` for a known feature: a request that
     `without_requests` takes out before the metadata is written.

@@ -28,18 +28,6 @@ def check(
 ) -> None:
     """Refuse a transaction that would leave the table inconsistent, or that lakelog cannot answer
     for.
-
-    Args:
-        intent: The transaction, on the state that it is put behind.
-        table: Location of the table, for errors.
-        format: ``delta`` or ``indextables``.
-        replaced: Whether it removes every file of the table.
-        rows_replaced: Whether no row that it adds is another one's new state.
-        live_files: Gives the table's files; called only where row tracking is turned on.
-
-    Raises:
-        InvalidTransactionError: It breaks a rule; its subclasses say which.
-        UnsupportedFeatureError: The table asks of its writers what lakelog cannot do.
     """
     write_support.check_writable(intent.protocol, intent.metadata, table, format)
     protocol, metadata = after(intent)

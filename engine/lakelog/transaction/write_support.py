@@ -76,17 +76,6 @@ _NOT_SPELLED = frozenset(
 def check_writable(protocol: Protocol, metadata: Metadata, table: str, format: str) -> None:
     """Refuse a table that lakelog must not write.
 
-    Args:
-        protocol: The table's protocol.
-        metadata: The table's metadata; a feature may be harmless until a property turns it on.
-        table: The table's location, for errors.
-        format: ``delta`` or ``indextables``.
-
-    Raises:
-        UnsupportedFeatureError: A version is above what lakelog knows, or a feature is refused
-            (``found`` names it).
-        CorruptionError: The protocol lacks its writer version, or a list that its version needs.
-
     Source: Delta protocol, Writer Version Requirements; Table Features.
     """
     if format == "indextables":
@@ -152,23 +141,6 @@ def check_actions(
     rows_replaced: bool = False,
 ) -> None:
     """Refuse actions that a feature of the table forbids, or that lakelog cannot answer for.
-
-    Args:
-        protocol: The protocol in force once the actions are written: the new one where they hold
-            one.
-        metadata: The metadata in force likewise.
-        files: Narrow ``add``, ``remove`` and ``cdc`` rows, as the user staged them: ids and
-            domains that lakelog assigns itself come later.
-        meta: Narrow rows of the other action types, likewise.
-        table: The table's location, for errors.
-        format: ``delta`` or ``indextables``.
-        rows_replaced: Whether no row that is added is another one's new state.
-
-    Raises:
-        InvalidTransactionError: The table's own rules forbid an action: append-only tables,
-            deletion vectors that are not switched on, system domains, two actions of which one
-            would undo the other, an action that the format cannot spell.
-        UnsupportedFeatureError: The rule concerns rows, which lakelog does not see.
 
     ``found`` holds the 0-based ``row`` of an example and its path.
 

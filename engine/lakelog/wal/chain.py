@@ -62,17 +62,6 @@ class Walk(NamedTuple):
 def reachable(positions: Offsets, ends: Offsets, start: int) -> Offsets:
     """Which candidates lie on the chain that begins at an offset.
 
-    Args:
-        positions: int64, where a record may begin, strictly ascending.
-        ends: int64, where each of them would end; behind its position.
-        start: Where the chain begins.
-
-    Returns:
-        int64, indexes into ``positions``, ascending: the first is at ``start``, each other one
-        where the one before it ends, the last ends where no candidate is. Empty where no
-        candidate is at ``start``. Runs in O(n), and in O(m log m) for m candidates that are
-        followed by one at another place than their end.
-
     Example:
         >>> positions, ends = np.array([0, 3, 8, 9]), np.array([8, 9, 20, 12])
         >>> reachable(positions, ends, 0).tolist()
@@ -207,12 +196,7 @@ class _Lanes:
     def _fill(
         self, step: Step, lanes: Offsets, at: Offsets, bounds: Offsets, stop: int, cells: int
     ) -> tuple[tuple[Offsets, Offsets], Offsets, Offsets, Offsets]:
-        """Advance lanes until they are through or the room for what they find is taken.
-
-        Returns:
-            What was found, with its lanes, in their order; and which lanes go on, from where, and
-            up to where.
-        """
+        """Advance lanes until they are through or the room for what they find is taken."""
         room = cells // len(lanes)
         found = np.empty(len(lanes) * room, dtype=np.int64)
         counts = np.full(len(lanes), room)
@@ -266,13 +250,6 @@ def _in_order(tables: list[tuple[Offsets, Offsets]]) -> tuple[Offsets, Offsets]:
 def _guess(look: Step, start: int, last: int, stop: int, record_bytes: int) -> Offsets:
     """The chain's start, and in each of many blocks the first offset at which it looks as if
     records began.
-
-    Args:
-        look: As in `walk`.
-        start: As in `walk`.
-        last: Where a record may begin at the latest.
-        stop: As in `walk`.
-        record_bytes: What a record takes, about.
     """
     width = max(2 * record_bytes, _LEAST_LOOK_BYTES)
     records = (stop - start) // record_bytes

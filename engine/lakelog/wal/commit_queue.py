@@ -35,13 +35,7 @@ T = TypeVar("T", bound=Turn)
 
 
 class Turns(Generic[T]):
-    """The queue.
-
-    Args:
-        serve: Does all the pieces of work that it is given, in order, and leaves in each what came
-            of it. Never called by two threads at once. If it raises, which only an interrupt of
-            the thread can have it do, whoever left a piece there sees that nothing came of it.
-    """
+    """The queue."""
 
     def __init__(self, serve: Callable[[Sequence[T]], None]) -> None:
         self._serve = serve
@@ -51,12 +45,7 @@ class Turns(Generic[T]):
         self._serving: list[T] = []  # the leader's
 
     def take(self, turn: T) -> None:
-        """Return once the work is done, by this thread or by another one.
-
-        Raises:
-            InvalidInputError: This thread is at work here already, and was made to do something
-                else meanwhile.
-        """
+        """Return once the work is done, by this thread or by another one."""
         turn.thread = threading.get_ident()
         leader = self._leader
         if leader is not None and leader.thread == turn.thread:

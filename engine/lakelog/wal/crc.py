@@ -50,17 +50,6 @@ def crc32_spans(
 ) -> Checksums:
     """CRC-32 of each span, as ``zlib.crc32(data[start : start + length], initial)``.
 
-    Args:
-        data: The bytes that the spans lie in; one-dimensional and contiguous.
-        starts: int64, where each span begins, in bytes from the start of ``data``; any order, and
-            spans may overlap.
-        lengths: int64, bytes of each span, 0 included; every span ends within ``data``.
-        initial: What each span continues: the checksum of the bytes before it, one for all or one
-            for each. So a checksum over discontiguous pieces is a chain of calls.
-
-    Returns:
-        uint32, one for each span, in their order. Memory beside it is a small constant.
-
     Example:
         >>> data = np.frombuffer(b"key=value", dtype=np.uint8)
         >>> crc = crc32_spans(data, np.array([0, 4]), np.array([3, 5]))
@@ -87,14 +76,6 @@ def crc32c_spans(
 
 def crc32_bridges(before: Checksums, after: int = 0, zeros: int = 0) -> Checksums:
     """The four bytes that make one checksum another one.
-
-    Args:
-        before: uint32, CRC-32 of what stands before the four bytes.
-        after: What it is to be behind them; 0 as at the beginning of everything.
-        zeros: So many zero bytes stand behind the four, before the checksum is what it is to be.
-
-    Returns:
-        uint32, for each of ``before``: the four bytes, little-endian.
 
     Example:
         >>> key = zlib.crc32(b"key")

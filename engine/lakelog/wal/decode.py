@@ -54,18 +54,7 @@ _GATHER_FRAMES = 1 << 15  # what is made on the way then stays in the cache
 def pieces(
     data: pa.Buffer, frames: Frames, path: str, after_seq: int = 0, *, controls: bool = False
 ) -> Iterator[RecordColumns]:
-    """The records of a segment's frames, in order.
-
-    Args:
-        data: The segment's bytes.
-        frames: Whole ones, of that segment.
-        path: The segment, for errors.
-        after_seq: Only records with a greater sequence number.
-        controls: COMMIT and CHECKPOINT as well.
-
-    Raises:
-        WalCorruptionError: A frame's checksum is right, and its parts contradict each other.
-    """
+    """The records of a segment's frames, in order."""
     for piece in _raw(data, _wanted(frames, after_seq), path):
         skipped = int(np.searchsorted(piece.seqs, after_seq, side="right"))
         rest = piece.slice(skipped, len(piece) - skipped) if skipped else piece
@@ -251,13 +240,6 @@ def _gather_single(
 ) -> RecordColumns:
     """As `_gather`, of frames of one record: then the three parts of a payload that come first, and
     are always there, have eight bytes each.
-
-    Args:
-        data: The bytes that the frames lie in.
-        frames: The frames.
-        places: Where in the data each one's payload, keys and values begin.
-        has_nulls: Whether its payload says if the value is null.
-        path: The segment, for errors.
     """
     words = np.frombuffer(data, dtype="<u8", count=data.size // 8)
     payload, keys, values = places

@@ -67,42 +67,23 @@ class HeldLock(Protocol):
     was_left_well: bool
 
     def release(self, *, well: bool = False) -> None:
-        """Let others have it. Twice does no harm.
-
-        Args:
-            well: No sync has failed while it was held, nor was anything left half done.
-        """
+        """Let others have it. Twice does no harm."""
 
 
 class Disk(Protocol):
     """What the log asks of a filesystem."""
 
     def list(self, directory: str) -> list[str]:
-        """Names of the files in `directory`, in any order.
-
-        Raises:
-            FileNotFoundError: There is no such directory.
-        """
+        """Names of the files in `directory`, in any order."""
 
     def size(self, path: str) -> int:
         """Bytes in a file."""
 
     def read(self, path: str, *, mapped: bool = False) -> pa.Buffer:
-        """The bytes of a file, as many as it has now.
-
-        Args:
-            path: The file.
-            mapped: The caller knows that the file is not cut while the buffer lives (it may grow,
-                be renamed or removed), so its pages may be used where they are.
-        """
+        """The bytes of a file, as many as it has now."""
 
     def open_append(self, path: str, *, create: bool = False) -> WritableFile:
-        """Open a file for writing at its end.
-
-        Args:
-            path: The file.
-            create: Make it; it must not be there.
-        """
+        """Open a file for writing at its end."""
 
     def rewrite(self, path: str, offset: int, data: Bytes) -> None:
         """Write bytes once more that a file has already, where they are. The next sync of the file
@@ -122,16 +103,7 @@ class Disk(Protocol):
         """Return once the names in a directory survive a crash."""
 
     def lock(self, path: str, owner: str) -> HeldLock:
-        """Take the lock that a file stands for; the file is made, and never removed.
-
-        Args:
-            path: The file.
-            owner: Who takes it; told to those who come while it is held.
-
-        Raises:
-            LogLockedError: Another process has it.
-            ExternalPathError: The file is a symbolic link; what it leads to is not changed.
-        """
+        """Take the lock that a file stands for; the file is made, and never removed."""
 
 
 class LocalDisk:
@@ -241,11 +213,7 @@ def _open(path: str, flags: int) -> int:
 
 
 class LocalFile:
-    """A file of the operating system, opened for writing at its end.
-
-    Args:
-        descriptor: The open file, which now belongs to this object.
-    """
+    """A file of the operating system, opened for writing at its end."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -282,10 +250,6 @@ class LocalLock:
     """A lock on an open file, which the kernel lets go of when the process ends, however it does.
 
     A forked child has no part in it; else the lock would outlive its owner.
-
-    Args:
-        descriptor: The locked file, which now belongs to this object.
-        was_left_well: As in `HeldLock`.
     """
 
     def __init__(self, descriptor: int, *, was_left_well: bool) -> None:

@@ -110,15 +110,6 @@ def pack_records(
 ) -> list[Bytes]:
     """One frame of few records, in pieces where it is large: then keys and values are not copied,
     but to be compressed.
-
-    Args:
-        ops: A code for each record.
-        keys: A key for each record.
-        values: A value, or None, for each record.
-        first_seq: Sequence number of the first record.
-        unsynced_bytes: As in `frame_pieces`.
-        framing: The rest.
-        is_batch: The records are one whole batch.
     """
     # Every append comes through here, and every call saved shows.
     parts, (count, flags, key_bytes), is_large = _columns_of_few(
@@ -198,18 +189,7 @@ def pack_columns(
     is_batch: bool = True,
     flags: int = 0,
 ) -> Iterator[tuple[list[Bytes], int]]:
-    """Frames of many records, each in pieces, with its number of records.
-
-    Args:
-        columns: The records.
-        first_seq: Sequence number of the first record.
-        unsynced_bytes: As in `frame_pieces`, of the first frame.
-        framing: The rest.
-        commit: The code of a record without key and value that ends the batch.
-        goes_on: The batch goes on behind these records.
-        is_batch: The records are one batch, or a part of one. Otherwise each stands for itself.
-        flags: Further ones of the first frame.
-    """
+    """Frames of many records, each in pieces, with its number of records."""
     key_offsets, key_data = _parts(columns.keys)
     value_offsets, value_data = _parts(columns.values)
     valid = None
@@ -279,11 +259,7 @@ def column_of(items: Sequence[bytes | None]) -> pa.LargeBinaryArray:
 
 
 def check_columns(columns: Columns) -> None:
-    """As `check_size`, of each record.
-
-    Raises:
-        InvalidInputError: One of them is too large.
-    """
+    """As `check_size`, of each record."""
     if not len(columns):
         return
     keys, _ = _parts(columns.keys)
@@ -295,11 +271,7 @@ def check_columns(columns: Columns) -> None:
 
 
 def check_size(record_bytes: int) -> None:
-    """Refuse a record that no frame can hold.
-
-    Raises:
-        InvalidInputError: It is too large.
-    """
+    """Refuse a record that no frame can hold."""
     if record_bytes + _SPARE_BYTES > PAYLOAD_LIMIT_BYTES:
         raise InvalidInputError(
             "a record is too large for the write-ahead log",

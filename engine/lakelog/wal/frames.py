@@ -162,16 +162,7 @@ class SegmentHeader:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> SegmentHeader:
-        """Read the first bytes of a segment.
-
-        Args:
-            data: At least the header's bytes, if the file has so many.
-            path: The file, for errors.
-
-        Raises:
-            WalCorruptionError: It is not a segment's header, or a damaged one.
-            UnsupportedError: A later version of lakelog wrote it.
-        """
+        """Read the first bytes of a segment."""
         if len(data) < SEGMENT_HEADER_BYTES:
             raise WalCorruptionError(
                 "the file is too short for a segment of a write-ahead log",
@@ -228,15 +219,7 @@ def padding(size_bytes: int) -> bytes:
 def frame_pieces(
     header: FrameHeader, payload: Sequence[Bytes], unsynced_bytes: int, seal: Seal
 ) -> list[Bytes]:
-    """The bytes of a frame, in pieces.
-
-    Args:
-        header: Its header.
-        payload: The payload, in pieces; padded here.
-        unsynced_bytes: How many bytes of the segment, right before this frame, were not known to
-            be durable when it was written; a multiple of eight.
-        seal: Of the log.
-    """
+    """The bytes of a frame, in pieces."""
     unsynced = min(unsynced_bytes // ALIGNMENT_BYTES, 0xFFFFFFFF).to_bytes(4, "little")
     pieces: list[Bytes] = [header.pack(), *payload, padding(header.payload_bytes) + unsynced]
     pieces.append(seal.checksum(pieces).to_bytes(4, "little"))
@@ -244,16 +227,7 @@ def frame_pieces(
 
 
 def mark_frame(kind: int, next_seq: int, value: int, unsynced_bytes: int, seal: Seal) -> bytes:
-    """A frame without records.
-
-    Args:
-        kind: ``KIND_TRUNCATION`` or ``KIND_SEAL``.
-        next_seq: Sequence number of the record to come.
-        value: Of a truncation, the last sequence number that is void; of a seal, the first one of
-            the segment that follows.
-        unsynced_bytes: As in `frame_pieces`.
-        seal: Of the log.
-    """
+    """A frame without records."""
     payload = value.to_bytes(8, "little")
     header = FrameHeader(len(payload), next_seq, 0, kind, raw_bytes=len(payload))
     return b"".join(frame_pieces(header, [payload], unsynced_bytes, seal))

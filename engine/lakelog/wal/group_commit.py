@@ -65,12 +65,7 @@ class Entry(Turn):
         self.size_bytes = size_bytes
 
     def outcome(self) -> Any:
-        """What came of it: the last sequence number, or what the action gave.
-
-        Raises:
-            OutcomeUnknownError: The thread that did it was interrupted.
-            LakelogError: Why it failed.
-        """
+        """What came of it: the last sequence number, or what the action gave."""
         if self.error is not None:
             raise self.error
         if not self.seq:
@@ -100,11 +95,7 @@ class Entry(Turn):
     def batch(
         cls, ops: bytes, keys: list[bytes], values: list[bytes | None], frame_bytes: int
     ) -> Entry:
-        """A batch, to which its COMMIT is added.
-
-        Raises:
-            InvalidInputError: A record is too large.
-        """
+        """A batch, to which its COMMIT is added."""
         size = len(ops) * RECORD_BYTES + sum(map(len, keys)) + sum(map(len, filter(None, values)))
         if len(ops) > FEW_RECORDS or size > frame_bytes:
             columns = columns_of(ops, keys, values)

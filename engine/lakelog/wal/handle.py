@@ -76,12 +76,7 @@ class Access:
         return self.pid is not None and self.pid != os.getpid()
 
     def check(self, *, to_write: bool = False) -> None:
-        """Refuse who may not use it.
-
-        Raises:
-            InvalidInputError: It is closed, or another process's; or it is only read, and
-                `to_write`.
-        """
+        """Refuse who may not use it."""
         if self.is_closed or self.is_elsewhere or (to_write and self.is_read_only):
             raise self._refusal()  # made apart: every append comes by here
 
@@ -98,9 +93,6 @@ class Access:
 
 def local_directory(directory: str | os.PathLike[str]) -> str:
     """A directory of the operating system, wherever the process may go.
-
-    Raises:
-        InvalidInputError: It is an address, or no name that a directory may have.
 
     Example:
         >>> local_directory("/var/log/../lib")
@@ -133,16 +125,6 @@ def disk_errors(
     message: str, path: str, *, hint: str | None = None, missing: str | None = None
 ) -> Iterator[None]:
     """Errors of the operating system as ours; ours as they are.
-
-    Args:
-        message: What could not be done; the error's own words are put behind.
-        path: What it was to be done to; the error may name a file of it, which is told instead.
-        hint: What to do next.
-        missing: What to say where a file or folder is not there, which is another error then.
-
-    Raises:
-        NotFoundError: Something is not there, and `missing` was given.
-        UnavailableError: The disk failed.
 
     Example:
         >>> with disk_errors("the file cannot be read", "nowhere"):

@@ -127,22 +127,7 @@ def open_for_writing(
     clock: Callable[[], int],
     new_id: Callable[[], bytes],
 ) -> Opened:
-    """Read a log, bring it in order, and stand at its end. The caller has its lock.
-
-    Args:
-        disk: Where it is.
-        directory: The log's; it is there, and may be empty.
-        strict: Damage is an error.
-        was_left_well: As in `lakelog.wal.disk.HeldLock`, of the lock.
-        compression: Of what is written.
-        frame_bytes: As in `Framing`.
-        clock: Milliseconds since 1970.
-        new_id: 16 bytes that no other log has.
-
-    Raises:
-        WalCorruptionError: It is damaged, and ``strict``. Nothing was changed.
-        OSError: The disk failed.
-    """
+    """Read a log, bring it in order, and stand at its end. The caller has its lock."""
     verdict = _surveyed(disk, directory, was_left_well=was_left_well)
     if verdict.damage is not None and strict:
         raise verdict.damage
@@ -268,14 +253,6 @@ def _made_durable(
     Whoever wrote it may not have synced it. A sync may even have failed, and then no other one
     makes durable what it was for, though it can be read. So all that is not known to be durable is
     written again. What stands there is not changed by it, so it may stop anywhere.
-
-    Args:
-        disk: Where it is.
-        directory: The log's.
-        last: The segment.
-        seal: Of the log.
-        again: A sync may have failed.
-        cut: Cut it.
     """
     file = disk.open_append(last.path)
     with _closed_on_error(file):

@@ -88,19 +88,7 @@ def layout_of(count: Any, key_bytes: Any, has_nulls: Any) -> tuple[Any, Any, Any
 def check(
     ops: _Ops, key_ends: Any, value_ends: Any, key_bytes: int, room: int, place: tuple[str, int]
 ) -> None:
-    """Refuse what would have Arrow read elsewhere than in the frame.
-
-    Args:
-        ops: Operations' codes.
-        key_ends: Key offsets.
-        value_ends: Value offsets.
-        key_bytes: Of all keys, as the header has it.
-        room: Bytes that are left for the values.
-        place: Path and offset, for the error.
-
-    Raises:
-        WalCorruptionError: Offsets fall, or lead elsewhere, or an operation is none.
-    """
+    """Refuse what would have Arrow read elsewhere than in the frame."""
     if (
         key_ends[0] == value_ends[0] == 0
         and key_ends[-1] == key_bytes

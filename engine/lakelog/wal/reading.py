@@ -23,13 +23,7 @@ _PUT_INDEX = 0  # of PUT among the names of the operations
 def tables_of(
     verdict: Verdict, after_seq: int = 0, *, controls: bool = False
 ) -> Iterator[pa.Table]:
-    """A log's records, a segment at a time.
-
-    Args:
-        verdict: The log.
-        after_seq: Only records with a greater sequence number.
-        controls: COMMIT and CHECKPOINT as well.
-    """
+    """A log's records, a segment at a time."""
     after_seq = max(after_seq, verdict.truncated_to)
     for each in verdict.live:
         found = _table_of_one(each, after_seq, controls=controls)
@@ -54,14 +48,7 @@ def _table_of_one(segment: Segment, after_seq: int, *, controls: bool = False) -
 
 
 def state_of(records: pa.Table) -> pa.Table:
-    """What PUT and DELETE records amount to: the last value of each key that was not deleted.
-
-    Args:
-        records: As `table_of` gives them.
-
-    Returns:
-        `STATE_SCHEMA`, a row a key, in the order of the sequence numbers that count.
-    """
+    """What PUT and DELETE records amount to: the last value of each key that was not deleted."""
     import polars as pl  # only here, since a log that is only written does without it
 
     from lakelog.model.reconcile import last_wins

@@ -122,11 +122,7 @@ def records_of(tables: Iterable[pa.Table]) -> Iterator[WalRecord]:
 
 
 def code_of(op: str) -> bytes:
-    """An operation's code, as one byte.
-
-    Raises:
-        InvalidInputError: There is no such operation.
-    """
+    """An operation's code, as one byte."""
     try:
         return _CODES[op]
     except (KeyError, TypeError):
@@ -168,11 +164,7 @@ def data_of(text: bytes | str | bytearray | memoryview, what: str = "key") -> by
 def batch_of(
     records: Iterable[tuple[str, bytes | str, bytes | str | None]],
 ) -> tuple[bytes, list[bytes], list[bytes | None]]:
-    """Codes, keys and values of a batch.
-
-    Raises:
-        InvalidInputError: A record is none, or its operation does not belong in a batch.
-    """
+    """Codes, keys and values of a batch."""
     ops, keys, values = bytearray(), [], []
     if not isinstance(records, Iterable):
         raise InvalidInputError("a batch is a list of records", found=type(records).__name__)
@@ -195,14 +187,7 @@ def batch_of(
 
 
 def arrow_table(table: Any) -> pa.Table:
-    """What gives its columns to Arrow, as a table of Arrow's.
-
-    Args:
-        table: Arrow or Polars, lazy frames too, or whatever has an Arrow stream, as Pandas' frames.
-
-    Raises:
-        InvalidInputError: It has none, or one of something else than a table.
-    """
+    """What gives its columns to Arrow, as a table of Arrow's."""
     if type(table).__module__.startswith("polars.") and hasattr(table, "collect_schema"):
         table = getattr(table, "collect", lambda: table)()
         require_exportable(table.columns)
@@ -223,15 +208,7 @@ def arrow_table(table: Any) -> pa.Table:
 
 
 def columns_of_table(table: Any) -> Iterator[Columns]:
-    """Records of an Arrow or Polars table, a chunk at a time.
-
-    Args:
-        table: Columns ``op`` (PUT and DELETE), ``key`` and ``value`` (bytes or text). Also
-            anything else that gives columns as an Arrow stream.
-
-    Raises:
-        InvalidInputError: It has other columns, other types, or nulls where there may be none.
-    """
+    """Records of an Arrow or Polars table, a chunk at a time."""
     table = arrow_table(table)
     if frozenset(table.column_names) != _NAMES or table.num_columns != len(_NAMES):
         raise InvalidInputError(

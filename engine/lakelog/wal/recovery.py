@@ -102,15 +102,7 @@ class Verdict:
 
 
 def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
-    """Say what a log's segments amount to.
-
-    Args:
-        segments: Those that there are, in the order of their names.
-        after_seq: Segments may have been left out that have only records up to this one.
-
-    Raises:
-        UnsupportedError: A later version of lakelog wrote some of it.
-    """
+    """Say what a log's segments amount to."""
     segments = list(segments)
     log_id = id_of(segments)
     unborn, tail = None, None

@@ -30,20 +30,7 @@ _Bytes = npt.NDArray[np.uint8]
 
 
 def repeated(data: pa.Buffer, frames: Frames, path: str) -> RecordColumns | None:
-    """The records of frames that lie one behind the other and are alike.
-
-    Args:
-        data: The segment's bytes.
-        frames: Whole ones, of that segment, at least one; the first one is not compressed.
-        path: The segment, for errors.
-
-    Returns:
-        The records; None where a frame is longer than another, or has its keys or values
-        elsewhere, or any value may be null, or the frames are too many.
-
-    Raises:
-        WalCorruptionError: Their checksums are right, and their parts contradict each other.
-    """
+    """The records of frames that lie one behind the other and are alike."""
     first = frames[:1]
     times, start = len(frames), int(first.offsets[0])
     step = int(first.ends[0]) - start

@@ -179,13 +179,7 @@ class Scan:
 
 
 def scan(data: pa.Buffer, seal: Seal, start: int = SEGMENT_HEADER_BYTES) -> Scan:
-    """Find the frames of a segment.
-
-    Args:
-        data: The segment's bytes.
-        seal: Of the log.
-        start: Where a frame begins.
-    """
+    """Find the frames of a segment."""
     parts = [NO_FRAMES]
     at = start
     for offsets, end in _chain(data, start):
@@ -206,11 +200,6 @@ def scan(data: pa.Buffer, seal: Seal, start: int = SEGMENT_HEADER_BYTES) -> Scan
 def whole_frames(data: pa.Buffer, seal: Seal, start: int) -> Frames:
     """Whole frames that begin anywhere behind an offset, however far apart, found by their magic
     number and proved one by one. For what comes after a break.
-
-    Args:
-        data: The segment's bytes.
-        seal: Of the log.
-        start: Where to look, aligned.
     """
     found: list[Frames] = []
     at = start
@@ -232,12 +221,7 @@ def whole_frames(data: pa.Buffer, seal: Seal, start: int) -> Frames:
 
 
 def unproved_frames(data: pa.Buffer, start: int) -> Frames:
-    """Frames of a chain, by their headers alone: where nobody knows how their checksums begin.
-
-    Args:
-        data: The segment's bytes.
-        start: Where a frame begins.
-    """
+    """Frames of a chain, by their headers alone: where nobody knows how their checksums begin."""
     parts = [NO_FRAMES]
     for offsets, end in _chain(data, start):
         parts.append(_headers(data, offsets, np.append(offsets[1:], end)))

@@ -36,21 +36,7 @@ def survey(
     alone: bool = False,
     before: Callable[[Sequence[Segment]], None] = lambda _: None,
 ) -> Verdict:
-    """Read a log and judge it.
-
-    Args:
-        disk: Where it is.
-        directory: The log's.
-        after_seq: Segments without a record of a greater sequence number are not looked at.
-        alone: The caller has the log's lock. Otherwise what looks like damage is looked at again,
-            for a segment may have come or gone between two looks.
-        before: As in `read_segments`, of a caller who is alone.
-
-    Raises:
-        FileNotFoundError: There is no such directory.
-        OSError: A file cannot be read.
-        UnsupportedError: A later version of lakelog wrote the log, or an earlier program.
-    """
+    """Read a log and judge it."""
     known: set[str] = set()
     same = 0
     for _ in range(0 if alone else _ATTEMPTS):
@@ -76,20 +62,7 @@ def read_segments(
     alone: bool = False,
     before: Callable[[Sequence[Segment]], None] = lambda _: None,
 ) -> list[Segment]:
-    """A log's segments in order, as they are.
-
-    Args:
-        disk: Where they are.
-        directory: The log's.
-        after_seq: As in `survey`.
-        alone: As in `survey`.
-        before: Is given the segments before their frames are looked for.
-
-    Raises:
-        FileNotFoundError: There is no such directory, or a segment went while it was read.
-        OSError: A file cannot be read.
-        UnsupportedError: A later version of lakelog wrote the log, or an earlier program.
-    """
+    """A log's segments in order, as they are."""
     names = disk.list(directory)
     old = sorted(filter(is_historic, names))
     if old:

@@ -24,12 +24,7 @@ R = TypeVar("R")
 
 
 def in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """The result of each item, in order; the first error is raised.
-
-    Args:
-        work: Pure, of one item.
-        items: Any number.
-    """
+    """The result of each item, in order; the first error is raised."""
     items = list(items)
     threads = min(len(items), os.cpu_count() or 1)
     if threads < 2:

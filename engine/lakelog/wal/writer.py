@@ -106,12 +106,7 @@ class Writer:
         return self.places[-1].path
 
     def check(self) -> None:
-        """Refuse to go on where the disk's state is not known.
-
-        Raises:
-            LogPoisonedError: It is not.
-            InvalidInputError: The log was closed meanwhile.
-        """
+        """Refuse to go on where the disk's state is not known."""
         if self.is_closed:
             raise InvalidInputError("the log is closed", path=self.directory)
         if self.poison is not None:
@@ -122,17 +117,7 @@ class Writer:
             )
 
     def write(self, pieces: Sequence[Bytes], records: int) -> None:
-        """Write frames, all of them or none.
-
-        Args:
-            pieces: Their bytes.
-            records: How many sequence numbers they take.
-
-        Raises:
-            InvalidInputError: There are not so many.
-            UnavailableError: Nothing was written.
-            OutcomeUnknownError: Some of it may have been.
-        """
+        """Write frames, all of them or none."""
         self.check()
         if records > MAX_SEQ - self.next_seq:
             raise InvalidInputError(
@@ -180,11 +165,7 @@ class Writer:
         self.durable_end = start
 
     def sync(self) -> None:
-        """Make durable what was written.
-
-        Raises:
-            OutcomeUnknownError: Nobody knows whether it is.
-        """
+        """Make durable what was written."""
         self.check()
         if self.durable_end == self.end:
             return
@@ -205,10 +186,6 @@ class Writer:
 
         The old segment gets its seal only once the new one is durable, so that a sealed segment
         without one behind it tells of a lost file.
-
-        Raises:
-            UnavailableError: The log goes on in the old segment.
-            OutcomeUnknownError: An fsync failed, or what was begun could not be taken back.
         """
         self.sync()
         place, file = self._begin(self.truncated_to)
@@ -255,17 +232,6 @@ class Writer:
         """Make records void, and remove the segments that hold no others.
 
         The mark is durable before the first file goes. Files go oldest first.
-
-        Args:
-            up_to_seq: The last one to be void; less than `next_seq`.
-
-        Returns:
-            The files that were removed.
-
-        Raises:
-            UnavailableError: Nothing changed; or the mark stands, and files could not be removed,
-                which the next truncation or opening does.
-            OutcomeUnknownError: An fsync failed.
         """
         self.check()
         if up_to_seq > self.truncated_to:
@@ -306,11 +272,7 @@ class Writer:
         return removed
 
     def read(self, after_seq: int = 0) -> list[Segment]:
-        """The log's segments with their headers, as far as they were written whole.
-
-        Args:
-            after_seq: Only those that may have records with a greater sequence number.
-        """
+        """The log's segments with their headers, as far as they were written whole."""
         self.check()
         first = max(
             (n for n, each in enumerate(self.places) if each.first_seq <= after_seq + 1), default=0
@@ -333,12 +295,7 @@ class Writer:
 def begin_segment(
     disk: Disk, directory: str, place: SegmentRef, header: SegmentHeader
 ) -> WritableFile:
-    """Make a segment without frames, durably, or nothing.
-
-    Raises:
-        OSError: Nothing was made.
-        OutcomeUnknownError: It could not be made, and could not be removed either.
-    """
+    """Make a segment without frames, durably, or nothing."""
     file: WritableFile | None = None
     try:
         file = disk.open_append(place.path, create=True)

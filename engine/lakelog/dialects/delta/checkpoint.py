@@ -69,17 +69,7 @@ _KEPT_BYTES = 64 << 20  # of files on a remote store, for as long as the reader 
 
 
 class DeltaCheckpointReader:
-    """Reads one checkpoint; see `lakelog.dialects.base.CheckpointReader`.
-
-    Args:
-        store: Store of the table.
-        checkpoint: The checkpoint.
-        batch_bytes: See `lakelog.dialects.base.Dialect.open_checkpoint`.
-
-    Raises:
-        MalformedLogError: A file is damaged, or a part or sidecar is gone.
-        InvalidActionError: A row lacks a required field, or a column has an impossible type.
-    """
+    """Reads one checkpoint; see `lakelog.dialects.base.CheckpointReader`."""
 
     def __init__(
         self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None
@@ -400,15 +390,7 @@ class DeltaCheckpointReader:
 
 @contextmanager
 def unreadable_is_malformed(path: str, version: int) -> Iterator[None]:
-    """What reading a checkpoint's file raises, as an error of the log.
-
-    Args:
-        path: The file.
-        version: Of the checkpoint.
-
-    Raises:
-        MalformedLogError: It is gone, or no whole Parquet.
-    """
+    """What reading a checkpoint's file raises, as an error of the log."""
     hint = "restore the file, or remove the checkpoint's files if its commits are there"
     try:
         yield

@@ -44,18 +44,7 @@ _LISTS = (("minReaderVersion", 3, "readerFeatures"), ("minWriterVersion", 7, "wr
 def require_columns(
     schema: pa.Schema, path: str, layout: str, features: Iterable[str] = (), *, sidecar: bool
 ) -> None:
-    """Refuse a file of a checkpoint that lacks a column.
-
-    Args:
-        schema: Of the file.
-        path: The file.
-        layout: Of the checkpoint.
-        features: Table features, as far as they are known.
-        sidecar: Whether it is a sidecar, which holds file actions alone.
-
-    Raises:
-        InvalidActionError: With the column in ``expected``.
-    """
+    """Refuse a file of a checkpoint that lacks a column."""
     present = [name for name in _FIELDS if schema.get_field_index(name) >= 0]
     wanted = [
         *((name,) for name in _renamed(schema, present)),
@@ -83,13 +72,6 @@ def require_columns(
 def require_actions(file: pq.ParquetFile, path: str) -> None:
     """Refuse a file with rows that hold no action: another file took its place, and the actions of
     its own would be missing without a word. Only the footer is read.
-
-    Args:
-        file: Of a checkpoint, with any rows.
-        path: The file.
-
-    Raises:
-        InvalidActionError: It has such rows, by the statistics of every field that an action needs.
     """
     schema, rows = file.schema_arrow, file.metadata.num_rows
     present = [name for name in _FIELDS if schema.get_field_index(name) >= 0]
@@ -130,9 +112,6 @@ def _renamed(schema: pa.Schema, present: Sequence[str]) -> Iterator[str]:
 def features_of(meta: pl.DataFrame, path: str) -> frozenset[str] | None:
     """The table features of a checkpoint's protocol, and whether its table is partitioned; None
     where `meta` holds no protocol.
-
-    Raises:
-        InvalidActionError: The versions demand a list of features, and there is none.
     """
     rows = actions.of_type(meta, "protocol")
     if not rows.height:

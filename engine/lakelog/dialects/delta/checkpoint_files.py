@@ -51,21 +51,11 @@ class CheckpointFile(Protocol):
         ...
 
     def append(self, prepared: Any) -> None:
-        """Take rows.
-
-        Raises:
-            UnavailableError: The store failed.
-            UnsupportedStoreError: The store has a `refusal`.
-        """
+        """Take rows."""
         ...
 
     def close(self) -> StagedFile:
-        """Make the file appear, whole.
-
-        Raises:
-            OutcomeUnknownError: It may have appeared.
-            UnavailableError: It certainly did not.
-        """
+        """Make the file appear, whole."""
         ...
 
     def abandon(self) -> None:

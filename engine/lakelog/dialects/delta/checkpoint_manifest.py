@@ -54,20 +54,7 @@ def checkpoint_metadata(version: int, tags: dict[str, str]) -> pl.DataFrame:
 
 
 def require_whole(meta: pl.DataFrame, others: int, path: str, version: int) -> int | None:
-    """Compare a manifest with the counts that its own tags hold.
-
-    Args:
-        meta: Its sidecar and checkpointMetadata rows.
-        others: Number of all of its rows but the checkpointMetadata.
-        path: The manifest, for messages.
-        version: Its version, for messages.
-
-    Returns:
-        How many actions its sidecars hold by its tags; None where these do not say.
-
-    Raises:
-        MalformedLogError: They differ.
-    """
+    """Compare a manifest with the counts that its own tags hold."""
     rows = actions.conform(meta, ("actionType", "size", "tags"))
     own = rows.filter(pl.col("actionType") == "checkpointMetadata")
     tags = (own["tags"][0] if own.height else None) or {}
@@ -116,12 +103,7 @@ def _name(sidecar: SidecarFile) -> str:
 
 
 def count_actions(store: LogStore, sidecars: Sequence[SidecarFile]) -> FileActionCounts:
-    """How many file actions sidecars hold: by their records, or by their footers.
-
-    Raises:
-        MalformedLogError: One is gone, cannot be read, or does not say.
-        UnavailableError: The store failed.
-    """
+    """How many file actions sidecars hold: by their records, or by their footers."""
     adds = removes = 0
     for sidecar in sidecars:
         found: Fingerprint | Inspection | None = Fingerprint.of_tags(sidecar.tags)
@@ -139,13 +121,7 @@ def count_actions(store: LogStore, sidecars: Sequence[SidecarFile]) -> FileActio
 def manifest_tags(
     sidecars: Sequence[SidecarFile], held: FileActionCounts, schema: pa.Schema
 ) -> dict[str, str]:
-    """The tags of the checkpointMetadata action.
-
-    Args:
-        sidecars: All that the manifest names.
-        held: What they hold.
-        schema: Their schema.
-    """
+    """The tags of the checkpointMetadata action."""
     tags = {
         "sidecarNumActions": str(held.adds + held.removes),
         "sidecarSizeInBytes": str(sum(sidecar.size_bytes for sidecar in sidecars)),
@@ -164,16 +140,7 @@ def pointer_bytes(
     sidecars: Sequence[SidecarFile] = (),
     meta: Sequence[pl.DataFrame] = (),
 ) -> bytes:
-    """The content of ``_last_checkpoint``, with its checksum.
-
-    Args:
-        plan: What the checkpoint looks like.
-        files: Its files, without sidecars.
-        held: File actions in all of it.
-        schema: Of those files; None for JSON.
-        sidecars: What the manifest names.
-        meta: The rows of a V2 manifest that are neither sidecars nor file actions.
-    """
+    """The content of ``_last_checkpoint``, with its checksum."""
     beside = held.adds + held.removes if sidecars else 0
     pointer: dict[str, Any] = {
         "version": plan.version,

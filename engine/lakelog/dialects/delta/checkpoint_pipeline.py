@@ -18,11 +18,6 @@ class Lanes:
     """Pieces of work in lanes: each is prepared whenever there is a thread for it, and done after
     all earlier ones of its lane. What one raises, all later ones of its lane raise, and `put` and
     `wait` hand it on.
-
-    Args:
-        most_rows: Rows that may be under way, if they are more than two pieces. A file that is
-            written a row group at a time wants a group's worth, or its writer waits for the next
-            while the caller waits for the writer.
     """
 
     def __init__(self, most_rows: int) -> None:
@@ -40,14 +35,7 @@ class Lanes:
         prepare: Callable[[], _T],
         carry_out: Callable[[_T], object],
     ) -> None:
-        """Add a piece; waits while enough are under way.
-
-        Args:
-            lane: What the piece belongs to; compared by identity or equality.
-            rows: How many rows it has.
-            prepare: Work that depends on no other piece.
-            carry_out: What is done with its result, in order.
-        """
+        """Add a piece; waits while enough are under way."""
         while len(self._running) >= _LEAST_IN_FLIGHT and self._rows() >= self._most_rows:
             self._running.popleft()[0].result()
         earlier = self._last.get(lane)

@@ -52,12 +52,6 @@ def action_rows(
 ) -> pa.Table:
     """Rows of one action type as a checkpoint has them; all other columns are null.
 
-    Args:
-        rows: Narrow flattened rows of type `kind`; of file actions, as `encoded` gives them.
-        kind: A column of `schema`.
-        schema: See `lakelog.dialects.delta.checkpoint_schema`.
-        derived: Fields that no flattened column has, by name.
-
     Memory: the rows, once more.
     """
     height = rows.height

@@ -80,13 +80,7 @@ def file_columns(
     partitions: pa.StructType | None = None,
     statistics: pa.StructType | None = None,
 ) -> list[pa.Field]:
-    """The columns of file actions, ``add`` and ``remove``: all that a sidecar has.
-
-    Args:
-        stats_as_json: Whether ``add.stats`` is there.
-        partitions: Type of ``add.partitionValues_parsed``; None leaves it out.
-        statistics: Type of ``add.stats_parsed``; None leaves it out.
-    """
+    """The columns of file actions, ``add`` and ``remove``: all that a sidecar has."""
     more = [pa.field("stats", _type_of("add", "stats"))] if stats_as_json else []
     if partitions is not None:
         more.append(pa.field(PARTITIONS_PARSED, partitions))
@@ -96,11 +90,7 @@ def file_columns(
 
 
 def classic_schema(files: Sequence[pa.Field]) -> pa.Schema:
-    """Schema of a classic checkpoint, and of each part of a multi-part one.
-
-    Args:
-        files: As `file_columns` gives them.
-    """
+    """Schema of a classic checkpoint, and of each part of a multi-part one."""
     after = [_column(kind) for kind in ("metaData", "protocol", "domainMetadata")]
     return pa.schema([_column("txn"), *files, *after])
 

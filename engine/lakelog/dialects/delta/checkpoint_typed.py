@@ -37,15 +37,7 @@ _BOOLEAN = contract.Primitive("boolean")
 def file_action_columns(
     plan: CheckpointPlan, configuration: Mapping[str, str | None]
 ) -> tuple[list[pa.Field], TypedCopies | None]:
-    """The columns of file actions as a plan has them written, and what makes the typed ones.
-
-    Args:
-        plan: What the checkpoint is to look like.
-        configuration: The table's properties.
-
-    Raises:
-        InvalidPropertyError: A property that says which columns are indexed is malformed.
-    """
+    """The columns of file actions as a plan has them written, and what makes the typed ones."""
     typed = TypedCopies.of(plan, configuration) if plan.stats_as_struct else None
     columns = file_columns(
         stats_as_json=plan.stats_as_json,
@@ -73,15 +65,7 @@ class TypedCopies:
 
     @staticmethod
     def of(plan: CheckpointPlan, configuration: Mapping[str, str | None]) -> TypedCopies:
-        """The typed copies of a table.
-
-        Args:
-            plan: Whose schema, partition columns, mapping and deletion vectors count.
-            configuration: The table's properties, for which columns are indexed.
-
-        Raises:
-            InvalidPropertyError: A property that says which columns are indexed is malformed.
-        """
+        """The typed copies of a table."""
         indexed = indexed_columns(plan.schema, plan.partition_columns, configuration)
         bounds = _bounds_type(indexed, plan.mapping)
         counts = _counts_type(indexed, plan.mapping)
@@ -177,9 +161,6 @@ def indexed_columns(
     Those that ``delta.dataSkippingStatsColumns`` names, at any depth and in any case; else as many
     leaves as ``delta.dataSkippingNumIndexedCols`` says, 32 by default and all where it is negative,
     partition columns not counted.
-
-    Raises:
-        InvalidPropertyError: One of the two is malformed.
     """
     partitions = {name.lower() for name in partition_columns}
     own = contract.Struct(tuple(f for f in schema.fields if f.name.lower() not in partitions))

@@ -99,15 +99,6 @@ class DeltaCheckpointWriter:
     closed after `CheckpointPlan.part_actions` file actions, in the order given; each carries
     filters of its paths.
 
-    Args:
-        store: Store of the table.
-        plan: What the checkpoint is to look like.
-        unique: Gives UUIDs for the names.
-
-    Raises:
-        InvalidInputError: The layout is none of Delta's, or cannot have so many parts, or cannot
-            keep sidecars.
-
     Memory: two row groups, or three batches of rows and a row group where batches are larger; for
     a multi-part checkpoint, four row groups.
     """
@@ -156,14 +147,7 @@ class DeltaCheckpointWriter:
         return self._is_v2 and bool(self._plan.parts or self._plan.kept)
 
     def write_meta(self, meta: pl.DataFrame) -> None:
-        """All rows that are no file actions, once, before the files.
-
-        Raises:
-            InvalidInputError: A row is of a type that no checkpoint holds.
-            InvalidPropertyError: A table property that says which columns have statistics is
-                malformed.
-            UnavailableError: The store failed.
-        """
+        """All rows that are no file actions, once, before the files."""
         kinds = meta["actionType"].unique().to_list() if meta.height else []
         if unknown := sorted(set(kinds) - set(META_ORDER)):
             raise InvalidInputError(
@@ -224,11 +208,7 @@ class DeltaCheckpointWriter:
         self._lanes.put(file, rows.height, lambda: file.prepare(rows, kind), file.append)
 
     def write_files(self, files: pl.DataFrame) -> None:
-        """File actions of one kind, some 65,536 rows at a time, after `write_meta`.
-
-        Raises:
-            UnavailableError: The store failed, at these rows or at earlier ones.
-        """
+        """File actions of one kind, some 65,536 rows at a time, after `write_meta`."""
         if not files.height:
             return
         if files["actionType"][0] == "add":
@@ -310,13 +290,7 @@ class DeltaCheckpointWriter:
         self._lanes.put(sidecar.file, 0, lambda: None, close)
 
     def finish(self) -> StagedCheckpoint:
-        """Close the files.
-
-        Raises:
-            MalformedLogError: A sidecar does not read as it was written.
-            OutcomeUnknownError: A file may have been written.
-            UnavailableError: One certainly was not.
-        """
+        """Close the files."""
         if self._sidecars and self._sidecars[-1].given < self._plan.part_actions:
             self._close_sidecar(self._sidecars[-1])
         self._lanes.wait()

@@ -28,12 +28,7 @@ def commit_path(version: int) -> str:
 
 
 def encode_commit(content: CommitContent, *, columnar_above: int | None = None) -> bytes:
-    """The NDJSON of one commit; see `lakelog.dialects.base.Dialect.encode`.
-
-    Raises:
-        InvalidTransactionError: The content cannot be spelled, or there is none.
-        InternalError: A columnar commit was asked for: Delta has none.
-    """
+    """The NDJSON of one commit; see `lakelog.dialects.base.Dialect.encode`."""
     if columnar_above is not None:
         raise InternalError("a Delta log has no columnar commits")
     require_content(content)

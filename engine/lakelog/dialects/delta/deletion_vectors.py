@@ -23,17 +23,6 @@ _GROUPS = (8, 4, 4, 4, 12)
 def vector_paths(files: pl.DataFrame) -> pl.Series:
     """The file that holds each deletion vector.
 
-    Args:
-        files: File actions with ``dvStorageType`` and ``dvPathOrInline`` (String); without these
-            columns none has a vector.
-
-    Returns:
-        String, one a row: a path relative to the table root (storage type ``u``), an absolute one
-        as the log has it, decoded (``p``); null for an inline vector and for none.
-
-    Raises:
-        InvalidActionError: A storage type is unknown, or an identifier is not Z85.
-
     >>> vector_paths(
     ...     pl.DataFrame({"dvStorageType": ["u"], "dvPathOrInline": ["ab^-aqEH.-t@S}K{vb[*k^"]})
     ... ).to_list()

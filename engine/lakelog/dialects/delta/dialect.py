@@ -167,11 +167,7 @@ class DeltaDialect:
         return DeltaCheckpointReader(store, checkpoint, batch_bytes)
 
     def checkpoint_writer(self, store: LogStore, plan: CheckpointPlan) -> DeltaCheckpointWriter:
-        """A writer of one checkpoint.
-
-        Raises:
-            InvalidInputError: The layout is none of Delta's.
-        """
+        """A writer of one checkpoint."""
         return DeltaCheckpointWriter(store, plan)
 
     def pointed_version(self, pointer: bytes) -> int | None:

@@ -41,12 +41,7 @@ REFUSED = {
 def check_readable(
     min_reader_version: int, reader_features: Iterable[str] | None, table: str
 ) -> None:
-    """Refuse a protocol that lakelog's log reading does not honour.
-
-    Raises:
-        UnsupportedFeatureError: The reader version is above 3, or a feature is refused or unknown.
-        CorruptionError: Reader version 3 without a feature list.
-    """
+    """Refuse a protocol that lakelog's log reading does not honour."""
     if not 0 <= min_reader_version <= MAX_READER_VERSION:
         raise UnsupportedFeatureError(
             "the table needs a newer reader",

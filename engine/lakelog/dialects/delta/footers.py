@@ -23,15 +23,6 @@ def require_sound_chunks(
     """Raise where a row group's account of a leaf contradicts the schema.
 
     Nothing of the file is read.
-
-    Args:
-        metadata: The footer.
-        groups: Row groups, counted from 0.
-        leaves: Leaves of the schema, counted from 0.
-
-    Raises:
-        pa.ArrowException: A chunk's metadata cannot be built, or is of another type.
-        OSError: Likewise.
     """
     if not leaves:
         return  # Arrow would divide by the batch's length of 0, to count rows without columns

@@ -28,13 +28,6 @@ _WORD_BYTES = 4
 def hash_columns(*columns: pl.Series) -> pl.Series:
     """What Spark's ``hash(column, ...)`` gives, row by row.
 
-    Args:
-        columns: String series of one length; nulls allowed. At least one.
-
-    Returns:
-        Int32, named ``hash``, in the order of the rows. Memory: some 40 bytes a row, beside the
-        texts once more.
-
     >>> hash_columns(pl.Series(["Spark", None, ""])).to_list()
     [228093765, 42, 142593372]
     """
@@ -45,18 +38,7 @@ def hash_columns(*columns: pl.Series) -> pl.Series:
 
 
 def part_of(files: pl.DataFrame, parts: int, deletion_vectors: bool) -> pl.Series:
-    """Which part of a multi-part checkpoint each file action belongs to.
-
-    Args:
-        files: File actions; ``path`` as it stands in the log, percent-encoded.
-        parts: Number of parts, at least 1.
-        deletion_vectors: Whether the table supports deletion vectors: the key is then
-            ``(path, dvId)``, else ``path``. (Delta Lake on Spark itself deals by path in both
-            cases; the protocol decides.)
-
-    Returns:
-        UInt32 from 0 to `parts` - 1, named ``part``.
-    """
+    """Which part of a multi-part checkpoint each file action belongs to."""
     keys = [files["path"]]
     if deletion_vectors and "dvId" in files.columns:
         keys.append(files["dvId"])

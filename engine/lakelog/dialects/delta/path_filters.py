@@ -62,14 +62,8 @@ Span = tuple[int, int]
 
 
 def filter_options(row_group_rows: int) -> dict[str, Any]:
-    """Keyword arguments for `pyarrow.parquet.ParquetWriter` that give a sidecar its path filters.
-
-    Args:
-        row_group_rows: Most rows of a row group; a smaller group's filter is folded to its size.
-
-    Returns:
-        Nothing where pyarrow cannot write filters (before 24): such a sidecar's paths are read
-        when they are asked for.
+    """Keyword arguments for `pyarrow.parquet.ParquetWriter` that give a sidecar its path
+    filters.
     """
     if "bloom_filter_options" not in inspect.signature(pq.ParquetWriter.__init__).parameters:
         return {}
@@ -106,9 +100,6 @@ def filter_spans(
 ) -> tuple[Span, ...] | None:
     """Where a sidecar's path filters are, in the order of their row groups and of `FILTERED`; None
     where a row group lacks one.
-
-    Args:
-        groups: Its row groups, as `find_columns` gives them.
     """
     chunks = [columns[path] for columns in groups for path in FILTERED if path in columns]
     if not CAN_READ or not all(chunk.bloom_filter_length for chunk in chunks):
@@ -117,12 +108,7 @@ def filter_spans(
 
 
 def read_filter(source: BinaryIO, spans: Iterable[Span]) -> PathFilter | None:
-    """The path filters of a sidecar that is open; None where one is none of Parquet's.
-
-    Args:
-        source: The sidecar.
-        spans: Where they are.
-    """
+    """The path filters of a sidecar that is open; None where one is none of Parquet's."""
     blocks: list[npt.NDArray[np.uint32]] = []
     checksum = hashlib.sha256()
     for offset, length in spans:
@@ -157,12 +143,7 @@ def _parse_filter(data: bytes) -> npt.NDArray[np.uint32] | None:
 def find_columns(
     footer: pq.FileMetaData, paths: Collection[str]
 ) -> list[dict[str, pq.ColumnChunkMetaData]]:
-    """The columns `paths` of each row group that has rows, by dotted name, where they are there.
-
-    Raises:
-        pa.ArrowException: The footer contradicts itself on one of them.
-        OSError: Likewise.
-    """
+    """The columns `paths` of each row group that has rows, by dotted name, where they are there."""
     schema = footer.schema
     named = {schema.column(leaf).path: leaf for leaf in range(len(schema))}
     leaves = {path: named[path] for path in paths if path in named}
@@ -190,12 +171,6 @@ _P1, _P2, _P3, _P4, _P5 = (
 def hash_paths(paths: pl.Series) -> Hashes:
     """The hashes of decoded paths under which a sidecar's filters know them.
 
-    Args:
-        paths: Decoded paths (String), none null.
-
-    Returns:
-        UInt64, in the order of `paths`.
-
     Memory: some four times the paths' bytes.
     """
     encoded = encode_paths(paths).rechunk().to_arrow()
@@ -208,14 +183,6 @@ def hash_paths(paths: pl.Series) -> Hashes:
 
 def xxh64(data: npt.NDArray[np.uint8], starts: npt.ArrayLike, lengths: npt.ArrayLike) -> Hashes:
     """XXH64 with seed 0 of many slices of `data` at once.
-
-    Args:
-        data: Bytes.
-        starts: First byte of each slice.
-        lengths: Length of each slice, in bytes.
-
-    Returns:
-        UInt64, one a slice.
 
     Source: xxHash, XXH64 algorithm description.
     """

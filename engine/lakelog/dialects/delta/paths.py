@@ -139,10 +139,6 @@ def decode_with_texts(files: pl.DataFrame) -> pl.DataFrame:
 def other_texts(texts: pl.Series, paths: pl.Series) -> pl.Series | None:
     """The texts of paths in the log where `encode_paths` gives another one, else null; None where
     it gives all of them.
-
-    Args:
-        texts: The paths as the log has them.
-        paths: The same paths, decoded.
     """
     if _is_plain(texts):
         return None
@@ -174,12 +170,7 @@ def spell_paths(files: pl.DataFrame) -> pl.Series:
 
 
 def spell_new_paths(files: pl.DataFrame, texts: pl.DataFrame | None) -> pl.Series:
-    """Paths of file actions as a commit has them.
-
-    Args:
-        files: The rows.
-        texts: What the log has; see `lakelog.dialects.base.Dialect.path_texts`.
-    """
+    """Paths of file actions as a commit has them."""
     paths = files["path"]
     quoted = quote_paths(paths)
     if texts is None or not texts.height:
@@ -201,10 +192,6 @@ def with_dv_id(files: pl.DataFrame) -> pl.DataFrame:
     """Add ``dvId`` to file actions that carry deletion vectors; others come back as they are.
 
     ``dvId`` is storageType + pathOrInlineDv [+ "@" + offset]; a null offset is left out.
-
-    Raises:
-        InvalidActionError: A deletion vector lacks its storage type or its path: without them the
-            row would pass for the file without deletions.
     """
     columns = [c for c in _DV_COLUMNS if c in files.columns]
     if not columns:

@@ -99,10 +99,6 @@ def shape_of(plan: CheckpointPlan, columns: Sequence[pa.Field]) -> str:
     Sidecars of one checkpoint are read with one schema, so those of another shape are not kept: a
     column's type has changed, or other columns have statistics now. Nor are those whose typed
     statistics mean something else: a column has another name.
-
-    Args:
-        plan: What the checkpoint is to look like.
-        columns: The columns of its file actions.
     """
     decisive: list[object] = [spark_schema(pa.schema(columns))]
     if plan.stats_as_struct:
@@ -112,12 +108,7 @@ def shape_of(plan: CheckpointPlan, columns: Sequence[pa.Field]) -> str:
 
 
 class SidecarRecord:
-    """Takes the fingerprint of one sidecar while it is written.
-
-    Args:
-        shape: See `shape_of`.
-        digest_of: Digest of rows of one kind, over what counts in a checkpoint of that shape.
-    """
+    """Takes the fingerprint of one sidecar while it is written."""
 
     def __init__(self, shape: str, digest_of: Callable[[pl.DataFrame], Digest]) -> None:
         self._digest_of = digest_of
@@ -142,14 +133,7 @@ class SidecarRecord:
 
 
 def total_tags(sidecars: Iterable[Mapping[str, str | None]]) -> dict[str, str]:
-    """The tags for the checkpointMetadata action: what all sidecars of a manifest hold together.
-
-    Args:
-        sidecars: The tags of each sidecar action.
-
-    Returns:
-        Nothing where a sidecar has no fingerprint, or one of another algorithm.
-    """
+    """The tags for the checkpointMetadata action: what all sidecars of a manifest hold together."""
     total = Digest()
     for tags in sidecars:
         fingerprint = Fingerprint.of_tags(tags)
@@ -172,18 +156,7 @@ def total_of_tags(tags: Mapping[str, str | None] | None) -> Digest | None:
 def take_fingerprint(
     store: LogStore, file: SidecarFile, written: Digest, shape: str
 ) -> Fingerprint:
-    """The fingerprint of a sidecar that was just written, for its manifest to record.
-
-    Args:
-        store: Store of the table.
-        file: The sidecar.
-        written: Digest of the rows that were written to it.
-        shape: What it looks like; see `shape_of`.
-
-    Raises:
-        MalformedLogError: It cannot be read, or does not hold what was written.
-        UnavailableError: The store failed.
-    """
+    """The fingerprint of a sidecar that was just written, for its manifest to record."""
     found = inspect_sidecar(store, file.path, file.size_bytes)
     checksum = found.filter.checksum if found.filter is not None else ""
     adds, removes = (written.counts.get(kind, 0) for kind in FILE_ACTIONS)
@@ -193,12 +166,7 @@ def take_fingerprint(
 
 
 def check_inspection(found: Inspection, file: SidecarFile, recorded: Fingerprint) -> None:
-    """Check that a sidecar is the one that its manifest describes.
-
-    Raises:
-        MalformedLogError: It has another length, holds other numbers of actions by its footer, or
-            filters of other paths.
-    """
+    """Check that a sidecar is the one that its manifest describes."""
     pairs: list[tuple[str, object, object]] = [
         ("bytes", file.size_bytes, found.size_bytes),
         ("rows", recorded.adds + recorded.removes, found.rows),

@@ -53,12 +53,7 @@ class FooterRecord:
 
     @staticmethod
     def of(body: Mapping[str, Any]) -> FooterRecord:
-        """The record, as JSON has it.
-
-        Raises:
-            ValueError: It is none.
-            TypeError: Likewise.
-        """
+        """The record, as JSON has it."""
         found = FooterRecord(**body)
         spans = found.spans
         if spans is not None:
@@ -100,15 +95,6 @@ class Inspection:
 def inspect_sidecar(store: LogStore, path: str, size_bytes: int | None = None) -> Inspection:
     """Read a sidecar's footer and filters.
 
-    Args:
-        store: Store of the table.
-        path: The sidecar, relative to the table root.
-        size_bytes: Its length, where it is known from the store itself.
-
-    Raises:
-        MalformedLogError: It is gone, or no Parquet.
-        UnavailableError: The store failed.
-
     Memory: the footer, and some twenty bits a path.
     """
     with _opened(store, path, size_bytes) as source:
@@ -135,20 +121,6 @@ def recognise_sidecar(
     recorded: FooterRecord,
 ) -> Inspection | None:
     """What `inspect_sidecar` would find, by what was recorded when its footer was looked at.
-
-    Args:
-        store: Store of the table.
-        path: The sidecar, relative to the table root.
-        size_bytes: Its recorded length.
-        counts: What its footer says, as it is recorded: adds and removes.
-        recorded: How to know the footer.
-
-    Returns:
-        None where the file has another length or another footer: then it has to be inspected.
-
-    Raises:
-        MalformedLogError: It is gone, or cannot be read.
-        UnavailableError: The store failed.
 
     Memory: the footer, and some twenty bits a path.
     """

@@ -3,8 +3,6 @@
 fastavro trusts a file: it decompresses blocks of any size, makes as many records as a block says
 it has, and exhausts the stack on a type that contains itself. So the container is checked here,
 and fastavro gets one whose blocks are decompressed and hold enough bytes for their records.
-
-Source: Avro specification, Object Container Files.
 """
 
 from __future__ import annotations
@@ -42,16 +40,6 @@ _FIXED_SIZES = {"null": 0, "float": 4, "double": 8}
 class Container:
     """One Avro container file of records, checked but not decoded.
 
-    Args:
-        data: The whole file.
-        path: Its name, for errors.
-        version: Table version, for errors.
-        most_bytes: What it may expand to.
-
-    Raises:
-        MalformedLogError: Not an Avro container of records, damaged, or larger than the bound.
-        MissingDependencyError: fastavro, or the codec that the file needs, is not installed.
-
     Memory: the decompressed file.
     """
 
@@ -82,14 +70,7 @@ class Container:
         """How many records it holds."""
 
     def batches(self, fields: Collection[str] | None = None) -> Iterator[list[dict[str, Any]]]:
-        """Its records in batches of 8,192.
-
-        Args:
-            fields: Top-level fields wanted, None for all; one that the file lacks is left out.
-
-        Raises:
-            MalformedLogError: A record is damaged.
-        """
+        """Its records in batches of 8,192."""
         import fastavro
 
         schema = None
@@ -259,12 +240,7 @@ def _first_of(codec: str, *modules: str) -> Any:
 
 
 def _least_bytes(schema: Any, named: dict[str, int | None], depth: int) -> int:
-    """The fewest bytes that a value of a parsed schema takes.
-
-    Raises:
-        ValueError: A type contains itself, nests too deep, or has values of no bytes, of which a
-            file could hold any number; only null in a union is allowed to.
-    """
+    """The fewest bytes that a value of a parsed schema takes."""
     if depth > MAX_SCHEMA_DEPTH:
         raise ValueError(f"the schema nests deeper than {MAX_SCHEMA_DEPTH} types")
     if isinstance(schema, list):

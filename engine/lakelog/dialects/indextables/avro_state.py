@@ -115,13 +115,7 @@ class StateManifest:
 
     @classmethod
     def parse(cls, data: bytes, path: str, version: int) -> StateManifest:
-        """Parse and check one state manifest.
-
-        Raises:
-            MalformedLogError: Not one Avro record with the fields of a state.
-            CorruptionError: It is the state of another version.
-            UnsupportedFeatureError: A newer format of states, or protocol.
-        """
+        """Parse and check one state manifest."""
         record = _Record(read_state_record(data, path, version), path, version)
         format_version = record.integer("formatVersion")
         if format_version > MAX_FORMAT_VERSION:
@@ -239,11 +233,7 @@ class AvroStateReader:
         return (self._state.path, *(path for path, _ in self._state.manifests), *below)
 
     def _require_one_history(self) -> None:
-        """Refuse the states of a table whose first state left out what its JSON commits hold.
-
-        Raises:
-            UnsupportedError: It did.
-        """
+        """Refuse the states of a table whose first state left out what its JSON commits hold."""
         self._require_not_replaced()
         if (forgotten := self._forgotten) is not None:
             raise UnsupportedError(
@@ -355,20 +345,7 @@ class AvroStateReader:
 def decode_entries(
     container: Container, path: str, version: int, columns: Sequence[str]
 ) -> pl.DataFrame:
-    """Entries of one manifest as ``add`` rows.
-
-    Args:
-        container: The manifest file.
-        path: Its name, for errors.
-        version: Version of the state, for errors.
-        columns: Flattened columns wanted; ``path`` and ``size`` always come along, and
-            ``docMappingRef`` with ``docMappingJson``.
-
-    Raises:
-        MalformedLogError: Not an Avro container.
-        InvalidActionError: An entry lacks its path, size or modification time, or a field has
-            another type than the contract says.
-    """
+    """Entries of one manifest as ``add`` rows."""
     fields = _entry_fields()
     wanted = {*columns, *_ALWAYS_READ}
     if "docMappingJson" in wanted:
@@ -496,9 +473,6 @@ def _resolve(path: str, state: str) -> str:
     """A manifest's path relative to the table root, as the state manifest at `state` names it.
 
     Shared manifests are named from the log folder, older ones from the state's own folder.
-
-    Raises:
-        CorruptionError: It leads out of these folders.
     """
     if ".." in path.split("/"):
         raise CorruptionError(

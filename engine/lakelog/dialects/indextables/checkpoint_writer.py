@@ -55,16 +55,7 @@ def checkpoint_writer(
     plan: CheckpointPlan,
     unique: Callable[[], uuid.UUID] = uuid.uuid4,
 ) -> CheckpointWriter:
-    """A writer of one checkpoint; see `lakelog.dialects.base.Dialect.checkpoint_writer`.
-
-    Args:
-        store: Store of the table.
-        plan: What the checkpoint is to look like.
-        unique: Gives UUIDs for the names.
-
-    Raises:
-        InvalidInputError: The layout is none that is written here.
-    """
+    """A writer of one checkpoint; see `lakelog.dialects.base.Dialect.checkpoint_writer`."""
     staging = Staging(store, plan, unique)
     if plan.layout == "flattened":
         return FlattenedWriter(staging)
@@ -97,26 +88,14 @@ class JsonCheckpointWriter:
         self._file: _LinesFile | None = None
 
     def write_meta(self, meta: pl.DataFrame) -> None:
-        """All rows that are no file actions, once, before the files.
-
-        Raises:
-            InvalidTransactionError: A row cannot be spelled.
-            InvalidPropertyError: The compression that the table asks for does not exist.
-            UnavailableError: The store failed.
-        """
+        """All rows that are no file actions, once, before the files."""
         self._staging.learn(meta)
         self._level = checkpoint_level(self._staging.configuration)
         rows, _ = ordered_content(CommitContent(meta=meta), _DIALECT)
         self._write(rows)
 
     def write_files(self, files: pl.DataFrame) -> None:
-        """File actions of one kind, some 65,536 rows at a time; they change no data.
-
-        Raises:
-            InvalidInputError: The file has grown beyond what a compressed one may hold.
-            InvalidTransactionError: A row cannot be spelled.
-            UnavailableError: The store failed.
-        """
+        """File actions of one kind, some 65,536 rows at a time; they change no data."""
         if not files.height:
             return
         self._staging.num_adds += int((files["actionType"] == "add").sum())
@@ -124,12 +103,7 @@ class JsonCheckpointWriter:
         self._write(conform_rows(without_registered(rows, self._staging.registry), _DIALECT))
 
     def finish(self) -> StagedCheckpoint:
-        """Close the files; the manifest is written last.
-
-        Raises:
-            OutcomeUnknownError: A file may have been written.
-            UnavailableError: One certainly was not.
-        """
+        """Close the files; the manifest is written last."""
         self._close(self._current())
         plan, staging = self._staging.plan, self._staging
         target = f"{LOG_FOLDER}/{plan.version:020d}.checkpoint.json"

@@ -55,14 +55,6 @@ def is_columnar(data: bytes | memoryview) -> bool:
 def encode_columnar(info: bytes, meta: pl.DataFrame, files: pl.DataFrame) -> bytes:
     """One commit as Parquet.
 
-    Args:
-        info: JSON of the commitInfo body; empty for none.
-        meta: Rows as `lakelog.dialects.encode.ordered_content` gives them.
-        files: The same.
-
-    Raises:
-        InvalidTransactionError: An ``extra`` is no JSON of unknown fields.
-
     Memory: the file, and one row group of 64 Ki rows in Arrow.
     """
     for rows in (meta, files):
@@ -151,19 +143,7 @@ def _require_whole(blob: Blob, data: bytes) -> None:
 
 
 def decode_columnar(blob: Blob, *, files: bool = True) -> Actions:
-    """Decode one columnar commit.
-
-    Args:
-        blob: The whole file.
-        files: False leaves file actions, cdc and unknown actions out, and their row groups unread.
-
-    Returns:
-        `Actions` as `lakelog.dialects.ndjson.decode_lines` gives them; ``position`` is the row.
-
-    Raises:
-        MalformedLogError: Truncated or damaged, or no Parquet of this schema.
-        InvalidActionError: A column has the wrong type, or a required field is null.
-    """
+    """Decode one columnar commit."""
     data = bytes(blob.data)
     _require_whole(blob, data)
     try:

@@ -63,10 +63,6 @@ def encode_commit(
 
     Plain lines, unless ``spark.indextables.transaction.compression.*`` ask for gzip. What is
     spelled as lines already stays lines, whatever its size.
-
-    Raises:
-        InvalidTransactionError: The content cannot be spelled, or there is none.
-        InvalidPropertyError: The compression that is asked for does not exist.
     """
     require_content(content)
     meta, files = ordered_content(content, _INDEXTABLES)

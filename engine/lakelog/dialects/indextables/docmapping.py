@@ -153,10 +153,6 @@ def resolve_references(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.D
 
     A reference that the registry lacks stays, and its text stays null: the mapping only matters
     to who reads the rows.
-
-    Args:
-        files: File rows; without a ``docMappingRef`` column they come back as they are.
-        registry: Hash to mapping text.
     """
     if _REF not in files.columns or not registry:
         return files
@@ -171,10 +167,6 @@ def resolve_references(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.D
 def without_registered(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.DataFrame:
     """Take ``docMappingJson`` out of the rows whose ``docMappingRef`` gives it back: what
     `resolve_references` undoes.
-
-    Args:
-        files: File rows.
-        registry: Hash to mapping text.
     """
     if _REF not in files.columns or _TEXT not in files.columns or not registry:
         return files

@@ -38,19 +38,7 @@ def decompress(
     *,
     only_first: bool = False,
 ) -> bytes:
-    """The content of compressed streams that follow one another, expanded piece by piece.
-
-    Args:
-        new_stream: Makes the decompressor of one stream, with the interface of `zlib` or `bz2`.
-        data: The streams.
-        most_bytes: What they may expand to.
-        only_first: Whether to ignore what follows the first stream.
-
-    Raises:
-        TooLargeError: They expand to more; at most one piece beyond the bound was held.
-        EOFError: The last stream is truncated.
-        Exception: What the decompressor raises for damaged data.
-    """
+    """The content of compressed streams that follow one another, expanded piece by piece."""
     pieces: list[bytes] = []
     room = most_bytes
     rest: bytes | memoryview = data

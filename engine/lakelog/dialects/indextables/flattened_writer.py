@@ -58,12 +58,7 @@ class FlattenedWriter:
         self._kind: str | None = None
 
     def write_meta(self, meta: pl.DataFrame) -> None:
-        """All rows that are no file actions, once, before the files; in row groups of their own.
-
-        Raises:
-            InvalidInputError: A row is of a type that no state holds.
-            UnavailableError: The store failed.
-        """
+        """All rows that are no file actions, once, before the files; in row groups of their own."""
         self._staging.learn(meta)
         kinds = meta[_TYPE].unique().to_list() if meta.height else []
         if unknown := sorted(set(kinds) - set(CHECKPOINT_META)):
@@ -77,11 +72,7 @@ class FlattenedWriter:
         self._parts[0].flush()
 
     def write_files(self, files: pl.DataFrame) -> None:
-        """File actions of one kind, some 65,536 rows at a time; they change no data.
-
-        Raises:
-            UnavailableError: The store failed.
-        """
+        """File actions of one kind, some 65,536 rows at a time; they change no data."""
         if not files.height:
             return
         kind = files[_TYPE][0]
@@ -101,10 +92,6 @@ class FlattenedWriter:
     def finish(self) -> StagedCheckpoint:
         """Close the files; the metadata stands before them, for with the last the checkpoint is
         complete.
-
-        Raises:
-            OutcomeUnknownError: A file may have been written.
-            UnavailableError: One certainly was not.
         """
         for part in self._parts:
             part.close()
@@ -132,12 +119,7 @@ def part_schema() -> pa.Schema:
 
 
 def stage_parts(staging: Staging) -> StagedCheckpoint:
-    """The checkpoint of parts that are whole, in order; writes the metadata beside them.
-
-    Raises:
-        OutcomeUnknownError: It may have been written.
-        UnavailableError: It certainly was not.
-    """
+    """The checkpoint of parts that are whole, in order; writes the metadata beside them."""
     plan = staging.plan
     data = tuple(staging.files)
     more = {"parts": len(data)} if len(data) > 1 else {}

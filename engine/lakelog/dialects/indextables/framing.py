@@ -42,13 +42,6 @@ def frame_as(data: bytes, configuration: Mapping[str, str | None]) -> bytes:
 
     gzip gets the two bytes of codec header, which every reader of the reference knows; a bare
     stream only its native one. What expands further than `unframe` accepts stays plain.
-
-    Args:
-        data: The JSON bytes.
-        configuration: The table's properties.
-
-    Raises:
-        InvalidPropertyError: A codec other than ``gzip`` and ``none``, or a level outside 0 to 9.
     """
     level = commit_level(configuration)
     if level is None or len(data) > most_decompressed():
@@ -58,11 +51,7 @@ def frame_as(data: bytes, configuration: Mapping[str, str | None]) -> bytes:
 
 
 def commit_level(configuration: Mapping[str, str | None]) -> int | None:
-    """The gzip level that a table's properties ask of its commits; None for plain bytes.
-
-    Raises:
-        InvalidPropertyError: See `frame_as`.
-    """
+    """The gzip level that a table's properties ask of its commits; None for plain bytes."""
     level = _level(configuration)
     return level if _is_on(configuration, _ENABLED) else None
 
@@ -72,9 +61,6 @@ def checkpoint_level(configuration: Mapping[str, str | None]) -> int | None:
 
     ``spark.indextables.checkpoint.compression.enabled`` decides where it is there, else what holds
     of the commits.
-
-    Raises:
-        InvalidPropertyError: See `frame_as`.
     """
     if in_any_case(configuration, _CHECKPOINT_ENABLED) is None:
         return commit_level(configuration)
@@ -110,11 +96,7 @@ def _level(configuration: Mapping[str, str | None]) -> int | None:
 
 
 class Framer:
-    """Frames a file that is written piece by piece.
-
-    Args:
-        level: The gzip level; None for plain bytes.
-    """
+    """Frames a file that is written piece by piece."""
 
     def __init__(self, level: int | None) -> None:
         self._deflater = (
@@ -160,15 +142,6 @@ class Framer:
 
 def unframe(data: bytes, path: str, version: int | None = None) -> bytes:
     """The JSON bytes of a file, whichever framing it has.
-
-    Args:
-        data: The whole file.
-        path: Its name, for errors.
-        version: Its table version, for errors.
-
-    Raises:
-        MalformedLogError: An unknown codec, a broken or truncated gzip stream, or one that expands
-            further than `lakelog.dialects.indextables.expansion` allows.
 
     Memory: the decompressed bytes.
     """

@@ -195,11 +195,7 @@ class JsonCheckpointReader:
 
 
 def as_lines(data: bytes, path: str) -> bytes:
-    """NDJSON of a checkpoint body: as it is, or made from the one object that holds it all.
-
-    Raises:
-        MalformedLogError: A wrapper of the object holds neither an object nor an array of them.
-    """
+    """NDJSON of a checkpoint body: as it is, or made from the one object that holds it all."""
     body = _single_object(data, path)
     if body is None:
         return data

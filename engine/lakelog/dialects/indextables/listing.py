@@ -156,10 +156,6 @@ def commits_apart(store: LogStore, commits: Sequence[CommitFile]) -> list[Commit
     IndexTables' writers number them on their own, after the last JSON commit, whatever the states'
     numbers are: they make no version of the table. A commit below one that holds anything else is
     a version of its own, and so is version 0.
-
-    Args:
-        store: Store of the table.
-        commits: Commits by version ascending.
     """
     found: list[CommitFile] = []
     ahead = [c for c in commits if c.version > 0]

@@ -50,16 +50,7 @@ def knows_flattened(reader_features: Collection[str] | None) -> bool:
 
 
 def check_readable(protocol: Mapping[str, object], table: str) -> None:
-    """Refuse a protocol that this reader does not honour.
-
-    Args:
-        protocol: ``minReaderVersion`` and ``readerFeatures`` of the table.
-        table: The table's location, for errors.
-
-    Raises:
-        UnsupportedFeatureError: With the version or the first unknown feature in ``found``.
-        CorruptionError: ``minReaderVersion`` is missing or below 1.
-    """
+    """Refuse a protocol that this reader does not honour."""
     version = protocol.get("minReaderVersion")
     if not isinstance(version, int) or version < MIN_READER_VERSION:
         raise CorruptionError(

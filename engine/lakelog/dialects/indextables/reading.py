@@ -33,20 +33,7 @@ def compose_meta(
     *,
     skips_complete: bool = False,
 ) -> pl.DataFrame:
-    """The non-file state of a checkpoint that may hold only part of it.
-
-    Args:
-        own: Rows that the checkpoint holds; they win.
-        kinds: Action types wanted.
-        below: Gives the rows of the commits that the checkpoint covers, in order; called only
-            where `own` may not be enough.
-        protocol: One row, used where neither holds a protocol.
-        skips_complete: Whether `own` holds every skip of the state.
-
-    Returns:
-        At most one protocol row and one metaData row (the last), then the last mergeskip row of
-        each path, by path, then rows of other types as they stand.
-    """
+    """The non-file state of a checkpoint that may hold only part of it."""
     lacking = {kind for kind in ("protocol", "metaData") if not holds_type(own, kind)}
     if not skips_complete:
         lacking.add("mergeskip")

@@ -99,9 +99,6 @@ class Staging:
         Those of an Avro state would look for a folder that is not there, and fail. Those that do
         not know flattened Parquet would lose the JSON checkpoint that it named before, and their
         cleanup would take the commits below what they cannot read.
-
-        Args:
-            more: Fields beside those that every pointer has.
         """
         if self._reader_version >= STATE_PROTOCOL or self._points_to_state():
             return None

@@ -37,19 +37,7 @@ class Sizes:
 def find_bins(
     files: pl.DataFrame, keys: tuple[str, ...], sizes: Sizes, now_ms: int
 ) -> pl.DataFrame:
-    """Files worth rewriting, and with which others.
-
-    Args:
-        files: Rows of `Snapshot.files` with `tags.with_marks`, and ``numRecords`` where they are
-            known.
-        keys: Physical names of the partition columns.
-        sizes: What is aimed at.
-        now_ms: The present; files in cooldown are left out.
-
-    Returns:
-        The candidates, with ``bin`` (UInt32, from 0, none empty): partition by partition, in order
-        of age. The same files give the same bins.
-    """
+    """Files worth rewriting, and with which others."""
     share = pl.col("dvCardinality").fill_null(0) / pl.col("numRecords")
     # A count that is not known may hide any share.
     deleted = pl.col("dvStorageType").is_not_null() & (

@@ -8,8 +8,7 @@ files that no commit names, which vacuum takes; the next one plans from what is 
 Where another commit took away what a commit rests on, the bins that it touched are dropped, their
 new files deleted, and the others committed behind it; the dropped ones are planned anew.
 
-Source: Delta protocol, Add File and Remove File (``dataChange``); Delta's OPTIMIZE; specification
-001, 3.6.
+Source: Delta protocol, Add File and Remove File (``dataChange``); Delta's OPTIMIZE.
 """
 
 from __future__ import annotations
@@ -124,20 +123,6 @@ def compact(
     progress: Progress | None = None,
 ) -> StepReport:
     """Rewrite small files until none is left that is worth it, of those that are there now.
-
-    Args:
-        spark: The session, to which lakelog was shipped.
-        table: The table.
-        step: What is asked for.
-        storage_options: As `lakelog.open` took them; executors use them too.
-        progress: Is told ``("compact", files done, files in all)``.
-
-    Raises:
-        UnsupportedFeatureError: The rows are not in Parquet files (IndexTables), or the table
-            tracks them, or asks of whoever writes rows what lakelog cannot do.
-        UnavailableError: The store took no new file, or not the commit; what was committed before
-            stays.
-        CommitOutcomeUnknown: It may have been committed; its files are left alone.
 
     Memory: on the driver, the live files; in a task, a reader's and a writer's.
     """

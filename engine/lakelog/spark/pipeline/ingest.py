@@ -53,22 +53,7 @@ def ingest(
     name: str,
     progress: Progress | None = None,
 ) -> StepReport:
-    """Write what the source has and the table has not.
-
-    Args:
-        spark: The session, with the data source registered.
-        table: The table; None creates it, of the columns of the source.
-        step: What is asked for.
-        target: Where the table is.
-        name: The pipeline.
-        progress: Is told ``("ingest", rows, None)``.
-
-    Raises:
-        CorruptionError: A line of NDJSON is not what the schema says: ``path``, ``line`` and
-            ``found`` tell which.
-        InvalidInputError: The source's columns are not the table's, or are not known.
-        StreamMismatchError: The checkpoint is not the one that wrote before.
-    """
+    """Write what the source has and the table has not."""
     app = f"{name}/{step.mode}"
     if table is not None and step.batch_id is not None and _recorded(table, app) >= step.batch_id:
         note = f"batch {step.batch_id} of {app} is in the table"

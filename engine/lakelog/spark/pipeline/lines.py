@@ -29,11 +29,7 @@ _REFUSED = {"mode", "columnnameofcorruptrecord", "encoding", "charset", "wholete
 
 
 def refuse_loose(options: Mapping[str, str]) -> None:
-    """Refuse options under which lines would be read that are no JSON, or lost in silence.
-
-    Raises:
-        InvalidInputError: ``found`` names the option.
-    """
+    """Refuse options under which lines would be read that are no JSON, or lost in silence."""
     for name, value in options.items():
         lower = name.lower()
         if lower == "mode" and value.upper() == "FAILFAST":
@@ -48,17 +44,7 @@ def refuse_loose(options: Mapping[str, str]) -> None:
 
 
 def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
-    """Lines as rows.
-
-    Args:
-        lines: A dataframe of the format ``text``, batch or stream: ``value``, and columns of
-            partition folders.
-        schema: Columns, as a StructType.
-        options: Options of Spark's JSON parser.
-
-    Returns:
-        A dataframe with the columns of the schema, then those of the folders.
-    """
+    """Lines as rows."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     sql = functions_of(lines)
@@ -87,11 +73,7 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
 
 @contextmanager
 def named(hint: str) -> Iterator[None]:
-    """Make Spark's failure over a line an error that names its file, line and text.
-
-    Raises:
-        CorruptionError: A line is not what the schema says.
-    """
+    """Make Spark's failure over a line an error that names its file, line and text."""
     try:
         yield
     except LakelogError:

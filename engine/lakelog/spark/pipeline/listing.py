@@ -63,20 +63,6 @@ def list_table(
 ) -> pl.DataFrame:
     """Every file of a table's folder, but for those of its log.
 
-    Args:
-        spark: The session, to which lakelog was shipped.
-        store: The table's.
-        depth: How many levels of folders the driver lists: the number of partition columns.
-        log_folder: The folder of the log, which is left out.
-        storage_options: As `lakelog.open` took them.
-
-    Returns:
-        ``path`` (relative to the table), ``size_bytes``, ``modified_ms``: an inventory, as
-        `lakelog.table.Table.vacuum` takes it.
-
-    Raises:
-        UnavailableError: The store failed on the driver; on executors it is Spark's error.
-
     Memory: on the driver, some 150 bytes a file.
     """
     own = unbounded(store)

@@ -80,16 +80,7 @@ class Rewriter:
                 yield pa.record_batch(columns, schema=_ANSWER)
 
     def rewrite(self, number: int, files: pl.DataFrame, store: LogStore) -> Rewritten:
-        """Rewrite one bin.
-
-        Args:
-            number: Its number, for the names of files.
-            files: Rows of `Snapshot.files`.
-            store: The table's.
-
-        Raises:
-            LakelogError: The new files could not be written.
-        """
+        """Rewrite one bin."""
         unread = pl.DataFrame(schema=UNREAD_SCHEMA)
         while True:
             left = files.filter(~pl.col("path").is_in(unread["path"].implode()))

@@ -13,7 +13,7 @@ A skip adds the file again as it is, with ``dataChange`` false and these tags:
 
 Pure.
 
-Source: Delta protocol, Add File and Remove File (``tags``); specification 001, 3.6.
+Source: Delta protocol, Add File and Remove File (``tags``).
 """
 
 from __future__ import annotations
@@ -28,16 +28,7 @@ _LONGEST_REASON = 500
 
 
 def with_marks(files: pl.DataFrame) -> pl.DataFrame:
-    """Files with what their tags say.
-
-    Args:
-        files: Rows of `Snapshot.files`.
-
-    Returns:
-        The files, with ``compactedTo`` (Int64, bytes; 0 where it was not), ``retryAfter`` (Int64,
-        milliseconds; 0 where it was not skipped) and ``skipCount`` (Int64). A tag that cannot be
-        read counts as none.
-    """
+    """Files with what their tags say."""
     skip = pl.col("tags").map.get(SKIP)
     number = {"retryAfter": "retryAfter", "count": "skipCount"}
     told = [
@@ -51,17 +42,7 @@ def with_marks(files: pl.DataFrame) -> pl.DataFrame:
 def skipped(
     files: pl.DataFrame, reasons: pl.DataFrame, now_ms: int, cooldown_ms: int
 ) -> pl.DataFrame:
-    """Files as they are added again once they could not be read.
-
-    Args:
-        files: Rows of `Snapshot.files`, with `with_marks`; few, and all of them in `reasons`.
-        reasons: ``path`` and ``reason``.
-        now_ms: The present.
-        cooldown_ms: How long they are left alone.
-
-    Returns:
-        The files, their tag set, and their count one higher.
-    """
+    """Files as they are added again once they could not be read."""
     why = dict(zip(reasons["path"], reasons["reason"], strict=True))
     tags = []
     for path, before, count in files.select("path", "tags", "skipCount").iter_rows():

@@ -24,11 +24,7 @@ def checkpoint(
     storage_options: Mapping[str, Any],
     progress: Progress | None = None,
 ) -> StepReport:
-    """Write the checkpoint of the latest version, unless a sound one is there.
-
-    Raises:
-        LakelogError: As `lakelog.table.Table.checkpoint`.
-    """
+    """Write the checkpoint of the latest version, unless a sound one is there."""
     files = table.snapshot().num_files()
     if files >= step.executors_from:
         from lakelog.spark.checkpoint import checkpoint as distributed
@@ -53,11 +49,7 @@ def checkpoint(
 
 
 def cleanup(table: Table, step: Cleanup, progress: Progress | None = None) -> StepReport:
-    """Delete log files that no promised version needs.
-
-    Raises:
-        LakelogError: As `lakelog.table.Table.cleanup`.
-    """
+    """Delete log files that no promised version needs."""
     plan = table.cleanup(retention=step.retention, quarantine=step.quarantine)
     report = plan.apply(progress) if _may_go(plan.files) else None
     notes: tuple[str, ...] = ()
@@ -89,11 +81,7 @@ def vacuum(
     storage_options: Mapping[str, Any],
     progress: Progress | None = None,
 ) -> StepReport:
-    """Delete data files that no retained version needs; executors list them.
-
-    Raises:
-        LakelogError: As `lakelog.table.Table.vacuum`.
-    """
+    """Delete data files that no retained version needs; executors list them."""
     depth = len(table.snapshot().metadata.partition_columns)
     log = table.log
     inventory = list_table(spark, log.store, depth, log.dialect.log_folder, storage_options)

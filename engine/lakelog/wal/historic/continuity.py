@@ -35,17 +35,7 @@ _REOPENED = 0  # beside the operations: here the log was opened anew
 
 
 def decode(files: Sequence[tuple[str, Bytes]]) -> HistoricLog:
-    """A log of specification 002.
-
-    Args:
-        files: Path and bytes of each file, in the order of their numbers.
-
-    Returns:
-        Its records, up to the first damage; memory is that of the records and of the files.
-
-    Raises:
-        UnsupportedError: A value is longer than Arrow's ``binary`` can have.
-    """
+    """A log of specification 002."""
     joined = _Join(files, in_threads(lambda file: _run(*file, 0), files))
     joined.read()
     return joined.log()
@@ -247,16 +237,7 @@ class _Join:
 def unfinished_batches(
     ops: npt.NDArray[np.uint8], reopened: Sequence[int]
 ) -> list[tuple[int, int, bool]]:
-    """The batches that begin and are not committed.
-
-    Args:
-        ops: The operations of a log, in its order.
-        reopened: Rows before which the log was opened anew, ascending: no batch goes on there.
-
-    Returns:
-        Of each, its first row, the row behind its last, and whether that is known: whether it
-        ends where the log does, or was opened anew. Batches without records are not among them.
-    """
+    """The batches that begin and are not committed."""
     marked = np.flatnonzero(ops >= COMMIT)
     # Where two stand at one row, the opening anew came first.
     rows = np.concatenate([np.asarray(reopened, dtype=np.int64), marked])

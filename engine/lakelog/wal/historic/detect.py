@@ -17,9 +17,6 @@ _LOOK_BYTES = 1 << 20  # evidence is sought in so much of a file's beginning fir
 def historic_names(names: Sequence[str]) -> list[str]:
     """Of the names in a folder, those of a historic log, in the log's order.
 
-    Raises:
-        InvalidInputError: They are of two logs, or two have one number.
-
     Example:
         >>> historic_names(["000010.wal", "000009.wal", "notes.txt", "00000000000000000001.wal"])
         ['000009.wal', '000010.wal']
@@ -53,12 +50,6 @@ def detect(files: Sequence[tuple[str, Bytes]]) -> HistoricFormat:
     A format is taken where the files begin with records that it can prove: by checksum, or, for
     003 without checksums, by lengths and spelling up to the end of the file or to a cut append,
     with no sign of the others. An empty log is of the format that its name speaks of.
-
-    Args:
-        files: Path and bytes of each file, in order.
-
-    Raises:
-        InvalidInputError: The bytes do not prove any of them.
     """
     filled = [(path, data) for path, data in files if len(data)]
     if not filled:
@@ -95,11 +86,7 @@ def detect(files: Sequence[tuple[str, Bytes]]) -> HistoricFormat:
 
 
 def check_named(files: Sequence[tuple[str, Bytes]], format: HistoricFormat) -> None:
-    """Refuse a named format that no record was found of, where the bytes prove another one.
-
-    Raises:
-        InvalidInputError: They do.
-    """
+    """Refuse a named format that no record was found of, where the bytes prove another one."""
     try:
         proved = detect(files)
     except InvalidInputError:

@@ -76,13 +76,7 @@ class Finding:
         return self.kind == "damage"
 
     def error(self, safe_seq: int, safe_records: int, hint: str) -> WalCorruptionError:
-        """It as an error.
-
-        Args:
-            safe_seq: Up to this sequence number the log is safe.
-            safe_records: How many records that are.
-            hint: What to do next.
-        """
+        """It as an error."""
         return WalCorruptionError(
             self.reason,
             path=self.path,
@@ -145,13 +139,6 @@ class HistoricLog:
 
         Whether a batch is finished is decided by the whole log, so that no ``after_seq`` lets a
         part of one through.
-
-        Args:
-            after_seq: Records up to this one, included, are left out.
-
-        Returns:
-            A sequence of records, and the table of their columns ``seqNum``, ``op``, ``key``,
-            ``value`` of `RECORDS_SCHEMA`.
         """
         chosen = self.records
         mask = pc.and_(
@@ -202,11 +189,7 @@ class HistoricLog:
         return next((finding for finding in self.findings if finding.is_damage), None)
 
     def check(self) -> None:
-        """Refuse a damaged log.
-
-        Raises:
-            WalCorruptionError: It is damaged before its end.
-        """
+        """Refuse a damaged log."""
         damage = self.damage
         if damage is not None:
             raise damage.error(

@@ -21,12 +21,7 @@ _CACHED_BYTES = 1 << 19
 
 
 def unaligned(data: Bytes, dtype: str) -> npt.NDArray[Any]:
-    """The integer that begins at each byte, as far as there is one; no copy is made.
-
-    Args:
-        data: The bytes.
-        dtype: Its kind, such as ``<u4``.
-    """
+    """The integer that begins at each byte, as far as there is one; no copy is made."""
     size = np.dtype(dtype).itemsize
     return np.ndarray((max(len(data) - size + 1, 0),), dtype, data, 0, (1,))
 
@@ -34,17 +29,7 @@ def unaligned(data: Bytes, dtype: str) -> npt.NDArray[Any]:
 def binary_columns(
     data: Bytes, bounds: Offsets, is_null: npt.NDArray[np.bool_] | None = None
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """Two byte strings of each record, as Arrow ``binary``.
-
-    Args:
-        data: The bytes that they stand in.
-        bounds: int64 of shape (records, 4): where the first begins and ends, where the second
-            begins and ends; ascending over all records, each row shorter than 2 GiB.
-        is_null: Of each record, whether the second is null in place of what stands there.
-
-    Returns:
-        The first ones and the second ones. They are copies, and keep nothing of ``data``.
-    """
+    """Two byte strings of each record, as Arrow ``binary``."""
     firsts, seconds = [], []
     low = 0
     while low < len(bounds):
@@ -72,15 +57,7 @@ def first_wrong(
     agree_as_one: Callable[[slice, Bytes], bool],
     agree: Callable[[slice], npt.NDArray[np.bool_]],
 ) -> int:
-    """How many records there are before the first one whose checksum does not agree.
-
-    Args:
-        positions: Where each record begins: where the one before it ends.
-        ends: Where it ends.
-        agree_as_one: Whether some of them agree, all of them; it has room for their bytes, which it
-            may write to. It is given so many as stay in a core's cache.
-        agree: Which of them agree; asked where `agree_as_one` does not say that they do.
-    """
+    """How many records there are before the first one whose checksum does not agree."""
     if not len(positions):
         return 0
     room = np.empty(_CACHED_BYTES, dtype=np.uint8)
@@ -95,13 +72,7 @@ def first_wrong(
 
 
 def pieces(positions: Offsets, end: int, piece_bytes: int | None = None) -> list[slice]:
-    """Records in pieces, by default such as are worth a thread each.
-
-    Args:
-        positions: Where each record begins.
-        end: Where the last one ends.
-        piece_bytes: What each of them has, about.
-    """
+    """Records in pieces, by default such as are worth a thread each."""
     piece_bytes = piece_bytes or _PIECE_BYTES
     if not len(positions):
         return []

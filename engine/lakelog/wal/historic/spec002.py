@@ -83,15 +83,7 @@ class Run:
 
 
 def read_run(data: Bytes, start: int) -> Run:
-    """The run that begins at an offset; it ends before the first record that is not sound.
-
-    Args:
-        data: The bytes of a file.
-        start: Where the first record begins.
-
-    Raises:
-        UnsupportedError: A value is longer than Arrow's ``binary`` can have.
-    """
+    """The run that begins at an offset; it ends before the first record that is not sound."""
     positions, end = walk(
         lambda at: _by_length(data, at),
         lambda at: _one_by_length(data, at),
@@ -125,12 +117,7 @@ def read_run(data: Bytes, start: int) -> Run:
 
 
 def next_record(data: Bytes, start: int) -> int | None:
-    """Where the first sound record at or behind an offset begins, wherever it may.
-
-    Args:
-        data: The bytes of a file.
-        start: Where to begin looking.
-    """
+    """Where the first sound record at or behind an offset begins, wherever it may."""
     last = len(data) - LEAST_BYTES
     width = _FIRST_SEARCH_BYTES
     while start <= last:

@@ -62,19 +62,7 @@ _u4 = struct.Struct(">I")
 
 
 def decode(path: str, data: Bytes, *, is_checked: bool) -> HistoricLog:
-    """A log of specification 003.
-
-    Args:
-        path: The file, for what is said about it.
-        data: Its bytes.
-        is_checked: Whether its records have checksums.
-
-    Returns:
-        Its records, up to the first damage; memory is that of the records and of the file.
-
-    Raises:
-        UnsupportedError: A value is longer than Arrow's ``binary`` can have.
-    """
+    """A log of specification 003."""
     found = places(data, is_checked=is_checked)
     # Without checksums: behind the last byte that is not zero, records of nothing are none.
     most = found.records if is_checked else found.before(_zero_tail(data))
@@ -101,12 +89,7 @@ def decode(path: str, data: Bytes, *, is_checked: bool) -> HistoricLog:
 
 
 def covered(data: Bytes, *, is_checked: bool) -> tuple[int, int]:
-    """How far bytes look like such a file.
-
-    Returns:
-        How many whole records they begin with, sound as far as that can be told, and where the
-        last of them ends.
-    """
+    """How far bytes look like such a file."""
     found = places(data, is_checked=is_checked)
     bounds = found.bounds(data, slice(0, found.records))
     if is_checked:
@@ -194,16 +177,7 @@ def _behind_checked(path: str, data: Bytes, found: Places, count: int) -> Findin
 def _plausible_prefix(
     path: str, data: Bytes, found: Places, most: int, spelled: int, nothing: Offsets
 ) -> tuple[int, Finding | None]:
-    """How many of the first `most` records nothing speaks against, and what is behind them.
-
-    Args:
-        path: The file.
-        data: Its bytes.
-        found: All records.
-        most: How many there may be at most.
-        spelled: How many there are before the first key that is not UTF-8.
-        nothing: Which of them have neither key nor value.
-    """
+    """How many of the first `most` records nothing speaks against, and what is behind them."""
     size = len(data)
     holes = nothing[:-1][np.diff(nothing) == 1]
     wrong = min([*holes[:1].tolist(), spelled])
