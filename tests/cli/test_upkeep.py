@@ -53,7 +53,7 @@ def test_a_checkpoint_is_written_and_told(lakelog: Any, orders: Path) -> None:
 
 
 def test_a_checkpoint_of_an_older_version_in_numbers(lakelog: Any, orders: Path) -> None:
-    words = ("--version", 20, "--no-verify", "--memory-limit", "2GB", "-o", "json")
+    words = ("--version", 20, "--no-verify", "--memory-limit", "8GB", "-o", "json")
     (row,) = rows(lakelog("checkpoint", orders, *words).text)
     assert (row["version"], row["verified"], row["pointer_moved"]) == (20, False, False)
     assert row["num_adds"] == engine.open(orders).snapshot(20).num_files()
@@ -251,7 +251,7 @@ def test_a_checksum_is_written_and_one_that_is_wrong_is_a_finding(
     assert f"{LATEST:020d}.crc" in log_of(orders)
     files = engine.open(orders).snapshot().num_files()
     assert outcome.text.splitlines()[-2].split() == ["files", f"{files:,}"]
-    again = lakelog("checksum", orders, "--memory-limit", "2GB")
+    again = lakelog("checksum", orders, "--memory-limit", "8GB")
     assert again.code == 0
     assert "no, it was there already" in again.text
     assert "disagrees on  nothing" in again.text

@@ -149,7 +149,7 @@ def test_file_actions_of_a_checkpoint_are_sorted_by_partition_values_statistics_
     _table(tmp_path / "t", format, properties, reader)
     dialect = DELTA if format == "delta" else INDEXTABLES
     log = Log(open_store(str(tmp_path / "t")), dialect)
-    limit = 4 << 30 if bounded else None
+    limit = 8 << 30 if bounded else None
     write_checkpoint(log, layout=layout, options=_SMALL, memory_limit=limit)
     for kind, count in (("add", 72), ("remove", 40)):
         found = _files_of_checkpoint(log, kind)

@@ -218,7 +218,7 @@ def test_a_later_commit_on_top_of_what_was_settled(tmp_path: Path) -> None:
         assert live(opened(tmp_path)) == ["a", "c"]
 
 
-@pytest.mark.parametrize("memory_limit", [None, 1 << 30])
+@pytest.mark.parametrize("memory_limit", [None, 8 << 30])
 def test_a_table_whose_only_source_is_such_a_checkpoint_gets_a_clean_one(
     memory_limit: int | None, tmp_path: Path
 ) -> None:

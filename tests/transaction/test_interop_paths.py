@@ -97,7 +97,7 @@ def test_a_path_keeps_the_text_that_another_writer_gave_it(tmp_path: Path, layou
     assert added <= set(texts_in_checkpoint(tmp_path, "add"))
 
 
-@pytest.mark.parametrize("limit", [None, 1 << 30])
+@pytest.mark.parametrize("limit", [None, 8 << 30])
 def test_a_log_compaction_keeps_the_texts_of_paths(tmp_path: Path, limit: int | None) -> None:
     table = table_of_another_writer(tmp_path)
     report = table.compact_log(1, 2, memory_limit=limit)
@@ -108,7 +108,7 @@ def test_a_log_compaction_keeps_the_texts_of_paths(tmp_path: Path, limit: int | 
 
 def test_a_checkpoint_within_a_memory_limit_keeps_the_texts_of_paths(tmp_path: Path) -> None:
     table = table_of_another_writer(tmp_path)
-    table.checkpoint(layout="classic", memory_limit=1 << 30)
+    table.checkpoint(layout="classic", memory_limit=8 << 30)
     assert texts_in_checkpoint(tmp_path, "add") == sorted(TEXTS)
 
 
