@@ -1,4 +1,4 @@
-"""Arguments of public functions, checked against their annotations before anything is done.
+"""Checks the arguments of public functions against their annotations.
 
 Owns the annotations that a class, a number's range or the encoding of a text decides. Leaves to the
 functions themselves what needs more: frames, schemas, durations, locations, and bounds of a number.

@@ -1,4 +1,4 @@
-"""Values that are computed when they are first needed.
+"""Values that are computed on first use.
 
 `lazy_exports` loads the modules of a package's names, so that Polars, pyarrow and fsspec load with
 the first function that needs them. `cached_property` keeps what a method returns.

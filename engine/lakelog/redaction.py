@@ -1,4 +1,4 @@
-"""`redact`: texts without the credentials that they may hold.
+"""`redact`: removes credentials from texts.
 
 Drivers put what they were given into their errors: URLs with a signature, request headers, whole
 connection strings. Every error, log line and span of lakelog passes its texts through `redact`.

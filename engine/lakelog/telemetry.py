@@ -1,4 +1,4 @@
-"""What lakelog tells of its work: log lines always, OpenTelemetry where somebody listens.
+"""Structured log lines, and OpenTelemetry spans and metrics if the program has configured them.
 
 Log lines go to the logger ``lakelog``, one an event, as ``name key=value key=value``: what
 happened as information, what it took and was measured at debug level. A record also carries them

@@ -1,4 +1,4 @@
-"""The version of lakelog, as commits and the command line name it."""
+"""The version of lakelog."""
 
 from __future__ import annotations
 

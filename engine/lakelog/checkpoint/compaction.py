@@ -1,4 +1,4 @@
-"""Log compaction files: the commits of a range, reconciled, in one file beside them.
+"""Writes log compaction files: the commits of a range, reconciled into one file.
 
 A reader may take the file in place of the commits, so nothing that can still matter to what lies
 below the range is left out: tombstones stay however old, and so do domains that were removed and

@@ -1,4 +1,4 @@
-"""What of two collections of actions is compared, and where they differ.
+"""Compares two sets of actions by digest, and lists their differences.
 
 Two checkpoints of one state are the same if their actions agree in every column that both keep:
 

@@ -1,5 +1,5 @@
-"""Incremental V2 checkpoints: sidecars whose actions did not change are kept, so that the cost
-follows the change.
+"""Writes incremental V2 checkpoints, which keep unchanged sidecars: the cost depends on the change,
+not on the table.
 
 What is kept and what is written
     The commits above an earlier V2 checkpoint speak of some logical files. A sidecar that holds

@@ -1,4 +1,4 @@
-"""How much memory there is for a checkpoint, and what each thing may take of it.
+"""The memory budget of a checkpoint, and the share of each consumer.
 
 Pure, but for `resident_bytes` and `release`.
 """

@@ -1,4 +1,4 @@
-"""`CheckpointOptions`: what a table's properties say of its checkpoints and of its log's life.
+"""`CheckpointOptions`: the table properties of checkpoints and log retention.
 
 Properties keep the names that their owners gave them. Which of them decides:
 

@@ -1,4 +1,4 @@
-"""What a checkpoint is to look like: decided from the table, before the first byte. Pure.
+"""Decides layout, parts and columns of a checkpoint before the first byte is written. Pure.
 
 =====================  ==========================================  ===============================
 layout                 ``auto`` takes it                           refused

@@ -1,4 +1,4 @@
-"""Work side by side: a batch is decoded while the one before it is encoded."""
+"""Decodes the next batch in a thread while the current one is encoded."""
 
 from __future__ import annotations
 

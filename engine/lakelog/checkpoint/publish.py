@@ -1,4 +1,4 @@
-"""From a staged checkpoint to one that readers see: files in order, then the pointer.
+"""Publishes a staged checkpoint: renames its files in order, then updates the pointer.
 
 A checkpoint is seen with its last file, and never half: until then readers find an incomplete one,
 or none. The pointer is a hint. It is written last, whole, and only forward:

@@ -1,4 +1,4 @@
-"""Replicating a checkpoint: the same bytes at another place, proved before they have their names.
+"""Copies a checkpoint to another location and verifies the copy before it is renamed.
 
 A replica holds what a version's state needs: the checkpoint's files, and the version's own commit
 and checksum where they are there, for a checkpoint keeps no commitInfo. Paths in it are as they

@@ -1,4 +1,4 @@
-"""`CheckpointReport`: what became of a checkpoint that was asked for."""
+"""`CheckpointReport`: the result of a checkpoint request."""
 
 from __future__ import annotations
 

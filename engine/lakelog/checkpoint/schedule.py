@@ -1,4 +1,4 @@
-"""`Scheduler`: checkpoints that follow commits, in the background, one at a time for each table.
+"""`Scheduler`: writes checkpoints in the background after commits, one at a time per table.
 
 What it promises:
 

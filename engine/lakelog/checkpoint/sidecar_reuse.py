@@ -1,4 +1,4 @@
-"""Which sidecars of an earlier V2 checkpoint stay as they are. Pure.
+"""Selects the sidecars of an earlier V2 checkpoint that can be kept. Pure.
 
 Small sidecars are merged as they pile up, so that each is more than twice as large as the next
 smaller one: there are few, and a row is written a logarithmic number of times before it rests.

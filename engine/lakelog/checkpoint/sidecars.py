@@ -1,5 +1,5 @@
-"""The sidecars of a V2 checkpoint one by one: what its manifest records of them, whether they are
-still that, and which of their files later commits speak of.
+"""The sidecars of a V2 checkpoint: the manifest's record of each, whether it still matches, and
+which of their files later commits change.
 
 Source: Delta protocol, V2 Spec; Sidecar File Information.
 """

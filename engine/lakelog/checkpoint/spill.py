@@ -1,4 +1,4 @@
-"""Rows on disk, by partition, and what decides which rows have to go there.
+"""Spills rows to local disk by partition, and decides which rows need it.
 
 A `Spill` is one nameless file, so that nothing of it is left even where the process is killed.
 """

@@ -1,5 +1,4 @@
-"""Staging a checkpoint: its files are written under names that nobody looks at, read back, and
-compared.
+"""Writes the files of a checkpoint under temporary names, reads them back, and compares them.
 
 The digest of what came out of replay is compared with the digest of what was read back from the
 staged files, all rows and all columns that are kept: so an encoder's mistake, a lost batch, a torn

@@ -1,4 +1,4 @@
-"""`StateSource`: one version's rows as a checkpoint holds them, in bounded memory.
+"""`StateSource`: yields the rows of one version for a checkpoint, in bounded memory.
 
 Without a memory limit, the commits above the checkpoint are held in memory, and the checkpoint
 below goes by in batches. Within a limit they are decoded a piece at a time; where they are more

@@ -1,4 +1,5 @@
-"""Proving a checkpoint that exists: read whole, and compared with a replay that does without it.
+"""Verifies an existing checkpoint: reads it completely and compares it with a replay that does not
+use it.
 
 ===============  ===================================================================================
 verdict          meaning

@@ -1,4 +1,5 @@
-"""Version checksums (``.crc``): what a version holds, in numbers, so that others can notice damage.
+"""Writes version checksums (``.crc``): counts and sums of a version, by which readers detect
+damage.
 
 Every number comes from replay, and never from an earlier checksum: one that was wrong would make
 all after it wrong. What replay gives is counted twice, by two roads that share only the decoding,

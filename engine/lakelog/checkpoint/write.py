@@ -1,5 +1,5 @@
-"""Writing a checkpoint: replayed, staged and compared (`lakelog.checkpoint.staging`), and only then
-published.
+"""Writes a checkpoint: replay, staging and comparison (`lakelog.checkpoint.staging`), then
+publication.
 
 Whatever fails, the checkpoint before it stays as it was, and what was staged is taken away as far
 as the store lets us; what is left has names that no reader looks at, and cleanup takes it later.

@@ -1,4 +1,4 @@
-"""The commands, their options and their help. Imports nothing heavy.
+"""Command definitions, options and help texts. Imports nothing heavy.
 
 Every command's help ends in examples; their work is in `lakelog.cli.commands`.
 """

@@ -1,4 +1,4 @@
-"""What the commands do, once their options are understood."""
+"""Implementations of the read commands."""
 
 from __future__ import annotations
 

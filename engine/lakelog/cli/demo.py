@@ -1,4 +1,4 @@
-"""``lakelog demo``: the main job on a table made for it, each step with what it did and cost."""
+"""``lakelog demo``: creates a table and runs the main job step by step, with timings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens when a command goes wrong: exit codes, friendly messages, notes.
+"""Error handling of the command line: exit codes, messages, notes.
 
 Exit codes: 0 for good, 1 for a refusal or a damaged table, 2 for a wrong call, 130 when the user
 interrupts, 141 when the reader of a pipe goes away.

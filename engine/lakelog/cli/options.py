@@ -1,4 +1,4 @@
-"""Options that several commands share, and the kinds of value that they take."""
+"""Options and parameter types shared by several commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows for machines: JSON, CSV, Parquet, Arrow; and the choice between them and a table."""
+"""Machine-readable output (JSON, CSV, Parquet, Arrow), and the choice between it and a table."""
 
 from __future__ import annotations
 

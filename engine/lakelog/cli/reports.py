@@ -1,4 +1,4 @@
-"""What the commands that look after a log share: one row or a few facts, inventories, errors."""
+"""Shared by the maintenance commands: reports as rows or facts, inventories, errors."""
 
 from __future__ import annotations
 

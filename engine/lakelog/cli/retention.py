@@ -1,4 +1,4 @@
-"""The commands that remove what nobody needs, and tell what that would mean. Imports nothing heavy.
+"""Definitions of the commands that delete files or simulate deletion. Imports nothing heavy.
 
 `cleanup` and `vacuum` only plan unless ``--apply`` is given. Their work is in
 `lakelog.cli.retention_work`.

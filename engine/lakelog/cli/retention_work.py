@@ -1,4 +1,4 @@
-"""What the commands that remove what nobody needs do, once their options are understood.
+"""Implementations of the commands that delete files or simulate deletion.
 
 Each gives its exit code: 0 for good, 1 for findings (a file that could not be deleted, or not
 moved back).

@@ -1,4 +1,4 @@
-"""The commands that run on Spark. Imports nothing heavy.
+"""Definitions of the commands that run on Spark. Imports nothing heavy.
 
 Their work is in `lakelog.cli.spark_work`.
 """

@@ -1,4 +1,4 @@
-"""What the commands that run on Spark do, once their options are understood."""
+"""Implementations of the commands that run on Spark."""
 
 from __future__ import annotations
 

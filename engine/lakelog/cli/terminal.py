@@ -1,4 +1,4 @@
-"""Text that is safe to print: names of files and values of a log are anybody's."""
+"""Escapes text from logs and file names for safe printing on a terminal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The commands that write and mend what a log is read by: checkpoints, compactions, checksums.
-Imports nothing heavy.
+"""Definitions of the commands for checkpoints, compactions, checksums and repair. Imports nothing
+heavy.
 
 `repair` only plans unless ``--apply`` is given. Their work is in `lakelog.cli.upkeep_work`.
 """

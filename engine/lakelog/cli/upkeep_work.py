@@ -1,4 +1,4 @@
-"""What the commands that write and mend do, once their options are understood.
+"""Implementations of the commands for checkpoints, compactions, checksums and repair.
 
 Each gives its exit code: 0 for good, 1 for findings (a checkpoint that is wrong, something that is
 not mended, a checksum that disagrees).

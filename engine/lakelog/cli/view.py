@@ -1,4 +1,4 @@
-"""Rows and facts for people: readable units, one line a row, fitted to the terminal.
+"""Rows and facts as text tables: readable units, one line per row, fitted to the terminal.
 
 On a terminal, long texts are clipped (paths in the middle, where they differ least); in a pipe or
 a file nothing is.

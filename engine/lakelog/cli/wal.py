@@ -1,4 +1,4 @@
-"""The commands for write-ahead logs. Imports nothing heavy.
+"""Definitions of the commands for write-ahead logs. Imports nothing heavy.
 
 Their work is in `lakelog.cli.wal_work`.
 """

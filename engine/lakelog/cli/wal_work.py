@@ -1,4 +1,4 @@
-"""What the commands for write-ahead logs do, once their options are understood.
+"""Implementations of the commands for write-ahead logs.
 
 Each gives its exit code: 0 for good, 1 for findings (damage, a torn tail, an unfinished batch or
 upgrade).

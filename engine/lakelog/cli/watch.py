@@ -1,4 +1,4 @@
-"""Counting what a command reads, and showing that it goes on.
+"""Counts the reads of a command and shows a progress bar.
 
 A `MeteredStore` stands between a table and its files, so that nothing below knows of progress
 bars; the bar looks at the meter now and then.

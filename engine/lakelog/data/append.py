@@ -1,4 +1,4 @@
-"""`append` and `overwrite`: rows into a table, in one commit.
+"""`append` and `overwrite`: write rows in one commit.
 
 The files are written first, then one transaction names them; nobody sees a row before all are
 there. What fails before the commit leaves the table as it was, and its files are deleted. After a

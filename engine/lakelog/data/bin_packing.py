@@ -1,4 +1,4 @@
-"""`pack`: files shared out among tasks, the same way each time."""
+"""`pack`: distributes files among tasks, deterministically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values as a data file has them, made into those of the table's type: losing nothing, or refused.
+"""Lossless casts from the types of a data file to those of the table; all others are refused.
 
 A file may hold an older, narrower type (type widening), another unit of time, or another layout of
 the same values (dictionary, large, view). Anything else is not the table's column.

@@ -1,4 +1,5 @@
-"""From the columns of a data file to those of the table: found, converted, filled with nulls.
+"""Maps the columns of a data file to those of the table: lookup, conversion, nulls for missing
+columns.
 
 Columns, and the fields of structs at any depth, are found by name, by physical name or by field id,
 as the table's column mapping says. What a file lacks is null; what the table no longer has is not

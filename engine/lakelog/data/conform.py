@@ -1,4 +1,4 @@
-"""Rows as a caller has them, brought under a table's schema, or refused.
+"""Converts rows of a caller to the table's schema, or refuses them.
 
 Columns go by name. One that is missing becomes null where the column may be, or its default; one
 that the table lacks is an error. Types are changed only where no value changes: whole numbers that

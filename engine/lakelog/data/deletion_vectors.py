@@ -1,4 +1,4 @@
-"""Deletion vectors: which rows of a data file are no longer in the table.
+"""Reads deletion vectors: the deleted rows of a data file.
 
 A vector is a set of 64-bit row indexes: a magic number, then 32-bit Roaring bitmaps, one for each
 distinct upper half. It stands in the log itself, or in a file with others, each behind its size

@@ -1,4 +1,4 @@
-"""Where data files stand: a path in the log to an open Parquet file, or to the reason why not.
+"""Opens the data file of a path in the log, or raises an error with the reason.
 
 A path is relative to the table, or absolute, as those of a shallow clone are: a URL, or a path on
 the table's own store. It is decoded already and never again. `lakelog.storage.containment` decides

@@ -1,4 +1,4 @@
-"""`ReadPlan`: how the rows of one version look, the same for all its files.
+"""`ReadPlan`: schema and columns of one version, shared by all of its files.
 
 A plan is small and picklable: it travels to whoever reads. The files themselves travel beside it,
 as rows of `lakelog.log.snapshot.Snapshot.files` with at least the columns `FILE_COLUMNS`.

@@ -1,4 +1,4 @@
-"""Rows by partition, found in whole columns."""
+"""Groups rows by partition, column-wise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that a caller hands over, of whatever kind, as batches; read once, in their order."""
+"""Rows of a caller, in any supported form, as a stream of batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where rows go: texts of partition values, folders, file names, compression.
+"""Partition folders, file names and compression of new data files.
 
 Pure. Partition values are written down once for each partition, never for each row.
 

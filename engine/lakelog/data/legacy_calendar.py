@@ -1,4 +1,4 @@
-"""Dates and times that Spark wrote in the calendar of old, made into those of today's.
+"""Converts dates and times that Spark wrote in the Julian calendar to the Gregorian calendar.
 
 Before version 3, Spark counted days before 15 October 1582 in the Julian calendar; later ones do so
 where they are told to, and the footer says so. Such a file's 1 January of the year 1 would be read

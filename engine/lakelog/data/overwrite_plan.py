@@ -1,4 +1,4 @@
-"""Which files an overwrite takes away, and which rows of them stay.
+"""Selects the files that an overwrite removes, and the rows that it copies.
 
 Files that hold nothing but rows to be replaced go whole. Of the others the remaining rows are
 copied into new files; a predicate over partition columns alone never needs that, for it holds of a

@@ -1,4 +1,4 @@
-"""One data file being written: Parquet bytes into an upload, its rows looked at on the way."""
+"""Writes one data file: Parquet bytes to an upload, statistics collected on the way."""
 
 from __future__ import annotations
 

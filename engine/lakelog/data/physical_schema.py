@@ -1,4 +1,4 @@
-"""The Arrow schema under which rows stand in data files, and rows brought under it.
+"""The Arrow schema of data files, and rows converted to it.
 
 Fields carry physical names and, where columns are mapped, their ids. All may be null in Parquet, as
 Delta writes them: what may not be null is checked before. Texts, bytes and lists have wide

@@ -1,4 +1,4 @@
-"""`read_files`: the rows of data files, as the table has them.
+"""`read_files`: the rows of data files with the schema of the table.
 
 Each file is read for itself, in order: its columns found and converted, deleted rows left out,
 partition values added. Small files are read side by side and their rows handed out together; a

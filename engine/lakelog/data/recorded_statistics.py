@@ -1,4 +1,4 @@
-"""What the log records of a data file, compared with what the file holds.
+"""Compares the log's record of a data file with the file.
 
 A file that was replaced or damaged may still be whole Parquet. Its length, its number of rows and
 the columns that it lacks are compared with the ``size`` and ``stats`` of its add action before a

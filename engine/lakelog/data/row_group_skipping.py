@@ -1,4 +1,4 @@
-"""Which row groups of a data file may hold a row that a predicate asks for, by their statistics.
+"""Selects the row groups that may match a predicate, by their statistics.
 
 The same sets of values decide that leave out whole files (`lakelog.skipping.prune`): what is not
 known, or not understood, keeps the group. Only columns whose values stand in the file as the table

@@ -1,4 +1,4 @@
-"""A table's schema with the columns that rows bring and it lacks. Pure.
+"""Adds the new columns of incoming rows to a table's schema. Pure.
 
 Source: Delta Lake, schema evolution on write (``mergeSchema``).
 """

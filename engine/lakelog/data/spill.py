@@ -1,4 +1,4 @@
-"""Rows that wait on local disk, in one nameless file, so that a killed writer leaves nothing."""
+"""Rows that wait on local disk, in one unlinked file that disappears with the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics of a data file while it is written, as Delta on Spark writes them.
+"""Collects statistics of a data file while it is written, as Delta on Spark does.
 
 Least and greatest values come from the file's own footer, where Parquet keeps them exactly; what
 it does not keep (not-a-numbers, nulls of arrays and maps, bounds of texts too long for it) is

@@ -1,4 +1,4 @@
-"""`DataFileWriter`: rows into data files, by partition, in bounded memory.
+"""`DataFileWriter`: writes rows to data files, by partition, in bounded memory.
 
 A writer takes batches of rows as they come, brings them under the table's schema, and gives the
 rows of the ``add`` actions for what it wrote. It commits nothing: until its files are named by the

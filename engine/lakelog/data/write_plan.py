@@ -1,4 +1,4 @@
-"""`WritePlan`: how the files of one write look, and whether rows may be written at all.
+"""`WritePlan`: schema and layout of new data files, and whether rows may be written.
 
 lakelog sees the rows that it writes itself, but evaluates no SQL: a table whose rules are SQL
 expressions is refused by the feature's name before anything is written.

@@ -1,4 +1,4 @@
-"""Which commit of the demonstration table does what, and when.
+"""The commits of the demonstration table and their times.
 
 The story: a stream appends orders every hour, a nightly load adds a batch, housekeeping compacts
 small files, privacy requests delete rows, and once a deletion goes wrong and is restored.

@@ -1,4 +1,4 @@
-"""The data files of the demonstration table, from birth to removal, as one frame.
+"""The data files of the demonstration table with their lifetimes, as one frame.
 
 Everything is drawn column by column: a file's life follows from its own row, never from a walk
 through the commits.

@@ -1,4 +1,4 @@
-"""Arrow's JSON reader over the wire's shapes, declaring only what occurs."""
+"""Arrow's JSON reader with a schema of only those fields that occur."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps through Arrow's JSON reader, which knows only structs, and back."""
+"""Converts maps to structs and back, because Arrow's JSON reader has no maps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of texts from Polars to Arrow, without a copy where there need not be one."""
+"""Text columns from Polars to Arrow, without a copy if possible."""
 
 from __future__ import annotations
 

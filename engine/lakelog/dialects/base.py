@@ -1,4 +1,4 @@
-"""What every log format hands upward: decoded actions, a listing, and checkpoint readers.
+"""The `Dialect` interface: decoded actions, listings, checkpoint readers and writers.
 
 A dialect (`lakelog.dialects.delta`, `lakelog.dialects.indextables`) knows file names, codecs and
 pointers. It knows nothing of replay: it never decides which action wins.

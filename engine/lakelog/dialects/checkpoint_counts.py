@@ -1,4 +1,4 @@
-"""What a pointer says of a checkpoint that stands already: counted from the checkpoint itself."""
+"""Counts the actions of an existing checkpoint, for its pointer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits in chunks of some megabytes, made ready for one columnar parse each.
+"""Groups commits into chunks of some megabytes for one columnar parse each.
 
 A chunk that holds bytes which Arrow's reader passes over or trips on is refused here, with
 `NotProvenError`; `lakelog.dialects.strict_decoder` then reads it.

@@ -1,4 +1,4 @@
-"""commitInfo bodies to flattened rows.
+"""Decodes commitInfo actions to flattened rows.
 
 A commitInfo is free-form JSON: the fields that the contract names get their columns if their type
 fits, everything else goes to ``extra``. One row a commit, so a loop over commits is in order.

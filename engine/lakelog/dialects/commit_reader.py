@@ -1,4 +1,4 @@
-"""Reading the bytes of commits, in order, ahead of their decoding."""
+"""Reads the bytes of commits in order, ahead of decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the columnar decoder raises to itself when the plain one has to decide."""
+"""The exception by which the columnar decoder hands over to the strict decoder."""
 
 from __future__ import annotations
 

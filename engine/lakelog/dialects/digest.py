@@ -1,4 +1,4 @@
-"""`Digest`: how many actions there are of each type, and an order-independent hash over them.
+"""`Digest`: action counts per type and an order-independent hash.
 
 Two collections of actions are the same, whatever their order, their batches and the columns of
 nulls that they leave out, if their digests are equal: each row becomes a 128-bit hash, and the

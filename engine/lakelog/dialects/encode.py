@@ -1,4 +1,4 @@
-"""Flattened rows to NDJSON actions, without a loop over rows.
+"""Encodes flattened rows as NDJSON actions, without a loop over rows.
 
 Rows of one action type that lack the same fields are one struct to Polars, whose JSON writer spells
 a column at a time; there are few such patterns. What the contract does not name (``extra``) is put

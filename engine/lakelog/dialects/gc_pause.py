@@ -1,4 +1,4 @@
-"""`gc_paused`: Python's collector is held still while many objects come to stay."""
+"""`gc_paused`: pauses the garbage collector during bulk allocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each flattened column stands in a dialect's JSON, taken from the contract.
+"""The position of each flattened column in a dialect's JSON, from the contract.
 
 ``metadata.delta`` and ``metadata.indextables`` of ``schemas/actions.json`` list positions such as
 ``add.deletionVector.offset``; this module turns them into one tree a wrapper key.

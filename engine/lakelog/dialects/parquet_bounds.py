@@ -1,4 +1,4 @@
-"""How much a Parquet file of a log may hold for its length.
+"""Limits on the decoded size of a log's Parquet file, from its length.
 
 Parquet keeps a value that repeats once, however many rows have it, so that a kilobyte can promise
 a billion rows. Rows of a log do not repeat: each names a file, an application or a domain that no

@@ -1,4 +1,4 @@
-"""What must hold of flattened rows before they are spelled, in JSON or in Parquet.
+"""Validates flattened rows before they are encoded as JSON or Parquet.
 
 Whatever a dialect writes it must be able to read back as it was: a column that an action type has
 no field for, a required field that is null, a map with a key twice or an ``extra`` that contradicts

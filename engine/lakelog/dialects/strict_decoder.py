@@ -1,4 +1,4 @@
-"""The plain NDJSON decoder: one line at a time, every rule checked, every error located.
+"""The line-by-line NDJSON decoder, which checks every rule and locates every error.
 
 It decides what is right. `lakelog.dialects.ndjson` is the columnar decoder that must give the same
 frames, and hands over to this one for whatever it cannot prove it has understood: unknown shapes,

@@ -1,4 +1,4 @@
-"""Marks that tell a whole file of lines from one that was cut at a line end, which looks whole.
+"""Line counts that distinguish a complete NDJSON file from one that was cut at a line end.
 
 An IndexTables JSON checkpoint: its first line also has a key that promises a last one, and its last
 line a key with the number of lines and a checksum. Both share the line of an action, where other

@@ -1,4 +1,4 @@
-"""What callers give to a keyed store: keys, values and tables of records, checked on entry."""
+"""Validates keys, values and tables of records that callers pass to a keyed store."""
 
 from __future__ import annotations
 

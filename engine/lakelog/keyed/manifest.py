@@ -1,4 +1,4 @@
-"""The manifest: which sorted files a keyed store has, and up to where they stand for the log.
+"""The manifest: the current sorted files and the last sequence number that they include.
 
 One small JSON file, replaced as a whole: written under another name, fsynced, renamed, and the
 directory fsynced. Its first field is the CRC-32C of the file with the field's digits as zeros.

@@ -1,4 +1,4 @@
-"""The memtable: records that no sorted file holds yet; the last record of a key wins.
+"""The memtable: records that are not yet in a sorted file; the last record of a key wins.
 
 Single records go into a dictionary; tables of them are kept as they come. What was replayed from
 the log is one such table: it is sorted when reading has cost as much as sorting would, not when the

@@ -1,5 +1,4 @@
-"""Opening a keyed store: manifest, files and log looked at together, and refused where they do not
-fit.
+"""Opens a keyed store: checks that manifest, files and log match.
 
 A writer has the log's lock, so nothing changes under it. A reader looks beside a writer that
 flushes, merges and removes files: what does not fit may be of two moments, so it looks again for as

@@ -1,4 +1,4 @@
-"""Decisions of a keyed store, as pure functions: row groups, ranges of a merge, what to compact."""
+"""Pure decisions of a keyed store: row groups, merge ranges, compaction."""
 
 from __future__ import annotations
 

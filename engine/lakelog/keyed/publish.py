@@ -1,4 +1,4 @@
-"""How the files of a keyed store come to be, durably and in one step, and how leftovers go.
+"""Creates and deletes the files of a keyed store, atomically and durably.
 
 Every file is written under a temporary name, fsynced, renamed, and its directory fsynced. A crash
 before the rename leaves a temporary file, one after it a file that no manifest names: both are

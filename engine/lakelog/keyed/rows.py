@@ -1,4 +1,4 @@
-"""Rows of a keyed store: what a record is in memory, which one of a key counts, and key ranges.
+"""Rows of a keyed store: memory layout, precedence and key ranges.
 
 One schema serves the memtable, the sorted files and everything between: ``seqNum`` int64, ``key``
 binary, ``value`` binary. A tombstone is a row whose value is null; an empty value is a value.

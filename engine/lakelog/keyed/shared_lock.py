@@ -1,4 +1,4 @@
-"""A latch: many writers at once, or one who wants none of them under way."""
+"""A lock that many writers hold together, or one caller holds alone."""
 
 from __future__ import annotations
 

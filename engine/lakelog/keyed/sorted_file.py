@@ -1,4 +1,4 @@
-"""A sorted file: Parquet with one row a key in the order of keys, found by key without a scan.
+"""A sorted Parquet file with one row per key, and lookups by key without a scan.
 
 Columns are those of the log's replay, ``seqNum``, ``op``, ``key`` and ``value``, so that any engine
 reads it as it is. The footer's metadata carries an index under `INDEX_KEY`: for each row group its

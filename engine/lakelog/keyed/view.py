@@ -1,4 +1,4 @@
-"""What readers of a keyed store see: memtables above files, as one value that is replaced whole."""
+"""The immutable view that readers use: memtables above files."""
 
 from __future__ import annotations
 

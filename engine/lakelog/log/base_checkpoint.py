@@ -1,4 +1,4 @@
-"""`Base`: the checkpoint under a state, and what damage to it becomes."""
+"""`Base`: the checkpoint that a state starts from, and the handling of its damage."""
 
 from __future__ import annotations
 

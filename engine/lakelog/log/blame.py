@@ -1,4 +1,4 @@
-"""A file's life, commit by commit."""
+"""The history of one file, one row per commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`SnapshotCache`: what one table handle remembers of its log, so that asking again costs a look.
+"""`SnapshotCache`: the cached state of one table handle, updated by listing the log.
 
 A look is a listing, the very one that opening anew begins with, and it chooses the files of the
 version as opening anew would. What is held is used as far as those files are the ones that it was

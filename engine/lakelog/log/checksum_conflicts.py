@@ -1,4 +1,4 @@
-"""A version checksum that contradicts the state: which of the two is damaged.
+"""Decides whether the state or the version checksum is damaged, if they contradict each other.
 
 A commit that was cut at a line end looks whole, and a version checksum is a hint that may be wrong
 itself. So a contradiction alone only makes a warning. Where the commits confirm the checksum, there

@@ -1,4 +1,4 @@
-"""`Log`: one table's log as the layers above see it: store, dialect, listings and commit times."""
+"""`Log`: the log of one table: store, dialect, listings and commit times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two versions, each difference with the commit that made it."""
+"""The changes between two versions, each with the commit that made it."""
 
 from __future__ import annotations
 

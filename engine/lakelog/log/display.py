@@ -1,4 +1,4 @@
-"""How tables and snapshots show themselves, in a terminal and in a notebook."""
+"""Text and HTML displays of tables and snapshots."""
 
 from __future__ import annotations
 

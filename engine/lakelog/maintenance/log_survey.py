@@ -1,4 +1,4 @@
-"""One look at a log: every file of it, judged.
+"""Lists a log once and classifies every file.
 
 A look walks the log folder once, and whoever looks further sees what that walk found
 (`lakelog.maintenance.inventory.ListedStore`), so that a plan is of one moment. It reads the latest

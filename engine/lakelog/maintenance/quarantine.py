@@ -1,4 +1,4 @@
-"""Quarantine: files of a log that were moved aside instead of deleted, and can be moved back.
+"""Quarantine: log files that were moved instead of deleted, and can be restored.
 
 A quarantine is a folder ``<log folder>/.lakelog-quarantine/<time>-<id>/`` that holds the files
 under the names that they had below the log folder, and a record, ``quarantine.json``. The record is

@@ -1,4 +1,4 @@
-"""Mending what was found: each thing made again from what is left, or left alone.
+"""Repairs the damage that `diagnose` found, from the remaining files.
 
 Nothing is lost: the files of a broken checkpoint are moved to quarantine first, where
 `Table.undo_cleanup` finds them. Once they are moved the version is read from older files, which is

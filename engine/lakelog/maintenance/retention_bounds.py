@@ -1,4 +1,4 @@
-"""What the retention of a log promises, and which of its files may therefore go. Pure.
+"""The versions that retention protects, and the files that may be deleted. Pure.
 
 A *horizon* is decided first. The *cut-off commit* is the newest commit that is not newer than the
 cut-off time: it made the version that was the table at that time, so it and every later version is

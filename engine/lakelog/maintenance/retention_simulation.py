@@ -1,4 +1,4 @@
-"""What other retentions would cost: how far back the table could be read, and what would be freed.
+"""Simulates other retention settings: readable versions, and bytes freed.
 
 Nothing is deleted, and nothing proved: a simulation judges the log's files as cleanup would
 (`lakelog.maintenance.cleanup`), and counts as freed by vacuum the removed files that the log still

@@ -1,4 +1,4 @@
-"""Vacuum: data files that no version needs any more.
+"""Vacuum: deletes data files that no retained version needs.
 
 A file may go if it is older than the retention and no reference protects it. What protects:
 

@@ -1,4 +1,4 @@
-"""The flattened action table: its columns, and how frames are made to fit it.
+"""The flattened action table: its columns, and frames conformed to them.
 
 One row an action, columns as ``schemas/actions.json`` gives them. Frames inside lakelog are
 narrow: a column that holds only nulls may be left out, and `conform` adds it when it is asked for.

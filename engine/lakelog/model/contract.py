@@ -1,4 +1,4 @@
-"""The contract: loads ``schemas/`` and translates Spark StructType JSON to Arrow and Polars.
+"""Loads ``schemas/`` and translates Spark StructType JSON to Arrow and Polars types.
 
 Owns the one place where field names and types come from; nothing retypes them in Python. Knows
 nothing of logs or storage. In a checkout the schemas stand in ``schemas/`` beside ``engine/``; a

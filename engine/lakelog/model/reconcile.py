@@ -1,4 +1,4 @@
-"""Reconciliation: of the rows that speak of one thing, the last one counts.
+"""Reconciliation: the last row of each key wins.
 
 The kernel that the table log's replay and the write-ahead log's state share. Pure; knows nothing
 of what the rows mean.

@@ -1,4 +1,4 @@
-"""Arithmetic of the possible: sets of values a file may hold, and what a test of them may give.
+"""Interval arithmetic over the values that a file may contain.
 
 `Values` over-approximates the values of an expression in each file by an interval; `Truth` the
 outcomes of a predicate. Every operation is sound: an outcome that some row may have is never

@@ -1,4 +1,4 @@
-"""Many small JSON texts into columns, in one parse, without one bad text spoiling the others.
+"""Parses many small JSON texts into columns at once; an invalid text affects only its own row.
 
 Texts that are spelled alike, as one writer's are, `lakelog.skipping.templated_json` reads by their
 shape. The others of 64 Ki rows are joined by newlines and read as one NDJSON buffer with an

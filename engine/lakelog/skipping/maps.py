@@ -1,4 +1,4 @@
-"""Statistics as maps of text, the form in which the flattened action table spreads them.
+"""Statistics as maps of text, as in the flattened action table.
 
 No schema is asked for: the texts name their columns themselves. Flat statistics are read many at a
 time, with every bare number and Boolean put in quotes first, so that it keeps its digits; others

@@ -1,4 +1,4 @@
-"""Partition values: from the log's map of texts to typed columns.
+"""Partition values: from maps of text to typed columns.
 
 Values are parsed under the current schema: a file written when a column was ``integer`` holds
 ``"1"``, which may now denote a ``decimal(12,2)``. Unknown (no such key, or a text that the type

@@ -1,4 +1,4 @@
-"""Which files may hold a row that a predicate asks for.
+"""Selects the files that may match a predicate.
 
 The predicate is read over sets of values instead of values: a file's partition value is a set of
 one, a column with statistics is an interval with or without nulls, all else is any value at all.

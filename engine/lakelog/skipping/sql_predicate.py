@@ -1,4 +1,4 @@
-"""From a SQL condition to a Polars expression typed for a table's schema."""
+"""Parses SQL conditions to Polars expressions with the types of a table's schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that are spelled alike, read by one regular expression instead of a JSON parser.
+"""Parses JSON texts of one template with a regular expression instead of a JSON parser.
 
 A writer gives every file of a table statistics of one shape: the same keys in the same order, no
 blanks. One text is taken as the pattern: its keys and braces stand for themselves, and each value

@@ -1,4 +1,4 @@
-"""Statistics back into text, where a checkpoint keeps them as a struct alone.
+"""Encodes typed statistics as JSON text, for checkpoints that have only the struct.
 
 The flattened action table keeps statistics as JSON text. It is rebuilt here column by column, in
 the spelling of Spark's writer.

@@ -1,4 +1,4 @@
-"""File statistics, typed: from JSON text, from a checkpoint's struct, or from maps of text.
+"""Typed file statistics, from JSON text, from a checkpoint's struct, or from maps of text.
 
 All three sources give one frame, one row a file, in the given order::
 

@@ -1,4 +1,4 @@
-"""Text to typed values, column by column, under the table's current schema.
+"""Casts text to typed values, column by column, with the current schema.
 
 Logs hold partition values, and some statistics, as text. Everything here is exact or null: a text
 that does not denote a value of the type gives null, never a rounded or a guessed value, because

@@ -1,4 +1,4 @@
-"""Tables that SQL has created: ``CREATE TABLE … USING lakelog``.
+"""Tables created by SQL: ``CREATE TABLE … USING lakelog``.
 
 Spark asks the source for a schema when such a table is created, keeps that, and later hands
 nothing but the schema to readers: neither the location nor any option. So both travel in the

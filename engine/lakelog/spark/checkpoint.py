@@ -1,4 +1,4 @@
-"""`checkpoint`: a version's checkpoint, its parts written by executors.
+"""`checkpoint`: writes the checkpoint of a version, its parts in executors.
 
 The driver replays as far as planning goes, deals the rows to parts, and gathers what the tasks
 answer: the digests of what came out of replay and of what stands in the files, which have to be the

@@ -1,5 +1,5 @@
-"""What an executor does for a checkpoint: rows of its partition to files, with the formats' own
-writers, each read back with the reader that everybody opens tables with.
+"""The executor's part of a checkpoint: writes the rows of a partition to files with the dialect's
+writers, and reads each file back.
 
 A file's name holds an identifier of this one attempt, so that a task that is run again, or twice at
 a time, never meets what another attempt wrote: who loses leaves an orphan under a name that no

@@ -1,4 +1,4 @@
-"""A checkpoint's Parquet as flattened rows, by Spark alone.
+"""Reads a checkpoint's Parquet as flattened rows, with Spark expressions only.
 
 Spark reads the files itself, so a query costs the columns that it names. Each column of the
 flattened schema is an expression over ``add`` and ``remove``; what only lakelog can say (statistics

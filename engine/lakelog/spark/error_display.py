@@ -1,4 +1,4 @@
-"""What Spark's users are told when lakelog fails in a data source."""
+"""Error messages of the data source."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a checkpoint's footers say: whether it is whole, how large it is, and whether Spark reads it
-as lakelog does.
+"""Reads the footers of a checkpoint: whether it is complete, its size, and whether Spark can read
+it directly.
 
 Spark reads a column by its name in any case, takes types for others that are like them, and passes
 over files without a word where the session says so. Each of that is looked for here, before Spark

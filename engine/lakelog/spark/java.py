@@ -1,4 +1,4 @@
-"""A Java that Spark can run on, where the system has none.
+"""Finds a packaged Java for Spark if the system has none.
 
 Spark needs Java 17 or later. It asks for the module ``jdk.incubator.vector`` by name on its command
 line, and can do without. A system Java that has it is left as it is. The runtime that the package

@@ -1,4 +1,4 @@
-"""`Offset`: how far a stream has read a table, as its checkpoint keeps it.
+"""`Offset`: the position of a stream in a table.
 
 The files of a version come first, where the stream began with what the table held; then the files
 that each commit added. An offset stands between two files: those before it have been read.

@@ -1,4 +1,4 @@
-"""The options of the data source ``lakelog``: one parser for readers, writers and streams.
+"""Parses the options of the data source ``lakelog``, for readers, writers and streams.
 
 Spark hands options over as texts, their names in lower case. What is not known, does not apply, or
 cannot be read is an error that names the option. Values of ``storage.<key>``, which may be secret,

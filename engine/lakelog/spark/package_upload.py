@@ -1,4 +1,4 @@
-"""Sends lakelog to the machines that run Spark's tasks.
+"""Uploads the lakelog package to executors.
 
 The package, with its contract, becomes one zip file that Python imports from as it is. What it
 needs besides (Polars, pyarrow, orjson, fsspec) holds machine code, which cannot be imported from a

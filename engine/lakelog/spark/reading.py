@@ -1,4 +1,4 @@
-"""Batch readers of the data source: a table's rows, and what its log tells.
+"""Batch readers of the data source: rows, state and history.
 
 The driver opens the table, leaves out files that cannot match, and shares the rest out; executors
 get a plan, and their share as Arrow bytes. What the log tells is small beside the rows: it is read

@@ -1,4 +1,4 @@
-"""`session`: a Spark session that is ready for lakelog."""
+"""`session`: a Spark session configured for lakelog."""
 
 from __future__ import annotations
 

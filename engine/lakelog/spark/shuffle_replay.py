@@ -1,5 +1,5 @@
-"""Replay by executors: they decode the log's files with lakelog's own readers, rows meet by a hash
-of their path, and each partition is reconciled with Polars.
+"""Replay in executors: they decode the log's files with lakelog's readers, rows are shuffled by
+path, and each partition is reconciled with Polars.
 
 What travels is the flattened columns that are wanted, and where each row stands in the log's order:
 the checkpoint's rows first, then (version, position). Columns are taken by name wherever rows come

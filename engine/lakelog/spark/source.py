@@ -1,4 +1,4 @@
-"""The data source ``lakelog`` of Spark: what it is called, its schema, and who does its work.
+"""The data source ``lakelog``: name, schema, and its readers and writers.
 
 Spark makes one of these for every load and save, in a Python process beside the driver. Readers
 and writers live in modules of their own, and are imported when they are wanted.

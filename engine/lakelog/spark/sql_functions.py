@@ -1,4 +1,4 @@
-"""Spark's functions, of the kind that a session needs.
+"""The ``pyspark.sql.functions`` module of a classic or Connect session.
 
 ``pyspark.sql.functions`` asks the environment whether it is to make columns of the JVM or of Spark
 Connect. One process may hold sessions of both kinds, so here the session is asked.

@@ -1,4 +1,4 @@
-"""How a table's state comes to be a Spark DataFrame: chosen from sizes alone. Pure.
+"""Chooses the replay strategy from the sizes of log and checkpoint. Pure.
 
 ==============  ====================================================================================
 strategy        what happens

@@ -1,4 +1,4 @@
-"""`StreamPlanner`: what a stream has still to read of a table, file by file, in one order for ever.
+"""`StreamPlanner`: plans the files that a stream reads next, in a fixed order.
 
 A batch of a stream may be read again after a restart, by its offsets alone, and must give the same
 rows. So the order of files rests on the log and nothing else: those of a version by modification

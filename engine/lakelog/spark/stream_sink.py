@@ -1,4 +1,4 @@
-"""The stream writer of the data source: each batch of a query is in the table exactly once.
+"""The stream writer of the data source: writes each batch exactly once.
 
 A batch and the fact that it was written are one commit: its transaction identifiers. Spark runs the
 last batch of a query once more after a restart; the identifier tells that it is there. Two of them

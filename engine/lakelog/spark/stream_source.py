@@ -1,4 +1,4 @@
-"""The stream reader of the data source: rows in the order in which commits added them.
+"""The stream reader of the data source: rows in the order of their commits.
 
 Spark keeps one on the driver for as long as a query runs; it says how far each batch goes
 (`lakelog.spark.stream_planner`) and shares its files out. Those of the tasks know nothing but their

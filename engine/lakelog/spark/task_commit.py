@@ -1,4 +1,4 @@
-"""How rows that many tasks wrote become one commit, or none.
+"""Commits the files of many tasks as one version.
 
 A task writes data files under names that nobody else has (`write_task_files`) and sends what the
 log has to say of them to the driver (`Landed`); the driver puts all of it into one transaction

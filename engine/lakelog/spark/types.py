@@ -1,4 +1,4 @@
-"""Types of Spark and of Arrow for the contract's, and batches made to fit them.
+"""Converts between contract types, Spark types and Arrow types.
 
 Spark takes a batch only if its Arrow schema is exactly the one that it derives from the schema of
 the source, in order, types and nullability.

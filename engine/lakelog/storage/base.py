@@ -1,4 +1,4 @@
-"""The `LogStore` contract: one directory tree of immutable files, named relative to its root.
+"""The `LogStore` interface: immutable files below one root.
 
 A store lists, reads and writes whole files; it never interprets. Paths are relative to the root
 with ``/`` between parts, undecoded and exactly as the store spells them. All methods are safe to

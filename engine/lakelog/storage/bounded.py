@@ -1,4 +1,4 @@
-"""`BoundedStore`: reads so many at a time, and each given up after a time without progress.
+"""`BoundedStore`: limits concurrent reads, and stops reads that make no progress.
 
 Every call that lists or reads is made in a daemon thread of its own, so that one that never returns
 keeps neither its caller nor the end of the process waiting. A store that cannot hang, such as local

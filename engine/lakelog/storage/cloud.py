@@ -1,4 +1,4 @@
-"""`CloudStore`: the `LogStore` of an object store that writes conditionally (S3, Azure, GCS).
+"""`CloudStore`: the `LogStore` of object stores with conditional writes (S3, Azure, GCS).
 
 What differs between the three is their `Cloud`: how to write once, how to read an error, and how
 to list from a key. All three list and read what was written at once (strong consistency), so

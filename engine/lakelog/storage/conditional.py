@@ -1,5 +1,4 @@
-"""Conditional writes to object stores: what an answer tells of what was written, and what is tried
-again.
+"""Conditional writes: interprets responses, and decides what is retried.
 
 Every attempt ends in a `Verdict`. Repeating a conditional write is safe: it can only say that the
 name is taken, if it was by an attempt whose answer was lost. So the only thing to carry along is

@@ -1,4 +1,4 @@
-"""Which files a table's log may lead to: those below its folder, and what the caller allows.
+"""Restricts the files that a log may refer to: the table's folder, and what the caller allows.
 
 A path in a log is relative to the table, or absolute: a URL, or a path on the table's own store, as
 those of a shallow clone are. Relative paths stay below the folder, since a part ``..`` is refused.

@@ -1,4 +1,4 @@
-"""Writing files on local disk so that they appear whole, once, and survive a crash.
+"""Atomic and durable file creation on local disk.
 
 A file is written and fsynced without a name, or under a hidden temporary one, and then given its
 name in one step that fails if the name is taken; then the folder is fsynced. Tried in this order,

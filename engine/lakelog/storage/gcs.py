@@ -1,4 +1,4 @@
-"""Google Cloud Storage through gcsfs: ``ifGenerationMatch=0`` on an upload.
+"""Google Cloud Storage through gcsfs: ``ifGenerationMatch=0`` on uploads.
 
 gcsfs repeats requests on its own, and the last error says nothing of the attempts before. So an
 upload goes to the request under gcsfs's repeating, and `lakelog.storage.conditional` repeats it.

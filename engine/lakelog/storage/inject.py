@@ -1,4 +1,4 @@
-"""`InjectingStore`: a `LogStore` that is slow, fails, loses answers, or dies, as rules say.
+"""`InjectingStore`: a `LogStore` for tests that adds latency, failures, lost responses and kills.
 
 For tests: a write path is proved by failing its first operation, then its second, and so on until
 it succeeds. It stands between the layers above and any store, so a fault looks to them exactly as

@@ -1,4 +1,4 @@
-"""`MemoryStore`: the `LogStore` of fsspec's ``memory://``, shared by all of a process.
+"""`MemoryStore`: the `LogStore` of fsspec's ``memory://``, shared within a process.
 
 fsspec looks before it creates and hands all readers one file object with one position. So every
 write goes through one lock of the process, and readers get copies. Whoever writes to

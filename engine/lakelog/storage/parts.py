@@ -1,4 +1,4 @@
-"""`PartedUpload`: an upload to an object store, in parts that nobody sees before the end."""
+"""`PartedUpload`: a multi-part upload to an object store, invisible until it completes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress of a call that makes several requests, such as a listing page by page.
+"""Reports progress of calls that make several requests, such as listings.
 
 `lakelog.storage.bounded` waits for a call in another thread, and gives it up after a time without
 progress. The store reports progress in the context that the call was made in.

@@ -1,4 +1,4 @@
-"""`RangedFile`: a seekable reader over a file that is fetched in ranges, each a round trip.
+"""`RangedFile`: a seekable reader of a remote file that fetches ranges.
 
 A small file comes whole in the first trip. A larger one comes in blocks, of which the most recent
 are kept, and its end first, as that is where Parquet's readers look. `RangedFile.reopen` gives

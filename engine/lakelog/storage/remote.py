@@ -1,4 +1,4 @@
-"""`FsspecStore`: reading through any fsspec filesystem (object stores, HTTP, HDFS…).
+"""`FsspecStore`: reads through any fsspec filesystem.
 
 Drivers that are asynchronous inside are driven on their own event loop, many requests at a time;
 the others in threads.

@@ -1,4 +1,4 @@
-"""From a location to a store."""
+"""Opens the store of a location."""
 
 from __future__ import annotations
 

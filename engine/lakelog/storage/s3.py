@@ -1,4 +1,4 @@
-"""Amazon S3 and what speaks like it, through s3fs: ``If-None-Match: *`` on PutObject.
+"""Amazon S3 and compatible stores through s3fs: ``If-None-Match: *`` on PutObject.
 
 s3fs retries on its own, and so does botocore under it, and the last error says nothing of the
 attempts before. So botocore's own events before and after each attempt are recorded, and a call

@@ -1,4 +1,4 @@
-"""`ScratchFile`: what memory has no room for, on local disk, gone however the process ends."""
+"""`ScratchFile`: a temporary local file that disappears with the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`UploadSink`: an upload as the file object that pyarrow writes to."""
+"""`UploadSink`: an upload as a file object for pyarrow."""
 
 from __future__ import annotations
 

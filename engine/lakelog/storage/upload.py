@@ -1,4 +1,4 @@
-"""What uploads have in common; `BufferedUpload`, of which a store only sends the pieces."""
+"""Code shared by uploads, and `BufferedUpload`."""
 
 from __future__ import annotations
 

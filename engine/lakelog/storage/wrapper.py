@@ -1,6 +1,4 @@
-"""`StoreWrapper` and `FileWrapper`: a `LogStore` and a reader that hand every call on; subclasses
-change what they care about.
-"""
+"""`StoreWrapper` and `FileWrapper`: delegate every call; base classes for wrappers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ActionBuffer`: what a transaction was told to write, each thing well-formed by itself.
+"""`ActionBuffer`: the actions of a transaction, validated one by one.
 
 Whether the whole may be written, and behind which commit, is decided when it is committed: by
 ``checking`` and ``writing``.

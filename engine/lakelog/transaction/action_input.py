@@ -1,4 +1,4 @@
-"""Staging: one action by keywords, or a table of them, becomes rows of the flattened schema.
+"""Converts actions given as keywords or as a table to rows of the flattened schema.
 
 Names are those of the protocol's JSON (``path``, ``deletionVector``, ``reason`` of a skip) or of
 the flattened schema (``dvStorageType``, ``skipReason``); nothing else is taken, and a name that

@@ -1,4 +1,4 @@
-"""Column mapping: the ids and physical names that columns get when the metadata is written.
+"""Column mapping: assigns ids and physical names to columns.
 
 A column that stands at the path of an old one is that column, and keeps its id and its name in the
 data files, so that a schema given without them (a pyarrow or Polars one) loses nothing. A new one

@@ -1,4 +1,4 @@
-"""From an intent to the content of one commit: what depends on where in the log it lands. Pure.
+"""Computes the content of one commit from a pending commit and its version. Pure.
 
 Done anew at every attempt, for a version that is lost to another writer takes its row ids, its
 time and its count of skips with it.

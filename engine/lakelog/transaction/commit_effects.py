@@ -1,6 +1,4 @@
-"""`CommitEffect`: what one commit changes of the end of a log, as far as a writer has to know
-it.
-"""
+"""`CommitEffect`: the changes that one commit makes to the cached end of the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop that turns an intent into the next version, exactly once or not at all.
+"""The retry loop that writes a pending commit as the next version, exactly once or not at all.
 
 One attempt creates the commit after the head, if nothing has its name. Three things may come of it:
 

@@ -1,4 +1,4 @@
-"""What a protocol or metadata written by another commit means to a transaction under way.
+"""The effect of a concurrent protocol or metadata change on a transaction.
 
 Pure functions over two values of each, answering with names of what stands in the way; which error
 that makes is `conflicts`' to say. Whether lakelog may write under the new protocol at all is asked

@@ -1,4 +1,4 @@
-"""A short way over small commits of others that only add and remove files.
+"""A fast conflict check for small concurrent commits that only add and remove files.
 
 Busy tables see many small commits, and a writer that lost its version to one of them asks two
 things only: did it change anything but files, and does it speak of a path that we speak of? For a

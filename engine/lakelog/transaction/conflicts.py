@@ -1,4 +1,4 @@
-"""Whether a transaction survives a commit that came first.
+"""Conflict detection between a transaction and the commits that came first.
 
 A transaction that finds its version taken asks, for each commit since the snapshot that it read, in
 order: would it have come out the same had it read the state after that commit? If so it may be

@@ -1,4 +1,4 @@
-"""Consistency: metadata and files that a table may have (spec 001, 3.1.3).
+"""Consistency rules for metadata and files.
 
 `check_metadata` judges a metaData action by itself and against the one before; `check_files`
 judges file actions against the metadata. Both refuse before anything is written. Rules that a

@@ -1,4 +1,4 @@
-"""Creating a table: version 0, written by the same loop as every other version."""
+"""Creates a table: version 0, written by the same loop as every other version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every table feature that lakelog knows by name, and whether it may write a table that has it.
+"""The table features that lakelog knows, and whether it may write tables that use them.
 
 One table a format. Owns what a feature is: who must know it, which old protocol versions imply it,
 what it rests on, what in the metadata switches it on, and lakelog's stance on it. The rules that

@@ -1,5 +1,4 @@
-"""File actions that a table may hold, column by column: paths, identities, partition values,
-sizes, statistics and deletion vectors.
+"""Rules for file actions: paths, identities, partition values, sizes, statistics, deletion vectors.
 
 Everything is checked in whole columns; only texts that a quick look cannot settle are looked at
 one by one. Paths are decoded, as everywhere within lakelog.

@@ -1,4 +1,4 @@
-"""`LogTail`: the end of a log as a writer has to know it, and `LogTails`, which keeps it fresh.
+"""`LogTail`: the end of a log as a writer needs it; `LogTails` caches and refreshes it.
 
 A head knows a version, its protocol and metadata, and the few facts that the next commit rests on.
 It moves on by what a commit says, its own or another's, at the cost of that commit and never of

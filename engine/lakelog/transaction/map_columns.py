@@ -1,4 +1,4 @@
-"""Columns of a caller's table made into the contract's maps: from maps, structs and lists of pairs.
+"""Converts map columns of a caller's table: from maps, structs and lists of pairs.
 
 Columnar: the entries of all rows are gathered at once. Knows nothing of actions.
 """

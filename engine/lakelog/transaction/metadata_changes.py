@@ -1,4 +1,4 @@
-"""New metadata and a new protocol from what a caller wants changed of the old. Pure.
+"""Derives new metadata and a new protocol from requested changes. Pure.
 
 Source: Delta protocol, Change Metadata; Protocol Evolution.
 """

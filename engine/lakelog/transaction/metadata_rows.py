@@ -1,4 +1,4 @@
-"""Protocol and metadata as flattened rows, and what a file action has unless it says otherwise."""
+"""Protocol and metadata as flattened rows, and default values of file actions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a commit says that it did: operation, parameters, metrics. What it may say, and what it says
-where the caller does not.
+"""The operation, parameters and metrics in commitInfo: validation and defaults.
 
 Names are those that Delta writes. Pure.
 

@@ -1,4 +1,4 @@
-"""What a transaction stands for when it is about to be written, and what came first: plain data.
+"""The frozen content and reads of a transaction, and the commits that came first. Plain data.
 
 Owns no rule and does no I/O; `conflicts.find_conflict` judges one against the other.
 """

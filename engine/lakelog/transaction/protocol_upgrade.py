@@ -1,4 +1,4 @@
-"""Protocols: which features a table needs, how it comes to have them, and what may change.
+"""The features that a table needs, upgrades of the protocol, and allowed changes.
 
 `upgrade` is the one function that turns features into versions and lists. Pure; nothing is ever
 taken away from a protocol here.

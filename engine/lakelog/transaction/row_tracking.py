@@ -1,4 +1,4 @@
-"""Row ids and row commit versions: assigned to the adds of a commit, anew at every attempt. Pure.
+"""Assigns row ids and row commit versions to added files, at each attempt. Pure.
 
 Source: Delta protocol, Writer Requirements for Row Tracking.
 """

@@ -1,4 +1,4 @@
-"""`Runtime`: what a writer takes from its surroundings, so that tests can hold it still."""
+"""`Runtime`: clock, randomness and waiting of a writer, injectable for tests."""
 
 from __future__ import annotations
 

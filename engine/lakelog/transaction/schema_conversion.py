@@ -1,4 +1,4 @@
-"""A schema as callers have it (lakelog's, JSON, Arrow's, Polars') to the contract's StructType."""
+"""Converts schemas of callers (lakelog, JSON, Arrow, Polars) to the contract's StructType."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schema evolution: which schema may follow another, while files written before stay in the table.
+"""The schema changes that are allowed while existing files stay in the table.
 
 A file is read under the schema of today. So a new schema may say more than the old one (columns
 that read as null in old files, nulls where there were none, wider types where the table records

@@ -1,4 +1,4 @@
-"""A schema as its fields, at any depth, with the path that leads to each.
+"""Iterates over the fields of a schema, at any depth, with their paths.
 
 Source: Delta protocol, Field Path.
 """

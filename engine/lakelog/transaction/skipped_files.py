@@ -1,4 +1,4 @@
-"""Skipped files of the IndexTables dialect: the record of a failure, its count and its cooldown.
+"""Skipped files of the IndexTables dialect: reason, count and cooldown.
 
 A skipped file stays in the table; merges leave it alone until its cooldown has passed, and then
 try it again. Pure.

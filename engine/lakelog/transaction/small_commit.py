@@ -1,5 +1,5 @@
-"""A short way for a transaction that only adds and removes a few files of a table that asks for
-nothing out of the ordinary, perhaps for an application that counts its versions.
+"""A shorter commit path for transactions that only add and remove a few files, without special
+table features.
 
 Most commits of a busy table are one file or two. Frames are made for many rows: of one, each of the
 dozens of queries that check and spell it costs as much as of thousands. Here the rows are gone

@@ -1,4 +1,4 @@
-"""Table properties: which keys are known, and what their values may be.
+"""The known table properties and their allowed values.
 
 Keys of ``delta.*`` are the format's own: one that is not known is refused, since a writer that
 does not know it could not honour it. All other keys are the user's and free. Of

@@ -1,4 +1,4 @@
-"""`Transaction`: actions gathered, checked against the table, and written as its next version."""
+"""`Transaction`: collects actions and commits them as the table's next version."""
 
 from __future__ import annotations
 

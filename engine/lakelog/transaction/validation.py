@@ -1,4 +1,4 @@
-"""Every check that a transaction passes before it is written, and again behind another's change."""
+"""All checks of a transaction, before it is written and after each concurrent commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gates: may lakelog write this table at all, and may it write these actions.
+"""Checks whether lakelog may write a table, and each of its actions.
 
 Each table feature brings rules for writers. A feature that lakelog does not honour, or does not
 know, closes the table by its name before anything is written; a feature that it honours only in

@@ -1,4 +1,4 @@
-"""Where the records of a chain begin, without a walk of one record at a time.
+"""Locates the records of a frame chain without a loop over records.
 
 In a log whose records say how long they are, each record's end is the next one's beginning, so
 that finding them looks sequential. Two ways around it, both exact:

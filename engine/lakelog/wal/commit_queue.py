@@ -1,4 +1,4 @@
-"""Turns at writing: one thread at a time writes, and it writes for all that wait.
+"""A queue of writers: one thread leads and writes for all that wait.
 
 Whoever comes while nobody writes, writes. Whoever comes meanwhile waits in a queue; when the
 writer is done, the first of the queue writes for the whole of it, and the others find their work

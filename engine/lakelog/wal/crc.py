@@ -1,4 +1,4 @@
-"""Checksums of many spans of bytes at once: CRC-32 as zlib computes it, and CRC-32C.
+"""CRC-32 and CRC-32C of many byte ranges at once.
 
 A log of small records holds millions of short spans, each with its own checksum, and one call for
 each costs more than its bytes do. Here all spans advance together, eight bytes a step, by lookups

@@ -1,4 +1,4 @@
-"""Frames in, Arrow out: what `lakelog.wal.encode` laid down.
+"""Decodes frames to Arrow.
 
 A large frame's columns are used where they lie. Small frames are gathered: a column of Arrow that
 spans the whole segment is laid over it, whose every other element is a key (or a value) and whose

@@ -1,4 +1,4 @@
-"""The disk under the write-ahead log: the one seam that faults and crashes enter through.
+"""The filesystem seam of the write-ahead log, through which tests inject faults and crashes.
 
 All that the log asks of a filesystem is here. Errors are those of the operating system
 (``OSError``); what they mean for a record is for the callers to say. Paths are text, with ``/``.

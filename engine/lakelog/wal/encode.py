@@ -1,4 +1,4 @@
-"""Records in, frames out.
+"""Encodes records to frames.
 
 The payload of a frame of records, before compression, is the columns of its records as Arrow lays
 them out, each part padded with zero bytes to eight:

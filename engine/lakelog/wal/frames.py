@@ -1,4 +1,4 @@
-"""The bytes of the log: segment headers, frames, and the checksum that ties both to one log.
+"""Segment headers, frames, and the checksum that binds both to one log.
 
 A segment is a header and frames without a gap between them. A frame is a header, a payload padded
 to eight bytes, and a trailer; what a payload holds is for `lakelog.wal.encode` and

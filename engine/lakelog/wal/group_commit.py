@@ -1,4 +1,4 @@
-"""Group commit: the records of all who wait become frames, one write and one fsync."""
+"""Group commit: the records of all waiting threads in one write and one fsync."""
 
 from __future__ import annotations
 

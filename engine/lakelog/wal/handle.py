@@ -1,6 +1,4 @@
-"""What open things on a disk have in common: ``with`` closes them, not everybody may use them, and
-errors of the operating system are told as lakelog's.
-"""
+"""Shared by open handles: context manager, ownership checks, error translation."""
 
 from __future__ import annotations
 

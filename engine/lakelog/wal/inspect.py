@@ -1,5 +1,5 @@
-"""A look at a write-ahead log of any format, sound or not: its files, what they hold, what is
-wrong. Changes nothing, and takes no lock.
+"""Reports on a write-ahead log of any format, valid or damaged: files, contents, problems. Read-
+only, without a lock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opening a log for writing: what a crash tore off is trimmed, and damage is refused or set aside.
+"""Opens a log for writing: truncates a torn tail, and refuses or sets aside damage.
 
 Every step may be the last one before a crash, and opening again then ends in the same state.
 """

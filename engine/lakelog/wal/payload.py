@@ -1,4 +1,4 @@
-"""Payloads of frames of records: where their parts lie, what must hold of them, and what they give.
+"""The payload layout of record frames, and its validation.
 
 `lakelog.wal.encode` has what the parts are; `lakelog.wal.decode` reads them.
 """

@@ -1,4 +1,4 @@
-"""A judged log as tables: its records, and the state that they amount to."""
+"""The records and the state of a recovered log, as tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as callers give and get them: checked at the edge, and bytes from there on."""
+"""Records of callers, validated and converted to bytes."""
 
 from __future__ import annotations
 

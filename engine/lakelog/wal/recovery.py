@@ -1,4 +1,4 @@
-"""What a log's segments amount to: what is whole, what a crash tore off, what is damaged.
+"""Classifies the contents of a log's segments as valid, torn or damaged.
 
 A crash may tear whatever was not yet durable, and nothing else. So the frames after a break decide
 what it is: every frame says how many bytes before it were not known to be durable when it was

@@ -1,5 +1,4 @@
-"""Frames that differ only in what their records say: what a program gives that appends records of
-one size, one by one.
+"""A fast path for frames that differ only in their records, such as appends of equal size.
 
 Each part of their payloads is a column whose rows lie equally far apart, so that a million records
 are copied in a few calls, which know nothing of records. Others are for `lakelog.wal.decode`.

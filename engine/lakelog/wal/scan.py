@@ -1,4 +1,4 @@
-"""Which frames a segment holds: found by their chain, proved by their checksums.
+"""Locates the frames of a segment by their chain, and verifies their checksums.
 
 Whole segments are looked at in a few passes over columns of headers, so that a million frames of
 one record cost little more than a thousand frames of a thousand.

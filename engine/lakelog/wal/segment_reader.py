@@ -1,4 +1,4 @@
-"""Reading a log's segments from disk, for `lakelog.wal.recovery` to judge."""
+"""Reads the segments of a log from disk for `lakelog.wal.recovery`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log's segments: their names, and each with what was found in it."""
+"""Segment names, and the contents found in each segment."""
 
 from __future__ import annotations
 

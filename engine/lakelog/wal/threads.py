@@ -1,6 +1,4 @@
-"""Segments, and parts of them, side by side: most of what numpy and Arrow do with one leaves Python
-to the others.
-"""
+"""Decodes segments in parallel threads; numpy and Arrow release the interpreter lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of the log: the segment that is written to, its rotation, marks, syncs and removals.
+"""The active segment: writes, syncs, rotation, marks and removal.
 
 Everything here is done by one thread at a time, which `lakelog.wal.commit_queue` sees to. What a
 failure means is decided here:

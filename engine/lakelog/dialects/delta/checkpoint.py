@@ -1,4 +1,4 @@
-"""Reading Delta checkpoints of every kind: classic, multi-part, V2 with sidecars or inline.
+"""Reads Delta checkpoints of every layout: classic, multi-part, V2 with sidecars or inline.
 
 Parquet is read leaf by leaf, so that two columns of a million-file checkpoint cost two columns.
 Sizes that a manifest records for its sidecars are never trusted; the files' own lengths are.

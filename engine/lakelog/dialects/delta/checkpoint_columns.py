@@ -1,5 +1,5 @@
-"""Columns without which a checkpoint's Parquet is damaged: nulls in their place would give another
-state, and no writer is known to leave them out.
+"""Required columns of a checkpoint: if one is missing, the file is damaged, because nulls would
+give another state.
 
 Writers leave out the columns of action types that they have no row of, so of those only ``add`` of
 a classic checkpoint is demanded; one is missing too where a column of an unknown name has all of

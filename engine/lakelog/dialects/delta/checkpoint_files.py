@@ -1,4 +1,4 @@
-"""The files that a checkpoint is made of, written in pieces, whole or not at all."""
+"""Writes the files of a checkpoint incrementally and atomically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a V2 manifest and the pointer say about a checkpoint, beside its own rows.
+"""Checkpoint metadata of V2 manifests, and the contents of the pointer.
 
 The keys that Delta Lake on Spark writes are all there, and spelled as it spells them, so that it
 can do without reading the manifest and the sidecars' footers.

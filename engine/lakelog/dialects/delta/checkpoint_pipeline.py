@@ -1,4 +1,4 @@
-"""Encoding a checkpoint's files beside the reading of its rows, in bounded memory."""
+"""Encodes the files of a checkpoint in parallel with reading, in bounded memory."""
 
 from __future__ import annotations
 

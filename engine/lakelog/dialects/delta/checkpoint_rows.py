@@ -1,4 +1,4 @@
-"""Flattened actions to the rows of a checkpoint: structs of Arrow columns, never row by row.
+"""Converts flattened actions to checkpoint rows: structs of Arrow columns.
 
 ``dataChange`` is false in every file action: a checkpoint changes no data. ``remove`` has neither
 statistics nor tags. Of ``extra``, the fields that the contract does not name, only what Spark's

@@ -1,4 +1,4 @@
-"""The Arrow schemas of the Parquet files that a Delta checkpoint is made of.
+"""The Arrow schemas of checkpoint Parquet files.
 
 They are those that Delta Lake on Spark writes: the same fields in the same order, of the same
 types, everything nullable but the keys of maps; for other readers refuse what differs. Field types

@@ -1,4 +1,4 @@
-"""The typed copies that a checkpoint keeps of its files' statistics and partition values.
+"""Typed copies of statistics and partition values in checkpoints.
 
 Their types follow from the table's schema as Spark derives them: statistics of the indexed columns
 that are no partition columns, bounds where data skipping knows the type, a count of nulls for every

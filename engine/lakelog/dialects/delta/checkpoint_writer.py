@@ -1,4 +1,4 @@
-"""Writing Delta checkpoints: classic, multi-part, and V2 with a JSON or Parquet manifest.
+"""Writes Delta checkpoints: classic, multi-part, and V2 with a JSON or Parquet manifest.
 
 Files are written under names that no reader looks at; sidecars stand under their final names at
 once, for nobody looks at them before a manifest names them. Rows that are no file actions come

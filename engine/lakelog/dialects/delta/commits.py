@@ -1,4 +1,4 @@
-"""Writing the commits of a Delta log.
+"""Encodes the commits of a Delta log.
 
 Source: Delta protocol, Delta Log Entries; Commit Provenance Information; In-Commit Timestamps
 (commitInfo comes first).

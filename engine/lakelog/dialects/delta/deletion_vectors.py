@@ -1,4 +1,4 @@
-"""Where deletion vectors stand: from the descriptors in file actions to files.
+"""Resolves deletion vector descriptors of file actions to files.
 
 Source: Delta protocol, Deletion Vector Descriptor Schema; Derived Fields. Z85: ZeroMQ RFC 32.
 """

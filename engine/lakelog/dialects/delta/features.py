@@ -1,4 +1,5 @@
-"""Reader features of Delta, by name: which change the file-level state, and which only rows.
+"""Reader features of Delta: those that change the file-level state, and those that change only
+rows.
 
 Source: Delta protocol, Valid Feature Names in Table Features; Reader Version Requirements.
 """

@@ -1,4 +1,4 @@
-"""Footers of Parquet whose account of their column chunks can be believed to be one.
+"""Validates the column chunks that a Parquet footer declares.
 
 pyarrow builds a chunk's metadata, when `RowGroupMetaData.column` asks for it, and its statistics
 in code that must not throw: where a damaged footer contradicts itself, the process ends. A reader

@@ -1,4 +1,4 @@
-"""Hints of a Delta log: ``_last_checkpoint`` and version checksums (``.crc``).
+"""Reads the hints of a Delta log: ``_last_checkpoint`` and version checksums (``.crc``).
 
 A hint may speed a read up and never decides its answer: one that is missing, stale or damaged
 costs time, and is told of.

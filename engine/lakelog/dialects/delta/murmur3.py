@@ -1,4 +1,4 @@
-"""Spark's Murmur3 of text, over whole columns: it deals the rows of a multi-part checkpoint.
+"""Spark's Murmur3 hash of text columns, which assigns rows to the parts of a multi-part checkpoint.
 
 It is MurmurHash3 x86_32 but for the end of a text: the last one to three bytes are mixed in one by
 one, each sign-extended, rather than together. A row of several columns hashes each with the hash

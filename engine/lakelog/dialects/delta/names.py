@@ -1,4 +1,4 @@
-"""File names of a Delta log, parsed exactly; whatever else lies in the folder is not ours.
+"""Parses the file names of a Delta log; all other names are ignored.
 
 Source: Delta protocol, Delta Log Entries, Checkpoint Naming Scheme, Log Compaction Files.
 """

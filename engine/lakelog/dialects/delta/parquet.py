@@ -1,6 +1,4 @@
-"""Checkpoint Parquet to flattened frames: which leaves to read, in what shares, and how their
-columns become rows of the action table.
-"""
+"""Decodes checkpoint Parquet to flattened frames: columns, parallel ranges, conversion of rows."""
 
 from __future__ import annotations
 

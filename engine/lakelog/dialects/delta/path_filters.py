@@ -1,5 +1,5 @@
-"""Which paths a sidecar may hold: Parquet's own split-block Bloom filters over ``add.path`` and
-``remove.path``, some twenty bits a path, with at most one false hit in a thousand.
+"""Bloom filters of the paths in a sidecar: Parquet split-block filters over ``add.path`` and
+``remove.path``, about twenty bits per path, with at most one false positive in a thousand.
 
 A hash is XXH64 with seed 0 over the UTF-8 bytes of the path as it is written, percent-encoded.
 Arrow writes the filters and any reader of Parquet may use them; they are read here, for Arrow does

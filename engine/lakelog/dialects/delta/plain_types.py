@@ -1,4 +1,4 @@
-"""Arrow's other layouts of text and bytes, as the plain ones.
+"""Converts Arrow's view and large types of text and bytes to plain ones.
 
 A Parquet file may carry the Arrow schema of its writer, and columns then come out in that writer's
 layouts: views, or dictionaries. They hold the same values, and several of Arrow's kernels refuse

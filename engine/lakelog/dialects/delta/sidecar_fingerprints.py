@@ -1,5 +1,5 @@
-"""What a V2 manifest records of each sidecar, so that a later checkpoint may keep the sidecar
-without reading its rows: how many actions it holds, their digest, and where to ask for a path.
+"""The V2 manifest's record of each sidecar: action counts, digest and path filter, so that a later
+checkpoint can keep the sidecar without reading its rows.
 
 The record stands in the sidecar action's ``tags`` under ``lakelog.fingerprint``. Whether a path may
 be in a sidecar is for the sidecar's own filters to say (`lakelog.dialects.delta.path_filters`); the

@@ -1,5 +1,4 @@
-"""What a sidecar says of itself without its rows being read: its length, its footer and its path
-filters.
+"""Checks a sidecar without reading its rows: length, footer and path filters.
 
 A footer takes a third of a millisecond to parse, and a large table has hundreds of sidecars. So
 whoever has looked at a footer once records its checksum, and what it said is true as long as the

@@ -1,4 +1,4 @@
-"""Avro containers: records decoded by fastavro, within bounds that are checked before.
+"""Reads Avro containers with fastavro, within limits that are checked first.
 
 fastavro trusts a file: it decompresses blocks of any size, makes as many records as a block says
 it has, and exhausts the stack on a type that contains itself. So the container is checked here,

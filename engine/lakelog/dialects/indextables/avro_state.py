@@ -1,4 +1,5 @@
-"""Avro states: a state manifest that names shared manifests of file entries, and tombstones.
+"""Reads Avro states: a state manifest that references shared manifests of file entries, and
+tombstones.
 
 A state is what the v0.5.4 writer commits, and what the Rust writer adds beside a JSON commit. Live
 files are the entries of all manifests whose path is not a tombstone.

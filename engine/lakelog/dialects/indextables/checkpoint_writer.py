@@ -1,4 +1,4 @@
-"""Writing IndexTables checkpoints: JSON in one file or in parts; flattened Parquet is beside.
+"""Writes JSON checkpoints of IndexTables, in one file or in parts.
 
 A JSON checkpoint holds the lines of a commit: protocol, metaData, skips, adds, and the tombstones
 that are still kept. The reference's writer leaves skips and tombstones out, so that they are

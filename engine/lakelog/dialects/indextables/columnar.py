@@ -1,4 +1,4 @@
-"""Columnar commits: one Parquet file in the flattened schema, under the name of the commit.
+"""Columnar commits: one Parquet file in the flattened schema, with the name of the commit.
 
 Rows are the actions in order, the commitInfo first with its body whole in ``extra``. Eight bytes
 before the footer hold a checksum of all others: Parquet has none for its footer and its page

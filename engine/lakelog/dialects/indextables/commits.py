@@ -1,4 +1,4 @@
-"""Commits: bytes to actions and back, with the defaults of the format.
+"""Decodes and encodes commits, with the defaults of the format.
 
 Paths are not percent-encoded in an IndexTables log: the writers put the name that the file has on
 disk (whose partition folders may themselves hold Hive's ``%XX`` escapes), and the readers use it

@@ -1,4 +1,4 @@
-"""Document mappings: their hash, and the references by which files share them.
+"""Document mappings: hashes, and the references by which files share them.
 
 A file names its mapping by a hash (``docMappingRef``); the texts stand once, in
 ``metaData.configuration["docMappingSchema.<hash>"]`` or in the schema registry of an Avro state

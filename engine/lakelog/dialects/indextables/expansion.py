@@ -1,4 +1,4 @@
-"""Bounded decompression: how many bytes a compressed file of a log may expand to.
+"""Bounded decompression of log files.
 
 A file may expand to `FREE_BYTES` whatever its length, to more only by a ratio that files of a log
 stay below (each action names a file by random characters), and never to more than

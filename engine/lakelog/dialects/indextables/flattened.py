@@ -1,4 +1,4 @@
-"""Flattened Parquet checkpoints: one row an action, under ``_checkpoints/``.
+"""Reads flattened Parquet checkpoints: one row per action, in ``_checkpoints/``.
 
 Two schemas are read: lakelog's own (``schemas/actions.json``) and the plain ``CheckpointEntry`` of
 spec 004, whose metadata rows have ``actionType`` ``metadata`` and a ``format`` map, and which

@@ -1,4 +1,4 @@
-"""Writing flattened Parquet checkpoints: one row an action, in one file or in several.
+"""Writes flattened Parquet checkpoints: one row per action, in one file or several.
 
 Several files share the rows by the CRC-32 of the path. Their names tell only version, number and
 count, so two writers of one version may meet in them: as each row has one place, any mixture of

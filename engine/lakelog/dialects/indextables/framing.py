@@ -1,4 +1,4 @@
-"""The three framings of an IndexTables JSON file, told by its first bytes.
+"""The three framings of an IndexTables JSON file, detected by its first bytes.
 
 ==============  ==================================================
 first bytes     content

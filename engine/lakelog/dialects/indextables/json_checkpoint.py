@@ -1,4 +1,4 @@
-"""JSON checkpoints: one object, the lines of a commit, or parts named by a manifest.
+"""Reads JSON checkpoints: one object, NDJSON, or parts named by a manifest.
 
 ==================  ====================================================================
 form                content

@@ -1,4 +1,4 @@
-"""What stands in ``_transaction_log/``, by name.
+"""Classifies the files of ``_transaction_log/`` by name.
 
 ======================================================  ================================
 name                                                    meaning

@@ -1,4 +1,4 @@
-"""Protocol gate: which tables this reader honours.
+"""Checks that lakelog supports the protocol of a table.
 
 =======  ==================================================================
 version  adds

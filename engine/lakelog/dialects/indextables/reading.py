@@ -1,4 +1,4 @@
-"""What the three kinds of checkpoint reader share: which rows make a state, and in what order."""
+"""Shared by the checkpoint readers: selects and orders the rows of a state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the writers of IndexTables checkpoints share: names that nobody looks at, and the pointer.
+"""Shared by the checkpoint writers: temporary names, and the pointer.
 
 Source: facts of the real writers, ``_last_checkpoint``; ``schemas/checkpoint.md``.
 """

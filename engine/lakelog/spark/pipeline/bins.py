@@ -1,4 +1,4 @@
-"""Which files are rewritten together. Pure.
+"""Groups files for compaction. Pure.
 
 Candidates are small files, and those of which enough rows are deleted. Within a partition they go
 together in order of their age, so that rows that came together stay together. A bin is worth

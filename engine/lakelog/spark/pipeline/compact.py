@@ -1,4 +1,4 @@
-"""The step ``compact``: small files by partition into files of a size, no row changed.
+"""The step ``compact``: merges small files by partition.
 
 Planned on the driver from the latest version, a commit's worth at a time; executors rewrite the
 bins, and the driver commits what they wrote with ``dataChange`` false, as Delta's OPTIMIZE. Then it

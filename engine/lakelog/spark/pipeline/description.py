@@ -1,4 +1,4 @@
-"""`Pipeline`: a table, and the steps that fill it and look after it.
+"""`Pipeline`: a table and its steps.
 
 A frozen description. Running it is `lakelog.spark.pipeline.run`'s; every step can be run again at
 any time: what is done already is found done.

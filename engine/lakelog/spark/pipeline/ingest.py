@@ -1,4 +1,4 @@
-"""The step ``ingest``: rows from anything that Spark reads, each in the table once.
+"""The step ``ingest``: writes rows of any Spark source, each exactly once.
 
 - ``available_now`` is a stream that ends where the source ends. Spark keeps in its checkpoint what
   every batch reads, before it reads it, and the sink records each batch in the table in one commit

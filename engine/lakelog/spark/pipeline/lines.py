@@ -1,4 +1,4 @@
-"""NDJSON, strictly: a line is one JSON object of the schema, or the job fails and names it.
+"""Strict NDJSON: each line must be one JSON object of the schema, or the job fails and names it.
 
 Spark's own reader turns a text in a column of numbers into null, and a line that was cut short into
 a row of nulls, and says nothing; after two objects on a line it forgets the second. Here lines are

@@ -1,4 +1,4 @@
-"""The files of a table's folder, listed by executors.
+"""Lists the files of a table's folder in executors.
 
 The driver lists folders down to those of partitions; executors list what is below them. What stands
 directly in the folders above is listed on the driver.

@@ -1,4 +1,4 @@
-"""`PipelineReport`: what each step did, as a table that is also a dataframe."""
+"""`PipelineReport`: the result of each step, as a dataframe."""
 
 from __future__ import annotations
 

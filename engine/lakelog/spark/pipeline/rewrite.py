@@ -1,4 +1,4 @@
-"""What an executor does for compaction: the rows of a bin's files into new ones.
+"""The executor's part of compaction: writes the rows of a group of files to new ones.
 
 A file that cannot be read does not stop it: the others are rewritten without it, and the answer
 says which one it was and why. What was begun before that was noticed is deleted: a file of which

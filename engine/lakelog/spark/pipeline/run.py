@@ -1,4 +1,4 @@
-"""Running a pipeline: its steps in order, each on the table as it is then."""
+"""Runs the steps of a pipeline in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of a pipeline, as plain data: what each may be told, checked once, when it is made.
+"""The settings of each step, validated on creation.
 
 Sizes are bytes, or texts such as ``128MB``; lengths of time are milliseconds, a timedelta, or texts
 such as ``24 hours``. Steps own no work.

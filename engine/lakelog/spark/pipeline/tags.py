@@ -1,4 +1,4 @@
-"""What compaction leaves on files of a Delta table: that one was compacted, or could not be read.
+"""Tags that compaction sets on files: compacted, or unreadable.
 
 Delta has no action for skipped files (IndexTables: ``mergeskip``), and metadata domains are a
 feature that a table may lack, written whole at every change. Tags are part of every file's action,

@@ -1,4 +1,4 @@
-"""The steps ``checkpoint``, ``cleanup`` and ``vacuum``: the table's own work, told as reports."""
+"""The steps ``checkpoint``, ``cleanup`` and ``vacuum``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the historic formats a log has: by what its files hold, not by their names alone."""
+"""Detects the historic format of a log from the contents of its files."""
 
 from __future__ import annotations
 

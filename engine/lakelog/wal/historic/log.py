@@ -1,4 +1,4 @@
-"""What reading a historic log gives: its records, and what is to be said about them."""
+"""The result of reading a historic log: records and warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a historic log from where it lies. Nothing is ever written there."""
+"""Reads a historic log in place, without writing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integers and byte strings at many places of one byte array, as columns."""
+"""Integers and byte strings at many offsets of one byte array, as columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A historic log becomes one in the project's own format, where it lies.
+"""Upgrades a historic log to the current format, in place.
 
 At every moment one of the two logs is whole and is the one that counts, so that a crash, at
 whatever step, loses nothing; upgrading again then goes on. The steps:
