@@ -55,8 +55,8 @@ class CompactionFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
-    """What the pointer says that a checkpoint holds; a hint.
+class RecordedCounts:
+    """The counts that the pointer records of a checkpoint.
 
     Attributes:
         actions: Actions of all types.
@@ -79,7 +79,8 @@ class Checkpoint:
         paths: Files, relative to the table root, in order. A V2 manifest names its sidecars
             inside, so they are not listed here.
         sizes_bytes: Their listed lengths, or empty; a hint, which spares a remote store a question.
-        promised: What the pointer says that it holds, where that was read.
+        recorded: The counts that the pointer records, if it was read.
+        checksum_path: The version checksum of its version, if one is listed.
     """
 
     version: int
@@ -87,7 +88,8 @@ class Checkpoint:
     rank: int
     paths: tuple[str, ...]
     sizes_bytes: tuple[int, ...] = field(default=(), compare=False, repr=False)
-    promised: Promise | None = field(default=None, compare=False, repr=False)
+    recorded: RecordedCounts | None = field(default=None, compare=False, repr=False)
+    checksum_path: str | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

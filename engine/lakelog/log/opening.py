@@ -132,6 +132,9 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
     listing = state.log.list_all()
     excluded = state.excluded
     broken = error.__cause__
+    checkpoint = state.segment.checkpoint
+    checksum = None if checkpoint is None else checkpoint.checksum_path
+    doubted = state if checksum is not None and error.path == checksum else None
     while True:
         assert state.segment.checkpoint is not None
         # One found broken earlier stays out: two of them would otherwise take turns for ever.
@@ -141,6 +144,8 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
                 listing, state.version, table=state.log.table, excluded=excluded
             )
         except VersionNotFoundError as gap:
+            if doubted is not None:
+                return _despite_checksum(doubted, error)
             error.hint = f"no older files give this version ({gap.found}); restore the checkpoint"
             raise error from broken
         note = (
@@ -155,6 +160,8 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
             state, broken = candidate, another
             continue
         if len(ids) != 1:
+            if doubted is not None:
+                return _despite_checksum(doubted, error)
             error.hint = (
                 f"replaying older files meets the table ids {', '.join(sorted(map(str, ids)))}, "
                 "so it may bring back another table; restore the checkpoint"
@@ -162,6 +169,20 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
             raise error from broken
         warnings.warn(note, LakelogWarning, stacklevel=2)
         return candidate
+
+
+def _despite_checksum(state: State, error: CheckpointCorruptionError) -> State:
+    """The state from its checkpoint, which only a version checksum contradicts: the checksum may be
+    the wrong one, and no older files decide.
+    """
+    assert state.segment.checkpoint is not None
+    note = (
+        f"{error.message} (expected {error.expected}, found {error.found}); the checkpoint is used"
+    )
+    warnings.warn(note, LakelogWarning, stacklevel=3)
+    checkpoint = replace(state.segment.checkpoint, checksum_path=None)
+    segment = replace(state.segment, checkpoint=checkpoint)
+    return State.of(state.log, segment, (*state.notes, note), state.excluded)
 
 
 def table_ids(state: State) -> set[object]:

@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 from lakelog.dialects.base import CHECKPOINT_META, STRUCT_STATISTICS, Actions, Checkpoint
 from lakelog.dialects.delta.checkpoint_columns import features_of, require_actions, require_columns
 from lakelog.dialects.delta.checkpoint_manifest import require_whole
-from lakelog.dialects.delta.names import SIDECAR_FOLDER
+from lakelog.dialects.delta.last_checkpoint import read_version_checksum
+from lakelog.dialects.delta.names import LAST_CHECKPOINT, SIDECAR_FOLDER
 from lakelog.dialects.delta.parquet import (
     FILE_READERS,
     META_READERS,
@@ -80,7 +81,7 @@ class DeltaCheckpointReader:
         self._sizes = dict(zip(checkpoint.paths, checkpoint.sizes_bytes, strict=False))
         self._sources: dict[str, RangedFile] = {}
         self._features: frozenset[str] | None = None  # of the protocol, once it was read
-        self._promised: int | None = None  # actions in all sidecars, by the manifest
+        self._sidecar_actions: int | None = None  # in all sidecars, by the manifest
         self._counts: dict[str, int] = {}  # rows of each file that was opened for its files
 
     @cached_property
@@ -94,7 +95,9 @@ class DeltaCheckpointReader:
         bodies = actions.conform(own, ["extra"])["extra"]
         self._check_versions([orjson.loads(body or "{}").get("version") for body in bodies])
         lines = data.count(b"\n")
-        self._promised = require_whole(decoded.meta, lines - 1, path, self.checkpoint.version)
+        self._sidecar_actions = require_whole(
+            decoded.meta, lines - 1, path, self.checkpoint.version
+        )
         return Actions(_decoded(decoded.files), decoded.meta)
 
     @cached_property
@@ -113,7 +116,7 @@ class DeltaCheckpointReader:
             self._check_versions(versions)
             meta = self._meta_of(path, source, file, _MANIFEST_ONLY)
             others = file.metadata.num_rows - 1
-            self._promised = require_whole(meta, others, path, self.checkpoint.version)
+            self._sidecar_actions = require_whole(meta, others, path, self.checkpoint.version)
             return meta
 
     def _check_versions(self, versions: Sequence[object]) -> None:
@@ -212,33 +215,69 @@ class DeltaCheckpointReader:
 
         Memory: two batches of the columns asked for.
         """
+        adds = 0
         if self._json_manifest is not None:
             inline = self._json_manifest.files
             if PATH_TEXT not in columns:
                 inline = inline.drop(PATH_TEXT, strict=False)
             if inline.height:
+                adds += actions.of_type(inline, "add").height
                 yield actions.of_type(inline, *kinds)
         with ThreadPoolExecutor(FILE_READERS, thread_name_prefix="lakelog-parquet") as pool:
             for path in self._parquet_files:
-                yield from self._iter_parquet(path, columns, kinds, pool)
-        self._require_counts()
+                for kind, frame in self._iter_parquet(path, columns, kinds, pool):
+                    adds += frame.height if kind == "add" else 0
+                    yield frame
+        self._require_sidecar_actions()
+        if "add" in kinds:
+            self._require_adds(adds)
 
-    def _require_counts(self) -> None:
+    def _require_adds(self, found: int) -> None:
+        """Compare the number of live files with the one that the pointer records, or else the
+        version checksum: a manifest that was cut short, or another file in place of one, looks
+        whole.
+
+        The number is the same in every checkpoint of a version. `size` is not: writers keep
+        different tombstones.
+        """
+        source, expected = self._recorded_adds
+        if expected is not None and found != expected:
+            raise MalformedLogError(
+                f"the checkpoint does not hold as many files as {source} records",
+                path=source,
+                version=self.checkpoint.version,
+                expected=f"{expected} add actions",
+                found=f"{found} in {self.checkpoint.paths[0]}",
+                hint="restore the checkpoint's files, or remove them if its commits are there",
+            )
+
+    @cached_property
+    def _recorded_adds(self) -> tuple[str, int | None]:
+        """A file that records the number of live files, and the number."""
+        if self.checkpoint.recorded is not None:
+            return LAST_CHECKPOINT, self.checkpoint.recorded.adds
+        path = self.checkpoint.checksum_path
+        if path is None:
+            return "", None
+        files = (read_version_checksum(self._store, self.checkpoint.version) or {}).get("numFiles")
+        return path, files if type(files) is int else None
+
+    def _require_sidecar_actions(self) -> None:
         """Compare the rows of all sidecars with what the manifest says."""
         held = sum(self._counts.get(path, 0) for path in self._sidecars)
-        if self._sidecars and self._promised not in {None, held}:
+        if self._sidecars and self._sidecar_actions not in {None, held}:
             raise MalformedLogError(
                 "the sidecars do not hold as many actions as their manifest says",
                 path=self.checkpoint.paths[0],
                 version=self.checkpoint.version,
-                expected=f"sidecarNumActions {self._promised}",
+                expected=f"sidecarNumActions {self._sidecar_actions}",
                 found=held,
                 hint="restore them, or remove the checkpoint's files if its commits are there",
             )
 
     def _iter_parquet(
         self, path: str, columns: Sequence[str], kinds: Sequence[str], pool: ThreadPoolExecutor
-    ) -> Iterator[pl.DataFrame]:
+    ) -> Iterator[tuple[str, pl.DataFrame]]:
         with ExitStack() as stack:
             source, file = stack.enter_context(self._opened(path))
             bound = Bound(file.metadata, _length(source))
@@ -270,7 +309,7 @@ class DeltaCheckpointReader:
                         frame = assemble([p[kind] for p in parts if kind in p], kind, columns, path)
                         bound.check(frame)
                         if frame.height:
-                            yield frame
+                            yield kind, frame
             finally:
                 wait(ahead)  # a file that is being read must not be closed
 

@@ -75,7 +75,11 @@ class DeltaDialect:
             if pointer.version:
                 listing = parse_listing(store.list_from(LOG_FOLDER, f"{pointer.version:020d}"))
                 if any(c.version >= pointer.version for c in listing.checkpoints):
-                    return listing
+                    checkpoints = (
+                        replace(c, recorded=pointer.recorded) if c.version == pointer.version else c
+                        for c in listing.checkpoints
+                    )
+                    return replace(listing, checkpoints=tuple(checkpoints))
                 missing = f"no complete checkpoint stands at or above version {pointer.version}"
                 notes = (f"{LAST_CHECKPOINT} is wrong: {missing}",)
             elif pointer.note:

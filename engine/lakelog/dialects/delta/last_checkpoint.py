@@ -14,9 +14,12 @@ import string
 from dataclasses import dataclass
 from typing import Any
 
+from lakelog.dialects.base import RecordedCounts
 from lakelog.dialects.delta.names import LAST_CHECKPOINT, LOG_FOLDER
 from lakelog.errors import LakelogError, NotFoundError
 from lakelog.storage import LogStore
+
+_COUNT_DIGITS = 20
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,12 @@ class LastCheckpoint:
     Attributes:
         version: Version that it points to; None where it cannot be used.
         note: What is wrong with it, or None.
+        recorded: Counts of the checkpoint; None unless the pointer's checksum covers them.
     """
 
     version: int | None
     note: str | None = None
+    recorded: RecordedCounts | None = None
 
 
 class _Number(str):
@@ -59,9 +64,14 @@ def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
     if not 0 <= version < 10**20:
         return LastCheckpoint(None, f"{LAST_CHECKPOINT} names the impossible version {version}")
     written = pointer.get("checksum")
-    if isinstance(written, str) and written != checksum(pointer):
+    if not isinstance(written, str):
+        return LastCheckpoint(version)
+    if written != checksum(pointer):
         return LastCheckpoint(None, f"{LAST_CHECKPOINT} does not match its own checksum")
-    return LastCheckpoint(version)
+    counts = [pointer.get("size"), pointer.get("numOfAddFiles")]
+    if not all(isinstance(n, _Number) and n.isdecimal() and len(n) < _COUNT_DIGITS for n in counts):
+        return LastCheckpoint(version)
+    return LastCheckpoint(version, recorded=RecordedCounts(*map(int, counts)))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

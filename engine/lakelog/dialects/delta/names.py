@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from uuid import UUID
 
 from lakelog.dialects.base import Checkpoint, CommitFile, CompactionFile, LogListing
@@ -133,6 +134,12 @@ def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
                 f"the checkpoint of version {version} in {total} parts has only {len(found)} "
                 "and was left out"
             )
+    checkpoints = [
+        replace(c, checksum_path=f"{LOG_FOLDER}/{checksum_name(c.version)}")
+        if c.version in checksums
+        else c
+        for c in checkpoints
+    ]
     return LogListing(
         tuple(sorted(commits, key=lambda c: c.version)),
         tuple(sorted(checkpoints, key=lambda c: (c.version, c.rank, c.paths))),

@@ -28,8 +28,8 @@ from lakelog.dialects.indextables.listing import (
     LOG_FOLDER,
     list_commits,
     part_names,
-    promise_of,
     read_pointer,
+    recorded_counts,
 )
 from lakelog.dialects.indextables.reading import (
     compose_meta,
@@ -93,7 +93,7 @@ class JsonCheckpointReader:
             if rows.height:
                 frames.extend(project([rows], needed, actions.FILE_ACTIONS))
         if not self._is_marked:
-            self._require_promised(held, adds)
+            self._require_recorded(held, adds)
         for frame in last_by_path(frames):
             rows = resolve_references(frame, registry) if "docMappingJson" in columns else frame
             yield from project([rows], columns, kinds)
@@ -110,23 +110,23 @@ class JsonCheckpointReader:
         below = (commit.path for commit in list_commits(self._store, end=self.checkpoint.version))
         return (first, *paths, *below)
 
-    def _require_promised(self, held: int, adds: int) -> None:
+    def _require_recorded(self, held: int, adds: int) -> None:
         """Refuse a checkpoint that falls short of both numbers in the pointer: a file that was cut
         at a line end looks whole.
 
         The reference counts a file that is listed twice, so one number alone says nothing.
         """
         version = self.checkpoint.version
-        promised = self.checkpoint.promised
-        if promised is None:
+        recorded = self.checkpoint.recorded
+        if recorded is None:
             pointer = read_pointer(self._store)
-            promised = None if pointer is None else promise_of(pointer, version)
-        if promised is not None and held < promised.actions and adds < promised.adds:
+            recorded = None if pointer is None else recorded_counts(pointer, version)
+        if recorded is not None and held < recorded.actions and adds < recorded.adds:
             raise CorruptionError(
                 f"the checkpoint holds less than {LAST_CHECKPOINT} says",
                 path=self.checkpoint.paths[0],
                 version=version,
-                expected=f"{promised.actions} actions, {promised.adds} of them files",
+                expected=f"{recorded.actions} actions, {recorded.adds} of them files",
                 found=f"{held} actions, {adds} of them files",
                 hint="a file of it is cut short: restore it, or replay the commits without it",
             )

@@ -26,7 +26,7 @@ from typing import Any
 
 import orjson
 
-from lakelog.dialects.base import Checkpoint, CommitFile, LogListing, Promise
+from lakelog.dialects.base import Checkpoint, CommitFile, LogListing, RecordedCounts
 from lakelog.dialects.indextables.avro import read_state_record
 from lakelog.dialects.indextables.framing import unframe
 from lakelog.errors import LakelogError
@@ -85,9 +85,9 @@ def list_log(store: LogStore, *, hint: bool = True, start: int = 0) -> LogListin
         # The pointer is believed only where the checkpoint that it names is really there; all
         # that came later is in the listing then, so the latest version is the same.
         if any(checkpoint.version == pointed for checkpoint in near.checkpoints):
-            promised = promise_of(pointer, pointed)
+            recorded = recorded_counts(pointer, pointed)
             checkpoints = (
-                replace(c, promised=promised) if c.version == pointed else c
+                replace(c, recorded=recorded) if c.version == pointed else c
                 for c in near.checkpoints
             )
             return replace(near, checkpoints=tuple(checkpoints))
@@ -117,13 +117,13 @@ def parse_pointer(data: bytes) -> int | None:
     return version if type(version) is int and 0 <= version <= _MAX_VERSION else None
 
 
-def promise_of(data: bytes, version: int) -> Promise | None:
+def recorded_counts(data: bytes, version: int) -> RecordedCounts | None:
     """What a pointer's content says of the checkpoint of a version; None where it says nothing."""
     body = pointer_body(data)
     size, files = body.get("size"), body.get("numFiles")
     if body.get("version") != version or type(size) is not int or type(files) is not int:
         return None
-    return Promise(size, files)
+    return RecordedCounts(size, files)
 
 
 def _list_at_or_above(store: LogStore, start: int) -> LogListing:
