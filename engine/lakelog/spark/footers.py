@@ -19,7 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.dialects.base import CHECKPOINT_META, STRUCT_STATISTICS, Checkpoint
-from lakelog.dialects.delta.checkpoint import unreadable_is_malformed
+from lakelog.dialects.delta.checkpoint import (
+    recorded_adds,
+    require_adds,
+    unreadable_is_malformed,
+)
 from lakelog.dialects.delta.checkpoint_schema import PARTITIONS_PARSED, spark_schema
 from lakelog.dialects.delta.footers import require_sound_chunks
 from lakelog.dialects.delta.parquet import child_type, find_rows
@@ -33,7 +37,7 @@ from lakelog.errors import (
 from lakelog.log.base_checkpoint import broken_checkpoint
 from lakelog.log.state import State
 from lakelog.model import contract
-from lakelog.model.actions import FILE_ACTIONS
+from lakelog.model.actions import FILE_ACTIONS, of_type
 from lakelog.storage import LogStore
 
 _READERS = 16
@@ -120,13 +124,18 @@ def read_footers(state: State) -> Footers:
         every, own = state.base.files, len(checkpoint.paths)
         if checkpoint.layout == "flattened":
             return _survey(_open_all(store, checkpoint, checkpoint.paths, ()), _flattened_obstacle)
-        inline = 0
+        inline = adds = 0
         if checkpoint.layout == "v2-json":
             manifest = Blob(None, every[0], store.read(every[0]))
-            inline = decode_lines([manifest], _WIRE).files.height
+            own_files = decode_lines([manifest], _WIRE).files
+            inline, adds = own_files.height, of_type(own_files, "add").height
             every = every[1:]
             own = 0
         files = _open_all(store, checkpoint, every, every[own:])
+        counts = [_adds(file) for file in files]
+        if None not in counts:
+            adds += sum(count for count in counts if count is not None)
+            require_adds(checkpoint, recorded_adds(store, checkpoint), adds)
         found = _survey(files, _delta_obstacle)
     if inline:
         obstacle = "file actions stand in a manifest of JSON"
@@ -179,6 +188,20 @@ def _open_all(
 
     with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelog-footers") as pool:
         return list(pool.map(read, paths))
+
+
+def _adds(file: _File) -> int | None:
+    """Live files by the footer's statistics; None if it has none."""
+    adds = 0
+    for chunks in file.columns():
+        path = chunks.get("add.path")
+        if path is None:
+            continue
+        statistics = path.statistics
+        if statistics is None or not statistics.has_null_count:
+            return None
+        adds += path.num_values - statistics.null_count
+    return adds
 
 
 def _refuse_other_actions(file: pq.ParquetFile, path: str) -> None:

@@ -230,37 +230,11 @@ class DeltaCheckpointReader:
                     yield frame
         self._require_sidecar_actions()
         if "add" in kinds:
-            self._require_adds(adds)
-
-    def _require_adds(self, found: int) -> None:
-        """Compare the number of live files with the one that the pointer records, or else the
-        version checksum: a manifest that was cut short, or another file in place of one, looks
-        whole.
-
-        The number is the same in every checkpoint of a version. `size` is not: writers keep
-        different tombstones.
-        """
-        source, expected = self._recorded_adds
-        if expected is not None and found != expected:
-            raise MalformedLogError(
-                f"the checkpoint does not hold as many files as {source} records",
-                path=source,
-                version=self.checkpoint.version,
-                expected=f"{expected} add actions",
-                found=f"{found} in {self.checkpoint.paths[0]}",
-                hint="restore the checkpoint's files, or remove them if its commits are there",
-            )
+            require_adds(self.checkpoint, self._recorded_adds, adds)
 
     @cached_property
     def _recorded_adds(self) -> tuple[str, int | None]:
-        """A file that records the number of live files, and the number."""
-        if self.checkpoint.recorded is not None:
-            return LAST_CHECKPOINT, self.checkpoint.recorded.adds
-        path = self.checkpoint.checksum_path
-        if path is None:
-            return "", None
-        files = (read_version_checksum(self._store, self.checkpoint.version) or {}).get("numFiles")
-        return path, files if type(files) is int else None
+        return recorded_adds(self._store, self.checkpoint)
 
     def _require_sidecar_actions(self) -> None:
         """Compare the rows of all sidecars with what the manifest says."""
@@ -424,6 +398,37 @@ class DeltaCheckpointReader:
             page_checksum_verification=True,
             # As nanoseconds, what Spark writes of a time after 2262 would come out another one.
             coerce_int96_timestamp_unit="us",
+        )
+
+
+def recorded_adds(store: LogStore, checkpoint: Checkpoint) -> tuple[str, int | None]:
+    """The file that records a checkpoint's number of live files, and the number: the pointer, or
+    else the version checksum.
+    """
+    if checkpoint.recorded is not None:
+        return LAST_CHECKPOINT, checkpoint.recorded.adds
+    if checkpoint.checksum_path is None:
+        return "", None
+    files = (read_version_checksum(store, checkpoint.version) or {}).get("numFiles")
+    return checkpoint.checksum_path, files if type(files) is int else None
+
+
+def require_adds(checkpoint: Checkpoint, recorded: tuple[str, int | None], found: int) -> None:
+    """Compare a checkpoint's number of live files with `recorded_adds`: a manifest that was cut
+    short, or another file in place of one, looks complete.
+
+    The number is the same in every checkpoint of a version. `size` is not: writers keep different
+    tombstones.
+    """
+    source, expected = recorded
+    if expected is not None and found != expected:
+        raise MalformedLogError(
+            f"the checkpoint does not hold as many files as {source} records",
+            path=source,
+            version=checkpoint.version,
+            expected=f"{expected} add actions",
+            found=f"{found} in {checkpoint.paths[0]}",
+            hint="restore the checkpoint's files, or remove them if its commits are there",
         )
 
 
