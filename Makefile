@@ -33,17 +33,17 @@ layers: $(VENV)/.dev ## Check that imports point one way
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.dev ## Run the tests only
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
-# The random tests. A failure prints the seed that repeats it: make soak LAKELOG_SEED=...
-SOAKED := tests/conformance/test_sessions.py tests/faults tests/log tests/checkpoint \
-	tests/transaction/test_state_machine.py tests/keyed tests/test_fuzz_api.py tests/wal
+# All cases of the sampled tests, and large budgets of the random ones. A failure prints the seed that
+# repeats it: make soak LAKELOG_SEED=...
 soak: export LAKELOG_SESSIONS ?= 300
 soak: export LAKELOG_MUTATIONS ?= 5000
 soak: export LAKELOG_EXAMPLES ?= 300
 soak: export LAKELOG_ROUNDS ?= 20
-soak: $(VENV)/.dev ## Run the random tests with large budgets, which takes hours
-	$(BIN)/python -m pytest -n auto --dist worksteal --timeout 7200 $(SOAKED)
+soak: export LAKELOG_SAMPLE ?= all
+soak: $(VENV)/.dev ## Run every test case, the random ones with large budgets, which takes hours
+	$(BIN)/python -m pytest -n auto --dist loadgroup --timeout 7200
 
 bench: $(VENV)/.dev ## Run the benchmarks beside deltalake and the raw decode
 	$(BIN)/python -m perf

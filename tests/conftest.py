@@ -1,9 +1,13 @@
-"""What all tests share: the corpus of real logs, and the rule that CI skips nothing in silence."""
+"""What all tests share: the corpus of real logs, the sample of cases that a run takes, and the rule
+that CI skips nothing in silence.
+"""
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Generator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -158,6 +162,60 @@ def pytest_pyfunc_call() -> Generator[None, object, object]:
         raise
 
 
+SAMPLE = "LAKELOG_SAMPLE"
+"""``all`` runs every case of `sampled` tests; a number is the seed of the sample."""
+
+
+def pytest_report_header() -> str:
+    return (
+        f"sampled tests: {SAMPLE}={os.environ[SAMPLE]} repeats this choice, {SAMPLE}=all runs all"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the cases that are not in the sample, and run Spark's tests first, on one worker."""
+    named = any("[" in argument for argument in config.args)
+    if os.environ[SAMPLE] != "all" and not named:
+        left_out = _not_sampled(items, os.environ[SAMPLE])
+        if left_out:
+            config.hook.pytest_deselected(items=[i for i in items if i in left_out])
+            items[:] = [i for i in items if i not in left_out]
+    on_spark = [i for i in items if i.nodeid.startswith("tests/spark/")]
+    for item in on_spark:
+        item.add_marker(pytest.mark.xdist_group("spark"))
+    items[:] = [*on_spark, *(i for i in items if not i.nodeid.startswith("tests/spark/"))]
+
+
+def _not_sampled(items: list[pytest.Item], seed: str) -> set[pytest.Item]:
+    """Cases that the marker `sampled(share, keep=(), of="test")` leaves out.
+
+    Of the cases of one test (or class) that agree in the parameters `keep`, one in `share` stays,
+    rounded up, so that each value of these parameters is always tested.
+    """
+    groups: dict[tuple[object, ...], list[pytest.Item]] = {}
+    for item in items:
+        marker = item.get_closest_marker("sampled")
+        if marker is None:
+            continue
+        (share,) = marker.args
+        owner = item.nodeid.partition("[")[0]
+        if marker.kwargs.get("of") == "class":
+            owner = owner.rpartition("::")[0]
+        parameters: dict[str, object] = item.callspec.params if hasattr(item, "callspec") else {}
+        kept = [
+            repr(parameters[name]) for name in marker.kwargs.get("keep", ()) if name in parameters
+        ]
+        groups.setdefault((share, owner, *kept), []).append(item)
+    left_out: set[pytest.Item] = set()
+    for (share, *_), cases in groups.items():
+        assert isinstance(share, int)
+        cases.sort(key=lambda item: zlib.crc32(f"{seed} {item.nodeid}".encode()))
+        left_out.update(cases[-(-len(cases) // share) :])
+    return left_out
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    # The workers of a parallel run inherit it. The sample changes from day to day.
+    os.environ.setdefault(SAMPLE, datetime.now(UTC).strftime("%Y%m%d"))
     if CI:
         config.pluginmanager.register(SkipsAreFailures(), "skips-are-failures")

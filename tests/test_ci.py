@@ -1,4 +1,6 @@
-"""CI skips nothing in silence: the rule of conftest.py, tried on small test files."""
+"""The rules of conftest.py, tried on small test files: CI skips nothing in silence, and a run takes
+a sample of the cases of some tests.
+"""
 
 from __future__ import annotations
 
@@ -84,3 +86,47 @@ def test_a_module_that_is_skipped_whole_fails_ci_in_parallel_too(
     outcome = run_pytest(tmp_path, repository, "pass", options=options, environment={"CI": "true"})
     assert outcome.returncode == 1, outcome.stdout + outcome.stderr
     assert "test_other.py: no time today" in outcome.stdout
+
+
+SAMPLED = """
+import pytest
+
+@pytest.mark.sampled(4, keep=("kind",))
+@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("kind", ["a", "b"])
+def test_cases(kind, number):
+    pass
+
+@pytest.mark.sampled(2, of="class")
+class TestStore:
+    def test_one(self): pass
+    def test_two(self): pass
+    def test_three(self): pass
+"""
+
+
+def collected(folder: Path, repository: Path, sample: str, *arguments: str) -> list[str]:
+    outcome = run_pytest(
+        folder,
+        repository,
+        "pass",
+        options=("--collect-only", *arguments),
+        environment={"LAKELOG_SAMPLE": sample},
+    )
+    return [line for line in outcome.stdout.splitlines() if line.startswith("test_sampled.py::")]
+
+
+def test_a_run_takes_a_share_of_sampled_cases_and_soak_takes_all(
+    tmp_path: Path, repository: Path
+) -> None:
+    (tmp_path / "test_sampled.py").write_text(SAMPLED)
+    first, again, other = (collected(tmp_path, repository, s) for s in ("1", "1", "2"))
+    assert first == again
+    assert first != other
+    for found in (first, other):
+        cases = [line for line in found if "test_cases" in line]
+        assert [sum(f"[{kind}-" in line for line in cases) for kind in "ab"] == [2, 2]
+        assert len(found) - len(cases) == 2
+    assert len(collected(tmp_path, repository, "all")) == 16 + 3
+    named = "test_sampled.py::test_cases[a-0]"
+    assert collected(tmp_path, repository, "1", named)[0] == named

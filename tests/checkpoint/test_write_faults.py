@@ -158,6 +158,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(3, keep=("kind",))
 @pytest.mark.parametrize(("kind", "fault", "operations", "times"), CASES)
 def test_whatever_fails_the_table_reads_as_before(
     kind: Kind, fault: Fault, operations: Sequence[Operation], times: int | None, tmp_path: Path
@@ -214,6 +215,7 @@ class DyingStore(InjectingStore):
         raise Died
 
 
+@pytest.mark.sampled(2, keep=("kind",))
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("kind", [CLASSIC, MULTIPART, V2_JSON, FLATTENED_PARTS], ids=str)
 def test_a_process_that_dies_leaves_nothing_that_is_seen(

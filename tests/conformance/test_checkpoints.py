@@ -102,6 +102,7 @@ def _writable(entry: dict[str, Any]) -> bool:
     return entry["verdict"] == "load" and not entry.get("packed")
 
 
+@pytest.mark.sampled(4)
 @each(DELTA, _writable)
 def test_a_delta_table_reads_the_same_from_a_checkpoint_of_ours(name: str, tmp_path: Path) -> None:
     location = copied(delta_path(name), "_delta_log", tmp_path / "t")

@@ -27,6 +27,8 @@ from tests.model.observe import disagreements, replay_from_its_base
 from tests.model.statistics import with_statistics
 from tests.model.strict_json import RefusedError
 
+pytestmark = pytest.mark.sampled(3)
+
 EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "25"))
 SEEDS = pytest.mark.parametrize("seed", range(EXAMPLES))
 

@@ -153,6 +153,7 @@ def trials(prepared: MadeLog, tmp_path: Path) -> Callable[[], Trial]:
     return trial
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fault", "quarantine"), [("fail", False), ("fail", True), ("lost", True), ("unknown", False)]
 )
@@ -199,6 +200,7 @@ def test_a_read_that_fails_at_any_point_harms_nothing(trials: Callable[[], Trial
             trial.check()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("quarantine", [False, True])
 def test_a_cleaner_that_dies_at_any_point_harms_nothing(

@@ -262,6 +262,7 @@ def test_a_file_with_a_matching_row_is_always_kept(
     check(written, asked)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("column", COLUMNS)
 @settings(max_examples=15)
 @given(data=st.data())

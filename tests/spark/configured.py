@@ -12,6 +12,7 @@ QUICK = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 """Short queries, few rows: what takes long to compile does not pay."""
 

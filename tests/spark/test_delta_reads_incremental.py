@@ -14,6 +14,7 @@ from tests.spark.reference import assert_same_state, reference_state
 pytestmark = pytest.mark.reference
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["v2-json", "v2-parquet"])
 def test_spark_reads_each_checkpoint_of_a_chain(delta: Any, tmp_path: Path, layout: str) -> None:
     path = str(tmp_path / "table")

@@ -49,6 +49,7 @@ def staged(root: Path) -> list[Path]:
     return sorted(log_of(root).rglob(".lakelog-*"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "layout", "strategy"), CASES)
 def test_executors_write_what_lakelog_writes_alone(
     kind: tables.Kind, layout: str, strategy: str, either: Any, tmp_path: Path

@@ -2,7 +2,7 @@
 once.
 
 Most deaths are of jobs without Spark (`killer`), which costs milliseconds. Spark's own driver dies
-twice in a stream, or as often as ``LAKELOG_ROUNDS`` says, and in compaction in `test_on_a_cluster`.
+once in a stream, or as often as ``LAKELOG_ROUNDS`` says, and in compaction in `test_on_a_cluster`.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def test_compaction_killed_at_any_time_loses_no_row(tmp_path: Path, run: Run) ->
 # --- Spark's own driver ------------------------------------------------------------------------
 
 DRIVER = Path(__file__).with_name("stream_driver.py")
-DRIVER_ROUNDS = int(os.environ.get("LAKELOG_ROUNDS", "2"))
+DRIVER_ROUNDS = int(os.environ.get("LAKELOG_ROUNDS", "1"))
 
 
 def drive(places: dict[str, Any], log: Path, **order: Any) -> subprocess.Popen[str]:

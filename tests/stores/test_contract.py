@@ -20,6 +20,7 @@ class TestMemory(StoreContract):
     has_real_folders = True
 
 
+@pytest.mark.sampled(4, of="class")
 class TestS3OfMoto(StoreContract):
     backend_name = "moto"
 
@@ -28,6 +29,7 @@ class TestS3OfMinistack(StoreContract):
     backend_name = "ministack"
 
 
+@pytest.mark.sampled(4, of="class")
 class TestAzureOfAzurite(StoreContract):
     backend_name = "azurite"
 
@@ -42,5 +44,6 @@ class TestAzureOfAzurite(StoreContract):
         monkeypatch.setattr(ContainerClient, "walk_blobs", walk_in_pages)
 
 
+@pytest.mark.sampled(4, of="class")
 class TestGcsDouble(StoreContract):
     backend_name = "gcs"

@@ -22,6 +22,8 @@ from tests.stores.backends import BUCKET, Backend
 from tests.stores.chaos_proxy import ChaosProxy, Fault, Rule, Seen
 from tests.stores.conftest import CLOUDS, BackendOf, ProxyOf
 
+pytestmark = pytest.mark.sampled(4, keep=("fault",))
+
 OWN, OTHER = b"own content " * 100, b"the other's content"
 PATH = "log/00000000000000000007.json"
 ON_PATH = r"log(/|%2F)00000000000000000007\.json"

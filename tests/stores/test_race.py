@@ -56,6 +56,7 @@ def check_rounds(backend: Backend, location: str, outcomes: list[list[str]]) -> 
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend_name", ["local", *CLOUDS])
 def test_one_of_sixteen_processes_wins_each_of_a_hundred_names(
     backend_of: BackendOf, backend_name: str

@@ -13,6 +13,8 @@ from tests.handmade import Handmade, add, info, metadata, protocol
 from tests.stores.chaos_proxy import Seen
 from tests.stores.conftest import CLOUDS, BackendOf, ProxyOf
 
+pytestmark = pytest.mark.sampled(2)
+
 # Azurite answers 5,000 names at once, and slows with each that it holds.
 NAMES = {"moto": 5000, "ministack": 5000, "gcs": 5000, "azurite": 500}
 PAGE = 1000
