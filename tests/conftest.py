@@ -172,6 +172,7 @@ def pytest_report_header() -> str:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the cases that are not in the sample, and run Spark's tests first, on one worker."""
     named = any("[" in argument for argument in config.args)
