@@ -27,7 +27,7 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], An
         modules: The module of each name.
 
     Returns:
-        A function that gives what a name stands for.
+        A function that gives what a name represents.
 
     Raises:
         AttributeError: There is no such name.

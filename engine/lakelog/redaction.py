@@ -26,7 +26,7 @@ _NAME = (
     r"|shared_?access_?(?:key|signature)|secret_?key|api_?key|private_?key|credentials?))"
 )
 _SCHEMES = "bearer|basic|sharedkey|aws4-hmac-sha256"
-# A value with blanks is in quotes; any other ends where a URL, a list or a JSON text goes on.
+# A value with blanks is in quotes; any other ends where a URL, a list or a JSON text continues.
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s&;,"'<>\]})]+)"""
 _RULES = (
     (re.compile(r"([a-z][a-z0-9+.-]*://)[^/\s@?#]+@", re.IGNORECASE), rf"\1{REDACTED}@"),

@@ -140,7 +140,7 @@ def span(name: str, /, **attributes: object) -> Span:
         attributes: What is known of it now; `Span.set` adds what becomes known.
 
     Returns:
-        A context manager. An error goes on, after its kind was told.
+        A context manager. An error continues, after its kind was told.
 
     >>> with span("checkpoint.write", version=10) as work:
     ...     work.set(size_bytes=4096)

@@ -64,7 +64,7 @@ class CompactionReport:
         path: The file, relative to the table root.
         written: Whether this call wrote it; False if the name was taken.
         size_bytes: Its length; 0 if this call did not write it.
-        commit_bytes: Length of the commits that it may stand for.
+        commit_bytes: Length of the commits that it may represent.
         num_adds: Adds in it.
         num_removes: Tombstones in it.
         num_others: Its other actions.
@@ -115,8 +115,8 @@ def compact_log(
         memory_limit: Bytes that the process may take at its peak; None for no bound.
 
     Raises:
-        InvalidInputError: The range is no range, its commits hold nothing that a compaction keeps,
-            or the memory limit is below its floor.
+        InvalidInputError: The range is not a range, its commits hold nothing that a compaction
+            keeps, or the memory limit is below its floor.
         UnsupportedError: The format has no log compaction files, or an action cannot be spelled.
         VersionNotFoundError: A commit of the range is gone.
         UnsupportedFeatureError: The table needs what lakelog does not know.

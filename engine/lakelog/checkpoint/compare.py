@@ -164,7 +164,7 @@ class Comparison:
         return replace(self, kept=None)._typed(there)  # noqa: SLF001 - of the same class
 
     def typed_copies_differ(self, frame: pl.DataFrame) -> bool:
-        """Whether typed statistics of adds say something else than the text beside them."""
+        """Whether typed statistics of adds say something else than the text next to them."""
         sample = frame.filter(frame[STRUCT_STATISTICS].is_not_null())
         own = replace(self, kept=sample.schema[STRUCT_STATISTICS])
         both = [
@@ -231,9 +231,9 @@ def _max_row_index(frame: pl.DataFrame) -> list[pl.Series]:
 def find_differences(
     comparison: Comparison, expected: Frames, found: Frames, most: int = 100
 ) -> pl.DataFrame:
-    """Which file actions stand on one side alone.
+    """Which file actions are on one side alone.
 
-    Memory: eight bytes a row, of both.
+    Memory: eight bytes per row, of both.
     """
     sides = {"missing": (expected, found), "unexpected": (found, expected)}
     hashes = {id(frames): _all_hashes(comparison, frames) for frames in (expected, found)}

@@ -38,7 +38,8 @@ What is proved when
     commits brought; the new sidecars are read back and have to make up exactly that, and each of
     those that are written again has to be, before, what its record says.
     Digests are of no use against what both sides were told wrong: that no kept sidecar holds a
-    file that the commits speak of rests on the filters, whose checksum is proved, or on its paths.
+    file that the commits speak of depends on the filters, whose checksum is proved, or on its
+    paths.
 
 Source: Delta protocol, V2 Spec; Sidecar Files; Action Reconciliation.
 """

@@ -34,7 +34,7 @@ class Budget:
         chunk: Text of the commits that are decoded at once.
         tail: Text of the commits above the checkpoint that may stay in memory, decoded.
         flush: Decoded rows that wait to be written to disk.
-        partition: Rows of one partition, as they stand on disk before compression.
+        partition: Rows of one partition, as they are on disk before compression.
         filter: The bits that say which files later commits may speak of; a power of two.
         hashes: Hashes of paths that wait to be written to disk.
         whole: Text of a file that can only be read whole.

@@ -37,7 +37,7 @@ run deletes nothing, so cleanup that follows a checkpoint is off with it.
 Accepted besides, since the reference writes them: ``checkpoint.maxRetries`` (its retries of a
 read; lakelog's stores retry on their own), ``checkpoint.compression.enabled`` (gzip of JSON
 checkpoints; the writer of those reads it), ``checkpoint.parallelism`` and
-``checkpoint.read.timeoutSeconds`` (every read of the table heeds them, so
+``checkpoint.read.timeoutSeconds`` (every read of the table obeys them, so
 `lakelog.log.properties.read_limits` has them) and ``checkpoint.checksumValidation.enabled``
 (lakelog verifies a checkpoint either way).
 
@@ -92,7 +92,7 @@ class CheckpointOptions:
         retain_versions: Versions below the newest checkpoint whose commits stay, whatever their
             age; None where age alone decides.
         cleanup_enabled: Whether cleanup follows a checkpoint by itself.
-        cleanup_failure_policy: ``continue`` goes on past a file that cannot be deleted, ``fail``
+        cleanup_failure_policy: ``continue`` continues past a file that cannot be deleted, ``fail``
             stops.
     """
 

@@ -56,7 +56,9 @@ LAYOUTS = {
 """Layouts that are written, by format."""
 
 LARGE_ACTIONS = 100_000
-"""Actions from which an IndexTables checkpoint is no single JSON file unless it is told to be."""
+"""Actions from which an IndexTables checkpoint is not a single JSON file unless it is told to
+be.
+"""
 
 SIDECAR_ACTIONS = 50_000
 """Actions of a sidecar, about; Spark's own number."""

@@ -98,7 +98,7 @@ def move_pointer(store: LogStore, dialect: Dialect, staged: StagedCheckpoint) ->
 
 
 def point_at(log: Log, checkpoint: Checkpoint) -> bool:
-    """Let the pointer name a checkpoint that stands already, whatever it names now."""
+    """Let the pointer name a checkpoint that is already, whatever it names now."""
     pointer = log.dialect.pointer_to(log.store, checkpoint, log.clock())
     return pointer is not None and _put(log.store, *pointer)
 

@@ -103,7 +103,7 @@ def is_due(
 
 
 def log_lag(log: Log) -> Lag:
-    """What a listing tells of a log.
+    """The contents of a log, by its listing.
 
     Raises:
         UnavailableError: The store failed.

@@ -177,7 +177,7 @@ class Repeats:
     def _flush(self) -> None:
         held = np.sort(pl.concat(self._held).to_numpy())
         self._held, self._count = [], 0
-        # Sorted, so that those with the same first bits stand together.
+        # Sorted, so that those with the same first bits are together.
         edges = np.arange(1, 1 << _RADIX_BITS, dtype=np.uint64) << np.uint64(64 - _RADIX_BITS)
         cuts = [0, *np.searchsorted(held, edges).tolist(), len(held)]
         start = self._file.append(held.tobytes(), "hashes").at

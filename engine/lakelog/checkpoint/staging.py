@@ -206,7 +206,7 @@ class Staging:
             raise self._differs(staged, expected, found)
         rows = sum(file.num_actions for file in staged.files)
         if not self.plan.layout.startswith("v2-") and rows != expected.total:
-            # Readers of JSON take a line that stands twice for one.
+            # Readers of JSON count a repeated line once.
             raise self._wrong(staged, "it holds more actions than it should", expected.total, rows)
 
     def _reader(self, staged: StagedCheckpoint) -> CheckpointReader:

@@ -108,12 +108,12 @@ class StateSource:
         self.close()
 
     def close(self) -> None:
-        """Give back the room on disk. What is asked for afterwards is read anew."""
+        """Give back the room on disk. What is asked for afterwards is read again."""
         self._open.close()
         for name in ("_spilled", "_layers"):
             vars(self).pop(name, None)
 
-    # --- what is no file action ----------------------------------------------------------------
+    # --- what is not a file action ----------------------------------------------------------------
 
     @property
     def protocol(self) -> Protocol:
@@ -332,7 +332,7 @@ class StateSource:
 
     @cached_property
     def _repeated(self) -> pl.Series:
-        """Hashes of the paths that the checkpoint may soundly hold more than once."""
+        """Hashes of the paths that the checkpoint may correctly hold more than once."""
         if self._budget is None or self._state.log.dialect.reconciled_checkpoints:
             return pl.Series(dtype=pl.UInt64)
         with Repeats(self._budget.hashes) as seen:
@@ -344,7 +344,7 @@ class StateSource:
         """Refuse a checkpoint that holds a logical file twice: a part copied over another has as
         many rows as ever, and the other's files would be missing without a word.
 
-        One path may stand there twice, with different deletion vectors.
+        One path may be there twice, with different deletion vectors.
         """
         repeated = seen.repeated()
         if self._base is None or not len(repeated):

@@ -5,7 +5,7 @@ use it.
 verdict          meaning
 ===============  ===================================================================================
 ``proved``       an older checkpoint and the commits above it, or all commits, give the same state
-``unprovable``   it can be read and is sound in itself, and nothing is left to replay it from, or
+``unprovable``   it can be read and is valid in itself, and nothing is left to replay it from, or
                  the commits below are another table's
 ``wrong``        replay gives another state; `VerifyReport.differences` names files
 ``broken``       it cannot be read, or contradicts itself
@@ -14,10 +14,10 @@ verdict          meaning
 Both sides are seen as of now, or of when the checkpoint was written if the clock says that this is
 to come: tombstones and transaction identifiers that have expired by then are left out of both.
 Tombstones count by their key and time alone, which is what vacuum looks at. Statistics that were
-spelled anew are compared as typed values; where a checkpoint keeps none, as the table may ask, that
-is noted.
+spelled again are compared as typed values; where a checkpoint keeps none, as the table may ask,
+that is noted.
 
-A checkpoint older than the one in question may stand under the replay: what it was proved from
+A checkpoint older than the one in question may be under the replay: what it was proved from
 itself is not asked again here.
 
 Source: Delta protocol, Action Reconciliation; Checkpoints.
@@ -77,7 +77,7 @@ class VerifyReport:
         verdict: ``proved``, ``unprovable``, ``wrong`` or ``broken``.
         reason: Why it is not proved, or how it was where that is worth telling; None else.
         files: Its files, relative to the table root.
-        replayed: Files that the replay rests on; empty where there was none.
+        replayed: Files that the replay depends on; empty where there was none.
         expected: Digest of what replay gives.
         found: Digest of what the checkpoint holds.
         differences: File actions on one side alone: ``side`` (``missing``: not in the checkpoint;

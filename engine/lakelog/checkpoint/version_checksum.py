@@ -54,7 +54,7 @@ class ChecksumReport:
         path: The file, relative to the table root.
         written: Whether this call wrote it; False if it was there.
         disagreements: Where it was there: fields on which it disagrees with replay. It is left as
-            it is, for the protocol forbids to replace it; no answer of lakelog's rests on it.
+            it is, for the protocol forbids to replace it; no answer of lakelog's depends on it.
         body: What replay gives.
     """
 

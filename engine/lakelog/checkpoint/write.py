@@ -1,7 +1,7 @@
 """Writes a checkpoint: replay, staging and comparison (`lakelog.checkpoint.staging`), then
 publication.
 
-Whatever fails, the checkpoint before it stays as it was, and what was staged is taken away as far
+Whatever fails, the checkpoint before it stays as it was, and what was staged is removed as far
 as the store lets us; what is left has names that no reader looks at, and cleanup takes it later.
 
 Source: Delta protocol, Checkpoints.
@@ -71,7 +71,7 @@ def write_checkpoint(
 
     A complete checkpoint of the same version and layout that is there already is kept if replay
     without it gives the same, or if there is nothing to replay without it; one that is wrong or
-    broken is replaced. Where a cleaner takes away what the version is replayed from, what is left
+    broken is replaced. Where a cleaner removes what the version is replayed from, what is left
     is looked at again.
 
     Args:
@@ -89,7 +89,7 @@ def write_checkpoint(
         InvalidInputError: The layout is not allowed, or the memory limit is below its floor.
         InvalidPropertyError: A property of checkpoints is unknown or malformed.
         UnsupportedFeatureError: The table needs what lakelog does not honour.
-        CorruptionError: The log is damaged, and nothing sound stands behind the damage.
+        CorruptionError: The log is damaged, and nothing valid is behind the damage.
         CheckpointWriteError: It could not be written, or not be published.
         CheckpointValidationError: What was written is not what replay gives; nothing was published.
         UnsupportedStoreError: Nothing can be written safely at this place.
@@ -224,7 +224,8 @@ class _Job:
         for report in reports:
             if report.verdict in {"proved", "unprovable"}:
                 return report_kept(self.log, report)
-        # Without one, each is broken; the state that rests on one of them says so when it is read.
+        # Without one, each is broken; the state that depends on one of them says so when it is
+        # read.
         self.state = apart or self.state
         with self._source(self.state) as source:
             return self._write(source, plan, tuple(there))
@@ -268,7 +269,7 @@ class _Job:
             _, copies = file_action_columns(plan, source.metadata.configuration)
             comparison = comparison.limited_to(copies.statistics if copies is not None else None)
         if self.verify and isinstance(writer, DeltaCheckpointWriter):
-            # Recorded with each sidecar, for later checkpoints to rest on: only what was proved.
+            # Recorded with each sidecar, for later checkpoints to depend on: only what was proved.
             writer.digest_of = comparison.digest
         staging = Staging(
             self.log,

@@ -1,5 +1,5 @@
 """The command line: a face over `lakelog.Table`, `lakelog.WriteAheadLog` and pipelines, and nothing
-more. Help is instant: a command's work lies in a module that loads when it runs.
+more. Help is instant: a command's work is in a module that loads when it runs.
 
 | module | owns |
 |---|---|

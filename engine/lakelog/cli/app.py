@@ -46,7 +46,7 @@ def app() -> None:
     What is in it, how it came to be, who did it; checkpoints, cleanup, repair. TABLE is a folder
     with a Delta or an IndexTables log, as a path or as any fsspec URL. Only checkpoint,
     checksum, compact, undo, spark, and what is told to --apply, write to it. wal is about
-    write-ahead logs, which stand alone.
+    write-ahead logs, which are alone.
     """
 
 
@@ -98,7 +98,7 @@ def info(
 ) -> None:
     """Facts about a table: schema, protocol, sizes.
 
-    Also the files that the answer rests on, and the versions that can still be rebuilt.
+    Also the files that the answer depends on, and the versions that can still be rebuilt.
     """
     from lakelog.cli import commands
 

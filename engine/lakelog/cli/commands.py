@@ -245,7 +245,7 @@ def _told_by_path(shown: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _spread(name: str, known: Sequence[str]) -> list[str]:
-    """The column, or those that stand in its place when partition values are flattened."""
+    """The column, or those that are in its place when partition values are flattened."""
     if name == "partitionValues" and name not in known:
         return [c for c in known if c.startswith("partition.")]
     return [name]

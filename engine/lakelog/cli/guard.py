@@ -41,7 +41,7 @@ class GuardedGroup(click.Group):
                 sys.stdout.flush()
                 return result
         except BrokenPipeError:
-            # `lakelog files ... | head` is no mistake; nothing may complain at exit either.
+            # `lakelog files ... | head` is not a mistake; nothing may complain at exit either.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(PIPE_CLOSED)
         except LakelogError as error:

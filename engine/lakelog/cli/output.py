@@ -132,7 +132,7 @@ def _sink(output: Output) -> Iterator[IO[bytes]]:
             yield stream
             stream.flush()
         except (OSError, pl.exceptions.ComputeError) as cause:
-            # Polars writes by itself, and tells of a closed pipe in words only.
+            # Polars writes by itself, and shows a closed pipe in words only.
             if _PIPE_CLOSED in str(cause):
                 raise BrokenPipeError from cause
             raise UnavailableError(f"the output cannot be written: {cause}") from cause

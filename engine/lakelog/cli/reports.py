@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lakelog.errors import LakelogError
 
 GOOD, FINDINGS = 0, 1
-"""Exit codes: findings are a checkpoint that is wrong, something that is not mended, a file that
+"""Exit codes: findings are a checkpoint that is wrong, something that is not repaired, a file that
 could not be deleted.
 """
 

@@ -161,7 +161,7 @@ def _same_retentions(shown: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _readable(rows: pl.DataFrame) -> pl.DataFrame:
-    """With lengths of time and names as text, beside the columns that they come from."""
+    """With lengths of time and names as text, next to the columns that they come from."""
     lengths = [name for name in rows.columns if name.endswith("_retention_ms")]
     return rows.with_columns(
         pl.Series(name.removesuffix("_ms"), map(duration_text, rows[name]), pl.String)

@@ -40,8 +40,9 @@ def spark() -> None:
 def run(file: str, steps: tuple[str, ...], output: str | None, to: str | None) -> int:
     """Run the steps of a TOML file, one after the other.
 
-    Ingest, compact, checkpoint, cleanup, vacuum: each goes on where the last run ended, and changes
-    nothing where nothing is left to do. The exit code is 1 where a file had to be passed over.
+    Ingest, compact, checkpoint, cleanup, vacuum: each continues where the last run ended, and
+    changes nothing where nothing is left to do. The exit code is 1 where a file had to be passed
+    over.
     """
     from lakelog.cli import spark_work
 

@@ -131,10 +131,10 @@ def repair(
     limit: int | None,
     columns: str,
 ) -> int:
-    """Find what is wrong with the log, and mend it.
+    """Find what is wrong with the log, and repair it.
 
-    Checkpoints, the pointer and checksums are made again where that is provably sound; what is not
-    is refused, with the reason. The exit code is 1 as long as something is wrong.
+    Checkpoints, the pointer and checksums are made again where that is provably correct; what is
+    not is refused, with the reason. The exit code is 1 as long as something is wrong.
     """
     from lakelog.cli import upkeep_work
 

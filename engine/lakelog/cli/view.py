@@ -115,7 +115,7 @@ class _Cell:
 
 
 def rich_table(frame: pl.DataFrame) -> Table:
-    """A frame as a rich table, one line a row."""
+    """A frame as a rich table, one line per row."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     columns = []
     for name, dtype in frame.schema.items():
@@ -156,7 +156,7 @@ def table_text(frame: pl.DataFrame, summary: Sequence[str], *, to_file: bool = F
 
 
 def facts_text(facts: Sequence[tuple[str, str]], *, to_file: bool = False) -> str:
-    """Labels and values, values wrapped beside their labels."""
+    """Labels and values, values wrapped next to their labels."""
     return render([facts_table(facts)], to_file=to_file)
 
 

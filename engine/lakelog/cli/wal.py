@@ -84,9 +84,9 @@ def inspect(
 ) -> int:
     """The files of a log: times, sizes, sequence numbers, damage.
 
-    Works on damaged logs, and beside a writer; changes nothing. The exit code is 1 where something
+    Works on damaged logs, and next to a writer; changes nothing. The exit code is 1 where something
     is found: damage, a torn tail, an unfinished batch or upgrade. What nobody can know of a
-    historic log is told as being in doubt, and is no finding.
+    historic log is told as being in doubt, and is not a finding.
     """
     from lakelog.cli import wal_work
 
@@ -172,7 +172,7 @@ def upgrade(
 ) -> int:
     """Make a historic log one of today, in place.
 
-    No crash loses a record, and sequence numbers stay; called again, it goes on where it was
+    No crash loses a record, and sequence numbers stay; called again, it continues where it was
     stopped. Stop the program that writes the old log first: it knows no lock.
     """
     from lakelog.cli import wal_work
@@ -201,7 +201,7 @@ def truncate(
 ) -> None:
     """Make records up to SEQ void, and remove files without others.
 
-    For records that are stored elsewhere by now. Sequence numbers go on where they are.
+    For records that are stored elsewhere by now. Sequence numbers continue where they are.
     """
     from lakelog.cli import wal_work
 

@@ -87,14 +87,14 @@ def inspect(directory: str, form: str | None, output: Output) -> int:
     with _hints(), progress("reading", Meter()):
         report = inspect_log(directory, cast("HistoricFormat | None", form))
     rows = _segments(report)
-    # Where a problem stands is told below the table; in the table it is told in few words.
+    # The location of a problem is printed below the table, the problem in the table.
     shown = View("file", _SEGMENT_COLUMNS, (), lambda _: _summary(report))
     emit(rows.lazy(), output, shown)
     return FINDINGS if report.findings else GOOD
 
 
 def _segments(report: WalReport) -> pl.DataFrame:
-    """A row a file; what is found elsewhere, such as in an upgrade's marker, has its own."""
+    """A row per file; what is found elsewhere, such as in an upgrade's marker, has its own."""
     paths = {segment.path for segment in report.segments}
     rows = [_row(segment, report) for segment in report.segments]
     for finding in report.findings:
@@ -237,7 +237,7 @@ def _hints() -> Iterator[None]:
 
 
 def _check_kind(path: str) -> None:
-    """Refuse what is no file and no folder: to open a pipe is to wait for its other end."""
+    """Refuse what is not a file and no folder: to open a pipe is to wait for its other end."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise InvalidInputError(
             "this is neither a file nor a folder",

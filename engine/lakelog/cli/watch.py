@@ -1,6 +1,6 @@
 """Counts the reads of a command and shows a progress bar.
 
-A `MeteredStore` stands between a table and its files, so that nothing below knows of progress
+A `MeteredStore` is between a table and its files, so that nothing below knows of progress
 bars; the bar looks at the meter now and then.
 """
 
@@ -120,7 +120,7 @@ class Watch:
 
 @contextmanager
 def progress(title: str, meter: Meter) -> Iterator[Watch]:
-    """Show a bar on standard error while the work goes on, if that is a terminal.
+    """Show a bar on standard error while the work continues, if that is a terminal.
 
     Work that ends at once shows nothing.
     """

@@ -90,7 +90,7 @@ class WriteReport:
         num_files: Data files that were added.
         num_bytes: Their length.
         num_removed_files: Data files that were removed.
-        num_copied_rows: Rows that were not replaced, and stand in new files.
+        num_copied_rows: Rows that were not replaced, and are in new files.
         num_deleted_rows: Rows that were replaced in files of which others stay.
         duplicate: Whether the table already held the application's version, so that nothing was
             written.
@@ -235,7 +235,7 @@ class _Write:
         return metadata_changes.settled_metadata(wanted, metadata, self._runtime)
 
     def _replaced(self, tx: Transaction, where: pl.Expr | None, plan: WritePlan) -> Replaced:
-        """The files that are taken away; refuses what the table forbids before rows are written."""
+        """The files that are removed; refuses what the table forbids before rows are written."""
         snapshot = tx.snapshot
         candidates = tx.read(where).collect()
         replaced = find_replaced(snapshot, candidates, where, plan.mapping, self._log.store)
@@ -406,7 +406,7 @@ class _Replacing:
 
     @property
     def files(self) -> pl.DataFrame:
-        """The files that are taken away."""
+        """The files that are removed."""
         return pl.DataFrame() if self.replaced is None else self.replaced.files
 
     @property

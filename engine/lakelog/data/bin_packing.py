@@ -25,7 +25,7 @@ def pack(
     reach the target. Where that would make fewer bins than are wanted, the largest files are dealt
     out first, each to the bin that has least.
 
-    Memory: some 32 bytes a file.
+    Memory: some 32 bytes per file.
 
     >>> pack(pl.Series([60, 60, 60, 60]), target_bytes=120, open_cost_bytes=0).to_list()
     [0, 0, 1, 1]

@@ -302,7 +302,7 @@ def _fit_struct(array: pa.Array, type_: Struct, path: str) -> pa.Array:
         here = f"{path}.{field.name}"
         if field.name in given:
             child = _fit(array.field(given[field.name]), field.type, here)
-            # A field of a struct that is null is no value.
+            # A field of a struct that is null is not a value.
             _check(child.filter(array.is_valid()) if array.null_count else child, field, here)
         else:
             if not field.nullable and len(array) > array.null_count:

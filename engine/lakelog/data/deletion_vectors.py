@@ -1,7 +1,7 @@
 """Reads deletion vectors: the deleted rows of a data file.
 
 A vector is a set of 64-bit row indexes: a magic number, then 32-bit Roaring bitmaps, one for each
-distinct upper half. It stands in the log itself, or in a file with others, each behind its size
+distinct upper half. It is in the log itself, or in a file with others, each behind its size
 and before its CRC-32. Whatever does not agree with what the log says of a vector is damage: rows
 that were deleted would come back, or others go.
 
@@ -112,7 +112,7 @@ class VectorReader:
         Memory: 8 bytes a deleted row.
         """
         if rows is not None and vector.cardinality > rows:
-            # Before it is read: a few bytes of it may stand for any number of rows.
+            # Before it is read: a few bytes of it may represent any number of rows.
             raise _wrong(
                 "a deletion vector deletes more rows than the data file has",
                 vector.path,

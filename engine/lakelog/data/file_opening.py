@@ -156,7 +156,7 @@ def explained(
             error.path = redact(path)
         error.version = version if error.version is None else error.version
         raise
-    except MemoryError as cause:  # values that repeat stand in the file once
+    except MemoryError as cause:  # values that repeat are in the file once
         raise UnavailableError(
             "a data file needs more memory than is left",
             path=path,

@@ -31,7 +31,7 @@ class Groups:
 
 
 def group_rows(table: pa.Table, fields: Sequence[contract.Field]) -> Groups:
-    """Where the rows of each partition stand.
+    """Where the rows of each partition are.
 
     Zero and negative zero are partitions of their own, and all values that are not numbers are one.
     """

@@ -176,7 +176,7 @@ def _float_text(value: float, type_name: str) -> str:
 def partition_folder(names: Sequence[str], texts: Sequence[str | None]) -> str:
     """The folder of a partition, ``name=value`` for each column; without columns an empty text.
 
-    A name that no filesystem takes is cut and told apart by a digest: what a file holds, its add
+    A name that no filesystem takes is cut and distinguished by a digest: what a file holds, its add
     says, and not its path.
 
     >>> partition_folder(["day", "kind"], ["2024-01-31", None])

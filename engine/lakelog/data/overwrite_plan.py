@@ -44,7 +44,7 @@ class Replaced:
 
     @property
     def files(self) -> pl.DataFrame:
-        """Every file that is taken away."""
+        """Every file that is removed."""
         return pl.concat([self.whole, self.partly])
 
 

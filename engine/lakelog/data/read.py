@@ -247,7 +247,7 @@ class _Reading:
     def _rows(
         self, parquet: pq.ParquetFile, deleted: Rows | None, by_group: bool
     ) -> Iterator[tuple[int, list[pa.Array]]]:
-        """Numbers of rows that are left, with their columns that stand in the file."""
+        """Numbers of rows that are left, with their columns that are in the file."""
         columns = self._columns_of(parquet) if self._fields else None
         for start, end, groups in self._runs(parquet, by_group):
             if columns is None or not columns.leaves:

@@ -1,7 +1,7 @@
 """Selects the row groups that may match a predicate, by their statistics.
 
 The same sets of values decide that leave out whole files (`lakelog.skipping.prune`): what is not
-known, or not understood, keeps the group. Only columns whose values stand in the file as the table
+known, or not understood, keeps the group. Only columns whose values are in the file as the table
 has them count, and none inside structs, lists and maps.
 """
 

@@ -22,7 +22,7 @@ class RowSpill:
         return [self._file.append(batch.serialize(), "rows") for batch in rows.to_batches()]
 
     def read(self, places: list[ScratchRange]) -> pa.Table:
-        """The rows that stand at some places."""
+        """The rows that are at some places."""
         batches = [
             pa.ipc.read_record_batch(pa.py_buffer(self._file.read(place)), self._schema)
             for place in places

@@ -211,7 +211,7 @@ def _width(type_: contract.DataType) -> int:
 
 @dataclass
 class _Seen:
-    """What was seen of one leaf beside the footer."""
+    """What was seen of one leaf next to the footer."""
 
     nulls: int = 0
     has_nan: bool = False
@@ -304,7 +304,7 @@ def _bounds(leaf: Leaf, seen: _Seen, columns: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def _value(leaf: Leaf, raw: Any) -> Any:
-    """A value of the footer, in the order of its type: wide decimals stand there as bytes."""
+    """A value of the footer, in the order of its type: wide decimals are there as bytes."""
     if isinstance(leaf.type, contract.Decimal) and isinstance(raw, bytes):
         return int.from_bytes(raw, "big", signed=True)
     return raw

@@ -68,7 +68,7 @@ class _Partition:
 
     Attributes:
         texts: Its partition values, as the log spells them.
-        folder: Where its files stand.
+        folder: Where its files are.
         tables: Rows in memory.
         rows: How many.
         size_bytes: Their size in memory.
@@ -158,7 +158,7 @@ class DataFileWriter:
                 self._hold(self._lane(), self._rows_of(table), table.nbytes)
 
     def _rows_of(self, table: pa.Table) -> pa.Table:
-        """The columns that stand in files, under the names that they have there."""
+        """The columns that are in files, under the names that they have there."""
         columns = []
         for source, target in zip(self._plan.file_fields, self._schema, strict=True):
             column = table.column(source.name)
@@ -226,7 +226,9 @@ class DataFileWriter:
     # --- files -------------------------------------------------------------------------------
 
     def _may_open(self, partition: _Partition) -> bool:
-        """Whether a partition has a file, or may get one beside those that are open, or will be."""
+        """Whether a partition has a file, or may get one next to those that are open, or will
+        be.
+        """
         soon = sum(1 for each in self._full if each.file is None and each is not partition)
         return partition.file is not None or self._num_open() + soon < self._open_files
 

@@ -155,7 +155,7 @@ class WritePlan:
 
     @cached_property
     def file_fields(self) -> tuple[contract.Field, ...]:
-        """The columns that stand in files: all but partition columns and those that hold nulls
+        """The columns that are in files: all but partition columns and those that hold nulls
         only.
         """
         return tuple(

@@ -26,7 +26,7 @@ _REGION_WEIGHTS = (0.2, 0.35, 0.1, 0.35)
 _LATE = 0.07  # share of files that belong to the day before
 _DELETED = 0.08  # share of files that a deletion hits
 _MISTAKEN = 0.9  # the same for the deletion that goes wrong
-_REWRITTEN = 0.6  # share of those whose other rows are written anew
+_REWRITTEN = 0.6  # share of those whose other rows are written again
 _BYTES_PER_ROW = 38
 _FILE_OVERHEAD_BYTES = 4_096
 
@@ -79,7 +79,7 @@ def append_files(
         firstCustomer=_customer(random.integers(0, 3_000, n)),
         lastCustomer=_customer(random.integers(90_000, 100_000, n)),
     )
-    # Order numbers count through the table's life; a single later commit goes on far above it.
+    # Order numbers count through the table's life; a single later commit continues far above it.
     offset = 1 if calendar else 1_000_000_000
     last = pl.col("numRecords").cum_sum() + offset
     hour_end = FIRST_MS + (pl.col("added") - (pl.col("added") // 24 - pl.col("dayNumber")) * 24) * (

@@ -342,7 +342,7 @@ def _txn(version: int) -> dict[str, Any]:
 
 
 def _metadata(version: int, calendar: Calendar) -> dict[str, Any]:
-    """The metadata as it stands at a version."""
+    """The metadata as it is at a version."""
     columns = list(_COLUMNS)
     if version >= calendar.schema_version:
         columns.append(("coupon", "string"))

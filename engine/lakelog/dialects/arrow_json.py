@@ -40,7 +40,7 @@ def parse_with_keys(text: bytes, wire: Wire, keys: Keys) -> pa.Table:
             _learn(parse(head, _wire_schema(wire, {}), "infer"), wire, {}, keys)
     # Other threads add to `keys` meanwhile: a parse is judged by what it was given itself.
     given = dict(keys)
-    # Protocol and metaData stand in few chunks, txn in all or none. A wrong guess costs a second
+    # Protocol and metaData are in few chunks, txn in all or none. A wrong guess costs a second
     # parse; to look for them would cost what it saves.
     likely = keys.get(RECENT, keys.get((), set()))
     given[()] = {w for w in keys.get((), ()) if w in FILE_WRAPPERS or w in likely}
@@ -79,7 +79,7 @@ def _wire_type(node: Node, path: tuple[str, ...], keys: Keys) -> pa.StructType:
 
 
 def _learn(table: pa.Table, wire: Wire, given: Keys, keys: Keys) -> bool:
-    """Add to `keys` the known fields and map keys that a parse met beside those it was given; say
+    """Add to `keys` the known fields and map keys that a parse met next to those it was given; say
     if there are any.
     """
     fresh: Keys = {}

@@ -19,7 +19,7 @@ def null_entries(table: pa.Table, wire: Wire, text: bytes) -> frozenset[str]:
     """Keys of maps whose nulls are entries with a null value, rather than absent keys.
 
     A struct has lost the difference, so the text that was parsed decides: the key followed by null
-    stands there as often as nulls were read (all are entries), or never (all are absent). Anything
+    is there as often as nulls were read (all are entries), or never (all are absent). Anything
     between, or a key that may be spelled in another way, is not proven.
     """
     nulls: dict[str, int] = {}

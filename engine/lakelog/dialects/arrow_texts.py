@@ -12,7 +12,7 @@ _INLINE_BYTES = 12
 def text_array(texts: pl.Series) -> pa.StringArray | pa.LargeStringArray:
     """A column of texts as an Arrow array.
 
-    Memory: four bytes a row, or the texts once more.
+    Memory: four bytes per row, or the texts once more.
 
     Source: Arrow columnar format, Variable-size Binary View Layout.
     """
@@ -44,7 +44,7 @@ def _shared(array: pa.Array) -> pa.StringArray | None:
     views = np.frombuffer(buffers[1], np.int32).reshape(-1, 4)
     views = views[array.offset : array.offset + len(array)]
     lengths, starts = views[:, 0], views[:, 3]
-    # Shorter texts stand in their views.
+    # Shorter texts are in their views.
     if (
         not len(views)
         or lengths.min() <= _INLINE_BYTES

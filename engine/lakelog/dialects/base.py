@@ -100,7 +100,7 @@ class LogListing:
         commits: Every commit file, by version ascending; one per version.
         checkpoints: Every complete checkpoint, by (version, rank) ascending.
         compactions: Every log compaction file, by (start, end) ascending.
-        notes: Incomplete checkpoints and the like, one sentence each, for provenance.
+        notes: Incomplete checkpoints and similar, one sentence each, for provenance.
         apart: Files named like commits that make no version of the table, by number ascending:
             skips that IndexTables numbers apart from its Avro states.
         checksums: Versions that have a version checksum.
@@ -162,7 +162,7 @@ class CommitContent:
             of `CHECKPOINT_META`, those of one type in the order given.
         files: Narrow flattened rows of ``add``, ``remove`` and ``cdc``, paths decoded, in the order
             to write.
-        spelled: File actions that are lines of the dialect already; they stand last.
+        spelled: File actions that are lines of the dialect already; they are last.
         texts: See `Dialect.path_texts`; the paths of `files` are written so.
     """
 
@@ -198,7 +198,7 @@ class CheckpointPlan:
         version: Table version whose state it holds.
         layout: As `Checkpoint.layout`; one that the dialect writes.
         parts: Files that the file actions are spread over (parts, sidecars); 1 for a layout of
-            one file. 0 for V2: file actions stand in the manifest itself. What names its parts in a
+            one file. 0 for V2: file actions are in the manifest itself. What names its parts in a
             manifest of its own (``json-multipart``, V2) goes by `part_actions` instead.
         part_actions: Actions after which a part is closed and the next begun, where the layout does
             not say in advance how many there are.
@@ -212,7 +212,7 @@ class CheckpointPlan:
         row_group_rows: Most rows of a row group.
         created_ms: The present, milliseconds since the Unix epoch, where the layout records it.
         kept: V2 only: sidecars of an earlier checkpoint whose file actions stay as they are; the
-            manifest names them beside the new ones.
+            manifest names them next to the new ones.
     """
 
     version: int
@@ -236,9 +236,9 @@ class StagedFile:
     """One file of a checkpoint that is written but not yet seen.
 
     Attributes:
-        path: Where it stands now, relative to the table root. Equal to `target` where no reader
+        path: Where it is now, relative to the table root. Equal to `target` where no reader
             looks at it before another file names it (a sidecar).
-        target: Where it is to stand.
+        target: Where it is to be.
         size_bytes: Its length.
         num_actions: Rows in it.
     """
@@ -254,7 +254,7 @@ class StagedCheckpoint:
     """A checkpoint that is written but not yet seen.
 
     Attributes:
-        checkpoint: It, over the files as they stand now: `Dialect.open_checkpoint` reads it.
+        checkpoint: It, over the files as they are now: `Dialect.open_checkpoint` reads it.
         files: Its files in the order in which they are to get their names; with the last one it is
             complete, and never before.
         pointer: The pointer file's path and content; written after them, forward only. None leaves
@@ -319,7 +319,7 @@ class CheckpointReader(Protocol):
         ...
 
     def files_read(self) -> tuple[str, ...]:
-        """Files that a full read of this checkpoint rests on (manifest, parts, sidecars)."""
+        """Files that a full read of this checkpoint depends on (manifest, parts, sidecars)."""
         ...
 
     def is_reconciled(self) -> bool:
@@ -359,7 +359,7 @@ class Dialect(Protocol):
     @property
     def reconciled_checkpoints(self) -> bool:
         """Whether a checkpoint holds each logical file at most once, so that a repeat is damage;
-        False where repeats occur in sound logs and the last one counts.
+        False where repeats occur in valid logs and the last one counts.
         """
         ...
 
@@ -476,7 +476,7 @@ class Dialect(Protocol):
 
         A null is an absent field, except in a map. What the contract says is ``written`` where an
         action lacks it comes back as that. Columns that no action has (``version``, ``dvId`` and
-        the like) are not written.
+        similar) are not written.
 
         Args:
             content: The actions.
@@ -520,7 +520,7 @@ class Dialect(Protocol):
     def pointer_to(
         self, store: LogStore, checkpoint: Checkpoint, created_ms: int
     ) -> tuple[str, bytes] | None:
-        """The pointer's path and the content that names a checkpoint which stands already; None
+        """The pointer's path and the content that names a checkpoint which is already; None
         where the table's readers would take it for another thing.
 
         Args:

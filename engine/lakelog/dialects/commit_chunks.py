@@ -65,7 +65,7 @@ def _cut(blob: Blob) -> Iterator[Blob]:
 class Prepared:
     """A chunk ready to parse: its text, and which line of which file each row is.
 
-    commitInfo lines are taken out at the head and tail of a file, where they usually stand: they
+    commitInfo lines are taken out at the head and tail of a file, where they usually are: they
     are free-form, so that their types would never agree in one parse.
     """
 
@@ -166,7 +166,7 @@ def _may_nest_deep(line: bytes) -> bool:
     brackets = line.count(b"{") + line.count(b"[")
     if brackets <= MAX_DEPTH:
         return False
-    # Before a backslash a bracket stands in a text (schemaString has thousands), and an empty pair
+    # Before a backslash a bracket is in a text (schemaString has thousands), and an empty pair
     # nests nothing.
     brackets -= line.count(b"{\\") + line.count(b"[\\") + line.count(b"[{\\")
     return brackets - line.count(b"{}") - line.count(b"[]") > MAX_DEPTH - 2
@@ -189,7 +189,7 @@ def _commit_infos(lines: Sequence[_Place]) -> list[CommitInfo]:
         parsed = [parse_object(Line(*line)) for line in lines]
     bodies = [each["commitInfo"] for each in parsed]
     if any(len(each) > 1 for each in parsed) or any(type(body) is not dict for body in bodies):
-        raise NotProvenError  # other actions stand on the same line
+        raise NotProvenError  # other actions are on the same line
     return [
         CommitInfo(version, number, body)
         for (_, _, version, number, _), body in zip(lines, bodies, strict=True)

@@ -1,7 +1,7 @@
 """Decodes commitInfo actions to flattened rows.
 
 A commitInfo is free-form JSON: the fields that the contract names get their columns if their type
-fits, everything else goes to ``extra``. One row a commit, so a loop over commits is in order.
+fits, everything else goes to ``extra``. One row per commit, so a loop over commits is in order.
 
 Source: Delta protocol, Commit Provenance Information.
 """

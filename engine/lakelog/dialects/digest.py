@@ -15,7 +15,7 @@ A row's hash, in each lane, from the columns that count:
 3. The values' hashes are multiplied by an odd number of the column, summed, and mixed with a seed
    of the action type (the finaliser of MurmurHash3).
 
-Digests are kept only beside the name of the algorithm that made them (`algorithm`), for Polars may
+Digests are kept only next to the name of the algorithm that made them (`algorithm`), for Polars may
 change its hash: one that another algorithm made is not compared.
 """
 
@@ -37,7 +37,7 @@ from lakelog.model import actions, contract
 _LANES = (0, 1)
 _LANE_BITS = 64
 _LANE_MASK = (1 << _LANE_BITS) - 1
-_STORED_AS_THEY_ARE = frozenset((pl.String, pl.Binary, pl.Boolean))  # beside integers
+_STORED_AS_THEY_ARE = frozenset((pl.String, pl.Binary, pl.Boolean))  # next to integers
 
 UNCOUNTED = frozenset(("actionType", "dataChange", "dvId"))
 """Columns that never count: the type is what a digest is by, a state's actions change no data
@@ -88,7 +88,7 @@ class Digest:
         return self._combine(other, 1)
 
     def __sub__(self, other: Digest) -> Digest:
-        """The digest of what is left when `other`, a part of this collection, is taken away."""
+        """The digest of what is left when `other`, a part of this collection, is removed."""
         return self._combine(other, -1)
 
     def _combine(self, other: Digest, sign: int) -> Digest:
@@ -146,7 +146,7 @@ class Digest:
 def algorithm() -> str:
     """Name of the algorithm: ``lakelog-1-`` and 16 hex digits of how known values come out.
 
-    The digits change with whatever Polars does about hashing, whether it tells of it or not.
+    The digits change with whatever Polars does about hashing, whether it shows it or not.
     """
     texts = ["x" * n for n in (*range(40), 64, 128, 129, 240, 241, 1024, 1025, 5000)]
     numbers = [*range(-3, 4), 255, 1 << 31, -(1 << 31), 1 << 62, -(1 << 63)]
@@ -175,7 +175,7 @@ def digest(
 ) -> Digest:
     """The digest of some actions.
 
-    Memory: some 40 bytes a row, beside the columns.
+    Memory: some 40 bytes per row, next to the columns.
 
     >>> one = pl.DataFrame({"actionType": ["add", "add"], "path": ["a", "b"], "size": [1, 2]})
     >>> digest(one) == digest(one[::-1]), digest(one) == digest(one.with_columns(size=2))
@@ -296,7 +296,7 @@ def _hash_nested(series: pl.Series, *, empty_is_null: bool) -> _Lanes:
     hashes = _hash(leaves)
     found: list[_Words] = []
     for lane in _LANES:
-        # A null that stands among them is an element all the same.
+        # A null that is among them is an element all the same.
         words = np.full(len(elements[0]), _seed(f"element {series.name}", lane), np.uint64)
         for leaf, lanes in zip(leaves, hashes, strict=True):
             words += lanes[lane] * np.uint64(_seed(f"factor {leaf.name}", lane) | 1)
@@ -361,7 +361,7 @@ def _empty_is_absent(kind: str) -> frozenset[str]:
 
 @cache
 def _absent(kind: str) -> dict[str, tuple[Any]]:
-    """What the contract says stands for an absent value, by column of an action type."""
+    """What the contract says represents an absent value, by column of an action type."""
     found: dict[str, tuple[Any]] = {}
     for column in contract.load("actions").fields:
         written = column.metadata.get("written", {})

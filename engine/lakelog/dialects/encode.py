@@ -2,7 +2,7 @@
 
 Rows of one action type that lack the same fields are one struct to Polars, whose JSON writer spells
 a column at a time; there are few such patterns. What the contract does not name (``extra``) is put
-back as text, at the level where it stood.
+back as text, at the level where it was.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from lakelog.model.contract import MAX_DEPTH
 ACTION_TYPE = "actionType"
 EXTRA = "extra"
 _EMPTY = actions.empty((ACTION_TYPE,))
-_MAX_NESTING = MAX_DEPTH - 2  # the line's object and the wrapper's stand around it
+_MAX_NESTING = MAX_DEPTH - 2  # the line's object and the wrapper's are around it
 
 
 def conform_rows(rows: pl.DataFrame, dialect: str) -> pl.DataFrame:
@@ -57,7 +57,7 @@ def conform_rows(rows: pl.DataFrame, dialect: str) -> pl.DataFrame:
 
 def without_nulls(frame: pl.DataFrame) -> pl.DataFrame:
     """The frame without its columns of nulls."""
-    # Columns are put together anew, because a selection runs a query, which copies long columns.
+    # Columns are put together again, because a selection runs a query, which copies long columns.
     kept = [column for column in frame if column.null_count() < frame.height]
     return frame if len(kept) == frame.width else pl.DataFrame(kept)
 

@@ -94,7 +94,7 @@ def decode_rows(rows: Sequence[dict[str, Any]], wire: Wire, path: str) -> Action
 
 
 class Line(NamedTuple):
-    """One line of a log file and where it stands.
+    """One line of a log file and where it is.
 
     Attributes:
         text: Its bytes, without the line end.
@@ -142,7 +142,7 @@ def parse_object(line: Line) -> dict[str, Any]:
             expected="one JSON object",
             found=text[:40].decode("utf-8", "replace"),
         )
-    # A shallow line that comes out as it went in has lost nothing: no key stood there twice.
+    # A shallow line that comes out as it went in has lost nothing: no key was there twice.
     if not (_is_shallow(text) and orjson.dumps(parsed) == text):
         _check_keys(parsed, line)
     return parsed

@@ -2,7 +2,7 @@
 
 One small JSON file, replaced as a whole: written under another name, fsynced, renamed, and the
 directory fsynced. Its first field is the CRC-32C of the file with the field's digits as zeros.
-What the manifest does not name is no part of the store. `schemas/keyed.md` has every field.
+What the manifest does not name is not a part of the store. `schemas/keyed.md` has every field.
 
 Owns: the manifest's text and its checks. Leaves to others: disks, and the files that it names.
 """

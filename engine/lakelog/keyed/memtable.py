@@ -124,8 +124,8 @@ class Memtable:
         return self._looked_through > _PATIENCE * self.records
 
     def _settle(self) -> pl.DataFrame:
-        """Sort what is loose. Writers go on meanwhile: it is done beside them, on frames that do
-        not change, and taken over unless another reader was faster.
+        """Sort what is loose. Writers continue meanwhile: it is done next to them, on frames that
+        do not change, and taken over unless another reader was faster.
         """
         with self._lock:
             loose, settled = self._loose, self._settled

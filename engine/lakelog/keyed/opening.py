@@ -1,7 +1,7 @@
 """Opens a keyed store: checks that manifest, files and log match.
 
-A writer has the log's lock, so nothing changes under it. A reader looks beside a writer that
-flushes, merges and removes files: what does not fit may be of two moments, so it looks again for as
+A writer has the log's lock, so nothing changes under it. A reader looks next to a writer that
+flushes, merges and removes files: what does not fit may be of two moments, so it retries for as
 long as there is another manifest than before.
 """
 
@@ -21,7 +21,7 @@ from lakelog.wal.log import WriteAheadLog
 from lakelog.wal.segments import is_historic, named_seq
 
 _ATTEMPTS = 100  # each of them saw a writer publish another manifest
-_LOOKS = 3  # a listing beside a rotation may miss both segments
+_LOOKS = 3  # a listing next to a rotation may miss both segments
 
 
 def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bool) -> None:

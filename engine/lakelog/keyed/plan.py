@@ -15,7 +15,7 @@ GROUP_BYTES = 4 << 20
 """Most bytes of keys and values in a row group that holds more than one row."""
 
 MERGE_ROWS = 1 << 19
-"""Rows that a merge holds in memory at a time, beside one row group of each file."""
+"""Rows that a merge holds in memory at a time, next to one row group of each file."""
 
 MERGE_BYTES = 64 << 20
 """Bytes of them."""

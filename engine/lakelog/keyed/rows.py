@@ -61,7 +61,7 @@ def live(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def between(rows: pl.DataFrame, start: bytes | None, end: bytes | None) -> pl.DataFrame:
-    """Rows with ``start <= key < end`` in their order; None is no bound."""
+    """Rows with ``start <= key < end`` in their order; None is not a bound."""
     bounds = []
     if start is not None:
         bounds.append(pl.col("key") >= pl.lit(start))
@@ -79,7 +79,7 @@ def between_sorted(rows: pl.DataFrame, start: bytes | None, end: bytes | None) -
 
 
 def find_sorted(rows: pl.DataFrame, key: bytes) -> tuple[int, bytes | None] | None:
-    """Sequence number and value of a key among rows that are sorted by key, one row a key."""
+    """Sequence number and value of a key among rows that are sorted by key, one row per key."""
     keys = rows["key"]
     # Python's own bisection asks for twenty keys of a million, and Polars' call costs ten times it.
     place = bisect_left(keys, key)

@@ -3,7 +3,7 @@
 Columns are those of the log's replay, ``seqNum``, ``op``, ``key`` and ``value``, so that any engine
 reads it as it is. The footer's metadata carries an index under `INDEX_KEY`: for each row group its
 first key, its length in bytes and their CRC-32C. With the footer's own checksum, which the manifest
-holds, no byte of a file is believed before it was checked. `schemas/keyed.md` has the details.
+holds, no byte of a file is trusted before it was checked. `schemas/keyed.md` has the details.
 
 Invariants: a file never changes once it has its name. A row group is decoded at most once while the
 cache holds it.
@@ -287,7 +287,7 @@ class SortedFile:
         return rows.find_sorted(frame, key)
 
     def between(self, start: bytes | None, end: bytes | None) -> pl.DataFrame:
-        """Records with ``start <= key < end``, sorted by key; None is no bound."""
+        """Records with ``start <= key < end``, sorted by key; None is not a bound."""
         first = 0 if start is None else max(0, bisect_right(self._first_keys, start) - 1)
         stop = len(self._spans) if end is None else bisect_left(self._first_keys, end)
         if stop <= first:

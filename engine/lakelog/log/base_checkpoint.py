@@ -68,7 +68,7 @@ class Base:
 
     @cached_property
     def tally(self) -> Tally:
-        """Number and sizes of the checkpoint's files. Memory: 24 bytes a file."""
+        """Number and sizes of the checkpoint's files. Memory: 24 bytes per file."""
         with broken_checkpoint(self.checkpoint):
             return Tally.of(self.reader.iter_files(("path", "size", "dvId"), ("add",)))
 
@@ -108,7 +108,7 @@ class Base:
 
     @cached_property
     def files(self) -> tuple[str, ...]:
-        """Files that a full read rests on."""
+        """Files that a full read depends on."""
         with broken_checkpoint(self.checkpoint):
             return self.reader.files_read()
 

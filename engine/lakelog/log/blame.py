@@ -41,12 +41,12 @@ def blame(log: Log, path: str, open_latest: Callable[[], Snapshot] | None = None
         log: The table's log.
         path: As the log spells it, or percent-decoded; relative to the table, or below its
             location.
-        open_latest: Opens the latest version; None opens it anew.
+        open_latest: Opens the latest version; None opens it again.
 
     Returns:
         One row for each add or remove of the file that a commit on disk holds, oldest first, with
         the columns of `BLAME_SCHEMA`. A file that only a checkpoint still knows has one row with
-        a null ``version``. ``vacuumAfter`` stands in the last row of a file that is no longer
+        a null ``version``. ``vacuumAfter`` is in the last row of a file that is no longer
         live: from then on it may be vacuumed (its deletionTimestamp, or the epoch where it has
         none, plus the table's ``delta.deletedFileRetentionDuration``).
 

@@ -1,13 +1,13 @@
 """`SnapshotCache`: the cached state of one table handle, updated by listing the log.
 
-A look is a listing, the very one that opening anew begins with, and it chooses the files of the
-version as opening anew would. What is held is used as far as those files are the ones that it was
+A look is a listing, the very one that opening again begins with, and it chooses the files of the
+version as opening again would. What is held is used as far as those files are the ones that it was
 read from: same names, lengths and times. The same files give the same state; further commits are
 decoded on top of it; another checkpoint is opened. So an answer never differs from a fresh
 handle's, whatever others did in between: a table that was dropped and made again, a commit written
 over, a clean-up. A `max_staleness` allows to do without the look for that long.
 
-A file's time tells two contents apart only if some time lies between them. So a state is used
+A file's time tells two contents apart only if some time is between them. So a state is used
 again only if its files were older, when it was read, than the store's clock ticks: 0.1 seconds, or
 3 where times are in whole seconds. Of a log that has just been written to, the last commits are
 therefore decoded once more; their predecessors are not. That takes it that a remote store's clock
@@ -45,7 +45,7 @@ from lakelog.storage import LogStore, StoreWrapper
 from lakelog.storage.base import FileEntry
 
 TTL_S = 300.0
-"""How long a state is built upon before it is read anew, in seconds."""
+"""How long a state is built upon before it is read again, in seconds."""
 
 MAX_BYTES = 256 << 20
 """Most bytes that a handle holds on to."""
@@ -130,11 +130,11 @@ class _Look:
     """The files of a version as a listing shows them.
 
     Attributes:
-        segment: What opening anew would read.
+        segment: What opening again would read.
         notes: What the listing says besides.
         marks: Length and time of the checkpoint's files and of compactions; None for one that is
             not there.
-        below: Commits that the checkpoint may rest on; None where they were not listed.
+        below: Commits that the checkpoint may depend on; None where they were not listed.
         now_ms: When it was made, by the clock.
     """
 
@@ -177,7 +177,7 @@ class SnapshotCache:
         self._max_bytes = max_bytes
         self._monotonic = monotonic
         self._clock = clock
-        self._lock = threading.Lock()  # of what stands below
+        self._lock = threading.Lock()  # of what is below
         self._looking = threading.Lock()  # of asking the store for the latest version
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._strong: dict[int, State] = {}
@@ -280,7 +280,7 @@ class SnapshotCache:
         with self._lock:
             if began_s >= self._looked.get(version, (began_s,))[0]:
                 self._looked[version] = (began_s, weakref.ref(state))
-            # Nothing of it is left to believe in but what this look has shown.
+            # Nothing of it is left to trust in but what this look has shown.
             self._looked = {k: v for k, v in self._looked.items() if v[1]() is not None}
         return state
 
@@ -335,7 +335,7 @@ class SnapshotCache:
 
     def _keep(self, look: _Look, state: State, born_s: float, began_s: float) -> None:
         if state.excluded:
-            return  # a checkpoint was passed over, and what the state rests on was not listed
+            return  # a checkpoint was passed over, and what the state depends on was not listed
         held = _Held(look, weakref.ref(state), born_s)
         with self._lock:
             self._held.pop(state.version, None)
@@ -427,7 +427,9 @@ def _paths(checkpoint: Checkpoint | None) -> tuple[str, ...]:
 
 
 def _is_below(held: _Held, state: State, look: _Look) -> bool:
-    """Whether the commits that a state rests on are all there, and no others up to its version."""
+    """Whether the commits that a state depends on are all there, and no others up to its
+    version.
+    """
     own = held.look.segment.commits
     past = state.past.compactions if state.past is not None else ()
     marks = [(held.look.marks.get(c.path), c) for c in (*state.segment.compactions, *past)]

@@ -19,7 +19,7 @@ from lakelog.storage import LogStore
 from lakelog.storage.containment import NOTHING, External
 
 MOST_LOOKS = 10
-"""How often a reader looks again after a cleaner took away what it had chosen."""
+"""How often a reader retries after a cleaner removed what it had chosen."""
 
 
 def now_ms() -> int:
@@ -66,7 +66,7 @@ class Log:
     def _listed(self, *, hint: bool = False, start: int = 0) -> LogListing:
         """The log as it was at one moment.
 
-        A folder is listed piece by piece. A commit that arrives meanwhile may stand in a piece that
+        A folder is listed piece by piece. A commit that arrives meanwhile may be in a piece that
         is already behind, and the next one in a piece that is still to come: the listing then lacks
         a version that the log never lacked. Whatever a listing shows was there before the next one
         began, and so was every version below; up to there the next one lacks nothing.
@@ -81,11 +81,11 @@ class Log:
                 whole = listing.up_to(latest_version(seen, self.table))
                 if {c.path for c in seen.commits} <= {c.path for c in whole.commits}:
                     return whole
-                # Cleanup took some of them in between, for which a later checkpoint may stand.
+                # Cleanup took some of them in between, for which a later checkpoint may be.
             return listing
 
     def pointed_version(self) -> int | None:
-        """The version that the pointer names, whether or not a checkpoint stands there; None where
+        """The version that the pointer names, whether or not a checkpoint is there; None where
         there is no pointer, or none that can be read. A hint.
         """
         try:
@@ -147,7 +147,7 @@ def state_times(log: Log, listing: LogListing) -> pl.DataFrame:
     ``timestamp`` (Int64, milliseconds), forced to increase.
 
     A state carries its time inside, a commit only that of its file, which copying changes: so a
-    file's time never stands after that of a later state. Reads each such state's manifest.
+    file's time never is after that of a later state. Reads each such state's manifest.
     """
     written = {c.version for c in listing.commits}
     stated = [c for c in listing.checkpoints if c.version not in written]

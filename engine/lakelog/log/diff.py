@@ -40,7 +40,7 @@ def diff(
         log: The table's log.
         a: Version that ``before`` speaks of.
         b: Version that ``after`` speaks of.
-        open_version: Opens a version; None opens it anew.
+        open_version: Opens a version; None opens it again.
 
     Returns:
         One row a difference, with the columns of `DIFF_SCHEMA`. ``kind`` is ``file``,

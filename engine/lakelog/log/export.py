@@ -64,7 +64,7 @@ class ExportManifest:
         num_tombstones: Removed files that the log still remembers.
         num_rows: Rows in all parts.
         parts: The parts, in order.
-        provenance: Files of the log that the state rests on.
+        provenance: Files of the log that the state depends on.
         warnings: What was found wrong on the way.
     """
 
@@ -251,7 +251,7 @@ class _PartWriter:
         rows = pl.concat(self._waiting)
         self._waiting = []
         # A row group is the least that a part can hold, so small parts need small groups. Memory
-        # size stands for the size on disk, which is less.
+        # size represents the size on disk, which is less.
         share = rows.height * self._max_part_bytes // max(1, int(rows.estimated_size()))
         for group in rows.iter_slices(max(_LEAST_GROUP_ROWS, min(_GROUP_ROWS, share))):
             self._write_group(group)

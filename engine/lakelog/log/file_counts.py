@@ -1,6 +1,6 @@
 """How many files a checkpoint holds and how large they are, so that an update need not read them.
 
-A tally keeps 24 bytes a file: two hashes of (path, dvId) with different seeds, and the size. The
+A tally keeps 24 bytes per file: two hashes of (path, dvId) with different seeds, and the size. The
 layers above the checkpoint are looked up in it, and what they override is taken off. Two files
 that agree in both hashes would be counted as one; among a billion files the odds of that are below
 one in 10^19.
@@ -24,7 +24,7 @@ class Tally:
     """The live files of a checkpoint, by hash.
 
     Attributes:
-        hashes: Columns ``one``, ``two`` (UInt64) and ``size`` (Int64), one row a file.
+        hashes: Columns ``one``, ``two`` (UInt64) and ``size`` (Int64), one row per file.
         paths_repeat: Whether two files may have one path; see `may_repeat`.
     """
 

@@ -130,7 +130,7 @@ class FilesQuery:
         Args:
             wanted: Columns of the result.
             struct_statistics: Whether the checkpoint keeps typed statistics.
-            text: Whether to read their text beside them, for rows that have only that; without it
+            text: Whether to read their text next to them, for rows that have only that; without it
                 `derive` may raise `TextNeededError`.
         """
         needed: dict[str, None] = {"path": None}
@@ -287,7 +287,7 @@ def lazy_files(
             return live(sources, lambda batch: query.derive(batch, wanted, text))
 
         try:
-            # Most checkpoints with typed statistics have them of every file, and the text beside
+            # Most checkpoints with typed statistics have them of every file, and the text next to
             # them is the most of what would be read.
             frames = derived(text=not typed)
         except TextNeededError:

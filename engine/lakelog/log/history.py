@@ -56,7 +56,7 @@ def history(log: Log, limit: int | None = None) -> pl.DataFrame:
         limit: At most so many, the newest; only these are read.
 
     Returns:
-        One row a commit: ``version`` (Int64), ``timestamp`` (Datetime ms, UTC: the in-commit
+        One row per commit: ``version`` (Int64), ``timestamp`` (Datetime ms, UTC: the in-commit
         timestamp, else the file's time made monotone), the commitInfo fields of
         `HISTORY_COLUMNS`, null where a commit has no commitInfo, or a version is an IndexTables
         state without a commit file.
@@ -74,7 +74,7 @@ def history(log: Log, limit: int | None = None) -> pl.DataFrame:
 
 def with_stable_listing(log: Log, look: Callable[[LogListing], _T]) -> _T:
     """What `look` makes of the whole log. Where it fails because commits that were listed have left
-    the log since, as cleanup takes them, it looks again.
+    the log since, as cleanup takes them, it retries.
     """
     looks = 0
     while True:

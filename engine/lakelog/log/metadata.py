@@ -35,10 +35,10 @@ class Protocol:
 
     @property
     def honours_column_mapping(self) -> bool:
-        """Whether readers heed ``delta.columnMapping.mode``.
+        """Whether readers obey ``delta.columnMapping.mode``.
 
         Under feature lists either one decides: raising a table from versions 2/7 to 3/7, Delta Lake
-        3.1 left the feature among the writers' only, and its writers went on to map.
+        3.1 left the feature among the writers' only, and its writers continued to map.
 
         Source: Delta protocol, Reader Requirements for Column Mapping.
         """
@@ -130,7 +130,7 @@ class Metadata:
 
 
 def mapping_mode(protocol: Protocol, metadata: Metadata) -> str:
-    """Column mapping mode as far as readers heed it, for writers, who write what they look for."""
+    """Column mapping mode as far as readers obey it, for writers, who write what they look for."""
     return metadata.column_mapping_mode if protocol.honours_column_mapping else "none"
 
 

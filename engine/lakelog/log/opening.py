@@ -47,11 +47,11 @@ def open_state(log: Log, version: int | None = None) -> State:
 
 def is_outdated(log: Log, segment: LogSegment, error: BaseException) -> bool:
     """Whether reading failed because files that were chosen have left the log since, as cleanup
-    takes them once others give the same versions; looking again then helps.
+    takes them once others give the same versions; retrying then helps.
 
     A file that is gone while what refers to it is still listed is damage, and not this.
     """
-    causes: list[BaseException] = []  # an error may be its own cause: `fall_back` raises them anew
+    causes: list[BaseException] = []  # an error may be its own cause: `fall_back` raises them again
     cause: BaseException | None = error
     while cause is not None and cause not in causes:
         causes.append(cause)
@@ -69,7 +69,7 @@ def has_left(log: Log, segment: LogSegment) -> bool:
 
 
 def log_paths(listing: LogListing) -> set[str]:
-    """Paths of the files of a listing that a version may rest on."""
+    """Paths of the files of a listing that a version may depend on."""
     paths = {path for c in listing.checkpoints for path in c.paths}
     paths.update(c.path for c in listing.commits)
     paths.update(c.path for c in listing.compactions)
@@ -115,10 +115,10 @@ def open_segment(
 
 
 def fall_back(state: State, error: CheckpointCorruptionError) -> State:
-    """The same version without its broken checkpoint, where that is provably sound; or with it,
+    """The same version without its broken checkpoint, where that is provably correct; or with it,
     where all that is wrong are files that it holds more than once, and `settle` decides these.
 
-    Sound means: commits are contiguous from 0, or from an older complete checkpoint, and one table
+    Valid means: commits are contiguous from 0, or from an older complete checkpoint, and one table
     id runs through. Otherwise a truncated prefix, or a table that was dropped, could come back.
     """
     settled = None if state.settled.height else settle(state)
@@ -197,7 +197,7 @@ def update_state(state: State, version: int | None = None) -> State:
     """The state of a later version (None: the latest), reading only the commits in between.
 
     Where those commits are gone, because a checkpoint took their place, the version is opened
-    anew.
+    again.
     """
     if state.base is not None and state.base.checkpoint.layout == "avro-state":
         # Skips that count for a state may have any number, also one below its version.
@@ -265,7 +265,7 @@ def _past(state: State) -> Past:
 
 
 def _agrees(state: State, checkpoint: Checkpoint) -> bool:
-    """Whether a later checkpoint tells of the table that an update has arrived at.
+    """Whether a later checkpoint shows the table that an update has arrived at.
 
     Logs exist whose checkpoint is not the replay of their commits, because a table was written
     over. Readers start from the newest checkpoint, so then an update has to as well. Protocol and

@@ -24,7 +24,7 @@ class LogSegment:
         version: The version that it gives.
         checkpoint: Where replay starts; None starts from nothing.
         commits: Every commit above the checkpoint up to `version`, ascending.
-        compactions: Compactions that may stand in for some of `commits`; each lies wholly above
+        compactions: Compactions that may replace some of `commits`; each is wholly above
             the checkpoint and at or below `version`, and they do not overlap.
         has_checksum: Whether a version checksum of `version` is listed.
     """

@@ -1,6 +1,6 @@
 """`State`: one version's state, read as far as it is asked for.
 
-A state rests on at most one checkpoint and on the layers of the commits above it. Nothing is read
+A state depends on at most one checkpoint and on the layers of the commits above it. Nothing is read
 when it is made; protocol and metadata never read the files' rows; a projection reads only its
 columns. An update makes a new state that shares the checkpoint and the layers below.
 """
@@ -50,7 +50,7 @@ Transform = Callable[[pl.DataFrame], pl.DataFrame]
 
 @dataclass(frozen=True)
 class Provenance:
-    """The files that an answer rests on.
+    """The files that an answer depends on.
 
     Attributes:
         version: Version of the answer.
@@ -172,7 +172,7 @@ class State:
         """A compaction's actions if it is reconciled, else why it is not to be used.
 
         Compactions that list plain commits one after another, newest first, exist in the wild;
-        what tells them is a key that stands twice.
+        what tells them is a key that is twice.
         """
         try:
             decoded = self.log.dialect.decode_compaction(self.log.store, compaction)
@@ -216,7 +216,7 @@ class State:
         return reconcile_meta([*below, self.tail_meta])
 
     def meta_of(self, kind: str) -> pl.DataFrame:
-        """Reconciled actions of one type that is no file action; the checkpoint is asked for no
+        """Reconciled actions of one type that is not a file action; the checkpoint is asked for no
         more than that, for skips may cost reading every commit below it.
         """
         if self.base is None or "meta" in vars(self):
@@ -231,7 +231,7 @@ class State:
 
     @cached_property
     def is_cheap(self) -> bool:
-        """Whether protocol and metadata cost little to read. Where many megabytes of commits stand
+        """Whether protocol and metadata cost little to read. Where many megabytes of commits are
         above the checkpoint, they are read with whatever is asked for first.
         """
         return sum(c.size_bytes for c in self.new_commits) <= _SMALL_TAIL_BYTES
@@ -414,7 +414,7 @@ class State:
     def base_is_unique(self) -> bool:
         """Whether the checkpoint holds each logical file once, live or removed; see `live`.
 
-        Memory: eight bytes a file.
+        Memory: eight bytes per file.
         """
         if self.base is None:
             return True
@@ -457,7 +457,7 @@ class State:
     ) -> list[pl.DataFrame]:
         """Live file actions of one kind, whole: as `iter_live`, and each logical file once.
 
-        A sound checkpoint holds each file once. One that does not (a part copied over another)
+        A valid checkpoint holds each file once. One that does not (a part copied over another)
         would be counted twice, so the paths' hashes are compared, and a clash is looked into: a
         repeat is damage, or, where the dialect's writers repeat files, reconciled as replay would.
 
@@ -548,7 +548,7 @@ class State:
 
     @property
     def provenance(self) -> Provenance:
-        """The files that this state rests on."""
+        """The files that this state depends on."""
         past = self.past
         return Provenance(
             self.version,

@@ -2,7 +2,7 @@
 
 `plan_cleanup` walks the log folder once, decides what the retention promises
 (`lakelog.maintenance.retention_bounds`), looks whether the cut-off checkpoint is whole, and gives
-one row a file. Applying the plan walks the folder again and takes what both walks let go; it then
+one row per file. Applying the plan walks the folder again and takes what both walks let go; it then
 
 1. proves the cut-off checkpoint against replay of the files below it
    (`lakelog.maintenance.cleanup_checks`),
@@ -11,7 +11,7 @@ one row a file. Applying the plan walks the folder again and takes what both wal
 3. deletes, or moves to quarantine, in an order that may stop anywhere
    (`lakelog.maintenance.file_removal`).
 
-Another cleaner may be at work: one that takes files away while this one looks makes it look again.
+Another cleaner may be at work: one that takes files away while this one looks makes it retry.
 
 Source: Delta protocol, Metadata Cleanup.
 """
@@ -85,7 +85,7 @@ class CleanupReport:
         size_bytes: Bytes in them.
         checkpoint: Path of the cut-off checkpoint; None where none was needed.
         verdict: What proving it gave: ``proved``, ``unprovable`` (an earlier cleanup took what it
-            could be proved from; it was then read whole), or None where nothing rests on it.
+            could be proved from; it was then read whole), or None where nothing depends on it.
         oldest_promised: The oldest version that the retention promises.
         gate: Gate that kept everything, or None.
         why: What it found, in a sentence; without a gate, why more is kept than has to be.
@@ -184,7 +184,7 @@ class CleanupPlan:
         return int(self.deletable["size_bytes"].sum())
 
     def apply(self, progress: Progress | None = None) -> CleanupReport:
-        """Prove, look again, and then delete or move to quarantine; see this module.
+        """Prove, retry, and then delete or move to quarantine; see this module.
 
         What was planned and is no longer allowed stays, and so does what has become allowed since.
 
@@ -198,7 +198,7 @@ class CleanupPlan:
                 nothing was deleted.
             UnsupportedStoreError: The store is read only.
             UnavailableError: The store failed; where the failure policy is ``fail``, with a file
-                that could not be deleted. Applying again goes on from there.
+                that could not be deleted. Applying again continues from there.
             OutcomeUnknownError: The failure policy is ``fail``, and nobody knows whether a file
                 was moved to quarantine. Likewise.
         """
@@ -337,7 +337,7 @@ _Found = tuple[Survey, pl.DataFrame, str | None]
 
 def _settled(log: Log, look: Callable[[list[FileEntry]], _Found]) -> _Found:
     """What a look at the files of the log gives; one that met files which another cleaner was
-    taking away begins anew.
+    removing begins again.
     """
     try:
         return with_stable_files(log, look, (_Unsettled, CorruptionError, NotFoundError))

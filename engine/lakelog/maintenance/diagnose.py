@@ -1,15 +1,15 @@
-"""What is wrong with a log, finding by finding, and whether it can be mended. Changes nothing.
+"""What is wrong with a log, finding by finding, and whether it can be repaired. Changes nothing.
 
 =============  ============================================  ======================================
-kind           wrong is                                      mended by
+kind           wrong is                                      repaired by
 =============  ============================================  ======================================
 ``log``        the latest version cannot be read             nobody: what would have to be restored
                                                              is said
-``checkpoint`` it cannot be read, or is not what replay      writing it anew from replay, where that
-               gives                                         is sound
-``pointer``    it is damaged, behind, or names a version     naming the newest sound checkpoint
+``checkpoint`` it cannot be read, or is not what replay      writing it again from replay, where
+               that gives                                         is valid
+``pointer``    it is damaged, behind, or names a version     naming the newest valid checkpoint
                without a complete checkpoint
-``checksum``   it is damaged, or not what replay gives       writing it anew
+``checksum``   it is damaged, or not what replay gives       writing it again
 ``data``       a live file is not there                      removing it from the table, on request
 =============  ============================================  ======================================
 
@@ -54,9 +54,9 @@ class Finding(NamedTuple):
         path: The file concerned, relative to the table root.
         version: Version concerned; None where there is none.
         problem: What is wrong, in one sentence.
-        action: ``write`` (anew), ``delete``, ``remove`` (from the table), ``refuse`` (it cannot be
-            mended soundly), ``keep`` (nothing has to be done).
-        why: Why that is sound, or why it is not.
+        action: ``write`` (again), ``delete``, ``remove`` (from the table), ``refuse`` (it cannot be
+            repaired correctly), ``keep`` (nothing has to be done).
+        why: Why that is correct, or why it is not.
         checkpoint: For kind ``checkpoint``, that one.
     """
 
@@ -127,7 +127,7 @@ def _why_unsound(log: Log, report: VerifyReport) -> str | None:
 def look_at_pointer(
     log: Log, listing: LogListing, unsound: Collection[Checkpoint]
 ) -> Iterator[Finding]:
-    """Compare the pointer with the newest checkpoint that is sound, or will be."""
+    """Compare the pointer with the newest checkpoint that is correct, or will be."""
     path = log.dialect.pointer_path
     sound = [c for c in listing.checkpoints if c not in unsound]
     newest = next((c for c in reversed(sound) if _may_be_named(log, c)), None)

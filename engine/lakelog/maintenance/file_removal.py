@@ -1,8 +1,8 @@
-"""Removing files of a log, in an order in which every state in between is sound.
+"""Removing files of a log, in an order in which every state in between is valid.
 
 First what only speeds reading up (compactions, leftovers, staged commits), then commits from the
 oldest, each with its checksum, then of each old checkpoint the file without which it is not
-complete, then its other files, then sidecars that no checkpoint names any more, looked up anew.
+complete, then its other files, then sidecars that no checkpoint names any more, looked up again.
 
 Whenever that stops, what is left is a table with all promised versions: commits below the cut-off
 checkpoint are needed by none of them, a checkpoint is either whole or seen to be incomplete, and a

@@ -79,7 +79,7 @@ def walk_log(log: Log) -> list[FileEntry]:
 
 
 def inventory(entries: Sequence[FileEntry], dialect: str, folder: str) -> pl.DataFrame:
-    """One row a file, in `SCHEMA`, by path."""
+    """One row per file, in `SCHEMA`, by path."""
     name = pl.Series("name", [entry[0] for entry in entries], dtype=pl.String)
     frame = pl.DataFrame(
         {

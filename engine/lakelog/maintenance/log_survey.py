@@ -70,7 +70,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Survey:
-    """One look at a log: every file judged, and what that rests on.
+    """One look at a log: every file judged, and what that depends on.
 
     Attributes:
         log: The log as that look found it.
@@ -104,7 +104,7 @@ def with_stable_files(
     look: Callable[[list[FileEntry]], _T],
     signs: tuple[type[Exception], ...] = (CorruptionError, NotFoundError),
 ) -> _T:
-    """What a look at the files of a log gives, beside writers and cleaners."""
+    """What a look at the files of a log gives, next to writers and cleaners."""
     for _ in range(_ATTEMPTS - 1):
         entries = walk_log(log)
         try:
@@ -189,7 +189,9 @@ def survey(
 
 
 def _before_all(complete: tuple[Checkpoint, ...]) -> tuple[str, str] | None:
-    """A gate that needs no metadata, which may be dear to read where there is no checkpoint."""
+    """A gate that needs no metadata, which may be expensive to read where there is no
+    checkpoint.
+    """
     if any(c.layout == "avro-state" for c in complete):
         why = "the log holds Avro states, whose metadata and skips stand in the commits below them"
         return "avro-state", why
@@ -335,7 +337,7 @@ def named_sidecars(
     kept = judged.filter((pl.col("kind") == "checkpoint") & (pl.col("action") == "keep"))
     stay = frozenset(kept["path"])
     manifests = [c for c in complete if c.paths[0] in stay and c.layout != "multipart"]
-    # What is no complete checkpoint and no part of one may be a manifest that is damaged.
+    # What is not a complete checkpoint and no part of one may be a manifest that is damaged.
     of_complete = {path for c in complete for path in c.paths}
     parts = kept["path"].str.contains(r"\.\d{10}\.\d{10}\.parquet$")
     if any(path not in of_complete for path in kept.filter(~parts)["path"]):
@@ -353,7 +355,7 @@ def named_sidecars(
 
 
 def _in_quarantine(judged: pl.DataFrame) -> list[Checkpoint]:
-    """Delta's checkpoints of one file that lie in quarantine."""
+    """Delta's checkpoints of one file that are in quarantine."""
     paths = judged.filter(pl.col("kind") == "quarantine")["path"]
     by_folder: dict[str, list[str]] = {}
     for path in paths.filter(paths.str.contains(".checkpoint.", literal=True)):

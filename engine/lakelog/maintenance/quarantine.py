@@ -112,11 +112,11 @@ class Quarantine:
         return f"{self.log.dialect.log_folder}/{QUARANTINE}/{self.id}"
 
     def place_of(self, path: str) -> str:
-        """Where a file of the log lies in it."""
+        """Where a file of the log is in it."""
         return f"{self.folder}/{path.removeprefix(self.log.dialect.log_folder + '/')}"
 
     def take(self, paths: Sequence[str]) -> list[LakelogError]:
-        """Move files in; one that is gone already is no error.
+        """Move files in; one that is gone already is not an error.
 
         Returns:
             The errors of those that could not be moved, each with its ``path``.
@@ -141,7 +141,7 @@ def _moved(log: Log, source: str, target: str) -> LakelogError | None:
     try:
         log.store.move(source, target)
     except OutcomeUnknownError as error:
-        # Only copied, the file stands in both places, and one of them is enough to undo from.
+        # Only copied, the file is in both places, and one of them is enough to undo from.
         return None if log.store.stat(source) is None else _with_path(error, source)
     except LakelogError as error:
         return _with_path(error, source)
@@ -180,14 +180,14 @@ def undo(log: Log, quarantine: str) -> pl.DataFrame:
 
     They go back in the reverse order: sidecars, then checkpoints, each complete only with its last
     file, then commits from the newest, so that no state in between shows what is not whole. Begun
-    again after an interruption, it goes on.
+    again after an interruption, it continues.
 
     Args:
         log: The log.
         quarantine: Its id.
 
     Returns:
-        One row a file, in `UNDONE_SCHEMA`.
+        One row per file, in `UNDONE_SCHEMA`.
 
     Raises:
         InvalidInputError: There is no such quarantine.
@@ -279,7 +279,7 @@ def _maker(log: Log, quarantine: str) -> str | None:
 
 
 def _lying(log: Log) -> dict[str, list[tuple[str, int]]]:
-    """Names and sizes of the files that lie in each quarantine, without its record, and without
+    """Names and sizes of the files that are in each quarantine, without its record, and without
     what somebody may be writing there.
     """
     found: dict[str, list[tuple[str, int]]] = {}
@@ -298,7 +298,7 @@ def _lying(log: Log) -> dict[str, list[tuple[str, int]]]:
 
 def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
     """Delete what has lain in quarantine for a time, for good; what others delete or move back
-    meanwhile is no error.
+    meanwhile is not an error.
 
     An age that is shorter than a cleanup takes also meets the quarantine that one is filling.
 
@@ -311,7 +311,7 @@ def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
 
     Raises:
         InvalidInputError: The age is negative.
-        UnavailableError: A file could not be deleted; purging again goes on from there.
+        UnavailableError: A file could not be deleted; purging again continues from there.
     """
     if older_than_ms < 0:
         raise InvalidInputError("an age is a time from 0", expected=">= 0", found=older_than_ms)

@@ -2,7 +2,7 @@
 
 Nothing is lost: the files of a broken checkpoint are moved to quarantine first, where
 `Table.undo_cleanup` finds them. Once they are moved the version is read from older files, which is
-what was found sound; the new checkpoint is proved before it is seen, as every one is. The pointer
+what was found valid; the new checkpoint is proved before it is seen, as every one is. The pointer
 comes last.
 """
 
@@ -62,7 +62,7 @@ class RepairReport:
 
     Attributes:
         table: Location of the table.
-        mended: Findings that are mended; see `FINDINGS_SCHEMA`.
+        repaired: Findings that are repaired; see `FINDINGS_SCHEMA`.
         left: Findings that are not: refused, or failed (``why`` then gives the error).
         quarantine: Where files of broken checkpoints lie now; None where none was moved.
         version: The version that removed missing files; None where none was.
@@ -106,21 +106,21 @@ class RepairPlan:
 
     @property
     def is_sound(self) -> bool:
-        """Whether there is nothing to mend."""
+        """Whether there is nothing to repair."""
         return not self.findings.filter(pl.col("action") != KEEP).height
 
     def apply(self, *, strict: bool = False) -> RepairReport:
-        """Mend what can be mended, after looking again.
+        """Repair what can be repaired, after retrying.
 
         Args:
-            strict: Raise, before anything is changed, where something cannot be mended.
+            strict: Raise, before anything is changed, where something cannot be repaired.
 
         Raises:
             UnsoundRepairError: With `strict`, something cannot be made again from what is left.
             UnsupportedStoreError: The store is read only.
             UnavailableError: The store failed while the log was looked at.
 
-        A finding whose mending fails is in the report, and the others are mended all the same.
+        A finding whose repairing fails is in the report, and the others are repaired all the same.
         """
         return self._repair.apply(strict=strict)
 
@@ -148,7 +148,7 @@ class Repair:
         remove: Gives a table's transaction, for the removal of files that are not there.
         check_files: Whether live files are looked for in the table's folder.
         remove_missing: Whether those that are not there are to be removed from the table.
-        files: What stands in the table's folder, in place of a listing.
+        files: What is in the table's folder, in place of a listing.
         progress: Told ``(step, done, total)``.
     """
 
@@ -180,7 +180,7 @@ class Repair:
         return found
 
     def apply(self, *, strict: bool) -> RepairReport:
-        """Mend; see `RepairPlan.apply`."""
+        """Repair; see `RepairPlan.apply`."""
         log = self.log
         if log.store.refusal is not None:
             raise UnsupportedStoreError(log.store.refusal, path=log.table)
@@ -229,7 +229,7 @@ class _Work:
         return self._quarantine.id if self._quarantine is not None else None
 
     def attempt(self, finding: Finding, mend: Callable[[Finding], None]) -> None:
-        """Mend one thing; an error is kept, and the next one is attempted."""
+        """Repair one thing; an error is kept, and the next one is attempted."""
         try:
             mend(finding)
         except LakelogError as error:
@@ -258,7 +258,7 @@ class _Work:
             raise errors[0]
 
     def rewrite(self, finding: Finding) -> None:
-        """Move a broken checkpoint aside, and write it anew."""
+        """Move a broken checkpoint aside, and write it again."""
         checkpoint = finding.checkpoint
         assert checkpoint is not None
         if not _own_source(self._log, finding):
@@ -266,7 +266,7 @@ class _Work:
         write_checkpoint(self._log, checkpoint.version, layout=checkpoint.layout)
 
     def point(self, finding: Finding) -> None:
-        """Let the pointer name the newest sound checkpoint, or nothing."""
+        """Let the pointer name the newest valid checkpoint, or nothing."""
         log = self._log
         log.store.delete(log.dialect.pointer_path)
         if finding.action == DELETE:
@@ -274,7 +274,7 @@ class _Work:
         any(point_at(log, checkpoint) for checkpoint in reversed(log.list_all().checkpoints))
 
     def record(self, finding: Finding) -> None:
-        """Write a version's checksum anew."""
+        """Write a version's checksum again."""
         self._set_aside([finding.path])
         write_checksum(self._log, finding.version)
 

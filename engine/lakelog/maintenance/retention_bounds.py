@@ -159,7 +159,7 @@ class Horizon:
         cutoff_ms: The cut-off time, milliseconds since the Unix epoch.
         commit: Version of the cut-off commit: it and all above are promised. None promises all.
         checkpoint: Version of the cut-off checkpoint; None where there is none.
-        checkpoints: Every complete checkpoint of that version: all stay, so all must be sound.
+        checkpoints: Every complete checkpoint of that version: all stay, so all must be valid.
         gate: Gate that keeps everything; None where files may go.
         why: What the gate found, in a sentence; without a gate, why more stays than has to.
         passed_over: Version of the checkpoint that would be the cut-off checkpoint if all readers
@@ -264,7 +264,7 @@ def contiguous_to(commits: Commits, version: int) -> int:
 
 @dataclass(frozen=True)
 class Facts:
-    """What judging files needs beside the horizon.
+    """What judging files needs next to the horizon.
 
     Attributes:
         now_ms: The present, milliseconds since the Unix epoch.
@@ -374,7 +374,7 @@ def _with_groups(files: pl.DataFrame, checkpoints: Sequence[Checkpoint]) -> pl.D
     )
     is_checkpoint = pl.col("kind") == "checkpoint"
     rest = files.filter(is_checkpoint).join(known, on="path", how="left")
-    # What a flattened checkpoint holds is told in a file beside it, which goes first.
+    # What a flattened checkpoint holds is told in a file next to it, which goes first.
     beside = pl.col("path").str.ends_with(".checkpoint.json") & pl.col("group").is_null()
     of_version = (
         rest.filter(pl.col("group").is_not_null())

@@ -135,7 +135,7 @@ class Proposal:
 def proposals(
     log_retention: Proposed, deleted_file_retention: Proposed, checkpoint_retention: Proposed
 ) -> list[Proposal]:
-    """Proposals from arguments that are one duration or several; one stands for all.
+    """Proposals from arguments that are one duration or several; one represents all.
 
     Raises:
         InvalidInputError: A duration is none, or negative, or there are several of two lengths.

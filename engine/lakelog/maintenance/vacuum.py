@@ -14,7 +14,7 @@ deletion vector     a protected file's rows are hidden by it
 Left alone besides: what is younger than the retention (a writer may be about to commit it), names
 that begin with ``_`` or ``.`` (but change data, partition folders of columns so named, and what a
 process of lakelog's had begun to write when it was killed), the ``metadata`` folder of a table that
-Iceberg reads, folders that are tables themselves, names that are no text, and whatever lies outside
+Iceberg reads, folders that are tables themselves, names that are no text, and whatever is outside
 the table, as the files of a shallow clone do. A path in the log that is absolute, or not in its
 plainest form, protects every file of its name.
 
@@ -123,7 +123,7 @@ class VacuumPlan:
 
     Attributes:
         table: Location of the table.
-        version: Version that it rests on.
+        version: Version that it depends on.
         retention_ms: How long a removed file is kept, milliseconds.
         cutoff_ms: Files modified, and tombstones made, before this time no longer count.
         files: One row a file that may go, by path; see `FILES_SCHEMA`. ``kind`` is ``data``,
@@ -145,7 +145,7 @@ class VacuumPlan:
         return int(self.files["size_bytes"].sum())
 
     def apply(self, progress: Progress | None = None) -> VacuumReport:
-        """Delete the files, after looking again at what has been committed since.
+        """Delete the files, after retrying at what has been committed since.
 
         Args:
             progress: Is told ``("delete", done, total)``.
@@ -182,7 +182,7 @@ class References:
     """The files that some version needs: 64-bit hashes of relative paths, and of the names of
     files that the log gives by absolute paths.
 
-    Memory: eight bytes a file.
+    Memory: eight bytes per file.
     """
 
     def __init__(self) -> None:
@@ -424,7 +424,7 @@ def _files(snapshot: Snapshot, kind: str, *columns: str) -> Iterator[pl.DataFram
 
 def _of_entries(batches: Iterable[Sequence[FileEntry]]) -> Iterator[pl.DataFrame]:
     for batch in batches:
-        # A name that is no text cannot stand in a log; whose file it is, nobody can tell.
+        # A name that is not a text cannot be in a log; whose file it is, nobody can tell.
         known = [entry for entry in batch if entry.name.isascii() or _is_text(entry.name)]
         yield pl.DataFrame(known, schema=list(_LISTED.items()), orient="row")
 

@@ -1,6 +1,6 @@
 """The flattened action table: its columns, and frames conformed to them.
 
-One row an action, columns as ``schemas/actions.json`` gives them. Frames inside lakelog are
+One row per action, columns as ``schemas/actions.json`` gives them. Frames inside lakelog are
 narrow: a column that holds only nulls may be left out, and `conform` adds it when it is asked for.
 Knows nothing of where the bytes live.
 """
@@ -68,8 +68,8 @@ def conform(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.Dat
     wanted = list(columns) if columns is not None else list(schema())
     present = frozenset(frame.columns)
     conformed = []
-    # Columns are put together anew, because a selection runs a query, which copies long columns
-    # that lie in several chunks.
+    # Columns are put together again, because a selection runs a query, which copies long columns
+    # that are in several chunks.
     for name in wanted:
         if name not in present:
             conformed.append(_null(name).new_from_index(0, frame.height))
@@ -87,8 +87,8 @@ def _null(column: str) -> pl.Series:
 def of_type(frame: pl.DataFrame, *kinds: str) -> pl.DataFrame:
     """The rows of some action types, in order.
 
-    Without a query where they stand together, or there are none: most often it is asked of a few
-    rows, of which a query costs as much as of thousands. Rows that stand together are not copied:
+    Without a query where they are together, or there are none: most often it is asked of a few
+    rows, of which a query costs as much as of thousands. Rows that are together are not copied:
     as long as they are kept, so is all of `frame`. Who keeps few rows of a large one copies them.
 
     >>> frame = pl.DataFrame({"actionType": ["protocol", "txn"], "appId": [None, "a"]})

@@ -1,7 +1,7 @@
 """Loads ``schemas/`` and translates Spark StructType JSON to Arrow and Polars types.
 
 Owns the one place where field names and types come from; nothing retypes them in Python. Knows
-nothing of logs or storage. In a checkout the schemas stand in ``schemas/`` beside ``engine/``; a
+nothing of logs or storage. In a checkout the schemas are in ``schemas/`` next to ``engine/``; a
 wheel, and the zip file that Spark's executors get, carry the same files as ``lakelog/_schemas/``.
 """
 
@@ -66,7 +66,7 @@ class Primitive:
 
 @dataclass(frozen=True)
 class Decimal:
-    """A signed decimal; ``precision`` digits of which ``scale`` stand right of the dot."""
+    """A signed decimal; ``precision`` digits of which ``scale`` are right of the dot."""
 
     precision: int
     scale: int

@@ -1,8 +1,8 @@
 """Interval arithmetic over the values that a file may contain.
 
 `Values` over-approximates the values of an expression in each file by an interval; `Truth` the
-outcomes of a predicate. Every operation is sound: an outcome that some row may have is never
-ruled out. Terms are Polars expressions over one row a file, so a bound is compared by the same
+outcomes of a predicate. Every operation is valid: an outcome that some row may have is never
+ruled out. Terms are Polars expressions over one row per file, so a bound is compared by the same
 operator, with the same casts, that would compare the rows.
 """
 
@@ -119,7 +119,7 @@ def from_statistics(
 def around_floats(low: pl.Series, high: pl.Series) -> tuple[pl.Series, pl.Series]:
     """Bounds of doubles that hold for single-precision values with these texts, too.
 
-    Statistics spell a float with as few digits as tell it from other floats: 0.1 stands for
+    Statistics spell a float with as few digits as tell it from other floats: 0.1 represents
     0.10000000149011612, which is above a double's 0.1.
 
     >>> low, high = around_floats(pl.Series([0.1]), pl.Series([0.7]))

@@ -271,7 +271,7 @@ class _Walker:
                 return None
             null = pl.lit(literal.null_count() == 1)
             nan = literal.dtype.is_float() and literal.is_nan().fill_null(False).any()
-            # The expression itself stands for the bounds: its type adapts to the other side's
+            # The expression itself represents the bounds: its type adapts to the other side's
             # just as it does when rows are compared.
             return Values(expr, expr, null, ~null, may_nan=nan, dtype=literal.dtype)
         if not self.partition_columns.issuperset(roots):

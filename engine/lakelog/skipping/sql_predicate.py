@@ -22,8 +22,8 @@ _TIMESTAMP = re.compile(
 def parse_where(text: str, schema: contract.Struct) -> pl.Expr:
     """The condition `text` as an expression that `Snapshot.files` takes.
 
-    Literals get the type of the column that they stand beside, as in any SQL: ``'2026-01-05'`` is
-    a date next to a date column. ``TIMESTAMP '…'`` stands beside times with and without a zone.
+    Literals get the type of the column that they are next to, as in any SQL: ``'2026-01-05'`` is
+    a date next to a date column. ``TIMESTAMP '…'`` is next to times with and without a zone.
     """
     refused: pl.exceptions.PolarsError | None = None
     # To Polars such a literal has no zone, and a time that has one cannot be compared with it.

@@ -1,7 +1,7 @@
 """Parses JSON texts of one template with a regular expression instead of a JSON parser.
 
 A writer gives every file of a table statistics of one shape: the same keys in the same order, no
-blanks. One text is taken as the pattern: its keys and braces stand for themselves, and each value
+blanks. One text is taken as the pattern: its keys and braces represent themselves, and each value
 becomes the grammar of a JSON value of the schema's type. A text that matches is that very object,
 so its values are the groups; one that does not match proves nothing, and is left to the parser.
 This takes a third of the parser's time.
@@ -65,7 +65,7 @@ class _Shape:
 
     Attributes:
         patterns: Regular expressions to match one after another; each but the last has as its last
-            group the rest of the text, which the next one goes on with.
+            group the rest of the text, which the next one continues with.
         slots: The groups of each pattern: the field that a group holds.
         structs: Fields that are objects in the text.
     """

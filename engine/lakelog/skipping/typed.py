@@ -1,6 +1,6 @@
 """Typed file statistics, from JSON text, from a checkpoint's struct, or from maps of text.
 
-All three sources give one frame, one row a file, in the given order::
+All three sources give one frame, one row per file, in the given order::
 
     numRecords Int64, tightBounds Boolean, min Struct, max Struct, nullCount Struct
 
@@ -34,8 +34,8 @@ def has_bounds(type_: contract.DataType) -> bool:
     """Whether `min` and `max` keep values of this leaf type.
 
     Not so for arrays, maps, variants, void, opaque types, binary (writers encode the bounds of
-    binary columns in ways that cannot be told apart) and collated strings, whose order is not that
-    of their bytes.
+    binary columns in ways that cannot be distinguished) and collated strings, whose order is not
+    that of their bytes.
     """
     if isinstance(type_, contract.Decimal):
         return 0 <= type_.scale <= type_.precision <= 38

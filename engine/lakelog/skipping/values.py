@@ -2,7 +2,7 @@
 
 Logs hold partition values, and some statistics, as text. Everything here is exact or null: a text
 that does not denote a value of the type gives null, never a rounded or a guessed value, because
-callers prune files by what comes out. Knows nothing of where the text stood.
+callers prune files by what comes out. Knows nothing of where the text was.
 """
 
 from __future__ import annotations

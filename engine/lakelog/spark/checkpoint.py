@@ -1,7 +1,7 @@
 """`checkpoint`: writes the checkpoint of a version, its parts in executors.
 
 The driver replays as far as planning goes, deals the rows to parts, and gathers what the tasks
-answer: the digests of what came out of replay and of what stands in the files, which have to be the
+answer: the digests of what came out of replay and of what is in the files, which have to be the
 same before anything is published. Publishing is that of every checkpoint: files in order, the
 pointer last, forward only. A task that fails for good publishes nothing; what it or another attempt
 left has names that no reader looks at.
@@ -124,7 +124,7 @@ def checkpoint(
         InvalidInputError: The layout is not allowed here, or is one file, or the strategy cannot
             serve.
         UnsupportedFeatureError: The table needs what lakelog does not honour.
-        CorruptionError: The log is damaged, and nothing sound stands behind the damage.
+        CorruptionError: The log is damaged, and nothing valid is behind the damage.
         NotFoundError: Cleanup removed what the version is read from in every attempt.
         CheckpointWriteError: Executors could not write it, or it could not be published.
         CheckpointValidationError: What was written is not what replay gives; nothing was published.
@@ -341,7 +341,7 @@ class _Job:
         written: Sequence[Written],
         comparison: Comparison,
     ) -> tuple[StagedCheckpoint, Digest]:
-        """The checkpoint over the files, and the digest of what the driver wrote beside them."""
+        """The checkpoint over the files, and the digest of what the driver wrote next to them."""
         store = self.log.store
         held = sum((Digest.of_text(w.expected) for w in written), Digest()).counts
         files = [w.staged for w in written]

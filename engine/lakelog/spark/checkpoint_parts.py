@@ -4,7 +4,7 @@ writers, and reads each file back.
 A file's name holds an identifier of this one attempt, so that a task that is run again, or twice at
 a time, never meets what another attempt wrote: who loses leaves an orphan under a name that no
 reader looks at, and cleanup takes it. What a task answers is small: names, lengths, counts, and two
-digests, of the rows that came out of replay and of those that stand in its files.
+digests, of the rows that came out of replay and of those that are in its files.
 
 Source: Delta protocol, Checkpoints; Sidecar Files; ``schemas/checkpoint.md``.
 """
@@ -61,12 +61,12 @@ class Written:
 
     Attributes:
         partition: Number of the task's partition, from 0.
-        path: Where it stands, relative to the table root.
-        target: Where it is to stand.
+        path: Where it is, relative to the table root.
+        target: Where it is to be.
         size_bytes: Its length.
         num_actions: Rows in it.
         expected: Digest of the rows that came out of replay, as `Digest.to_text` gives it.
-        found: Digest of what stands in the file; the rows beside file actions included.
+        found: Digest of what is in the file; the rows next to file actions included.
         tags: What a manifest records of it, as JSON.
         plain_bytes: Length of its columns before compression.
         problem: What is wrong with it; empty where nothing is.
@@ -266,7 +266,7 @@ class _Part:
 
     @property
     def holds_meta(self) -> bool:
-        """Whether rows that are no file actions stand in this partition's file."""
+        """Whether rows that are no file actions are in this partition's file."""
         return False
 
 

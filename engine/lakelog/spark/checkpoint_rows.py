@@ -5,7 +5,7 @@ flattened schema is an expression over ``add`` and ``remove``; what only lakelog
 spread into maps, or made into text from another type than Spark spells alike) is a function over
 Arrow that no query pays for unless it asks.
 
-A row that is no sound file action fails the query, as it fails lakelog's own readers.
+A row that is not a valid file action fails the query, as it fails lakelog's own readers.
 
 Source: Delta protocol, Checkpoint Schema; ``schemas/checkpoint.md``, Flattened Parquet.
 """
@@ -115,7 +115,7 @@ def spark_type(type_: contract.DataType) -> Any:
 
 
 def decoded_path(path: str) -> str:
-    """Paths as they stand in the log, percent-decoded exactly once, in SQL.
+    """Paths as they are in the log, percent-decoded exactly once, in SQL.
 
     What `lakelog.dialects.delta.paths.decode_paths` gives: ``+`` stays, ``%`` without two hex
     digits stays, and a path whose bytes are no UTF-8 stays as it is.
@@ -131,7 +131,7 @@ def decoded_path(path: str) -> str:
 
 
 def decoded_sound_path(path: str) -> str:
-    """As `decoded_path`, where what stands in the log is the encoding of some path: each ``%`` has
+    """As `decoded_path`, where what is in the log is the encoding of some path: each ``%`` has
     two hex digits, and all bytes are UTF-8. A query fails at any other.
 
     Spark compiles a query's expressions into one method, and what `decoded_path` needs for odd
@@ -144,7 +144,7 @@ def decoded_sound_path(path: str) -> str:
 
 
 def encoded_path(path: Any) -> Any:
-    """A column of paths as they stand in the log that lakelog writes: what
+    """A column of paths as they are in the log that lakelog writes: what
     `lakelog.dialects.delta.paths.encode_paths` gives, letter by letter where there is a need.
     """
     sql = functions_of(path)
@@ -165,7 +165,7 @@ def encoded_path(path: Any) -> Any:
 
 @cache
 def _quoted_characters() -> str:
-    """Characters that are quoted wherever they stand."""
+    """Characters that are quoted wherever they are."""
     return "".join(c for c in map(chr, range(0x3001)) if c != ":" and encode_path(c) != c)
 
 

@@ -73,7 +73,7 @@ class Footers:
         obstacle: Why Spark cannot read it as lakelog does; None where it can.
         unknown: Fields of ``add`` and ``remove`` that the contract does not name and that hold
             something, with their Arrow types: they go to ``extra``.
-        statistics: Arrow type of ``add.stats_parsed``, where statistics may stand in it alone.
+        statistics: Arrow type of ``add.stats_parsed``, where statistics may be in it alone.
         plain_statistics: Whether Spark's JSON spells them as lakelog does.
         absent: Known fields of ``add`` and ``remove`` of which the footers promise that no row has
             a value; Spark need not read them. A live file's path and size are never among them.

@@ -1,7 +1,7 @@
 """`Offset`: the position of a stream in a table.
 
 The files of a version come first, where the stream began with what the table held; then the files
-that each commit added. An offset stands between two files: those before it have been read.
+that each commit added. An offset is between two files: those before it have been read.
 
 The JSON form belongs to checkpoints that outlive a release, so fields are only ever added:
 
@@ -18,8 +18,8 @@ field                  meaning
 ``beganInitial``       its ``isInitialSnapshot``
 =====================  ============================================================================
 
-**Where the first batch began** stands in every offset, because Spark does not keep it: when that
-batch is run again it asks anew where to begin, and the table's latest version is another one then.
+**Where the first batch began** is in every offset, because Spark does not keep it: when that
+batch is run again it asks again where to begin, and the table's latest version is another one then.
 """
 
 from __future__ import annotations

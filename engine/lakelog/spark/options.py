@@ -205,7 +205,7 @@ class SourceOptions:
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """Where the table is opened: if it is not there, the error tells of a relative path where
+        """Where the table is opened: if it is not there, the error shows a relative path where
         it was looked up, which is not in a folder that the user sees.
         """
         try:

@@ -65,7 +65,7 @@ def package_archive() -> Path:
     """The zip file of the package, made once a process, and removed when it ends.
 
     Its name has a digest of what it holds, so that two lakelogs are never taken for each other.
-    Beside each module is its byte code for this Python: executors run the same minor version, and
+    Next to each module is its byte code for this Python: executors run the same minor version, and
     need not compile.
     """
     folder = Path(tempfile.mkdtemp(prefix="lakelog-ship-"))

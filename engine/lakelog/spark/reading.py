@@ -1,7 +1,7 @@
 """Batch readers of the data source: rows, state and history.
 
 The driver opens the table, leaves out files that cannot match, and shares the rest out; executors
-get a plan, and their share as Arrow bytes. What the log tells is small beside the rows: it is read
+get a plan, and their share as Arrow bytes. What the log tells is small next to the rows: it is read
 on the driver, but for the actions, which executors decode from ranges of commits.
 """
 

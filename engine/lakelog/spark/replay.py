@@ -62,7 +62,7 @@ class Replay:
         version: The version.
         choice: The strategy, and why.
         sizes: What there was to replay.
-        files: Files of the log that the state rests on, relative to the table root.
+        files: Files of the log that the state depends on, relative to the table root.
         warnings: What was found wrong on the way and how it was avoided, one sentence each.
     """
 
@@ -111,7 +111,7 @@ def replay(
         `lakelog.log.snapshot.Snapshot.iter_state` gives, in no order. Paths are percent-decoded,
         and ``dataChange`` is false. A query over it fails where a file of the checkpoint turns out
         to be gone or damaged, or, with ``broadcast`` over a million rows, where a path of it is
-        no percent-encoded UTF-8 (``hash`` takes it as it stands). The strategy is written to the
+        no percent-encoded UTF-8 (``hash`` takes it as it is). The strategy is written to the
         program's log (``replay.planned``); `plan_replay` gives it.
 
     Raises:
@@ -119,7 +119,7 @@ def replay(
         TableNotFoundError: There is no table.
         VersionNotFoundError: The version cannot be rebuilt.
         UnsupportedFeatureError: The table needs what lakelog does not honour.
-        CorruptionError: The log is damaged, and nothing sound stands behind the damage.
+        CorruptionError: The log is damaged, and nothing valid is behind the damage.
 
     Memory: on the driver the commits above the checkpoint, decoded, and one footer a file; with
     ``polars`` the state; with ``hash`` footers alone.

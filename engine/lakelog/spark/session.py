@@ -141,6 +141,6 @@ def _start(name: str, master: str, config: Mapping[str, str]) -> Any:
     if place is not None and not place.startswith("sc://"):  # a JVM is started by this process
         prepare_java()
         if place.startswith("local"):
-            # Tasks run beside this process, and may as well run on its Python.
+            # Tasks run next to this process, and may as well run on its Python.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return builder.config(map=settings | dict(config)).getOrCreate()

@@ -1,7 +1,7 @@
 """Replay in executors: they decode the log's files with lakelog's readers, rows are shuffled by
 path, and each partition is reconciled with Polars.
 
-What travels is the flattened columns that are wanted, and where each row stands in the log's order:
+What travels is the flattened columns that are wanted, and where each row is in the log's order:
 the checkpoint's rows first, then (version, position). Columns are taken by name wherever rows come
 out of Spark, for ``mapInArrow`` itself goes by position and would swap two of one type in silence.
 
@@ -63,7 +63,7 @@ class TableLocation:
         return TableLocation(os.path.abspath(root) if local else root, storage_options, format)
 
     def store(self) -> LogStore:
-        """The store; made anew, for none travels."""
+        """The store; made again, for none travels."""
         return open_bounded(self.location, self.storage_options)
 
     @property
@@ -139,7 +139,7 @@ def _numbers(spark: Any, count: int, about_rows: int, schema: Any) -> Any:
 
     Spark takes what ``mapInArrow`` gives for as large as what it takes, and a few numbers for so
     little that it would send all that comes of them to every task of a join. So each is picked out
-    of its share of as many as there are rows, twice, and has a null of the rows' type beside it:
+    of its share of as many as there are rows, twice, and has a null of the rows' type next to it:
     half of what Spark thinks of a number with a row.
     """
     share = max(1, -(-2 * about_rows // count))

@@ -1,6 +1,6 @@
 """The data source ``lakelog``: name, schema, and its readers and writers.
 
-Spark makes one of these for every load and save, in a Python process beside the driver. Readers
+Spark makes one of these for every load and save, in a Python process next to the driver. Readers
 and writers live in modules of their own, and are imported when they are wanted.
 """
 

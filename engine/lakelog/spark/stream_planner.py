@@ -1,8 +1,8 @@
 """`StreamPlanner`: plans the files that a stream reads next, in a fixed order.
 
 A batch of a stream may be read again after a restart, by its offsets alone, and must give the same
-rows. So the order of files rests on the log and nothing else: those of a version by modification
-time and path, those of a commit as they stand in it.
+rows. So the order of files depends on the log and nothing else: those of a version by modification
+time and path, those of a commit as they are in it.
 
 A stream gives rows that were added; it cannot take any back. A commit that removes or changes rows
 (a ``remove`` with ``dataChange``) therefore ends it with an error, or is passed over whole,
@@ -70,7 +70,7 @@ class FileRun:
     """Files that follow one another: of the version that a stream began with, or of one commit.
 
     Attributes:
-        start: Where the first of them stands.
+        start: Where the first of them is.
         files: With `FILE_COLUMNS`; those before `start` are left out.
     """
 
@@ -335,7 +335,7 @@ class StreamPlanner:
         if version >= (self.snapshot.version if self._checked_from is None else self._checked_from):
             return
         # A version that cannot be rebuilt any more, or not from what is left of its checkpoint, has
-        # no schema that could be told; the commits that are read do not rest on it.
+        # no schema that could be told; the commits that are read do not depend on it.
         with suppress(VersionNotFoundError, CorruptionError):
             self._check_schema(version, self._table.snapshot(version).metadata)
         self._checked_from = version

@@ -4,11 +4,11 @@ A batch and the fact that it was written are one commit: its transaction identif
 last batch of a query once more after a restart; the identifier tells that it is there. Two of them
 are recorded, for a query is known by its checkpoint:
 
-- ``<app>``, the option ``txnAppId`` (default: the identifier of the query, which stands in its
+- ``<app>``, the option ``txnAppId`` (default: the identifier of the query, which is in its
   checkpoint), with the number of the batch: what any other writer of the protocol records.
 - ``<app>@<query>`` with the same number, where ``txnAppId`` was given: which checkpoint that was.
 
-A checkpoint that was made anew begins again at batch 0. With the same ``txnAppId`` every batch up
+A checkpoint that was made again begins again at batch 0. With the same ``txnAppId`` every batch up
 to the last one that the table knows would be taken for a repetition, and its rows lost in silence:
 so a batch of another checkpoint is refused, and so is one older than the last (a checkpoint that
 was restored from a copy), and the error says what to do.
@@ -61,7 +61,7 @@ QUERY_PROPERTY = "sql.streaming.queryId"
 
 
 def own_id(app: str, query: str) -> str:
-    """The identifier under which a query records its batches beside `app`."""
+    """The identifier under which a query records its batches next to `app`."""
     return f"{app}@{query}"
 
 

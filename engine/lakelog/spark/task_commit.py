@@ -2,7 +2,7 @@
 
 A task writes data files under names that nobody else has (`write_task_files`) and sends what the
 log has to say of them to the driver (`Landed`); the driver puts all of it into one transaction
-(`publish`), which rests on the version that the tasks prepared the files for. A task that ran
+(`publish`), which depends on the version that the tasks prepared the files for. A task that ran
 twice, by a retry or by speculation, left files that no message names: nothing reads them, and
 vacuum takes them away.
 

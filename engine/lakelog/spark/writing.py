@@ -6,9 +6,9 @@ was the latest when the write was planned: what an overwrite removes is what tha
 what others committed since is checked for conflicts, so two overwrites at once never leave the rows
 of both.
 
-``replaceWhere`` takes away the rows for which it is true. Where files hold other rows too, these
+``replaceWhere`` removes the rows for which it is true. Where files hold other rows too, these
 are copied on the driver: made for partition columns, or for few files.
-``partitionOverwriteMode`` ``dynamic`` takes away the partitions that new rows are written to, and
+``partitionOverwriteMode`` ``dynamic`` removes the partitions that new rows are written to, and
 none where there are no new rows.
 """
 
@@ -79,7 +79,7 @@ def write_plan(snapshot: Snapshot, options: SourceOptions, schema: StructType) -
 
 
 def require_removable(snapshot: Snapshot) -> None:
-    """Refuse to take away all that a version holds, where the table forbids it: before any task
+    """Refuse to remove all that a version holds, where the table forbids it: before any task
     runs, and not after all of them did.
     """
     if not is_active("appendOnly", snapshot.protocol, snapshot.metadata):

@@ -177,7 +177,7 @@ class LogStore(Protocol):
         ...
 
     def upload(self, path: str) -> Upload:
-        """Create or replace a file in pieces, in bounded memory: nothing stands under its name
+        """Create or replace a file in pieces, in bounded memory: nothing is under its name
         before it is closed.
 
         Raises:
@@ -188,7 +188,7 @@ class LogStore(Protocol):
 
     def move(self, source: str, target: str) -> None:
         """Give a file another name, replacing what has it; readers of `target` see the old file or
-        the new one, whole. An object store copies and deletes, so both may stand for a while.
+        the new one, whole. An object store copies and deletes, so both may be for a while.
 
         Raises:
             NotFoundError: There is no `source`.

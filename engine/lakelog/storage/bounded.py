@@ -302,7 +302,7 @@ class _Gathering:
                 is_late, seen = seen == self._arrivals, self._arrivals
             wait_s = self._timeout_s
             if is_late:
-                # Asked without the lock: the threads that read go on meanwhile.
+                # Asked without the lock: the threads that read continue meanwhile.
                 extra_s = 0.0 if is_extended else self._extra_s(self._paths[turn])
                 wait_s = extra_s * self._threads  # which share the way
                 is_extended = True

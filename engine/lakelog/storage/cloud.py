@@ -33,7 +33,7 @@ _LARGE_DELETIONS = 4  # requests at the same time, of many files each
 
 
 class Names(NamedTuple):
-    """What stands below a prefix.
+    """What is below a prefix.
 
     Attributes:
         files: Files, by the rest of their keys after the prefix.
@@ -107,7 +107,7 @@ class Cloud(Protocol):
         ...
 
     async def list_page(self, filesystem: Any, bucket: str, prefix: str, token: str | None) -> Page:
-        """One page of what begins with `prefix`: the first, or the one that a token stands for.
+        """One page of what begins with `prefix`: the first, or the one that a token represents.
 
         Raises:
             FileNotFoundError: There is no such bucket.
@@ -117,7 +117,7 @@ class Cloud(Protocol):
     async def list_names(
         self, filesystem: Any, bucket: str, prefix: str, start: str, limit: int | None
     ) -> Names:
-        """What stands directly below `prefix`, from about `start` on.
+        """What is directly below `prefix`, from about `start` on.
 
         Args:
             filesystem: The driver.

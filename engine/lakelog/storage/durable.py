@@ -67,7 +67,7 @@ _CERTAIN = frozenset(
 )
 
 
-# Of a rename moreover: to another filesystem, or to where a folder stands.
+# Of a rename moreover: to another filesystem, or to where a folder is.
 _NOT_RENAMED = frozenset((errno.EXDEV, errno.EISDIR, errno.ENOTEMPTY))
 
 
@@ -263,7 +263,7 @@ class DurableWriter:
 
 
 class DurableUpload(BufferedUpload):
-    """A file that grows under a temporary name beside its own; a killed writer leaves that."""
+    """A file that grows under a temporary name next to its own; a killed writer leaves that."""
 
     def __init__(
         self, folder: contextlib.AbstractContextManager[int], target: str, path: str
@@ -391,7 +391,7 @@ def _write_all(file: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _temporary(target: str) -> Iterator[str]:
-    """A free temporary name beside `target`; what has it at the end is deleted."""
+    """A free temporary name next to `target`; what has it at the end is deleted."""
     name = f"{os.path.dirname(target)}/.lakelog-{os.urandom(16).hex()}.tmp"
     try:
         yield name

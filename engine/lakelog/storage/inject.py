@@ -1,7 +1,7 @@
 """`InjectingStore`: a `LogStore` for tests that adds latency, failures, lost responses and kills.
 
 For tests: a write path is proved by failing its first operation, then its second, and so on until
-it succeeds. It stands between the layers above and any store, so a fault looks to them exactly as
+it succeeds. It is between the layers above and any store, so a fault looks to them exactly as
 `LogStore` says that faults look.
 
 >>> from lakelog.storage import open_store

@@ -194,7 +194,7 @@ class LocalStore:
 
         Costs two fsyncs, of the file and of its folder, and none where the name is taken; the
         first write of a store into a folder also fsyncs the folders above, up to the table's own
-        parent. ``ENOSPC`` and the like are `UnavailableError`: nothing was written.
+        parent. ``ENOSPC`` and similar are `UnavailableError`: nothing was written.
         """
         require_content(path, data)
         return self._writer.create(path, data)
@@ -204,7 +204,7 @@ class LocalStore:
         self._writer.replace(path, data)
 
     def upload(self, path: str) -> Upload:
-        """Create or replace a file in pieces; a killed writer leaves a temporary file beside it.
+        """Create or replace a file in pieces; a killed writer leaves a temporary file next to it.
 
         Memory: 1 MiB.
         """

@@ -110,7 +110,7 @@ class FsspecStore:
             return [bool(found) for found in pool.map(self._list, folders)]
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
-        """Every file below `folder`; a batch is what stands directly in one folder."""
+        """Every file below `folder`; a batch is what is directly in one folder."""
         ahead = [""]
         while ahead:
             prefix = ahead.pop()

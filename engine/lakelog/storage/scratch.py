@@ -10,7 +10,7 @@ from lakelog.errors import UnavailableError
 
 
 class ScratchRange(NamedTuple):
-    """Where some bytes stand.
+    """Where some bytes are.
 
     Attributes:
         at: Byte offset.

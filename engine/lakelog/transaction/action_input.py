@@ -25,7 +25,7 @@ from lakelog.model import actions, contract
 from lakelog.transaction.map_columns import map_column, map_value
 
 _DERIVED = frozenset({"version", "position", "actionType", "timestamp", "dvId"})
-"""Columns of lakelog's own frames that say where an action stood; a new one stands elsewhere."""
+"""Columns of lakelog's own frames that say where an action was; a new one is elsewhere."""
 
 _EXPLICIT_NULLS = frozenset({"partitionValues"})
 
@@ -181,7 +181,7 @@ def stage_table(
 ) -> pl.DataFrame:
     """A table of actions of one type as a narrow frame of the flattened schema, in order.
 
-    A frame of lakelog's own tells by its column ``version`` that it speaks of files as they stand
+    A frame of lakelog's own tells by its column ``version`` that it speaks of files as they are
     in the table. Their ``dataChange`` (false, in a state) is then no part of the new action.
 
     Memory: the columns taken.

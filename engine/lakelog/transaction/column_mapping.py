@@ -1,6 +1,6 @@
 """Column mapping: assigns ids and physical names to columns.
 
-A column that stands at the path of an old one is that column, and keeps its id and its name in the
+A column that is at the path of an old one is that column, and keeps its id and its name in the
 data files, so that a schema given without them (a pyarrow or Polars one) loses nothing. A new one
 gets the next id and a name of its own.
 
@@ -59,7 +59,7 @@ def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str
 
 
 def _mapping_of(field: contract.Field, was_mapped: bool) -> Mapping[str, Any]:
-    # A mode that the protocol did not heed has given no names: the files have the columns' own.
+    # A mode that the protocol did not obey has given no names: the files have the columns' own.
     found: dict[str, Any] = {contract.PHYSICAL_NAME: field.name}
     if was_mapped:
         found |= {k: v for k, v in field.metadata.items() if k in found or k == contract.COLUMN_ID}

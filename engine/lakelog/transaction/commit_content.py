@@ -1,6 +1,6 @@
 """Computes the content of one commit from a pending commit and its version. Pure.
 
-Done anew at every attempt, for a version that is lost to another writer takes its row ids, its
+Done again at every attempt, for a version that is lost to another writer takes its row ids, its
 time and its count of skips with it.
 
 Source: Delta protocol, Commit Provenance Information; In-Commit Timestamps; Row Tracking.
@@ -187,7 +187,7 @@ def _record_enablement(
         return meta
     rows = list(_rows(meta, "metaData"))
     if not rows:
-        # The feature came with the protocol alone: the property stood there before.
+        # The feature came with the protocol alone: the property was there before.
         raise InvalidTransactionError(
             "in-commit timestamps are turned on by a change of the metadata",
             expected="set_metadata(configuration={'delta.enableInCommitTimestamps': 'true'})",

@@ -1,6 +1,6 @@
 """The effect of a concurrent protocol or metadata change on a transaction.
 
-Pure functions over two values of each, answering with names of what stands in the way; which error
+Pure functions over two values of each, answering with names of what is in the way; which error
 that makes is `conflicts`' to say. Whether lakelog may write under the new protocol at all is asked
 by the gates, again at every attempt.
 """
@@ -19,7 +19,7 @@ from lakelog.transaction.features import constraints, is_on, supported, writer_v
 _SUMMED_VERSIONS = {"delta": (3, 7), "indextables": (0, 0)}
 
 # Features that ask nothing of a writer until metadata turns them on (which `metadata_changes`
-# judges), or whose demands are met anew at every attempt, as row ids and commit timestamps are.
+# judges), or whose demands are met again at every attempt, as row ids and commit timestamps are.
 # Source: TableFeature.failConcurrentTransactionsAtUpgrade = false.
 _HARMLESS_WHEN_ADDED = frozenset(
     {
@@ -106,7 +106,7 @@ def metadata_changes(
     protocol: Protocol,
     format: str,
 ) -> list[str]:
-    """What `new` changes that a transaction under way may rest on, by name, sorted.
+    """What `new` changes that a transaction under way may depend on, by name, sorted.
 
     Left out are changes after which whatever was prepared before is still right: an identity
     column's high water mark, a feature's being turned on that existing files need not follow, and

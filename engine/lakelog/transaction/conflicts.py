@@ -70,8 +70,8 @@ read_files_appended follows the isolation level:
   domain: none counts, for such a commit leaves the same rows wherever it is put (SnapshotIsolation,
   in Delta's TransactionHelper.canDowngradeToSnapshotIsolation).
 
-A commit that itself only rearranges data is no exception: what it added and removed counts, as in
-Delta. The exception is row tracking's backfill, which adds again the files that are there.
+A commit that itself only rearranges data is not an exception: what it added and removed counts, as
+in Delta. The exception is row tracking's backfill, which adds again the files that are there.
 
 Skipped files (``mergeskip``) and change data (``cdc``) never conflict: the last record of a skip
 wins, and change data is history.

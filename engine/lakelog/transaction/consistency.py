@@ -2,7 +2,7 @@
 
 `check_metadata` judges a metaData action by itself and against the one before; `check_files`
 judges file actions against the metadata. Both refuse before anything is written. Rules that a
-table feature brings for whole commits stand in `lakelog.transaction.write_support`.
+table feature brings for whole commits are in `lakelog.transaction.write_support`.
 
 Source: Delta protocol, Change Metadata; Schema Serialization Format; Column Mapping; Row Tracking;
 spec 001, Validation Points.

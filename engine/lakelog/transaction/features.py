@@ -1,8 +1,8 @@
 """The table features that lakelog knows, and whether it may write tables that use them.
 
 One table a format. Owns what a feature is: who must know it, which old protocol versions imply it,
-what it rests on, what in the metadata switches it on, and lakelog's stance on it. The rules that
-a feature brings stand in `lakelog.transaction.write_support` and `lakelog.transaction.consistency`.
+what it depends on, what in the metadata switches it on, and lakelog's stance on it. The rules that
+a feature brings are in `lakelog.transaction.write_support` and `lakelog.transaction.consistency`.
 A feature that is not in the table is refused by its name.
 
 lakelog writes logs, not rows: a commit names files that somebody else has written. So a feature
@@ -51,7 +51,7 @@ class Feature:
         reader: Whether readers must know it too.
         implied_from: Protocol versions (reader, writer) that imply it, without lists; None where
             it must be listed. For IndexTables the versions that it needs at least.
-        requires: Features that it rests on.
+        requires: Features that it depends on.
         replaces: Names of earlier forms; a table that has one of them needs no other.
         switch: Says whether metadata switches it on; None where nothing in the metadata does.
     """
@@ -422,7 +422,7 @@ def is_active(name: str, protocol: Protocol, metadata: Metadata) -> bool:
 
 
 def with_required(names: Iterable[str], format: str) -> frozenset[str]:
-    """`names` and all that they rest on, at any remove; unknown names are kept as they are."""
+    """`names` and all that they depend on, at any remove; unknown names are kept as they are."""
     known = features_of(format)
     found: set[str] = set()
     left = list(names)

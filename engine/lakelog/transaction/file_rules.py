@@ -27,10 +27,10 @@ from lakelog.model import contract
 from lakelog.skipping.partitions import PREFIX, typed_partitions
 
 LOG_FOLDERS = ("_delta_log", "_transaction_log")
-"""Folders of logs, of either format: no file of data stands in one."""
+"""Folders of logs, of either format: no file of data is in one."""
 
 CHANGE_DATA_FOLDER = "_change_data"
-"""The one hidden folder that files of a table stand in."""
+"""The one hidden folder that files of a table are in."""
 
 _ABSOLUTE = rf"^(?:/|{SCHEME})"  # a colon is enough: Hadoop would take it for a scheme
 _STRAY = r"^$|//|/$|(?:^|/)\.{1,2}(?:/|$)|\x00"
@@ -41,7 +41,7 @@ SUSPECT = f"{_ABSOLUTE}|{_STRAY}|{_HIDDEN}"
 _TEXT = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])*"'
 _SCALAR = rf"(?:{_TEXT}|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)"
 _STRUCT_LEVELS = 2
-"""How many structs deep a column may lie for its statistics to be seen at a glance."""
+"""How many structs deep a column may be for its statistics to be seen at a glance."""
 
 
 def _object(value: str) -> str:
@@ -206,7 +206,7 @@ def _check_paths(
         suspect &= ~removes
     absolute = suspect & paths.str.contains(_ABSOLUTE)
     if absolute.any() and removes is not None:
-        # A file that stands elsewhere, as a shallow clone's do, may be added anew.
+        # A file that is elsewhere, as a shallow clone's do, may be added again.
         absolute &= ~paths.is_in(paths.filter(removes).implode())
     if absolute.any():
         _refuse_path("the path is not relative to the table", files, absolute)

@@ -1,7 +1,7 @@
 """`LogTail`: the end of a log as a writer needs it; `LogTails` caches and refreshes it.
 
-A head knows a version, its protocol and metadata, and the few facts that the next commit rests on.
-It moves on by what a commit says, its own or another's, at the cost of that commit and never of
+A head knows a version, its protocol and metadata, and the few facts that the next commit depends
+on. It moves on by what a commit says, its own or another's, at the cost of that commit and never of
 the table: file rows are read only by whoever asks for its state.
 
 **Why a head has to be fresh.** A commit is created only if its name is free. That keeps two
@@ -14,14 +14,15 @@ own commit is still there, the next one is not, and less than a minute has passe
 to be the end (written by us, or listed). Clean-up deletes only below a checkpoint, oldest first, so
 whoever deletes the next commit has deleted the head's own; the minute covers a clean-up that is in
 the middle of it. On other stores a confirmation holds for five seconds, to spare a round trip: no
-clean-up takes away commits that young. It holds for the version that was confirmed and for no
+clean-up removes commits that young. It holds for the version that was confirmed and for no
 other: a transaction that was open while the same table committed others is confirmed by itself.
 
 **Why a head has to be whole.** Its snapshot reads files only when it is asked for something, which
-may be long after it was made. So once a minute a look at the oldest files that it rests on tells
-whether clean-up has been there; then the table is opened anew. So it is after `MOST_STEPS` commits,
-for a head remembers all that it has moved over: a stream that commits for weeks would never let go
-of any, and who asked for its snapshot would read them all where a checkpoint has them long since.
+may be long after it was made. So once a minute a look at the oldest files that it depends on tells
+whether clean-up has been there; then the table is opened again. So it is after `MOST_STEPS`
+commits, for a head remembers all that it has moved over: a stream that commits for weeks would
+never let go of any, and who asked for its snapshot would read them all where a checkpoint has them
+long since.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ from lakelog.transaction.conflict_fast_path import read_quickly
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.small_commit import PlainTable
 
-_CONFIRMED_S = 60.0  # how long a look may stand in for a listing
+_CONFIRMED_S = 60.0  # how long a look may replace a listing
 _FRESH_S = 5.0  # how long a listing holds where another one costs a round trip
 MOST_STEPS = 10_000
-"""Commits of files that a head moves over before the table is opened anew: some 16 MB."""
+"""Commits of files that a head moves over before the table is opened again: some 16 MB."""
 
 META_STEPS = 16
 """For how many of them a commit counts that holds other actions too, whose frames are kept."""
@@ -68,7 +69,7 @@ class LogTail:
         steps: Commits that were moved over since the table was opened, as `MOST_STEPS` counts them.
         protocol: Its protocol.
         metadata: Its metadata.
-        oldest: The files that clean-up takes away first, of those that it rests on: one of the
+        oldest: The files that clean-up removes first, of those that it depends on: one of the
             checkpoint's, and the first commit above it.
     """
 
@@ -235,7 +236,7 @@ class LogTails:
 
     def is_recent(self) -> bool:
         """Whether the head was known to be the end of the log so short a while ago that looks may
-        stand in for a listing.
+        replace a listing.
         """
         return self._runtime.monotonic() - self._confirmed_s < _CONFIRMED_S
 
@@ -262,7 +263,7 @@ class LogTails:
         return store.has_folders([folder])[0]
 
     def _is_whole(self, head: LogTail) -> bool:
-        """Whether the files that a head rests on are still there; looks once a minute."""
+        """Whether the files that a head depends on are still there; looks once a minute."""
         now_s = self._runtime.monotonic()
         if now_s - self._whole_s >= _CONFIRMED_S:
             if any(self._log.store.stat(path) is None for path in head.oldest):
@@ -290,7 +291,7 @@ class LogTails:
         self._opened_with_states = self.has_states()
         head = LogTail.of(self._log, self._open_latest())
         with self._lock:
-            # Even if it lies behind what was kept: the table may have been made anew.
+            # Even if it lies behind what was kept: the table may have been made again.
             self._head, self._confirmed_s, self._whole_s = head, before, before
         return head
 
@@ -354,6 +355,6 @@ class LogTails:
         return plain
 
     def forget(self) -> None:
-        """Open the table anew next time."""
+        """Open the table again next time."""
         with self._lock:
             self._head = None

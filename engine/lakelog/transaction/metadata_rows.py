@@ -99,7 +99,7 @@ def _with_empty_maps(files: pl.DataFrame, wanted: pl.Series) -> pl.Series:
             return given
     else:
         given = pl.Series([None], dtype=MAP).new_from_index(0, files.height)
-    # Behind the maps that are there stand one empty map and one null, to gather from.
+    # Behind the maps that are there are one empty map and one null, to gather from.
     pool = pl.concat([given, pl.Series([{}, None], dtype=MAP)])
     own = pl.int_range(files.height, eager=True)
     empty, null = files.height, files.height + 1

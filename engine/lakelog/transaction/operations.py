@@ -64,7 +64,7 @@ def infer(
     metadata: Metadata,
     protocol: Protocol,
 ) -> Operation:
-    """The operation that a transaction's actions amount to."""
+    """The operation that a transaction's actions add up to."""
     if before is None:
         return Operation("CREATE TABLE", _created(metadata))
     if files.height:
@@ -91,7 +91,7 @@ def _created(metadata: Metadata) -> dict[str, Any]:
 
 
 def of_files(adds: bool, adds_only: bool, changes_data: bool, metadata: Metadata) -> Operation:
-    """The operation that some file actions amount to."""
+    """The operation that some file actions add up to."""
     if not adds:
         return Operation("DELETE", {"predicate": "[]"})
     partition_by = _json(list(metadata.partition_columns))

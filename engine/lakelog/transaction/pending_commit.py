@@ -47,7 +47,7 @@ class Reads:
 
 @dataclass(frozen=True)
 class PendingCommit:
-    """A transaction's actions and reads, against the state that it rests on.
+    """A transaction's actions and reads, against the state that it depends on.
 
     Attributes:
         reads: What was declared read.

@@ -1,7 +1,7 @@
 """The features that a table needs, upgrades of the protocol, and allowed changes.
 
 `upgrade` is the one function that turns features into versions and lists. Pure; nothing is ever
-taken away from a protocol here.
+removed from a protocol here.
 
 Source: Delta protocol, Protocol Evolution, Table Features; facts on IndexTables' protocol.
 """
@@ -199,7 +199,7 @@ def _indextables(base: Protocol, added: list[Feature]) -> Protocol:
         writer = max(writer, needs_writer)
         if feature.reader:
             reader = max(reader, needs_reader)
-    # What came with version 2 has no list to stand in.
+    # What came with version 2 has no list to be in.
     names = {f.name for f in added if f.implied_from is None or f.implied_from[1] > 2}
     readers = {f.name for f in added if f.name in names and f.reader}
     return Protocol(

@@ -123,7 +123,7 @@ def assign(files: pl.DataFrame, version: int, mark: int) -> Assigned:
             found=stats.filter(untold)[0],
             hint="give stats='{\"numRecords\": ...}'",
         )
-    # Ids that came along may lie above the mark; fresh ones start above them all.
+    # Ids that came along may be above the mark; fresh ones start above them all.
     brought = (base + counts - 1).filter(is_add & base.is_not_null()).max()
     start = max(mark, int(brought) if isinstance(brought, int) else -1)
     taken = counts.set(~fresh, 0).fill_null(0)

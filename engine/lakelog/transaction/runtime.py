@@ -37,7 +37,7 @@ class Runtime:
             a generator that a forked process inherits would give two writers one identifier.
         monotonic: Seconds on a clock that is never set.
         on_commit: Called after each commit of a transaction, in its thread, so it has to be quick.
-            Its errors are logged and go no further: the commit stands.
+            Its errors are logged and go no further: the commit is.
     """
 
     sleep: Callable[[float], None] = time.sleep

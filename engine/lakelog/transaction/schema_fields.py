@@ -12,7 +12,7 @@ from lakelog.model import contract
 
 
 class Located(NamedTuple):
-    """One struct field, and where it stands.
+    """One struct field, and where it is.
 
     Attributes:
         path: Names from the schema's root; ``element``, ``key`` and ``value`` lead through arrays

@@ -201,7 +201,7 @@ class SmallCommit:
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        """The same rows as a narrow frame, for who judges them beside others."""
+        """The same rows as a narrow frame, for who judges them next to others."""
         return rows_frame(self.rows)
 
     @cached_property

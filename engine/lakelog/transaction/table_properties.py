@@ -394,7 +394,7 @@ requests by themselves']
 
 def without_requests(configuration: Mapping[str, str | None]) -> dict[str, str | None]:
     """The properties without ``delta.feature.*``: those ask for features when a table is made or
-    altered, and what they asked for stands in the protocol afterwards.
+    altered, and what they asked for is in the protocol afterwards.
     """
     return {
         key: value

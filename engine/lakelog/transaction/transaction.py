@@ -415,7 +415,7 @@ class Transaction:
             self._metadata, metadata
         ) and validation.removes_all(files, self.snapshot.files())
         if self._replaces:
-            # The new columns rest on there being no other file.
+            # The new columns depend on there being no other file.
             intent = replace(intent, reads=replace(reads, whole_table=True))
         self._check(intent)
         intent = replace(intent, texts=self._texts_of(files))

@@ -3,7 +3,7 @@
 Each table feature brings rules for writers. A feature that lakelog does not honour, or does not
 know, closes the table by its name before anything is written; a feature that it honours only in
 part (see `lakelog.transaction.features`) closes it to the actions whose rows nobody has checked.
-Rules on single values, such as paths and partition values, stand in
+Rules on single values, such as paths and partition values, are in
 `lakelog.transaction.consistency`.
 
 Source: Delta protocol, Additional Requirements for Writers, and each feature's own section.
@@ -399,7 +399,7 @@ def _check_vectors(protocol: Protocol, metadata: Metadata, files: pl.DataFrame, 
         return
     added = vectors & _of(files, "add")
     if not is_on(metadata.configuration, "delta.enableDeletionVectors"):
-        # One that only moves with its file is no new one.
+        # One that only moves with its file is not a new one.
         _refuse_row(
             files,
             added & _changes_data(files),

@@ -41,7 +41,7 @@ _MOST_WALKERS = 1 << 12
 _LOOKAHEAD_RECORDS = 4  # a guess must begin so many records in a row
 _LEAST_LOOK_BYTES = 64
 _LOOKS = 2
-# How many offsets can be looked at in the time that one step of all walkers takes beside what it
+# How many offsets can be looked at in the time that one step of all walkers takes next to what it
 # takes for each of them; so more walkers save steps and cost guesses.
 _STEP_OFFSETS = 600
 _SPARE_ROOM = 1.25  # walkers find more records than the average, most of them not so many
@@ -121,7 +121,7 @@ def walk(
         start: Where the first record begins.
         stop: Where the bytes end.
         least: No record has fewer bytes.
-        look: As ``step``, but may refuse more of what is no record. Guesses are made by it.
+        look: As ``step``, but may refuse more of what is not a record. Guesses are made by it.
 
     Returns:
         The records that ``step_one`` gives when it is called with each end in turn, from
@@ -163,7 +163,7 @@ class _Lanes:
     """Chains from many guesses at once.
 
     Attributes:
-        starts: Where each lane began, ascending; the first is no guess.
+        starts: Where each lane began, ascending; the first is not a guess.
         ends: Of each lane, the first offset at or behind the next lane's start, or where no
             record began.
         is_broken: Of each lane, whether no record begins at its end.

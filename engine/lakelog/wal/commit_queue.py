@@ -18,8 +18,8 @@ from typing import Generic, TypeVar
 from lakelog.errors import InvalidInputError
 
 _LEADING_SECONDS = 0.001
-"""How long a thread goes on to write for others when its own work is done, once they wait: to hand
-the turn over takes longer than a fast disk takes to sync."""
+"""How long a thread continues to write for others when its own work is done, once they wait: to
+hand the turn over takes longer than a fast disk takes to sync."""
 
 
 class Turn:

@@ -3,12 +3,12 @@
 A log of small records holds millions of short spans, each with its own checksum, and one call for
 each costs more than its bytes do. Here all spans advance together, eight bytes a step, by lookups
 in tables of two bytes each. Spans are aligned at their ends: zero bytes in front of a register
-that is zero change nothing, so that a span whose length is no multiple of eight begins with a
+that is zero change nothing, so that a span whose length is not a multiple of eight begins with a
 padded step rather than ends with a short one. A long span is handed to the library, which is
 faster for it.
 
 Where all that is asked is whether every checksum agrees, one call of the library over all spans
-answers it: between two spans stand four bytes that lead from the checksum that the first is said
+answers it: between two spans are four bytes that lead from the checksum that the first is said
 to have to the start of the second (`crc32_bridges`). If a span is not what its checksum says, the
 difference goes through everything behind it, and the end is another one than the last span's
 checksum. One bad span never hides, and several do so by a chance of one in 2**32, which is what a
@@ -148,7 +148,7 @@ def _advance(
 ) -> Checksums:
     """Move each register over its span, and return the checksums.
 
-    Spans stand in the order of their number of steps, so that those still to go are a prefix.
+    Spans are in the order of their number of steps, so that those still to go are a prefix.
     """
     steps = ((lengths + 7) >> 3).astype(np.int16)
     order = np.argsort(-steps, kind="stable")

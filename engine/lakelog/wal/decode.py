@@ -2,7 +2,7 @@
 
 A large frame's columns are used where they lie. Small frames are gathered: a column of Arrow that
 spans the whole segment is laid over it, whose every other element is a key (or a value) and whose
-elements between are what lies between them; Arrow's ``take`` then copies the ones that count.
+elements between are what is between them; Arrow's ``take`` then copies the ones that count.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Disk(Protocol):
         """Return once the names in a directory survive a crash."""
 
     def lock(self, path: str, owner: str) -> HeldLock:
-        """Take the lock that a file stands for; the file is made, and never removed."""
+        """Take the lock that a file represents; the file is made, and never removed."""
 
 
 class LocalDisk:

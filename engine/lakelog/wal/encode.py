@@ -59,7 +59,7 @@ LARGE_BYTES = 1 << 20
 """To copy so much takes longer than to write it in pieces."""
 
 RECORD_BYTES = 9
-"""What a record takes beside its key and value, rounding aside."""
+"""What a record takes next to its key and value, rounding aside."""
 
 _SPARE_BYTES = 64  # more than the offsets and padding of one record
 _LEAST_COMPRESSED_BYTES = 256  # below, the codec's own header eats what it saves
@@ -85,7 +85,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Framing:
-    """What frames need to know beside their records.
+    """What frames need to know next to their records.
 
     Attributes:
         seal: Of the log.
@@ -314,7 +314,7 @@ def _parts(column: pa.LargeBinaryArray) -> tuple[npt.NDArray[np.int64], pa.Buffe
 
 
 def _which_are_there(column: pa.LargeBinaryArray) -> npt.NDArray[np.bool_]:
-    """Whether each element of a column with nulls is no null."""
+    """Whether each element of a column with nulls is not a null."""
     low = column.offset
     bits = np.frombuffer(column.buffers()[0], dtype=np.uint8)[low >> 3 :]
     every = np.unpackbits(bits, count=(low & 7) + len(column), bitorder="little")

@@ -37,7 +37,7 @@ FRAME_HEADER = struct.Struct("<IIQIBBHII")
 FRAME_HEADER_BYTES = 32
 TRAILER_BYTES = 8
 FRAME_BYTES = FRAME_HEADER_BYTES + TRAILER_BYTES
-"""What a frame costs beside its payload."""
+"""What a frame costs next to its payload."""
 
 ALIGNMENT_BYTES = 8
 PAYLOAD_LIMIT_BYTES = 1 << 30
@@ -47,9 +47,9 @@ KIND_RECORDS, KIND_TRUNCATION, KIND_SEAL = 1, 2, 3
 CODEC_NONE, CODEC_ZSTD = 0, 1
 
 FLAG_CONTINUES = 1
-"""The batch goes on in the next frame."""
+"""The batch continues in the next frame."""
 FLAG_BATCH = 2
-"""The frame holds one batch, or a part of one; else each record stands for itself."""
+"""The frame holds one batch, or a part of one; else each record represents itself."""
 FLAG_JUMP = 4
 """Sequence numbers before the frame's first may be missing: they were given up."""
 FLAG_NULLS = 8
@@ -128,7 +128,7 @@ class FrameHeader(NamedTuple):
 
 @dataclass(frozen=True)
 class SegmentHeader:
-    """What stands at the front of a segment.
+    """What is at the front of a segment.
 
     Attributes:
         log_id: 16 bytes, the same in each segment of a log and in no other log.

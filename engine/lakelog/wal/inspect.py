@@ -59,7 +59,7 @@ class SegmentReport:
 
 @dataclass(frozen=True)
 class WalReport:
-    """What a log's files amount to.
+    """What a log's files add up to.
 
     Attributes:
         directory: Where it is.

@@ -462,7 +462,7 @@ class WriteAheadLog(Closing):
             verdict = judge(framed, after_seq)
             if verdict.damage is not None:
                 if after_seq:
-                    self._verdict(0)  # which tells of all that is safe
+                    self._verdict(0)  # which shows all that is safe
                 raise verdict.damage
         return verdict
 
@@ -474,7 +474,7 @@ class WriteAheadLog(Closing):
                 raise
             verdict = judge([], after_seq)
         if verdict.damage is not None and after_seq:
-            verdict = survey(self._disk, self._directory)  # which tells of all that is safe
+            verdict = survey(self._disk, self._directory)  # which shows all that is safe
         if verdict.damage is not None and self._strict:
             raise verdict.damage
         if verdict.damage is not None or not after_seq:  # else it was no look at all of the log

@@ -127,7 +127,7 @@ def open_for_writing(
     clock: Callable[[], int],
     new_id: Callable[[], bytes],
 ) -> Opened:
-    """Read a log, bring it in order, and stand at its end. The caller has its lock."""
+    """Read a log, bring it in order, and are at its end. The caller has its lock."""
     verdict = _surveyed(disk, directory, was_left_well=was_left_well)
     if verdict.damage is not None and strict:
         raise verdict.damage
@@ -252,7 +252,7 @@ def _made_durable(
 
     Whoever wrote it may not have synced it. A sync may even have failed, and then no other one
     makes durable what it was for, though it can be read. So all that is not known to be durable is
-    written again. What stands there is not changed by it, so it may stop anywhere.
+    written again. What is there is not changed by it, so it may stop anywhere.
     """
     file = disk.open_append(last.path)
     with _closed_on_error(file):
@@ -289,8 +289,8 @@ def _write_again(disk: Disk, last: Segment, seal: Seal) -> None:
 def _remove(
     disk: Disk, directory: str, verdict: Verdict, names: set[str]
 ) -> list[tuple[Segment, str]]:
-    """Remove what a truncation left when it was interrupted. What going on from damage left then is
-    set aside, each under the name that is given beside it.
+    """Remove what a truncation left when it was interrupted. What continuing from damage left then
+    is set aside, each under the name that is given next to it.
     """
     void = [
         each
@@ -312,7 +312,7 @@ def _remove(
 
 def _is_void_only_by_its_place(segment: Segment, truncated_to: int) -> bool:
     """Whether a segment has more than records that were truncated. Where nothing before some damage
-    is left, the segment that goes on from it follows what is void.
+    is left, the segment that continues from it follows what is void.
     """
     frames = Frames.concat([segment.frames, segment.followers])
     last_seq = int(frames.next_seq.max()) - 1 if len(frames) else 0
@@ -322,7 +322,7 @@ def _is_void_only_by_its_place(segment: Segment, truncated_to: int) -> bool:
 def _left_behind(
     left: Sequence[Segment], verdict: Verdict, set_aside: tuple[str, ...]
 ) -> RecoveryReport:
-    """What is told of segments that going on from damage left."""
+    """What is told of segments that continuing from damage left."""
     frames = Frames.concat([part for each in left for part in (each.frames, each.followers)])
     return RecoveryReport(
         left[0].path,
@@ -336,7 +336,7 @@ def _left_behind(
 
 
 def _follows(verdict: Verdict) -> int:
-    """What a segment follows that goes on from damage: the last one that stays, or what is void.
+    """What a segment follows that continues from damage: the last one that stays, or what is void.
     One without a frame that is safe goes away, with the numbers in its header.
     """
     lost = {each.path for each in verdict.lost}

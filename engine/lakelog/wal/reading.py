@@ -48,7 +48,7 @@ def _table_of_one(segment: Segment, after_seq: int, *, controls: bool = False) -
 
 
 def state_of(records: pa.Table) -> pa.Table:
-    """What PUT and DELETE records amount to: the last value of each key that was not deleted."""
+    """What PUT and DELETE records add up to: the last value of each key that was not deleted."""
     import polars as pl  # only here, since a log that is only written does without it
 
     from lakelog.model.reconcile import last_wins

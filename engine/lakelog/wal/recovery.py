@@ -61,12 +61,12 @@ class Tail:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a log's segments amount to.
+    """What a log's segments add up to.
 
     Attributes:
         log_id: 16 bytes; None for a log that was never begun.
         live: Segments in order, each with those of its frames that count; the last one is where
-            the log goes on, from its ``end``.
+            the log continues, from its ``end``.
         void: Segments of which truncation left nothing.
         truncated_to: Records up to this sequence number are void.
         next_seq: Sequence number of the record to come.
@@ -102,7 +102,7 @@ class Verdict:
 
 
 def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
-    """Say what a log's segments amount to."""
+    """Say what a log's segments add up to."""
     segments = list(segments)
     log_id = id_of(segments)
     unborn, tail = None, None
@@ -372,7 +372,7 @@ def _after_its_end(each: Segment) -> _Fault:
 
 
 def _without_end(each: Segment) -> _Fault:
-    """The first frame that should go on with a batch, and does not."""
+    """The first frame that should continue with a batch, and does not."""
     flags = each.frames.flags
     wrong = ((flags[:-1] & FLAG_CONTINUES) != 0) & ((flags[1:] & FLAG_BATCH) == 0)
     if not wrong.any():

@@ -34,7 +34,7 @@ Numbers = npt.NDArray[np.int64]
 
 _HOPS = 64
 _SMALL_FRAME_BYTES = 2048  # frames smaller than this are searched for, larger ones hopped over
-_WINDOW_BYTES = 1 << 21  # searched at once: what is made beside it stays small
+_WINDOW_BYTES = 1 << 21  # searched at once: what is made next to it stays small
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Frames:
         return cls(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))
 
     def _stored(self, kind: str, at: int) -> npt.NDArray[Any]:
-        """What stands at an offset in each header."""
+        """What is at an offset in each header."""
         return np.ascontiguousarray(self._view(kind, at))
 
     def _column(self, kind: str, at: int) -> Numbers:
@@ -149,7 +149,7 @@ class Break:
     """Why a chain of frames ends before the bytes do.
 
     Attributes:
-        reason: ``zeros`` (zero bytes up to the end), ``short`` (a frame would go on behind the
+        reason: ``zeros`` (zero bytes up to the end), ``short`` (a frame would continue behind the
             end), ``magic`` (no frame begins there), ``checksum`` (a whole frame, and its bytes
             are not those that were written).
         offset: Where the first frame that is not whole begins, or would.
@@ -212,7 +212,7 @@ def whole_frames(data: pa.Buffer, seal: Seal, start: int) -> Frames:
         for n, (offset, end) in enumerate(
             zip(good.offsets.tolist(), good.ends.tolist(), strict=True)
         ):
-            # What lies inside a whole frame is its payload, whatever it looks like.
+            # What is inside a whole frame is its payload, whatever it looks like.
             if offset >= at:
                 kept.append(n)
                 at = end

@@ -23,7 +23,7 @@ from lakelog.wal.scan import scan, unproved_frames, whole_frames
 from lakelog.wal.segments import Segment, is_historic, named_seq
 from lakelog.wal.threads import of_segments
 
-# A reader's, beside a writer who rotates and truncates.
+# A reader's, next to a writer who rotates and truncates.
 _ATTEMPTS = 200
 _ATTEMPTS_OF_SAME = 5  # while segments neither came nor went
 

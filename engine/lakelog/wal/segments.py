@@ -13,7 +13,7 @@ from lakelog.wal.frames import SEGMENT_HEADER_BYTES, SegmentHeader
 from lakelog.wal.scan import NO_FRAMES, Break, Frames
 
 LOCK_NAME = "wal.lock"
-"""The file that stands for the right to write. What it says is for people only."""
+"""The file that represents the right to write. What it says is for people only."""
 
 DAMAGED_SUFFIX = ".damaged"
 """Of files that were set aside."""

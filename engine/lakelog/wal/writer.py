@@ -4,7 +4,7 @@ Everything here is done by one thread at a time, which `lakelog.wal.commit_queue
 failure means is decided here:
 
 - A write that fails is taken back: the file is cut to its last whole frame, and that is synced.
-  Nothing was written, and the log goes on.
+  Nothing was written, and the log continues.
 - If it cannot be taken back, or an fsync fails, nobody knows what the disk holds. The writer is
   poisoned: it writes no more, and whoever asked is told that the outcome is unknown.
 """
@@ -106,7 +106,7 @@ class Writer:
         return self.places[-1].path
 
     def check(self) -> None:
-        """Refuse to go on where the disk's state is not known."""
+        """Refuse to continue where the disk's state is not known."""
         if self.is_closed:
             raise InvalidInputError("the log is closed", path=self.directory)
         if self.poison is not None:
@@ -185,7 +185,7 @@ class Writer:
         """Begin a new segment; the one before is durable then, whatever was promised of it.
 
         The old segment gets its seal only once the new one is durable, so that a sealed segment
-        without one behind it tells of a lost file.
+        without one behind it shows a lost file.
         """
         self.sync()
         place, file = self._begin(self.truncated_to)

@@ -376,7 +376,7 @@ class DeltaCheckpointReader:
             source.close()
             if size is None:
                 raise
-            # Written anew since it was listed, perhaps: a hint never decides.
+            # Written again since it was listed, perhaps: a hint never decides.
             self._sizes.pop(path, None)  # another thread may have met it too
             self._sources.pop(path, None)
             return self._open(path, footer)
@@ -504,7 +504,7 @@ def _refuse_other_actions(file: pq.ParquetFile, path: str) -> None:
 
 
 def _sidecar_path(path: str) -> str:
-    """A sidecar always lies in the table's own folder, whatever stands before its name."""
+    """A sidecar always is in the table's own folder, whatever is before its name."""
     return f"{SIDECAR_FOLDER}/{decode_path(path).rsplit('/', 1)[-1]}"
 
 

@@ -69,8 +69,8 @@ class ParquetFile:
 
     Attributes:
         store: Where it is written.
-        path: Where it stands for now; nothing does before `close`.
-        target: Where it is to stand.
+        path: Its path for now; the file does not exist before `close`.
+        target: Where it is to be.
         schema: Its columns.
         compression: Parquet codec, as pyarrow spells it.
         row_group_rows: Rows of a row group; the last has fewer.

@@ -38,7 +38,7 @@ def columns_of(kind: str, schema: pa.Schema) -> tuple[str, ...]:
 
 
 def encoded(files: pl.DataFrame) -> pl.DataFrame:
-    """File actions with their paths as they stand in the log, and nothing that changes data."""
+    """File actions with their paths as they are in the log, and nothing that changes data."""
     return files.with_columns(
         spell_paths(files).alias("path"), pl.lit(value=False).alias("dataChange")
     )

@@ -4,10 +4,10 @@ They are those that Delta Lake on Spark writes: the same fields in the same orde
 types, everything nullable but the keys of maps; for other readers refuse what differs. Field types
 come from the contract; their order here is Spark's own. Timestamps are 64-bit microseconds, which
 Spark writes where ``spark.sql.parquet.outputTimestampType`` says so; INT96, its default, is
-deprecated, has no bounds in footers, and cannot stand beside ``timestamp_ntz`` in pyarrow.
+deprecated, has no bounds in footers, and cannot be next to ``timestamp_ntz`` in pyarrow.
 
 What is left out: fields that Spark keeps for proposals which the protocol does not have
-(``backReference`` and the like), and in a V2 manifest ``stats`` and ``tags`` of ``remove``, which
+(``backReference`` and similar), and in a V2 manifest ``stats`` and ``tags`` of ``remove``, which
 the protocol excludes.
 
 Source: Delta protocol, Checkpoint Schema; Sidecar Files; V2 Spec.

@@ -214,7 +214,7 @@ def _named(schema: contract.Struct, names: Sequence[Sequence[str]]) -> contract.
 
 
 def _first(schema: contract.Struct, count: int) -> tuple[contract.Struct, int]:
-    """The first leaves of a schema, and how many there are; what is no struct is one leaf."""
+    """The first leaves of a schema, and how many there are; what is not a struct is one leaf."""
     found: list[contract.Field] = []
     taken = 0
     for field in schema.fields:

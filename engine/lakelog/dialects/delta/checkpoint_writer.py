@@ -1,6 +1,6 @@
 """Writes Delta checkpoints: classic, multi-part, and V2 with a JSON or Parquet manifest.
 
-Files are written under names that no reader looks at; sidecars stand under their final names at
+Files are written under names that no reader looks at; sidecars are under their final names at
 once, for nobody looks at them before a manifest names them. Rows that are no file actions come
 first, where readers find them soonest; in a multi-part checkpoint they are where Spark puts them,
 in the part of a null path.

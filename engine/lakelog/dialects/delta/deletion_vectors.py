@@ -47,7 +47,7 @@ def vector_paths(files: pl.DataFrame) -> pl.Series:
 
 
 def decode_z85(text: str) -> bytes | None:
-    """The bytes that a text in Z85 stands for; None where it is none.
+    """The bytes that a text in Z85 represents; None where it is none.
 
     >>> decode_z85("HelloWorld").hex()
     '864fd26fb559f75b'

@@ -66,7 +66,7 @@ class DeltaDialect:
         """List the log folder.
 
         With `hint`, the listing starts at the version that ``_last_checkpoint`` names, if a
-        complete checkpoint stands there; else at `start`. The pointer never decides: a missing,
+        complete checkpoint is there; else at `start`. The pointer never decides: a missing,
         broken or stale one costs time only.
         """
         notes: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ _LEAST_BATCH_ROWS = 1 << 10
 _FEW_PROMISED = 4_096  # rows that are decoded before another thread has begun
 ONE_EACH = ("protocol", "metaData")
 """Action types of which a state holds one action."""
-_FEW_ROWS = 1 << 12  # protocol and metaData mostly stand first, and reading stops there
+_FEW_ROWS = 1 << 12  # protocol and metaData mostly are first, and reading stops there
 _MANY_ROWS = 1 << 17
 META_READERS = min(4, os.cpu_count() or 1)
 """How many threads share the leaves of the few rows that are no file actions."""
@@ -153,7 +153,7 @@ def batch_rows(file: pq.ParquetFile, leaves: Sequence[str], batch_bytes: int | N
             c.total_uncompressed_size for c in chunks if f"{c.path_in_schema}.".startswith(fields)
         )
         widest = max(widest, size / max(1, group.num_rows))
-    # Text that repeats stands in the file once, and comes out as often as it is meant.
+    # Text that repeats is in the file once, and comes out as often as it is meant.
     width = max(widest * 1.5, 8.0 * len(leaves), 1.0)
     return max(_LEAST_BATCH_ROWS, min(_BATCH_ROWS, int(batch_bytes / width)))
 
@@ -294,7 +294,7 @@ def find_rows(file: pq.ParquetFile, kinds: Iterable[str]) -> dict[str, dict[int,
     """Row groups that hold rows of non-file action types, and how many, by type.
 
     The quickest leaf of each type is read, all in one pass. Of protocol and metaData there is one
-    each, so where the footer says that a group has no value of theirs it is believed, unless that
+    each, so where the footer says that a group has no value of theirs it is trusted, unless that
     would leave none.
     """
     leaves: dict[str, list[int]] = {}
@@ -375,7 +375,7 @@ def rows_of(
         left = file.metadata.row_group(group).num_rows
         whole = True
         for batch in checked_batches(file, leaves, [group], _FEW_ROWS):
-            # A short batch may have lost rows, so the reading goes on to where they are counted.
+            # A short batch may have lost rows, so the reading continues to where they are counted.
             whole &= len(batch) == min(_FEW_ROWS, left)
             left -= len(batch)
             column = batch.column(0)

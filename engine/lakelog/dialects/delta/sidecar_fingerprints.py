@@ -1,7 +1,7 @@
 """The V2 manifest's record of each sidecar: action counts, digest and path filter, so that a later
 checkpoint can keep the sidecar without reading its rows.
 
-The record stands in the sidecar action's ``tags`` under ``lakelog.fingerprint``. Whether a path may
+The record is in the sidecar action's ``tags`` under ``lakelog.fingerprint``. Whether a path may
 be in a sidecar is for the sidecar's own filters to say (`lakelog.dialects.delta.path_filters`); the
 record has a checksum of their bytes, which Parquet keeps none of. As they depend on every path, it
 also binds the record to the file's content.

@@ -1,7 +1,7 @@
 """Reads Avro states: a state manifest that references shared manifests of file entries, and
 tombstones.
 
-A state is what the v0.5.4 writer commits, and what the Rust writer adds beside a JSON commit. Live
+A state is what the v0.5.4 writer commits, and what the Rust writer adds next to a JSON commit. Live
 files are the entries of all manifests whose path is not a tombstone.
 
 **Protocol and metadata.** A state may cache the metadata (JSON text). Where it does not, metadata
@@ -77,7 +77,7 @@ from lakelog.model import actions
 from lakelog.model.reconcile import last_wins
 from lakelog.storage import LogStore
 
-_FIRST_STATE = 1  # the number of a state that rests on no other
+_FIRST_STATE = 1  # the number of a state that depends on no other
 MAX_FORMAT_VERSION = 1
 """Newest state file format that this reader knows."""
 
@@ -313,7 +313,7 @@ class AvroStateReader:
         return False
 
     def struct_statistics(self) -> pa.DataType | None:
-        """None: statistics stand as text."""
+        """None: statistics are as text."""
         return None
 
     def _read_entries(self, columns: Sequence[str]) -> list[pl.DataFrame]:

@@ -4,7 +4,7 @@ Paths are not percent-encoded in an IndexTables log: the writers put the name th
 disk (whose partition folders may themselves hold Hive's ``%XX`` escapes), and the readers use it
 as it is. Decoding it would name another file.
 
-The commitInfo stands on the line of the first other action, not on one of its own. Readers of the
+The commitInfo is on the line of the first other action, not on one of its own. Readers of the
 reference take one action of a line and pass over keys that they do not know; those up to its move
 to a native log refuse a line on which they know none.
 """
@@ -136,7 +136,7 @@ def decode_blobs(blobs: Iterable[Blob], *, files: bool = True) -> Actions:
 
 
 def _without_info(blob: Blob) -> Iterator[Blob]:
-    """A commit with the commitInfo of its first line apart from the action that stands beside it,
+    """A commit with the commitInfo of its first line apart from the action that is next to it,
     so that the columnar decoder, which takes one action a line, need not hand it over.
     """
     if bytes(blob.data[: len(_INFO)]) != _INFO:
@@ -168,7 +168,7 @@ def meta_at_or_below(store: LogStore, version: int, *, of_state: bool = False) -
     of an Avro state (`of_state`) also those of the skips that are numbered apart from the states.
 
     Checkpoints of other writers leave out skips, and an Avro state may leave out protocol and
-    metadata; these commits are where they still stand. Nothing names them, so cleanup may take some
+    metadata; these commits are where they still are. Nothing names them, so cleanup may take some
     while they are read: what is left then is all that there is.
     """
 

@@ -56,7 +56,7 @@ class IndexTablesDialect:
         the versions of a table are those of its commits and of its checkpoints.
 
         With `hint`, the listing starts at the version that ``_last_checkpoint`` names, if a
-        complete checkpoint stands there; else at 0. The pointer never decides.
+        complete checkpoint is there; else at 0. The pointer never decides.
         """
         return listing.list_log(store, hint=hint, start=start)
 

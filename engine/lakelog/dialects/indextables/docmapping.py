@@ -1,6 +1,6 @@
 """Document mappings: hashes, and the references by which files share them.
 
-A file names its mapping by a hash (``docMappingRef``); the texts stand once, in
+A file names its mapping by a hash (``docMappingRef``); the texts are once, in
 ``metaData.configuration["docMappingSchema.<hash>"]`` or in the schema registry of an Avro state
 (under the bare hash, or with the same prefix). A registry is addressed by content, so it does not
 matter which commit brought an entry.

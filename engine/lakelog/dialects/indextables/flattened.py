@@ -4,7 +4,7 @@ Two schemas are read: lakelog's own (``schemas/actions.json``) and the plain ``C
 spec 004, whose metadata rows have ``actionType`` ``metadata`` and a ``format`` map, and which
 holds neither protocol nor skips (they come from the commits that the checkpoint covers).
 
-The ``<v>.checkpoint.json`` beside them is a hint: which parts belong together stands in their
+The ``<v>.checkpoint.json`` next to them is a hint: which parts belong together is in their
 names, and whether they are whole in their footers.
 """
 
@@ -115,7 +115,7 @@ class FlattenedReader:
         return False
 
     def struct_statistics(self) -> pa.DataType | None:
-        """None: statistics stand as text."""
+        """None: statistics are as text."""
         return None
 
     def _read_meta_rows(
@@ -157,7 +157,7 @@ class FlattenedReader:
             )
 
     def _frame(self, table: pa.Table, path: str) -> pl.DataFrame:
-        """Arrow to the contract's columns and dtypes, with spec 004's spelling mended."""
+        """Arrow to the contract's columns and dtypes, with spec 004's spelling repaired."""
         table.validate(full=True)  # Arrow does not check that Parquet's text is UTF-8
         frame = pl.DataFrame(pl.from_arrow(without_metadata(table)))
         if _TYPE not in frame.columns or frame[_TYPE].null_count():
@@ -237,8 +237,8 @@ def _columns_of(kind: str) -> frozenset[str]:
 
 
 def _with_format(frame: pl.DataFrame) -> pl.DataFrame:
-    """Spec 004 keeps the format as one map: its ``provider``, and the options beside it."""
-    # One metaData row a checkpoint: a loop costs nothing.
+    """Spec 004 keeps the format as one map: its ``provider``, and the options next to it."""
+    # One metaData row per checkpoint: a loop costs nothing.
     formats = frame[_FORMAT].to_list()
     schema = actions.schema()
     options = [

@@ -90,7 +90,7 @@ class FlattenedWriter:
             max(self._parts, key=lambda part: part.pending).flush()
 
     def finish(self) -> StagedCheckpoint:
-        """Close the files; the metadata stands before them, for with the last the checkpoint is
+        """Close the files; the metadata is before them, for with the last the checkpoint is
         complete.
         """
         for part in self._parts:
@@ -119,7 +119,7 @@ def part_schema() -> pa.Schema:
 
 
 def stage_parts(staging: Staging) -> StagedCheckpoint:
-    """The checkpoint of parts that are whole, in order; writes the metadata beside them."""
+    """The checkpoint of parts that are whole, in order; writes the metadata next to them."""
     plan = staging.plan
     data = tuple(staging.files)
     more = {"parts": len(data)} if len(data) > 1 else {}
@@ -146,7 +146,7 @@ def stage_parts(staging: Staging) -> StagedCheckpoint:
 
 
 def part_target(version: int, number: int, count: int) -> str:
-    """Where part `number` of `count`, counted from 1, is to stand."""
+    """Where part `number` of `count`, counted from 1, is to be."""
     stem = f"{CHECKPOINT_FOLDER}/{version:020d}.checkpoint"
     return f"{stem}.parquet" if count == 1 else f"{stem}.{number:010d}.{count:010d}.parquet"
 

@@ -49,8 +49,8 @@ from lakelog.storage import LogStore
 class JsonCheckpointReader:
     """Reads one JSON checkpoint of any of the three forms.
 
-    JSON has no columns to leave unread: every read parses all of it. A path that stands twice
-    counts once, as it stands last.
+    JSON has no columns to leave unread: every read parses all of it. A path that is twice
+    counts once, as it is last.
     """
 
     def __init__(self, store: LogStore, checkpoint: Checkpoint) -> None:
@@ -67,7 +67,7 @@ class JsonCheckpointReader:
         for part in self._parts(files=False):
             own.append(part.meta)
             if self._is_marked and not part.meta.height:
-                break  # they stand before the first file action
+                break  # they are before the first file action
         return compose_meta(
             _without_origin(actions.concat(own)),
             kinds,
@@ -136,7 +136,7 @@ class JsonCheckpointReader:
         return False
 
     def struct_statistics(self) -> pa.DataType | None:
-        """None: statistics stand as text."""
+        """None: statistics are as text."""
         return None
 
     def _load(self, path: str) -> bytes:

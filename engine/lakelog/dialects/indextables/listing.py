@@ -51,7 +51,8 @@ _PARQUET = re.compile(r"(\d{20})\.checkpoint\.parquet", re.ASCII)
 _PARQUET_PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet", re.ASCII)
 
 _MAX_VERSION = (1 << 63) - 1
-# A manifest spends some 60 bytes a part. A larger file is a checkpoint body, and is not read here.
+# A manifest spends some 60 bytes per part. A larger file is a checkpoint body, and is not read
+# here.
 _MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 # IndexTables records one skip in a commit of its own.
 _MAX_SKIP_BYTES = 64 * 1024
@@ -82,7 +83,7 @@ def list_log(store: LogStore, *, hint: bool = True, start: int = 0) -> LogListin
     pointer = read_pointer(store) if hint else None
     if pointer is not None and (pointed := parse_pointer(pointer)) is not None:
         near = _list_at_or_above(store, pointed)
-        # The pointer is believed only where the checkpoint that it names is really there; all
+        # The pointer is trusted only where the checkpoint that it names is really there; all
         # that came later is in the listing then, so the latest version is the same.
         if any(checkpoint.version == pointed for checkpoint in near.checkpoints):
             recorded = recorded_counts(pointer, pointed)

@@ -2,11 +2,11 @@
 
 Planned on the driver from the latest version, a commit's worth at a time; executors rewrite the
 bins, and the driver commits what they wrote with ``dataChange`` false, as Delta's OPTIMIZE. Then it
-looks again, until nothing is left to do: a run that was killed leaves commits that are whole, and
+retries, until nothing is left to do: a run that was killed leaves commits that are whole, and
 files that no commit names, which vacuum takes; the next one plans from what is there.
 
-Where another commit took away what a commit rests on, the bins that it touched are dropped, their
-new files deleted, and the others committed behind it; the dropped ones are planned anew.
+Where another commit removed what a commit depends on, the bins that it touched are dropped, their
+new files deleted, and the others committed behind it; the dropped ones are planned again.
 
 Source: Delta protocol, Add File and Remove File (``dataChange``); Delta's OPTIMIZE.
 """

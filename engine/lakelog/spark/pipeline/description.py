@@ -144,7 +144,7 @@ class Pipeline:
         """Run the steps, one after the other.
 
         Each step leaves a table that everybody can read, wherever it ends; run again, the pipeline
-        goes on where it was. Nothing is written twice, and where nothing is left to do nothing is
+        continues where it was. Nothing is written twice, and where nothing is left to do nothing is
         changed.
 
         Args:
@@ -165,7 +165,7 @@ class Pipeline:
             CorruptionError: A line of the source is not what its schema says; or the table's log
                 is damaged.
             ConflictError, UnavailableError, UnsupportedError: As the step's own work; the notes of
-                the error tell of the steps before.
+                the error show the steps before.
         """
         from lakelog.spark.session import active_session
 

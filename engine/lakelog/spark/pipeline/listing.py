@@ -1,6 +1,6 @@
 """Lists the files of a table's folder in executors.
 
-The driver lists folders down to those of partitions; executors list what is below them. What stands
+The driver lists folders down to those of partitions; executors list what is below them. What is
 directly in the folders above is listed on the driver.
 """
 
@@ -47,7 +47,7 @@ class Lister:
 
 
 def _batch(entries: Iterable[FileEntry], prefix: str) -> pa.RecordBatch:
-    # A name that is no text cannot stand in a log, and cannot be sent.
+    # A name that is not a text cannot be in a log, and cannot be sent.
     rows = [(prefix + e.name, e.size_bytes, e.modified_ms) for e in entries if _is_text(e.name)]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
     arrays = [pa.array(c, f.type) for c, f in zip(columns, _ARROW, strict=True)]
@@ -63,7 +63,7 @@ def list_table(
 ) -> pl.DataFrame:
     """Every file of a table's folder, but for those of its log.
 
-    Memory: on the driver, some 150 bytes a file.
+    Memory: on the driver, some 150 bytes per file.
     """
     own = unbounded(store)
     leaves, above = _folders(own, depth, log_folder)

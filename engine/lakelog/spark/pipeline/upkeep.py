@@ -24,7 +24,7 @@ def checkpoint(
     storage_options: Mapping[str, Any],
     progress: Progress | None = None,
 ) -> StepReport:
-    """Write the checkpoint of the latest version, unless a sound one is there."""
+    """Write the checkpoint of the latest version, unless a valid one is there."""
     files = table.snapshot().num_files()
     if files >= step.executors_from:
         from lakelog.spark.checkpoint import checkpoint as distributed

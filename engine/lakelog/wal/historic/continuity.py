@@ -31,7 +31,7 @@ from lakelog.wal.historic.spans import Bytes
 from lakelog.wal.historic.spec002 import Run, explain, may_be_torn, next_record, read_run
 from lakelog.wal.threads import in_threads
 
-_REOPENED = 0  # beside the operations: here the log was opened anew
+_REOPENED = 0  # next to the operations: here the log was opened again
 
 
 def decode(files: Sequence[tuple[str, Bytes]]) -> HistoricLog:
@@ -56,7 +56,7 @@ class _Join:
         self._files = files
         self._first_runs = first_runs
         self._runs: list[tuple[int, Run]] = []
-        self._reopened: list[int] = []  # rows before which the log was opened anew
+        self._reopened: list[int] = []  # rows before which the log was opened again
         self._rows = 0
         self._next_seq: int | None = None
         self._torn: list[tuple[int, int, int]] = []  # file, offset, bytes; not yet explained
@@ -114,7 +114,7 @@ class _Join:
         return True
 
     def _lost(self, index: int, at: int, expected: int, found: int) -> None:
-        """Note that sequence numbers do not go on; where bytes are left over, it is because of
+        """Note that sequence numbers do not continue; where bytes are left over, it is because of
         them.
         """
         reason = "the sequence numbers of the log do not go on by one"
@@ -221,7 +221,7 @@ class _Join:
         return Finding("unfinished_batch", path, at, size, reason, "COMMIT", None, records)
 
     def _undecidable(self, row: int, records: int) -> None:
-        """Note a batch of which nobody can say where it ended: what stands behind it may belong to
+        """Note a batch of which nobody can say where it ended: what is behind it may belong to
         it, and must not be replayed, or may not, and must.
         """
         index, at = self._place(row)
@@ -239,7 +239,7 @@ def unfinished_batches(
 ) -> list[tuple[int, int, bool]]:
     """The batches that begin and are not committed."""
     marked = np.flatnonzero(ops >= COMMIT)
-    # Where two stand at one row, the opening anew came first.
+    # Where two are at one row, the opening again came first.
     rows = np.concatenate([np.asarray(reopened, dtype=np.int64), marked])
     kinds = np.concatenate([np.full(len(reopened), _REOPENED, np.uint8), ops[marked]])
     order = np.argsort(rows, kind="stable")

@@ -44,7 +44,7 @@ FindingKind = Literal[
 
 @dataclass(frozen=True)
 class Finding:
-    """Something in a log that is no whole, committed record.
+    """Something in a log that is not a whole, committed record.
 
     Attributes:
         kind: ``torn_tail``: bytes after the last whole record, of an append that a crash cut;

@@ -31,7 +31,7 @@ def read_historic(
     Args:
         path: Its folder (files ``000001.wal`` and so on, or ``wal.log``), or one file of any name.
         format: ``002``, ``003`` (without checksums) or ``003-crc``; None tells them apart by
-            what the files hold, and refuses where they cannot be told apart for sure.
+            what the files hold, and refuses where they cannot be distinguished for sure.
         strict: Refuse a log that is damaged before its end. False takes what is before the damage,
             and ``findings`` says what was left.
         missing_ok: Take a file or folder that does not exist, or a folder without a log, for an

@@ -40,7 +40,7 @@ def binary_columns(
         offsets = np.empty(4 * count + 1, dtype=np.int32)
         np.subtract(part, base, out=offsets[:-1].reshape(part.shape), casting="same_kind")
         offsets[-1] = offsets[-2]
-        # Every second element is what stands between: it is never taken.
+        # Every second element is what is between: it is never taken.
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[base : base + int(offsets[-1])])]
         every = pa.Array.from_buffers(pa.binary(), 4 * count, buffers)
         chosen = np.arange(0, 4 * count, 4, dtype=np.int32 if count < 1 << 29 else np.int64)

@@ -57,7 +57,7 @@ class Run:
     Attributes:
         positions: int64, where each begins.
         end: Where the last ends; the start of the run, where it is empty.
-        seqs: int64, their sequence numbers as they stand.
+        seqs: int64, their sequence numbers as they are.
         ops: uint8, their operations.
         keys: Their keys, binary.
         values: Their values, binary; null for an empty one of what is no PUT.
@@ -83,7 +83,7 @@ class Run:
 
 
 def read_run(data: Bytes, start: int) -> Run:
-    """The run that begins at an offset; it ends before the first record that is not sound."""
+    """The run that begins at an offset; it ends before the first record that is not valid."""
     positions, end = walk(
         lambda at: _by_length(data, at),
         lambda at: _one_by_length(data, at),
@@ -117,7 +117,7 @@ def read_run(data: Bytes, start: int) -> Run:
 
 
 def next_record(data: Bytes, start: int) -> int | None:
-    """Where the first sound record at or behind an offset begins, wherever it may."""
+    """Where the first valid record at or behind an offset begins, wherever it may."""
     last = len(data) - LEAST_BYTES
     width = _FIRST_SEARCH_BYTES
     while start <= last:
@@ -135,7 +135,7 @@ def next_record(data: Bytes, start: int) -> int | None:
 
 
 def explain(data: Bytes, at: int) -> tuple[str, Any, Any]:
-    """Why no sound record begins at an offset: in words, what was expected, what was found."""
+    """Why no valid record begins at an offset: in words, what was expected, what was found."""
     left = len(data) - at
     if not data[at:].any():
         return ZERO_BYTES, None, f"{left} zero bytes"
@@ -161,7 +161,7 @@ def explain(data: Bytes, at: int) -> tuple[str, Any, Any]:
 
 
 def may_be_torn(data: Bytes) -> bool:
-    """Whether bytes without any sound record may be the first append to a file, cut by a crash."""
+    """Whether bytes without any valid record may be the first append to a file, cut by a crash."""
     if len(data) < LEAST_BYTES or not data.any():
         return True
     length, _, seq, op, key_length = _record.unpack_from(data.data, 0)

@@ -102,7 +102,7 @@ def covered(data: Bytes, *, is_checked: bool) -> tuple[int, int]:
 
 
 def next_checked(data: Bytes, start: int) -> int | None:
-    """Where the first record with a sound checksum, and a key, begins at or behind an offset."""
+    """Where the first record with a valid checksum, and a key, begins at or behind an offset."""
     step, _ = steps(data, is_checked=True)
     size = len(data)
     last = size - CRC_BYTES - LENGTHS_BYTES
@@ -155,7 +155,7 @@ def _read(path: str, data: Bytes, found: Places, part: slice, *, is_checked: boo
 
 
 def _behind_checked(path: str, data: Bytes, found: Places, count: int) -> Finding | None:
-    """What is behind the records that are sound."""
+    """What is behind the records that are valid."""
     end = found.start(count)
     left = len(data) - end
     if not left:
@@ -274,7 +274,7 @@ def _records_to_the_end(data: Bytes, start: int) -> bool:
 
 
 def _likely(data: Bytes, start: int, stop: int) -> Offsets:
-    """Where the length of a key may stand: one of 1 to 65535 bytes, as a search takes for one."""
+    """Where the length of a key may be: one of 1 to 65535 bytes, as a search takes for one."""
     high, low = unaligned(data[start:], ">u2"), unaligned(data[start + 2 :], ">u2")
     count = max(stop - start, 0)
     return np.flatnonzero((high[:count] == 0) & (low[:count] != 0)) + start
@@ -334,7 +334,7 @@ def _is_text(keys: pa.ChunkedArray) -> bool:
 
 
 def _table(data: Bytes, bounds: Offsets, before: int) -> pa.Table:
-    """Records as a table, of which so many others stand before them."""
+    """Records as a table, of which so many others are before them."""
     is_tombstone = bounds[:, 2] == bounds[:, 3]
     keys, values = binary_columns(data, bounds, is_tombstone if is_tombstone.any() else None)
     ops = np.where(is_tombstone, DELETE, PUT).astype(np.uint8)

@@ -1,7 +1,7 @@
 """Specification 003: where the records of a file are, by what their lengths say.
 
 With checksums a record is u32 CRC-32 | u32 key length | key | u32 value length | value, big-endian;
-without, the same but for the first field. Whether what stands there is sound is
+without, the same but for the first field. Whether what is there is valid is
 `lakelog.wal.historic.spec003`'s to say.
 
 Pure: bytes in, offsets out.

@@ -1,7 +1,7 @@
 """Upgrades a historic log to the current format, in place.
 
 At every moment one of the two logs is whole and is the one that counts, so that a crash, at
-whatever step, loses nothing; upgrading again then goes on. The steps:
+whatever step, loses nothing; upgrading again then continues. The steps:
 
 1. The new log is written as one segment under a temporary name, made durable, read back and
    compared.
@@ -79,7 +79,7 @@ class UpgradeReport:
         segment: The new log's file, as it was made.
         old_files: Where the old files are now; empty where they were removed, or where there was
             nothing left to do.
-        findings: What was found in the old log beside whole, committed records.
+        findings: What was found in the old log next to whole, committed records.
         doubts: What nobody can know of the old log.
     """
 
@@ -111,7 +111,7 @@ def upgrade(
     batch that was not finished: their numbers stay taken, and they are never replayed. The
     program that wrote the old log must not run meanwhile: it knows no lock.
 
-    Called again after a crash, it goes on. Called on a log that is upgraded, it changes nothing.
+    Called again after a crash, it continues. Called on a log that is upgraded, it changes nothing.
 
     Args:
         directory: Where the old log is, and the new one will be.
@@ -135,7 +135,7 @@ def upgrade(
             upgrade of this one made.
         WalCorruptionError: The old log is damaged, and `strict`. Nothing was changed.
         LogLockedError: Somebody writes to the new log, or upgrades.
-        UnavailableError: The disk failed; nothing is lost, and upgrading again goes on.
+        UnavailableError: The disk failed; nothing is lost, and upgrading again continues.
     """
     work = _Upgrade(os.fspath(directory), disk or LocalDisk())
     names = names_in(work.disk, work.directory)
@@ -359,7 +359,7 @@ def _segment(
     """The bytes of the new log.
 
     The frames say that all before them is durable: it is, when the file gets its name. So each
-    record stands for itself: the batches that are left are whole.
+    record represents itself: the batches that are left are whole.
     """
     yield header.pack()
     seq = header.first_seq
