@@ -33,7 +33,7 @@ layers: $(VENV)/.dev ## Check that imports point one way
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.dev ## Run the tests only
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto
 
 # All cases of the sampled tests, and large budgets of the random ones. A failure prints the seed that
 # repeats it: make soak LAKELOG_SEED=...
@@ -43,7 +43,7 @@ soak: export LAKELOG_EXAMPLES ?= 300
 soak: export LAKELOG_ROUNDS ?= 20
 soak: export LAKELOG_SAMPLE ?= all
 soak: $(VENV)/.dev ## Run every test case, the random ones with large budgets, which takes hours
-	$(BIN)/python -m pytest -n auto --dist loadgroup --timeout 7200
+	$(BIN)/python -m pytest -n auto --timeout 7200
 
 bench: $(VENV)/.dev ## Run the benchmarks beside deltalake and the raw decode
 	$(BIN)/python -m perf

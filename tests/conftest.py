@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -166,13 +167,28 @@ SAMPLE = "LAKELOG_SAMPLE"
 """``all`` runs every case of `sampled` tests; a number is the seed of the sample."""
 
 
+ON_SPARK = "tests/spark/"
+
+
+class SparkOnOneWorker(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Hands out tests one by one, but Spark's to one worker, so that one JVM is warmed up."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return ON_SPARK if nodeid.startswith(ON_SPARK) else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    config.option.loadscopereorder = False  # the order of modules keeps their fixtures
+    return SparkOnOneWorker(config, log)
+
+
 def pytest_report_header() -> str:
     return (
         f"sampled tests: {SAMPLE}={os.environ[SAMPLE]} repeats this choice, {SAMPLE}=all runs all"
     )
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the cases that are not in the sample, and run Spark's tests first, on one worker."""
     named = any("[" in argument for argument in config.args)
@@ -181,10 +197,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if left_out:
             config.hook.pytest_deselected(items=[i for i in items if i in left_out])
             items[:] = [i for i in items if i not in left_out]
-    on_spark = [i for i in items if i.nodeid.startswith("tests/spark/")]
-    for item in on_spark:
-        item.add_marker(pytest.mark.xdist_group("spark"))
-    items[:] = [*on_spark, *(i for i in items if not i.nodeid.startswith("tests/spark/"))]
+    items.sort(key=lambda item: not item.nodeid.startswith(ON_SPARK))
 
 
 def _not_sampled(items: list[pytest.Item], seed: str) -> set[pytest.Item]:
