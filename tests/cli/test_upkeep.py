@@ -219,7 +219,7 @@ def test_what_is_broken_is_found_and_mended(lakelog: Any, orders: Path) -> None:
     assert log_of(orders) == before
     done = lakelog("repair", orders, "--apply", "-o", "json")
     assert done.code == 0
-    assert {row["outcome"] for row in rows(done.text)} == {"mended"}
+    assert {row["outcome"] for row in rows(done.text)} == {"repaired"}
     assert lakelog("repair", orders).code == 0
     assert lakelog("verify", orders).code == 0
 

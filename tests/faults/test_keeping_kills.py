@@ -102,8 +102,8 @@ def finish(location: Path, order: dict[str, Any]) -> int:
                 assert not report.errors
                 return int(report.oldest_promised or 0)
             case "repair":
-                mended: Any = table.repair(plan=False)
-                assert not mended.left.height, mended.left.to_dicts()
+                repaired: Any = table.repair(plan=False)
+                assert not repaired.left.height, repaired.left.to_dicts()
                 assert lakelog.open(location).repair().is_sound
             case "compact":
                 table.compact_log(**order["given"])

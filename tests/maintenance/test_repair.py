@@ -1,4 +1,4 @@
-"""Repair: each damage is found, mended where that is sound, and refused with the reason else."""
+"""Repair: each damage is found, repaired where that is sound, and refused with the reason else."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def plan_of(table: Table, **options: Any) -> RepairPlan:
     return found
 
 
-def mended(table: Table, **options: Any) -> RepairReport:
+def repaired(table: Table, **options: Any) -> RepairReport:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LakelogWarning)
         found: RepairReport = table.repair(plan=False, **options)
@@ -98,8 +98,8 @@ def test_a_sound_table_needs_nothing(tmp_path: Path) -> None:
     assert plan.is_sound
     assert plan.findings.height == 0
     assert "nothing" in str(plan)
-    report = mended(lakelog.open(str(where)))
-    assert (report.mended.height, report.left.height, report.quarantine) == (0, 0, None)
+    report = repaired(lakelog.open(str(where)))
+    assert (report.repaired.height, report.left.height, report.quarantine) == (0, 0, None)
 
 
 @pytest.mark.parametrize("damage", [truncate, lose_files, garbage])
@@ -115,7 +115,7 @@ def test_a_broken_or_wrong_checkpoint_is_written_anew(
     assert "f" in str(plan)
     assert "8.checkpoint" in plan._repr_html_()
     broken = newest(where).read_bytes()
-    report = mended(table)
+    report = repaired(table)
     assert report.left.height == 0
     assert state(where).equals(expected)
     snapshot = lakelog.open(str(where)).snapshot()
@@ -138,7 +138,7 @@ def test_a_missing_sidecar_is_mended(tmp_path: Path) -> None:
     for sidecar in (where / "_delta_log" / "_sidecars").iterdir():
         sidecar.unlink()
     assert ("checkpoint", "write") in told(plan_of(table))
-    assert mended(table).left.height == 0
+    assert repaired(table).left.height == 0
     assert state(where).equals(expected)
     assert lakelog.open(str(where)).verify().verdict == "proved"
 
@@ -152,7 +152,7 @@ def test_indextables_checkpoints_are_mended(tmp_path: Path, layout: str) -> None
     file = newest(where, "indextables", pattern)
     file.write_bytes(file.read_bytes()[:50])
     assert told(plan_of(table)) == [("checkpoint", "write")]
-    assert mended(table).left.height == 0
+    assert repaired(table).left.height == 0
     assert state(where).equals(expected)
     assert plan_of(table).is_sound
 
@@ -170,7 +170,7 @@ def test_a_pointer_to_what_other_readers_do_not_know_is_moved_to_what_they_do(
     assert plan_of(table).is_sound
     pointer.write_text('{"version": 9}')
     assert told(plan_of(table)) == [("pointer", "write")]
-    assert mended(table).left.height == 0
+    assert repaired(table).left.height == 0
     assert json.loads(pointer.read_bytes())["version"] == 8
     assert plan_of(table).is_sound
 
@@ -187,11 +187,11 @@ def test_one_that_cannot_be_made_again_is_refused_with_the_reason(tmp_path: Path
     assert refused["action"].to_list() == ["refuse"]
     assert "commits are missing" in refused["why"][0]
     before = {f: f.read_bytes() for f in where.rglob("*") if f.is_file()}
-    with pytest.raises(UnsoundRepairError, match="cannot be mended") as raised:
-        mended(table, strict=True)
+    with pytest.raises(UnsoundRepairError, match="cannot be repaired") as raised:
+        repaired(table, strict=True)
     assert "commits are missing" in (raised.value.hint or "") or raised.value.hint
     assert {f: f.read_bytes() for f in where.rglob("*") if f.is_file()} == before
-    report = mended(table)
+    report = repaired(table)
     assert "checkpoint" in report.left["kind"].to_list()
     assert newest(where).exists()
 
@@ -209,7 +209,7 @@ def test_another_tables_past_is_never_brought_back(tmp_path: Path) -> None:
     assert finding["action"] == "keep"
     assert "another table's" in finding["problem"]
     before = newest(where).read_bytes()
-    mended(table)
+    repaired(table)
     assert table.checkpoint().verified is False
     assert newest(where).read_bytes() == before
 
@@ -225,7 +225,7 @@ def test_a_pointer_that_is_torn_dangling_or_behind_is_mended(
     table = checkpointed(where)
     pointer(where).write_bytes(content)
     assert told(plan_of(table)) == [("pointer", "write")]
-    assert mended(table).left.height == 0
+    assert repaired(table).left.height == 0
     body = json.loads(pointer(where).read_text())
     assert (body["version"], body["numOfAddFiles"]) == (8, 6)
     assert DeltaTable(str(where)).version() == 8
@@ -237,7 +237,7 @@ def test_a_pointer_that_is_gone_is_written(tmp_path: Path) -> None:
     table = checkpointed(where)
     pointer(where).unlink()
     assert told(plan_of(table)) == [("pointer", "write")]
-    mended(table)
+    repaired(table)
     assert plan_of(table).is_sound
 
 
@@ -247,7 +247,7 @@ def test_a_pointer_without_any_checkpoint_is_deleted(tmp_path: Path) -> None:
     for file in (where / "_delta_log").glob("*checkpoint*.parquet"):
         file.unlink()
     assert told(plan_of(table)) == [("pointer", "delete")]
-    mended(table)
+    repaired(table)
     assert not pointer(where).exists()
 
 
@@ -259,7 +259,7 @@ def test_a_checksum_that_lies_is_written_anew(tmp_path: Path) -> None:
     for content in (json.dumps(wrong), "{"):
         path.write_text(content)
         assert told(plan_of(table)) == [("checksum", "write")]
-        assert mended(table).left.height == 0
+        assert repaired(table).left.height == 0
         assert json.loads(path.read_text())["tableSizeBytes"] == 1 + 3 + 4 + 5 + 7 + 8
         assert plan_of(table).is_sound
 
@@ -277,7 +277,7 @@ def test_live_files_that_are_gone_are_told_and_removed_on_request_only(tmp_path:
     assert (row["kind"], row["path"], row["action"]) == ("data", live[0], "keep")
     assert "restore it" in row["why"]
     assert told(plan_of(table, remove_missing=True)) == [("data", "remove")]
-    report = mended(table, remove_missing=True)
+    report = repaired(table, remove_missing=True)
     assert report.version == 9
     assert paths(lakelog.open(str(where))) == live[1:]
     assert table.history(limit=1)["operation"][0] == "FSCK"
@@ -316,14 +316,14 @@ def test_whatever_fails_the_table_is_readable_and_a_second_repair_ends_well(
         table, _ = over(str(where), "delta", [rule])
         outcome: RepairReport | None = None
         with contextlib.suppress(UnavailableError):
-            outcome = mended(table)
+            outcome = repaired(table)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LakelogWarning)
             assert paths(lakelog.open(str(where))) == expected, nth
-        again = mended(lakelog.open(str(where)))
+        again = repaired(lakelog.open(str(where)))
         assert again.left.height == 0, nth
         assert plan_of(lakelog.open(str(where))).is_sound, nth
-        if outcome is not None and outcome.left.height == 0 and again.mended.height == 0:
+        if outcome is not None and outcome.left.height == 0 and again.repaired.height == 0:
             break
     else:
         pytest.fail("it never succeeded at once")
@@ -343,4 +343,4 @@ def test_a_read_only_store_can_be_looked_at(tmp_path: Path) -> None:
     frozen = Table(type(table.log)(ReadOnly(open_store(str(where))), table.log.dialect))
     assert told(plan_of(frozen)) == [("checkpoint", "write")]
     with pytest.raises(lakelog.UnsupportedStoreError):
-        mended(frozen)
+        repaired(frozen)

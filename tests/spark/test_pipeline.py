@@ -223,7 +223,7 @@ def test_on_connect_a_stream_is_ingested_once_and_every_step_goes_on(
     assert {("ingest", 6, None), ("compact", gone, gone)} <= set(told)
     assert ids(tmp_path) == list(range(6))
     assert lakelog.open(tmp_path / "t").verify().verdict == "proved"
-    # A bad line stops the batch that it is in, and its mended file is read once.
+    # A bad line stops the batch that it is in, and its repaired file is read once.
     write_events(raw, "3.json", range(6, 8))
     good = (raw / "3.json").read_text()
     (raw / "3.json").write_text(good + "{\n")

@@ -184,8 +184,8 @@ def test_an_unreadable_file_is_skipped_for_its_cooldown_then_tried_again(
 
     Path(table.path, bad).write_bytes(whole)
     clock.now_ms += 2 * DAY_MS // 24
-    mended = run_compact(table)
-    assert (mended.removed, mended.skips, len(live(table))) == (2, 0, 1)
+    repaired = run_compact(table)
+    assert (repaired.removed, repaired.skips, len(live(table))) == (2, 0, 1)
     assert contents(table)["id"].to_list() == [0, 1, 2, 3]
     assert skips(table) == {}
 

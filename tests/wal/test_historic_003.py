@@ -1,4 +1,4 @@
-"""Specification 003 without and with checksums, and what of its weaknesses can be mended."""
+"""Specification 003 without and with checksums, and what of its weaknesses can be repaired."""
 
 from __future__ import annotations
 

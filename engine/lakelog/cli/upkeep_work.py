@@ -197,12 +197,12 @@ def repair(
         sound = not found.left.height
         rows = pl.concat(
             [
-                found.mended.with_columns(outcome=pl.lit("mended")),
+                found.repaired.with_columns(outcome=pl.lit("repaired")),
                 found.left.with_columns(outcome=pl.lit("left")),
             ]
         )
         columns = ("outcome", *columns)
-        summary = [f"{found.mended.height:,} mended", f"{found.left.height:,} left"]
+        summary = [f"{found.repaired.height:,} repaired", f"{found.left.height:,} left"]
         if found.quarantine is not None:
             summary.append(f"what was moved away: {found.quarantine}")
         if found.version is not None:

@@ -69,13 +69,13 @@ class RepairReport:
     """
 
     table: str
-    mended: pl.DataFrame
+    repaired: pl.DataFrame
     left: pl.DataFrame
     quarantine: str | None = None
     version: int | None = None
 
     def _described(self) -> list[tuple[str, str]]:
-        rows = [("path", self.table), ("mended", _counted(self.mended))]
+        rows = [("path", self.table), ("repaired", _counted(self.repaired))]
         rows.append(("left", _counted(self.left)))
         if self.quarantine is not None:
             rows.append(("quarantine", self.quarantine))
@@ -209,15 +209,15 @@ class Repair:
                     work.attempt(finding, work.record)
             work.remove([f for f in found if f.action == REMOVE])
         left = [*work.failed, *refused]
-        telemetry.event("repair.done", path=log.table, mended=len(work.mended), left=len(left))
+        telemetry.event("repair.done", path=log.table, repaired=len(work.repaired), left=len(left))
         return RepairReport(
-            log.table, _frame(work.mended), _frame(left), work.quarantine_id, work.version
+            log.table, _frame(work.repaired), _frame(left), work.quarantine_id, work.version
         )
 
 
 class _Work:
     def __init__(self, repair: Repair) -> None:
-        self.mended: list[Finding] = []
+        self.repaired: list[Finding] = []
         self.failed: list[Finding] = []
         self.version: int | None = None
         self._repair = repair
@@ -235,7 +235,7 @@ class _Work:
         except LakelogError as error:
             self.failed.append(finding._replace(action=REFUSE, why=str(error)))
         else:
-            self.mended.append(finding)
+            self.repaired.append(finding)
 
     def prepare(self, findings: Sequence[Finding]) -> None:
         """Begin the quarantine of what will be replaced."""
@@ -287,7 +287,7 @@ class _Work:
         except LakelogError as error:
             self.failed += [f._replace(action=REFUSE, why=str(error)) for f in findings]
         else:
-            self.mended += findings
+            self.repaired += findings
 
 
 def _own_source(log: Log, finding: Finding) -> bool:
