@@ -189,7 +189,7 @@ class Repair:
         if strict and refused:
             first = refused[0]
             raise UnsoundRepairError(
-                f"{first.kind} cannot be mended: {first.problem}",
+                f"{first.kind} cannot be repaired: {first.problem}",
                 path=first.path,
                 version=first.version,
                 found=first.problem,
