@@ -30,7 +30,7 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], An
         A function that gives what a name represents.
 
     Raises:
-        AttributeError: There is no such name.
+        AttributeError: The name does not exist.
 
     Example:
         >>> lazy_exports("lakelog", {"Snapshot": "lakelog.log.snapshot"})("Snapshot")

@@ -6,7 +6,7 @@ as ``record.event`` and ``record.fields``, for handlers that write JSON.
 
 OpenTelemetry gets spans and metrics, all of them named ``lakelog.…``. It is never imported here
 before the program has imported it itself, or has named a provider in its environment: until then
-nobody can be listening. Attributes of a metric are few by design (a format, a kind, never a
+no process can be listening. Attributes of a metric are few by design (a format, a kind, never a
 version or a path); spans and log lines name those.
 
 | metric | kind, unit | attributes |
@@ -44,10 +44,10 @@ from typing import Any, Self
 from lakelog.redaction import redact, redacted, scrub
 
 Progress = Callable[[str, int, int | None], None]
-"""Told of a step, how far it is, and of how much; None where that is not known."""
+"""Called with a step, how far it is, and of how much; None where that is not known."""
 
 LOGGER = logging.getLogger("lakelog")
-LOGGER.addHandler(logging.NullHandler())  # what is told is for those who ask for it
+LOGGER.addHandler(logging.NullHandler())  # what is reported is for those who ask for it
 
 _PLAIN = re.compile(r"[^\s\"=]+")
 _API = {
@@ -62,7 +62,7 @@ def event(name: str, /, level: int = logging.INFO, **fields: object) -> None:
     Args:
         name: What happened, such as ``checkpoint.created``.
         level: Level of the line, as in `logging`.
-        fields: Facts in the order to tell them, units last in their names; those that are None
+        fields: Facts in the order to show them, units last in their names; those that are None
             are left out.
     """
     if LOGGER.isEnabledFor(level):
@@ -140,7 +140,7 @@ def span(name: str, /, **attributes: object) -> Span:
         attributes: What is known of it now; `Span.set` adds what becomes known.
 
     Returns:
-        A context manager. An error continues, after its kind was told.
+        A context manager. An error continues, after its kind was given.
 
     >>> with span("checkpoint.write", version=10) as work:
     ...     work.set(size_bytes=4096)
@@ -177,7 +177,9 @@ def record(name: str, value: float, unit: str, /, **attributes: object) -> None:
 
 
 def _listens(part: str) -> bool:
-    """Whether somebody may be listening: the API has been imported, or a provider is named."""
+    """Whether another process may be listening: the API has been imported, or a provider is
+    named.
+    """
     module, variable = _API[part]
     return module in sys.modules or (variable in os.environ and _is_importable(module))
 

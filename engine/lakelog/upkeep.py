@@ -352,7 +352,7 @@ class Upkeep(ABC):
             force: Accept retentions shorter than the table's, and ignore
                 ``delta.enableExpiredLogCleanup`` false. All other checks still apply.
             keep: Also return a row for each retained file.
-            failure_policy: ``continue`` continues after a file that cannot be deleted, as far as
+            failure_policy: ``continue`` continues after a file that cannot be deleted, where
                 the deletion order allows, ``fail`` raises; None uses the table's
                 ``spark.indextables.cleanup.failurePolicy``, default ``continue``.
             progress: Called with ``(step, done, total)``; steps are ``prove``, ``reopen``,
@@ -429,7 +429,7 @@ class Upkeep(ABC):
             ``gate``, the reason why cleanup would keep everything; ``oldest_version`` and
             ``oldest_time``, the oldest readable version; ``versions_lost``, ``log_files`` and
             ``log_bytes``, compared with the current log; ``data_files`` and ``data_bytes``, the
-            removed files that vacuum could delete, as far as the log records them;
+            removed files that vacuum could delete, where the log records them;
             ``oldest_whole_version``, the oldest version that needs none of these; ``stream_from``
             and ``change_feed_from``, the lowest versions from which appends and the change feed
             could be read without a gap (null without a feed); ``broken_consumers``, by name.

@@ -1,6 +1,6 @@
 """Writes log compaction files: the commits of a range, reconciled into one file.
 
-A reader may take the file in place of the commits, so nothing that can still matter to what lies
+A reader may take the file in place of the commits, so nothing that can still matter to what is
 below the range is left out: tombstones stay however old, and so do domains that were removed and
 transaction identifiers that have expired. commitInfo and cdc are history and not state, so they
 stay in the commits, which readers need all the same.
@@ -344,7 +344,7 @@ class _Reconciled:
 def _digest(rows: pl.DataFrame) -> Digest:
     """The digest over every column that a commit has; the order of unknown fields does not count.
 
-    Loops over the different texts of ``extra``: only parsing tells their order.
+    Loops over the different texts of ``extra``: only parsing shows their order.
     """
     if "extra" in rows.columns and rows["extra"].null_count() < rows.height:
         texts = rows["extra"].drop_nulls().unique()

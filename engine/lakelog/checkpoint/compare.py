@@ -85,7 +85,7 @@ class Comparison:
         return Comparison(format, tuple(wanted), plan.schema, plan.mapping, typed)
 
     def limited_to(self, type_: pa.DataType | None) -> Comparison:
-        """The same, where typed statistics count only as far as a struct of this type goes."""
+        """The same, where typed statistics count only where a struct of this type goes."""
         if not self.typed or type_ is None:
             return self
         return replace(self, kept=pl.Series(pa.array([], type=type_)).dtype)

@@ -18,14 +18,15 @@ How a sidecar is known without reading it
     checkpoint is written once.
 
 Which checkpoint is built upon
-    The newest one only. Whoever cleans up the log keeps that, and every sidecar that it names; an
+    The newest one only. Cleanup keeps that checkpoint, and every sidecar that it names; an
     older one's may go at any moment, and a new manifest that is not yet there protects nothing.
 
 Tombstones
     Those that have expired are dropped where a sidecar is written anyway, or when they are at
     least half of one by its footer. Others may stay in a kept sidecar: a tombstone serves vacuum
     alone, and vacuum looks at its time (Delta protocol, Action Reconciliation). So two checkpoints
-    of one state may differ in expired tombstones, and whoever compares them leaves those out.
+    of one state may differ in expired tombstones, and a process that compares them leaves those
+    out.
 
 What is proved when
     When a sidecar is written, it is read back, and its rows have the digest that is recorded.
@@ -33,11 +34,11 @@ What is proved when
     are recorded, and all records together have the digest that the manifest records as their
     total: so none was lost, added, cut short or replaced by one with other paths. That its other
     columns are as they were, bit for bit, is not looked at again: Parquet's page checksums show
-    that to whoever reads them, and `Table.verify` reads them all.
+    that to a process that reads them, and `Table.verify` reads them all.
     The new total is the old one, less the rows that were read and left out, plus those that the
     commits brought; the new sidecars are read back and have to make up exactly that, and each of
     those that are written again has to be, before, what its record says.
-    Digests are of no use against what both sides were told wrong: that no kept sidecar holds a
+    Digests are of no use against what both sides were given wrong: that no kept sidecar holds a
     file that the commits speak of depends on the filters, whose checksum is proved, or on its
     paths.
 

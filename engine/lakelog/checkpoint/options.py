@@ -5,7 +5,7 @@ Properties keep the names that their owners gave them. Which of them decides:
 - On a Delta table a ``delta.*`` property wins over a ``spark.indextables.*`` one that says the
   same, for every other engine on the table obeys the first. What Delta has no property for is
   taken from ``spark.indextables.*``.
-- On an IndexTables table ``delta.*`` properties of checkpoints are refused: nobody there would
+- On an IndexTables table ``delta.*`` properties of checkpoints are refused: no process there would
   honour them.
 - ``lakelog.checkpoint.intervalBytes`` has no counterpart and counts on both.
 

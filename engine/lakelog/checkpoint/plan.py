@@ -56,7 +56,7 @@ LAYOUTS = {
 """Layouts that are written, by format."""
 
 LARGE_ACTIONS = 100_000
-"""Actions from which an IndexTables checkpoint is not a single JSON file unless it is told to
+"""Actions from which an IndexTables checkpoint is not a single JSON file unless it is configured to
 be.
 """
 
@@ -230,7 +230,7 @@ def part_actions(layout: str, options: CheckpointOptions) -> int:
 
 
 def check_writers(table: Table) -> None:
-    """Refuse a table whose checkpoints may have to hold what nobody here knows of.
+    """Refuse a table whose checkpoints may have to hold features that are unknown here.
 
     Features that lakelog knows and does not commit under concern the rows of data files, or
     commits: a checkpoint says of them what the log says.

@@ -166,15 +166,15 @@ def _give_name(store: LogStore, file: StagedFile) -> None:
 
 
 def _has_arrived(store: LogStore, file: StagedFile) -> bool:
-    """Whether a file has its name. Nobody else knows the hidden one: what is gone from there has
-    been moved.
+    """Whether a file has its name. No other process knows the hidden one: what is gone from there
+    has been moved.
     """
     try:
         there = store.stat(file.target)
         arrived = there is not None and there.size_bytes == file.size_bytes
         return arrived and store.stat(file.path) is None
     except LakelogError:
-        return False  # then nobody knows
+        return False  # then it is unknown
 
 
 def _take_back(store: LogStore, files: Iterable[StagedFile]) -> None:

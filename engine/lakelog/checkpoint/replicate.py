@@ -93,7 +93,7 @@ def replicate(
         log: The table's log.
         other: The log at the other location, of the same dialect; may be empty.
         version: Version of the checkpoint; None is the newest one.
-        progress: Told ``("copy", files done, files)``.
+        progress: Called with ``("copy", files done, files)``.
 
     Raises:
         NotFoundError: There is no complete checkpoint of that version.

@@ -12,9 +12,9 @@ What it promises:
   and then leaves it. That is harmless: a checkpoint has no name before it is proved, so what is
   left behind is a file that no reader looks at and that cleanup removes.
 
-Whether a checkpoint is due is told by a pure function, `is_due`. Where that needs to know what is
-in the log, the log is listed in the background, and again before a checkpoint is written: another
-writer may have written one.
+Whether a checkpoint is due is reported by a pure function, `is_due`. Where that needs to know what
+is in the log, the log is listed in the background, and again before a checkpoint is written:
+another writer may have written one.
 
 Source: Delta Lake, Checkpoints (every ``delta.checkpointInterval`` commits, never at 0);
 IndexTables4Spark, TransactionLogCheckpoint (so many versions after the last one).
@@ -83,7 +83,7 @@ def is_due(
         format: ``delta``: at multiples of the interval, and where as many versions have no
             checkpoint; ``indextables``: so many versions after the last checkpoint, or after the
             first version.
-        lag: Since the last checkpoint, as far as known.
+        lag: Since the last checkpoint, if it is known.
 
     >>> options = CheckpointOptions(interval=10)
     >>> is_due(20, options, "delta", Lag()), is_due(21, options, "delta", Lag(12))
@@ -122,7 +122,7 @@ def start_daemon(work: Callable[[], None]) -> None:
 class Scheduler:
     """Decides after each commit, and runs what is due. Safe in several threads.
 
-    A checkpoint that is asked for takes its `turn`, and is told of by `checkpointed`::
+    A checkpoint that is asked for takes its `turn`, and is reported by `checkpointed`::
 
         def run(version, check):
             return write_checkpoint(log, version, progress=lambda *_: check())
@@ -135,7 +135,7 @@ class Scheduler:
         run: Writes a checkpoint.
         cleanup: Cleans the log up after a checkpoint of a version, where the table's options say
             so (`CheckpointOptions.cleanup_enabled`); None never does.
-        look: Tells how far the log has come.
+        look: Shows how far the log has come.
         monotonic: Seconds on a clock that is never set.
         start: Runs work in the background.
         exit_wait_s: Seconds that the end of the program waits before it asks to stop.
@@ -280,7 +280,7 @@ class Scheduler:
                 raise
 
     def _rest(self) -> None:
-        """Leave the commits alone for a while, unless somebody waits for what is wanted."""
+        """Leave the commits alone for a while, unless another process waits for what is wanted."""
         left_s = self._rested_s - self._monotonic()
         if self._wanted is not None and left_s > 0:
             self._idle.wait_for(lambda: self._waiting > 0 or self._stop.is_set(), left_s)

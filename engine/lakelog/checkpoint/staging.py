@@ -4,7 +4,7 @@ The digest of what came out of replay is compared with the digest of what was re
 staged files, all rows and all columns that are kept: so an encoder's mistake, a lost batch, a torn
 file and a file under another's name are all found before any reader can see them. The reader is
 the one that everybody opens tables with. So that a reader's mistake cannot hide a writer's, the
-footers' row counts are compared too. Typed copies of statistics that stand beside their text are
+footers' row counts are compared too. Typed copies of statistics that stand next to their text are
 derived from it; they are held against it in a sample of each file.
 """
 
@@ -64,13 +64,13 @@ class Staging:
         log: The table's log.
         state: What is replayed.
         plan: The checkpoint that is to be.
-        writer: Writes its files, under names that nobody looks at.
+        writer: Writes its files, under names that no reader opens.
         comparison: What is compared of the rows.
         source: Gives them.
         incremental: How it is written where sidecars are kept; None for a whole one.
         verify: Whether digests are taken, for `read_back` to compare.
         memory_limit: Bytes that the process may take at its peak; None for no bound.
-        tell: Told of how far each step is, in actions.
+        tell: Called with the progress of each step, in actions.
         counts: Afterwards, what the files of a whole one come to, where digests were taken.
         plain_bytes: After `read_back`, the length of columns before compression.
     """

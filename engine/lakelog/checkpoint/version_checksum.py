@@ -95,8 +95,8 @@ def write_checksum(
         UnsupportedError: The format has no version checksums, or a number has no room in one.
         VersionNotFoundError: The version cannot be rebuilt.
         UnsupportedFeatureError: The table needs what lakelog does not know.
-        CorruptionError: The log is damaged; or its commits must tell their time, and the version's
-            does not.
+        CorruptionError: The log is damaged; or its commits must record their time, and the
+            version's does not.
         CheckpointValidationError: The two counts differ; nothing was written.
         UnsupportedStoreError: Nothing can be written safely at this place.
         OutcomeUnknownError: It may have been written.

@@ -81,7 +81,7 @@ def write_checkpoint(
         memory_limit: Bytes that the process may take at its peak; None for no bound.
         verify: Whether what was written is read back and compared before it is published.
         options: What the table's properties say; None reads them.
-        progress: Told of how far each step is, in actions.
+        progress: Called with the progress of each step, in actions.
 
     Raises:
         TableNotFoundError: The log is empty.

@@ -45,7 +45,7 @@ def app() -> None:
 
     What is in it, how it came to be, who did it; checkpoints, cleanup, repair. TABLE is a folder
     with a Delta or an IndexTables log, as a path or as any fsspec URL. Only checkpoint,
-    checksum, compact, undo, spark, and what is told to --apply, write to it. wal is about
+    checksum, compact, undo, spark, and commands with --apply, write to it. wal is about
     write-ahead logs, which are alone.
     """
 
@@ -69,7 +69,7 @@ def demo(directory: str | None, commits: int, seed: int) -> None:
     """Watch the main job run on a table made for it.
 
     It opens the table, prunes and counts its files, looks at its history, travels in time, commits,
-    writes a checkpoint, plans a cleanup, and writes the state as Parquet; each step tells what it
+    writes a checkpoint, plans a cleanup, and writes the state as Parquet; each step reports what it
     cost.
 
     The table is a Delta log on local disk (orders by day and region, with statistics, removes,
@@ -271,7 +271,7 @@ def blame(
 ) -> None:
     """The life of one data file, commit by commit.
 
-    Of a file that was removed it tells when it may be vacuumed. PATH is the file as the log spells
+    Of a file that was removed it shows when it may be vacuumed. PATH is the file as the log spells
     it, or as `lakelog files` shows it.
     """
     from lakelog.cli import commands

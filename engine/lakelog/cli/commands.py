@@ -92,7 +92,7 @@ def info(target: Target, version: int | None, timestamp: str | None, output: Out
 
 
 def table_facts(table: Table, snapshot: Snapshot) -> dict[str, Any]:
-    """What ``lakelog info`` tells, with the names of `INFO_SCHEMA`."""
+    """What ``lakelog info`` shows, with the names of `INFO_SCHEMA`."""
     metadata, protocol = snapshot.metadata, snapshot.protocol
     schema = snapshot.schema.fields if metadata.schema_string is not None else ()
     tombstones = snapshot.tombstones().select(pl.len()).collect().item()
@@ -283,7 +283,7 @@ def actions(
 
 
 def _doubt_types(kinds: Sequence[str]) -> None:
-    """Tell of types that no format has: an action may have one, but rather it is mistyped."""
+    """Report types that no format has: an action may have one, but rather it is mistyped."""
     known = {kind for form in ("delta", "indextables") for kind in Wire.of(form).wrappers}
     for kind in sorted({*kinds} - known):
         note = f"lakelog knows no actions of type {kind}, only of {', '.join(sorted(known))}"
@@ -382,7 +382,9 @@ def seconds_text(seconds: float) -> str:
 
 
 def _expect_checkpoint(watch: Watch, meter: Meter, table: Table, snapshot: Snapshot) -> None:
-    """Tell the bar what is still to be read: the commits have been, the checkpoint has not."""
+    """Set the bar's total to what is still to be read: the commits were read, the checkpoint was
+    not.
+    """
     store = table.log.store
     sizes = (store.stat(path) for path in snapshot.provenance.checkpoint_files)
     watch.expect(watch.done_bytes(meter) + sum(s.size_bytes for s in sizes if s is not None))

@@ -51,7 +51,7 @@ class GuardedGroup(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort, KeyboardInterrupt):
             raise
         except BaseException as error:
-            # A panic inside Polars is no Exception; an exit or an interruption is none of ours.
+            # A panic inside Polars is not an Exception; an exit or an interruption is none of ours.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             _show_traceback(ctx, error)

@@ -71,7 +71,7 @@ def read_inventory(path: str | None) -> pl.DataFrame | None:
 
 
 def tell_errors(errors: Sequence[LakelogError]) -> int:
-    """Tell the first of the errors; gives the exit code."""
+    """Report the first of the errors; gives the exit code."""
     for error in errors[:10]:
         click.echo(
             f"{click.style('not deleted:', fg='red')} {error.path}: {error.message}", err=True

@@ -64,7 +64,7 @@ def cleanup(
 ) -> int:
     """Find, and delete, log files that no promised version needs.
 
-    Each is told with the checkpoint that covers it, which is proved before anything goes. No
+    Each is reported with the checkpoint that covers it, which is proved before anything goes. No
     version that the retention promises is ever lost.
     """
     from lakelog.cli import retention_work

@@ -71,7 +71,7 @@ def cleanup(target: Target, output: Output, *, apply: bool, **asked: Any) -> int
 
 
 def _all_alike(shown: pl.DataFrame) -> tuple[str, ...]:
-    """Columns that tell no file from another."""
+    """Columns that distinguish no file from another."""
     known = {"action", "gate", "covered_by"} & set(shown.columns)
     return tuple(name for name in known if shown.height and shown[name].n_unique() == 1)
 

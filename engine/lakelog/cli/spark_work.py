@@ -14,7 +14,8 @@ from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 from lakelog.spark.pipeline import Pipeline
 from lakelog.spark.session import active_session, errors_unlogged
 
-# What fails is told in a sentence; Spark would tell it too, at length. The file may say otherwise.
+# What fails is reported in a sentence; Spark would show it too, at length. The file may say
+# otherwise.
 _QUIET = {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false"}
 _COLUMNS = ("step", "status", "rows", "files", "bytes", "removed", "skips", "seconds", "version")
 
@@ -45,8 +46,8 @@ def of_spark(error: Exception, file: str) -> LakelogError:
     """An error of Spark's own as one of lakelog's.
 
     What the file asks for and Spark has not (a column, a path, a format) is a wrong call: SQLSTATE
-    42. The rest is Spark's trouble. Only the line that says what is wrong is told; Java's stack is
-    for ``--debug``.
+    42. The rest is Spark's trouble. Only the line that says what is wrong is reported; Java's stack
+    is for ``--debug``.
     """
     lines = [line for line in str(error).splitlines() if line.strip()]
     # Py4J's first line names its own call; Python's traceback ends with what went wrong.

@@ -95,7 +95,7 @@ def clip(text: str, width: int, *, middle: bool = False) -> str:
 class _Cell:
     """A text of one line that knows how to become shorter.
 
-    What all texts of a column end in is the first to go, for it tells none of them apart.
+    What all texts of a column end in is the first to go, for it distinguishes none of them.
     """
 
     def __init__(self, text: str, style: str, *, middle: bool, common: int = 0) -> None:
@@ -180,7 +180,7 @@ def render(things: Iterable[Any], *, to_file: bool = False) -> str:
 
 
 def _unit(name: str) -> str | None:
-    """``bytes`` or ``ms``, as the contract, or the end of its name, tells for the column."""
+    """``bytes`` or ``ms``, as the contract, or the end of its name, shows for the column."""
     if name == "bytes" or name.endswith(("_bytes", "_ms")):
         return name.rpartition("_")[2]
     known = contract.load("actions").field(name)
@@ -210,7 +210,7 @@ def _value_text(name: str, value: Any) -> str:
 
 
 def _by_weight(metric: tuple[str, str | None]) -> tuple[int, str]:
-    """Rows are told first, then files, then bytes, then what else an engine measures."""
+    """Rows are reported first, then files, then bytes, then what else an engine measures."""
     name = metric[0].lower()
     order = ("row", "file", "byte")
     return next((i for i, word in enumerate(order) if word in name), len(order)), name

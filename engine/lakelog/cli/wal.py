@@ -85,8 +85,8 @@ def inspect(
     """The files of a log: times, sizes, sequence numbers, damage.
 
     Works on damaged logs, and next to a writer; changes nothing. The exit code is 1 where something
-    is found: damage, a torn tail, an unfinished batch or upgrade. What nobody can know of a
-    historic log is told as being in doubt, and is not a finding.
+    is found: damage, a torn tail, an unfinished batch or upgrade. What cannot be known of a
+    historic log is reported as being in doubt, and is not a finding.
     """
     from lakelog.cli import wal_work
 

@@ -199,7 +199,7 @@ def replay(
 def _read(
     directory: str, form: str | None, after_seq: int, *, state: bool, safe: bool
 ) -> tuple[pa.Table, list[Finding], tuple[str, ...]]:
-    """The rows, the damage that they end at, and what nobody can know."""
+    """The rows, the damage that they end at, and what cannot be known."""
     if form is not None or _is_historic(directory):
         old = read_historic(directory, cast("HistoricFormat | None", form), strict=not safe)
         table = old.replay(after_seq).table

@@ -95,7 +95,7 @@ def open_metered(target: Target) -> tuple[Table, Meter]:
 
 
 class Watch:
-    """The bar of one piece of work; `expect` tells it how many bytes there are to read, `tell` what
+    """The bar of one piece of work; `expect` sets how many bytes there are to read, `tell` what
     is being done and how far that has got.
     """
 

@@ -1,9 +1,9 @@
 """`append` and `overwrite`: write rows in one commit.
 
-The files are written first, then one transaction names them; nobody sees a row before all are
+The files are written first, then one transaction names them; no reader sees a row before all are
 there. What fails before the commit leaves the table as it was, and its files are deleted. After a
 commit that failed the log is read again, and only files that it does not name are deleted; where
-nobody knows whether the commit was written, all are kept.
+it is unknown whether the commit was written, all are kept.
 
 Source: Delta protocol, Add File and Remove File; Add CDC File. Delta Lake, WriteIntoDelta
 (``replaceWhere``).
@@ -163,7 +163,7 @@ class _Write:
         self._log, self._runtime, self._begin = log, runtime, begin
         self._rows = Incoming.of(rows)
         self._options = options
-        # The transaction is told of them now; they are known once the rows are written.
+        # The transaction gets them now; they are known once the rows are written.
         self._metrics: dict[str, Any] = {}
         self._parameters: dict[str, Any] = {}
         self._writers: list[DataFileWriter] = []

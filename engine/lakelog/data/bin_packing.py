@@ -42,7 +42,7 @@ def pack(
     wanted = min(at_least, weights.len())
     total = int(weights.sum())
     stretch = min(target_bytes, total // at_least + 1)
-    # The bin in which a file's middle lies; numbers of empty bins are passed over.
+    # The bin in which a file's middle is; numbers of empty bins are passed over.
     bins = ((weights.cum_sum() - weights + weights // 2) // stretch).rle_id().cast(pl.UInt32)
     if bins.n_unique() < wanted:
         bins = _dealt(weights.to_list(), max(wanted, -(-total // target_bytes)))

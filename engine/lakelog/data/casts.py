@@ -83,7 +83,7 @@ def _fits(source: pa.DataType, wanted: pa.DataType) -> bool:
     if wanted == _MICROSECONDS:
         return bool(types.is_date(source) or (types.is_timestamp(source) and source.tz is None))
     if types.is_string(wanted) or types.is_binary(wanted):
-        return bool(_is_bytes(source))  # what is no UTF-8 fails in the cast
+        return bool(_is_bytes(source))  # what is not UTF-8 fails in the cast
     return False
 
 

@@ -250,7 +250,7 @@ def _resolve_struct(
     ]
     leaves = {leaf for r in resolved if r is not None for leaf in r.leaves}
     if not leaves:
-        leaves = {first_leaf}  # whether the struct itself is null, any leaf can tell
+        leaves = {first_leaf}  # whether the struct itself is null, any leaf can show
     used = sorted({m.place for m in matches if m is not None})
     places = {place: index for index, place in enumerate(used)}
     found = [

@@ -191,7 +191,7 @@ class VectorReader:
 
 
 class _Shared:
-    """A file of vectors, opened by whoever reads it first."""
+    """A file of vectors, opened by its first reader."""
 
     def __init__(self, path: str, open_file: Callable[[str], BinaryIO]) -> None:
         self._path = path
@@ -201,7 +201,7 @@ class _Shared:
         self._lock = threading.Lock()
 
     def read(self, *ranges: tuple[int, int]) -> list[bytes]:
-        """The bytes at these offsets, of these lengths, as far as the file goes."""
+        """The bytes at these offsets, of these lengths, up to the end of the file."""
         with self._lock:
             if self._file is None:
                 try:
@@ -219,7 +219,7 @@ class _Shared:
                     self._drop()
 
     def close(self) -> None:
-        """Close the file, once nobody reads it."""
+        """Close the file, once no reader uses it."""
         with self._lock:
             self._is_closed = True
             self._drop()

@@ -102,7 +102,7 @@ class Sources:
         return file, not is_local
 
     def size(self, path: str) -> int | None:
-        """Bytes that a file really has; None where that cannot be told."""
+        """Bytes that a file really has; None where that cannot be determined."""
         try:
             store, name = self._resolve(path)
             entry = store.stat(name)

@@ -1,7 +1,8 @@
 """`ReadPlan`: schema and columns of one version, shared by all of its files.
 
-A plan is small and picklable: it travels to whoever reads. The files themselves travel next to it,
-as rows of `lakelog.log.snapshot.Snapshot.files` with at least the columns `FILE_COLUMNS`.
+A plan is small and picklable: it travels to the process that reads. The files themselves travel
+next to it, as rows of `lakelog.log.snapshot.Snapshot.files` with at least the columns
+`FILE_COLUMNS`.
 
 Source: Delta protocol, Column Mapping; Type Widening; Timestamp without timezone; Variant Data
 Type.

@@ -1,8 +1,8 @@
 """Converts dates and times that Spark wrote in the Julian calendar to the Gregorian calendar.
 
 Before version 3, Spark counted days before 15 October 1582 in the Julian calendar; later ones do so
-where they are told to, and the footer says so. Such a file's 1 January of the year 1 would be read
-as 30 December of the year before. Other writers never did that.
+where they are configured to, and the footer says so. Such a file's 1 January of the year 1 would be
+read as 30 December of the year before. Other writers never did that.
 
 Source: Apache Spark, SPARK-31404 and the properties spark.sql.parquet.datetimeRebaseModeInRead and
 int96RebaseModeInRead; JDN algorithms as in the Explanatory Supplement to the Astronomical Almanac.

@@ -101,7 +101,7 @@ def partitions_of(snapshot: Snapshot, adds: pl.DataFrame, mapping: str) -> pl.Ex
     columns = snapshot.metadata.partition_columns
     typed = typed_partitions(adds["partitionValues"], snapshot.schema, columns, mapping=mapping)
     *outer, last = (series.alias(series.name.removeprefix(PREFIX)) for series in typed.values)
-    # Values of the last column are told as lists, so that the predicate stays small.
+    # Values of the last column are given as lists, so that the predicate stays small.
     groups = pl.DataFrame([*outer, last]).unique()
     parts = groups.partition_by([s.name for s in outer]) if outer else [groups]
     each = [

@@ -2,7 +2,7 @@
 
 A writer takes batches of rows as they come, brings them under the table's schema, and gives the
 rows of the ``add`` actions for what it wrote. It commits nothing: until its files are named by the
-log, nobody sees them, and whoever gives up deletes them with `DataFileWriter.abort`.
+log, no reader sees them, and a process that gives up deletes them with `DataFileWriter.abort`.
 
 Rows wait in memory by partition and are written a row group at a time. Where there are more
 partitions than files may be open, those that have to wait longer do so on local disk. Files are
@@ -236,7 +236,7 @@ class DataFileWriter:
         return sum(1 for each in self._partitions.values() if each.file is not None)
 
     def _drain(self) -> None:
-        """Write everything that waits in memory, to files as far as they may be open."""
+        """Write everything that waits in memory, to files where they may be open."""
         waiting = [each for each in self._partitions.values() if each.rows]
         waiting.sort(key=lambda each: (each.file is None, -each.size_bytes))
         open_ = self._num_open()
@@ -350,8 +350,8 @@ class DataFileWriter:
         return list(self._paths)
 
     def abort(self) -> None:
-        """Delete every file of this writer. Only for files that no log names: whoever tried to
-        commit them looks first. What cannot be deleted stays for vacuum.
+        """Delete every file of this writer. Only for files that no log names: a process that tried
+        to commit them looks first. What cannot be deleted stays for vacuum.
         """
         self._over = True
         self._spill.close()

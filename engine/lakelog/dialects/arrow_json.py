@@ -105,7 +105,7 @@ def _meet(
         member = type_.field(index)
         child = node.fields.get(member.name) if isinstance(node, Node) else None
         if isinstance(node, Node) and child is None:
-            continue  # a field that nobody knows
+            continue  # an unknown field
         if member.name not in keys.get(path, ()):
             fresh.setdefault(path, set()).add(member.name)
         if isinstance(child, Node) or (child is not None and child.is_map):

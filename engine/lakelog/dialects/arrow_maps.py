@@ -46,7 +46,7 @@ def null_entries(table: pa.Table, wire: Wire, text: bytes) -> frozenset[str]:
         if name in wire.names or not _PLAIN_KEY.fullmatch(name) or b"\\u" in text:
             raise NotProvenError
         if names.count(name) != keys.count(name):
-            raise NotProvenError  # a field that nobody knows is called the same
+            raise NotProvenError  # an unknown field is called the same
         pattern = b'"' + re.escape(name.encode()) + rb'"\s*:\s*null'
         spelled = sum(1 for _ in re.finditer(pattern, text))
         if spelled == count:

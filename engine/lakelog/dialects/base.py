@@ -289,7 +289,7 @@ class CheckpointWriter(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Delete what was written, as far as the store lets us; never raises `LakelogError`."""
+        """Delete what was written, if the store allows it; never raises `LakelogError`."""
         ...
 
 
@@ -390,7 +390,7 @@ class Dialect(Protocol):
             store: Store of the table.
             commits: Commits by version, ascending.
             files: False leaves out the file actions: `Actions.files` and `Actions.other` are
-                empty, and the lines are checked only as far as finding the others needs.
+                empty, and the lines are checked only where finding the others needs.
 
         Raises:
             MalformedLogError: Not JSON; with file, line and byte offset.

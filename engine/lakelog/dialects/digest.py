@@ -4,7 +4,7 @@ Two collections of actions are the same, whatever their order, their batches and
 nulls that they leave out, if their digests are equal: each row becomes a 128-bit hash, and the
 hashes of one action type are summed. A row's hash is two 64-bit lanes with seeds of their own, and
 each lane is summed modulo 2^64, so two collections that differ agree with a chance of about one in
-2^128. That holds against damage and mistakes, not against somebody who searches for a collision.
+2^128. That holds against damage and mistakes, not against an attacker who searches for a collision.
 
 A row's hash, in each lane, from the columns that count:
 
@@ -162,7 +162,7 @@ def algorithm() -> str:
 
 @cache
 def kept_columns(kind: str) -> frozenset[str]:
-    """Columns that count unless `digest` is told which: all of the contract but those that say
+    """Columns that count unless `digest` is given others: all of the contract but those that say
     where an action came from, and for a remove the statistics and tags that no checkpoint keeps
     (Delta protocol, Checkpoints), and ``extra``, which some layouts cannot keep.
     """

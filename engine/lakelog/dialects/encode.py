@@ -134,7 +134,7 @@ def _known(
 
 
 def _unknown(kind: str, rows: pl.DataFrame) -> pl.Series:
-    # Nobody knows the shape of these, so each is parsed, and spelled on one line.
+    # The shape of these is unknown, so each is parsed, and spelled on one line.
     bodies = (parse_extra(text, None, kind) for text in rows[EXTRA])
     return pl.Series([orjson.dumps({kind: body}).decode() for body in bodies], dtype=pl.String)
 
@@ -185,7 +185,7 @@ def _split_extra(
 ) -> tuple[pl.DataFrame, list[tuple[str, ...]]]:
     """Give each level of the body that has unknown fields a column of their text, without braces.
 
-    Loops over the different texts of ``extra``: only parsing tells where a field belongs.
+    Loops over the different texts of ``extra``: only parsing shows where a field belongs.
     """
     if EXTRA not in rows.columns or rows[EXTRA].null_count() == rows.height:
         return rows, []

@@ -243,7 +243,7 @@ def _inner_commit_infos(
 
 
 def _unknown_actions(prepared: Prepared, wrapper: str, rows: np.ndarray | None) -> pl.DataFrame:
-    # Nobody knows these fields' types, so only the line itself keeps them whole.
+    # The types of these fields are unknown, so only the line itself keeps them whole.
     numbers = list(range(prepared.rows)) if rows is None else rows.tolist()
     bodies = [orjson.loads(line)[wrapper] for line in prepared.lines(numbers)]
     return pl.DataFrame({"extra": [orjson.dumps(body).decode() for body in bodies]})

@@ -97,7 +97,7 @@ def _written() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def _derived() -> frozenset[str]:
-    """Columns that need no field of their own, because other things tell them."""
+    """Columns that need no field of their own, because other things show them."""
     return frozenset(f.name for f in contract.load("actions").fields if "derived" in f.metadata)
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lakelog.keyed import rows
 
 _FOLD_RECORDS = 8192  # a dictionary's record takes several times the memory of a frame's
-_PATIENCE = 200  # a look through unsorted rows costs less than that share of sorting them
+_PATIENCE = 200  # a check through unsorted rows costs less than that share of sorting them
 
 
 class Memtable:

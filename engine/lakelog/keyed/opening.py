@@ -49,7 +49,7 @@ def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bo
 
 
 def look(room: FileRoom, log: WriteAheadLog, known: Iterable[SortedFile] = ()) -> View:
-    """All that a store holds, while nobody changes it. Changes nothing."""
+    """All that a store holds, while no process changes it. Changes nothing."""
     return _view(room.manifest(), room, log, known)
 
 

@@ -150,7 +150,7 @@ class FileRoom:
         return made
 
     def _number(self) -> int:
-        """A number that no file has had: after a failure nobody knows which names are there, and a
+        """A number that no file has had: after a failure it is unknown which names are there, and a
         reader may still have an older manifest.
         """
         self._last_number += 1

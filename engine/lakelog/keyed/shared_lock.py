@@ -10,11 +10,12 @@ from contextlib import contextmanager
 class Latch:
     """Writers pass together; the one who closes the latch waits for those that are inside.
 
-    Between a record's way into the log and its way into the memtable lies a moment in which only
+    Between a record's way into the log and its way into the memtable is a moment in which only
     the log has it. A flush that took the memtable then, and truncated the log, would lose it: so it
     closes the latch for as long as it takes to exchange the memtable.
 
-    New writers wait while somebody waits to close, so that a stream of them cannot hold a flush up.
+    New writers wait while another process waits to close, so that a stream of them cannot hold a
+    flush up.
     """
 
     def __init__(self) -> None:

@@ -344,7 +344,7 @@ class KeyedStore(Closing):
         if not self._is_full():
             return
         if not self._upkeep.acquire(blocking=False):
-            return  # somebody is at it
+            return  # another process is at it
         try:
             if not self._access.is_closed and self._is_full():
                 self._flush_and_merge()
@@ -393,7 +393,7 @@ class KeyedStore(Closing):
         return None if made is None else self._report(made)
 
     def _freeze(self) -> None:
-        """Take the memtable aside, at a sequence number that no write lies across."""
+        """Take the memtable aside, at a sequence number that no write is across."""
         with self._latch.closed():
             view = self._view
             active = view.active

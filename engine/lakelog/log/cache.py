@@ -1,13 +1,13 @@
 """`SnapshotCache`: the cached state of one table handle, updated by listing the log.
 
-A look is a listing, the very one that opening again begins with, and it chooses the files of the
-version as opening again would. What is held is used as far as those files are the ones that it was
+A check is a listing, the very one that opening again begins with, and it chooses the files of the
+version as opening again would. What is held is used where those files are the ones that it was
 read from: same names, lengths and times. The same files give the same state; further commits are
 decoded on top of it; another checkpoint is opened. So an answer never differs from a fresh
 handle's, whatever others did in between: a table that was dropped and made again, a commit written
 over, a clean-up. A `max_staleness` allows to do without the look for that long.
 
-A file's time tells two contents apart only if some time is between them. So a state is used
+A file's time shows two contents apart only if some time is between them. So a state is used
 again only if its files were older, when it was read, than the store's clock ticks: 0.1 seconds, or
 3 where times are in whole seconds. Of a log that has just been written to, the last commits are
 therefore decoded once more; their predecessors are not. That takes it that a remote store's clock
@@ -95,7 +95,7 @@ class CacheStats:
         metadata: Metadata known without reading any.
         versions: Commits whose actions were at hand, against those that were decoded.
         files: Reads of a checkpoint's file columns that were at hand.
-        versions_list: Snapshots given without a look, because `max_staleness` allowed it.
+        versions_list: Snapshots given without a check, because `max_staleness` allowed it.
         states: States held.
         size_bytes: Bytes held, about.
     """
@@ -302,7 +302,7 @@ class SnapshotCache:
         return _Look(segment, listing.notes, marks, below, now)
 
     def _resolve(self, look: _Look, known: Iterable[tuple[_Held, State]], began_s: float) -> State:
-        """The state of a look, from what is held as far as that is still there."""
+        """The state of a check, from what is held where that is still there."""
         alike = [pair for pair in known if _same_checkpoint(pair[0].look, look)]
         best = next((pair for pair in alike if _is_below(*pair, look)), None)
         commits = look.segment.commits
@@ -347,7 +347,7 @@ class SnapshotCache:
         """Let go of what is too old, then of what was used least recently.
 
         A state that decodes many megabytes later on shows its size only then: until it has, it is
-        held weakly, that is, for as long as somebody has a snapshot of it.
+        held weakly, that is, for as long as a caller has a snapshot of it.
         """
         weigher = _Weigher(self._projections.size_bytes)
         strong: dict[int, State] = {}

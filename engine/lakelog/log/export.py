@@ -298,7 +298,7 @@ class _PartWriter:
                 )
 
     def remove(self) -> None:
-        """Take back what was written, as far as the store lets us."""
+        """Take back what was written, if the store allows it."""
         if self._file is not None:
             self._file.close()
         names = [p.path for p in self._parts] + [self._name(), MANIFEST]

@@ -130,7 +130,7 @@ class Metadata:
 
 
 def mapping_mode(protocol: Protocol, metadata: Metadata) -> str:
-    """Column mapping mode as far as readers obey it, for writers, who write what they look for."""
+    """Column mapping mode where readers obey it, for writers, who write what they look for."""
     return metadata.column_mapping_mode if protocol.honours_column_mapping else "none"
 
 

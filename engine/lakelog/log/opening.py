@@ -269,13 +269,13 @@ def _agrees(state: State, checkpoint: Checkpoint) -> bool:
 
     Logs exist whose checkpoint is not the replay of their commits, because a table was written
     over. Readers start from the newest checkpoint, so then an update has to as well. Protocol and
-    metadata tell, and cost no file rows.
+    metadata show, and cost no file rows.
     """
     base = Base(state.log.dialect.open_checkpoint(state.log.store, checkpoint))
     try:
         theirs = base.pair
     except CheckpointCorruptionError:
-        return True  # whoever starts from it passes over it
+        return True  # a process that starts from it passes over it
     own = actions.concat(part.meta for part in state.meta_parts)
     if "version" in own.columns:
         own = own.filter(pl.col("version") <= checkpoint.version)

@@ -1,8 +1,8 @@
 """`Projections`: file columns of checkpoints that were asked for twice, kept within a bound.
 
-Most readers ask once, and keep nothing that way. Whoever asks for the same columns of the same
-checkpoint again, because a commit has come on top of it or because another version depends on it,
-finds them from the third time on: a million paths and sizes then take a third of the time.
+Most readers ask once, and keep nothing that way. A process that asks for the same columns of the
+same checkpoint again, because a commit has come on top of it or because another version depends on
+it, finds them from the third time on: a million paths and sizes then take a third of the time.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Projections:
                 total -= self._kept.popitem(last=False)[1][1]
 
     def _purge(self) -> None:
-        """Let go of what belonged to a checkpoint that nobody depends on any more."""
+        """Let go of what belonged to a checkpoint that no process depends on any more."""
         for key in [key for key in self._kept if key[0]() is None]:
             del self._kept[key]
 

@@ -152,7 +152,7 @@ def _holds_all(keys: pl.DataFrame, files: pl.DataFrame) -> bool:
 
 
 def _can_be_replayed(state: State) -> bool:
-    """Whether older files give the version without the checkpoint, as far as a listing tells."""
+    """Whether older files give the version without the checkpoint, where a listing shows."""
     barred = (*state.excluded, state.segment.checkpoint)
     try:
         choose_segment(

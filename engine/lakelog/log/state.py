@@ -1,4 +1,4 @@
-"""`State`: one version's state, read as far as it is asked for.
+"""`State`: one version's state, read where it is asked for.
 
 A state depends on at most one checkpoint and on the layers of the commits above it. Nothing is read
 when it is made; protocol and metadata never read the files' rows; a projection reads only its
@@ -172,7 +172,7 @@ class State:
         """A compaction's actions if it is reconciled, else why it is not to be used.
 
         Compactions that list plain commits one after another, newest first, exist in the wild;
-        what tells them is a key that is twice.
+        what shows them is a key that is twice.
         """
         try:
             decoded = self.log.dialect.decode_compaction(self.log.store, compaction)

@@ -1,4 +1,4 @@
-"""A version checksum next to what replay finds; it can only ever tell, never decide.
+"""A version checksum next to what replay finds; it can only ever show, never decide.
 
 Source: Delta protocol, Version Checksum File, State Validation.
 """

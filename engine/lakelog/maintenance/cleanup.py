@@ -189,7 +189,7 @@ class CleanupPlan:
         What was planned and is no longer allowed stays, and so does what has become allowed since.
 
         Args:
-            progress: Is told ``("prove", 0, None)``, ``("reopen", 0, None)`` and
+            progress: Called with ``("prove", 0, None)``, ``("reopen", 0, None)`` and
                 ``("delete", done, total)``.
 
         Raises:
@@ -199,7 +199,7 @@ class CleanupPlan:
             UnsupportedStoreError: The store is read only.
             UnavailableError: The store failed; where the failure policy is ``fail``, with a file
                 that could not be deleted. Applying again continues from there.
-            OutcomeUnknownError: The failure policy is ``fail``, and nobody knows whether a file
+            OutcomeUnknownError: The failure policy is ``fail``, and it is unknown whether a file
                 was moved to quarantine. Likewise.
         """
         return _apply(self, progress)
@@ -324,7 +324,7 @@ def _apply(plan: CleanupPlan, progress: Progress | None) -> CleanupReport:
 
 
 class _Unsettled(Exception):  # noqa: N818 - it never leaves this module
-    """A look at a log came to an end that another cleaner may have caused."""
+    """A check of a log came to an end that another cleaner may have caused."""
 
     def __init__(self, seen: Survey, cause: LakelogError | None = None) -> None:
         super().__init__()
@@ -336,7 +336,7 @@ _Found = tuple[Survey, pl.DataFrame, str | None]
 
 
 def _settled(log: Log, look: Callable[[list[FileEntry]], _Found]) -> _Found:
-    """What a look at the files of the log gives; one that met files which another cleaner was
+    """What a check of the files of the log gives; one that met files which another cleaner was
     removing begins again.
     """
     try:

@@ -78,7 +78,7 @@ def _prove_one(log: Log, checkpoint: Checkpoint) -> str:
     report = verify_one(log, checkpoint)
     if report.is_proved:
         return "proved"
-    # Files that are there and cannot be read may be all that tells that the checkpoint is wrong.
+    # Files that are there and cannot be read may be all that shows that the checkpoint is wrong.
     if report.verdict != "unprovable" or independent_state(log, checkpoint.version) is not None:
         raise _not_proved(log, checkpoint, report.verdict, report.reason)
     try:

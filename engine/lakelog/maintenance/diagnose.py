@@ -3,8 +3,8 @@
 =============  ============================================  ======================================
 kind           wrong is                                      repaired by
 =============  ============================================  ======================================
-``log``        the latest version cannot be read             nobody: what would have to be restored
-                                                             is said
+``log``        the latest version cannot be read             not repaired: what would have to be
+                                                             restored is said
 ``checkpoint`` it cannot be read, or is not what replay      writing it again from replay, where
                that gives                                         is valid
 ``pointer``    it is damaged, behind, or names a version     naming the newest valid checkpoint

@@ -39,7 +39,7 @@ class Removal:
         self._gone: list[str] = []
 
     def remove(self, doomed: pl.DataFrame) -> None:
-        """Remove files, from what nobody needs to what must go last."""
+        """Remove files, from what no process needs to what must go last."""
         total = doomed.height
         if not total:
             return

@@ -1,7 +1,7 @@
 """Every file of a log folder as one frame, by kind; and stores that show a log as it was listed, or
 as it would be without some of its files.
 
-Names are matched exactly. What is not known is called so, and nobody above touches it.
+Names are matched exactly. What is not known is called so, and no process above touches it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def inventory(entries: Sequence[FileEntry], dialect: str, folder: str) -> pl.Dat
             "modified_ms": pl.Series([entry[2] for entry in entries], dtype=pl.Int64),
         }
     )
-    # Most are commits, and one look tells them; all patterns are for the few others.
+    # Most are commits, and one look shows them; all patterns are for the few others.
     plain = name.str.contains(_PLAIN_COMMIT)
     commits = frame.filter(plain).with_columns(
         pl.lit("commit").alias("kind"),

@@ -1,6 +1,6 @@
 """Lists a log once and classifies every file.
 
-A look walks the log folder once, and whoever looks further sees what that walk found
+A check walks the log folder once, and a process that looks further sees what that walk found
 (`lakelog.maintenance.inventory.ListedStore`), so that a plan is of one moment. It reads the latest
 protocol and metadata, the cut-off checkpoint's, and, where a sidecar might go, the manifests that
 stay; never a file action.
@@ -104,7 +104,7 @@ def with_stable_files(
     look: Callable[[list[FileEntry]], _T],
     signs: tuple[type[Exception], ...] = (CorruptionError, NotFoundError),
 ) -> _T:
-    """What a look at the files of a log gives, next to writers and cleaners."""
+    """What a check of the files of a log gives, next to writers and cleaners."""
     for _ in range(_ATTEMPTS - 1):
         entries = walk_log(log)
         try:

@@ -64,7 +64,7 @@ QUARANTINES_SCHEMA = pl.Schema(
 )
 """Columns of `quarantines`: ``by`` is who made it, ``cleanup`` or ``repair``, and null where its
 record does not say (older ones do not) or cannot be read; ``files`` and ``size_bytes`` are of what
-still lies there; the versions are those of the commits among them."""
+still is there; the versions are those of the commits among them."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def undo(log: Log, quarantine: str) -> pl.DataFrame:
         One row per file, in `UNDONE_SCHEMA`.
 
     Raises:
-        InvalidInputError: There is no such quarantine.
+        InvalidInputError: The quarantine does not exist.
         CorruptionError: Its record cannot be read.
         UnavailableError: The store failed; what was moved so far is back.
     """
@@ -216,7 +216,7 @@ def undo(log: Log, quarantine: str) -> pl.DataFrame:
                 continue
             if error is not None and not isinstance(error, NotFoundError):
                 raise error
-            # Somebody else has moved it back, or has purged it.
+            # Another process has moved it back, or has purged it.
             is_back = error is None or log.store.stat(path) is not None
             outcomes[path] = "back" if is_back else "missing"
     if "kept" not in outcomes.values():
@@ -280,7 +280,7 @@ def _maker(log: Log, quarantine: str) -> str | None:
 
 def _lying(log: Log) -> dict[str, list[tuple[str, int]]]:
     """Names and sizes of the files that are in each quarantine, without its record, and without
-    what somebody may be writing there.
+    what another process may be writing there.
     """
     found: dict[str, list[tuple[str, int]]] = {}
     abandoned_ms = log.clock() - _DAY_MS
@@ -323,7 +323,7 @@ def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
         errors = log.store.delete_many([f"{folder}/{name}" for name, _ in lying[id_]])
         if errors:
             raise errors[0]
-        log.store.delete(f"{folder}/{RECORD}")  # last: as long as a file lies there, it is told
+        log.store.delete(f"{folder}/{RECORD}")  # last: as long as a file is there, it is reported
     telemetry.event("cleanup.purged", quarantines=old.height, files=int(old["files"].sum()))
     return old
 

@@ -149,7 +149,7 @@ class Repair:
         check_files: Whether live files are looked for in the table's folder.
         remove_missing: Whether those that are not there are to be removed from the table.
         files: What is in the table's folder, in place of a listing.
-        progress: Told ``(step, done, total)``.
+        progress: Called with ``(step, done, total)``.
     """
 
     log: Log

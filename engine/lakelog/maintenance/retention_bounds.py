@@ -374,7 +374,7 @@ def _with_groups(files: pl.DataFrame, checkpoints: Sequence[Checkpoint]) -> pl.D
     )
     is_checkpoint = pl.col("kind") == "checkpoint"
     rest = files.filter(is_checkpoint).join(known, on="path", how="left")
-    # What a flattened checkpoint holds is told in a file next to it, which goes first.
+    # What a flattened checkpoint holds is reported in a file next to it, which goes first.
     beside = pl.col("path").str.ends_with(".checkpoint.json") & pl.col("group").is_null()
     of_version = (
         rest.filter(pl.col("group").is_not_null())

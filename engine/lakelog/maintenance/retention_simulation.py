@@ -2,7 +2,7 @@
 
 Nothing is deleted, and nothing proved: a simulation judges the log's files as cleanup would
 (`lakelog.maintenance.cleanup`), and counts as freed by vacuum the removed files that the log still
-remembers. Who reads the table as a stream is not in the log, so consumers are told by the caller.
+remembers. Who reads the table as a stream is not in the log, so consumers are named by the caller.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SCHEMA = pl.Schema(
 
 
 class Simulation(pl.DataFrame):
-    """A row a proposal, with the columns of `SCHEMA`; printed, only what tells proposals apart.
+    """A row a proposal, with the columns of `SCHEMA`; printed, only what distinguishes proposals.
 
     A selection of it is a frame like any other.
     """
@@ -205,7 +205,7 @@ def _simulated(
         stream_from = max(first_commit, whole)
         feed_from = None
         if has_feed:
-            # Change files go with their age, whoever removed what.
+            # Change files go with their age, whichever commit removed the files.
             aged = int(np.searchsorted(times, bound, side="right"))
             young = int(seen.commits.versions[aged]) if aged < len(times) else snapshot.version + 1
             feed_from = max(first_commit, removed + 1 if expired.height else 0, young)

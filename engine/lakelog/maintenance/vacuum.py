@@ -148,7 +148,7 @@ class VacuumPlan:
         """Delete the files, after retrying at what has been committed since.
 
         Args:
-            progress: Is told ``("delete", done, total)``.
+            progress: Called with ``("delete", done, total)``.
 
         Raises:
             UnsupportedStoreError: The store is read only.
@@ -424,7 +424,7 @@ def _files(snapshot: Snapshot, kind: str, *columns: str) -> Iterator[pl.DataFram
 
 def _of_entries(batches: Iterable[Sequence[FileEntry]]) -> Iterator[pl.DataFrame]:
     for batch in batches:
-        # A name that is not a text cannot be in a log; whose file it is, nobody can tell.
+        # A name that is not a text cannot be in a log; whose file it is, is unknown.
         known = [entry for entry in batch if entry.name.isascii() or _is_text(entry.name)]
         yield pl.DataFrame(known, schema=list(_LISTED.items()), orient="row")
 

@@ -375,7 +375,7 @@ def physical_name(field: Field, mapping: str) -> str:
 
     Args:
         field: Field of the table's schema, at any depth.
-        mapping: ``delta.columnMapping.mode`` as far as the protocol honours it: ``none``,
+        mapping: ``delta.columnMapping.mode`` where the protocol honours it: ``none``,
             ``name`` or ``id``.
 
     Source: Delta protocol, Writer Requirements for Column Mapping.

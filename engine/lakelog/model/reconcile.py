@@ -19,7 +19,7 @@ def last_wins(frame: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
         >>> last_wins(rows, ["key"]).rows()
         [('b', 2), ('a', 3)]
     """
-    # Most often no two rows speak of one thing, and hashes tell it at a fifth of the cost.
+    # Most often no two rows speak of one thing, and hashes show it at a fifth of the cost.
     if frame.height < 2 or frame[key[0]].hash().n_unique() == frame.height:
         return frame
     return frame.unique(subset=list(key), keep="last", maintain_order=True)

@@ -119,7 +119,7 @@ def from_statistics(
 def around_floats(low: pl.Series, high: pl.Series) -> tuple[pl.Series, pl.Series]:
     """Bounds of doubles that hold for single-precision values with these texts, too.
 
-    Statistics spell a float with as few digits as tell it from other floats: 0.1 represents
+    Statistics spell a float with as few digits as distinguish it from other floats: 0.1 represents
     0.10000000149011612, which is above a double's 0.1.
 
     >>> low, high = around_floats(pl.Series([0.1]), pl.Series([0.7]))

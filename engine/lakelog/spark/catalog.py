@@ -5,7 +5,7 @@ nothing but the schema to readers: neither the location nor any option. So both 
 schema, as metadata of its columns. Dataframes that were loaded by path carry nothing.
 
 Writers get the schema of the query, whose columns may carry the location of the table that it
-reads: so nobody writes to such a table by its name.
+reads: so no process writes to such a table by its name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`checkpoint`: writes the checkpoint of a version, its parts in executors.
 
-The driver replays as far as planning goes, deals the rows to parts, and gathers what the tasks
+The driver replays for planning, deals the rows to parts, and gathers what the tasks
 answer: the digests of what came out of replay and of what is in the files, which have to be the
 same before anything is published. Publishing is that of every checkpoint: files in order, the
 pointer last, forward only. A task that fails for good publishes nothing; what it or another attempt
@@ -119,7 +119,7 @@ def checkpoint(
         storage_options: Passed to the fsspec filesystem of the location, here and on executors.
 
     Raises:
-        TableNotFoundError: There is no table.
+        TableNotFoundError: The table does not exist.
         VersionNotFoundError: The version cannot be rebuilt.
         InvalidInputError: The layout is not allowed here, or is one file, or the strategy cannot
             serve.

@@ -213,7 +213,7 @@ class _Part:
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """Leave nothing behind, as far as the store lets us."""
+        """Leave nothing behind, if the store allows it."""
         raise NotImplementedError
 
     def counted(self, rows: pl.DataFrame) -> Digest:
@@ -223,7 +223,7 @@ class _Part:
         return Digest({rows["actionType"][0]: rows.height})
 
     def written(self, file: StagedFile, expected: Digest, **more: Any) -> Written:
-        """What is told of a file."""
+        """The report of a file."""
         told = Written(
             self.number,
             file.path,
@@ -260,7 +260,8 @@ class _Part:
                 if file.metadata.num_rows != told.num_actions:
                     problem = f"it holds {file.metadata.num_rows} rows of {told.num_actions}"
         except (LakelogError, pa.ArrowException, OSError, ValueError) as error:
-            # Told, and not raised: to write it again would not help, and the driver says it better.
+            # Reported, and not raised: to write it again would not help, and the driver says it
+            # better.
             return replace(told, problem=f"it cannot be read back: {error}"[:500])
         return replace(told, found=found.to_text(), problem=problem, plain_bytes=plain)
 
@@ -387,7 +388,7 @@ class _Sidecars(_Delta):
         return self.files
 
     def abandon(self) -> None:
-        """Nobody names them yet."""
+        """No process names them yet."""
         if self.file is not None:
             self.file.abandon()
         self.store.delete_many(self.paths)
@@ -444,7 +445,7 @@ def part_by_crc(paths: pl.Series, parts: int) -> np.ndarray[tuple[int], np.dtype
 
 
 def _require_dealt(parts: np.ndarray[tuple[int], Any], number: int) -> None:
-    """Rows reach the part that the format demands, whoever dealt them."""
+    """Rows reach the part that the format demands, however they were distributed."""
     if (parts != number).any():
         raise InternalError(
             "a row of a checkpoint was dealt to another part than the format demands",

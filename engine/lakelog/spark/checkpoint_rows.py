@@ -210,7 +210,7 @@ def _select(frame: Any, columns: Mapping[str, Any]) -> Any:
 
 
 def _read_schema(footers: Footers) -> contract.Struct:
-    """What Spark is to read: every known field, and those that nobody knows but that hold some
+    """What Spark is to read: every known field, and unknown fields that hold some
     value.
     """
     kinds = []

@@ -99,7 +99,7 @@ def _members() -> Iterator[tuple[str, bytes]]:
 
 
 def _byte_code(source: Path) -> bytes:
-    """A module compiled as a file that is used without a look at its source."""
+    """A module compiled as a file that is used without a check of its source."""
     code = SourceFileLoader("shipped", os.fspath(source)).get_code("shipped")
     assert code is not None, "a module that is there has code"
     return importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + marshal.dumps(code)

@@ -1,7 +1,7 @@
 """Batch readers of the data source: rows, state and history.
 
 The driver opens the table, leaves out files that cannot match, and shares the rest out; executors
-get a plan, and their share as Arrow bytes. What the log tells is small next to the rows: it is read
+get a plan, and their share as Arrow bytes. What the log shows is small next to the rows: it is read
 on the driver, but for the actions, which executors decode from ranges of commits.
 """
 
@@ -99,7 +99,7 @@ def reader_of(
 
 
 def _log_struct(table: str, snapshot: Snapshot | None) -> contract.Struct:
-    """Schema of what the log tells."""
+    """Schema of what the log shows."""
     if table == "actions":
         return contract.load("actions")
     if table == "diff":
@@ -173,7 +173,7 @@ class RowsReader(_Reader):
 
 
 class LogReader(_Reader):
-    """What the log tells: ``files``, ``history``, ``diff`` or ``skips``.
+    """What the log shows: ``files``, ``history``, ``diff`` or ``skips``.
 
     Memory: the columns asked for, on the driver.
     """

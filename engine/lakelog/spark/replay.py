@@ -2,7 +2,7 @@
 
 The log stays lakelog's: which files make the version, whether the protocol is honoured, and what a
 broken checkpoint means are decided on the driver, as everywhere. The rows are Spark's work; how it
-goes about them is chosen by size (`lakelog.spark.strategy`) and told.
+goes about them is chosen by size (`lakelog.spark.strategy`) and reported.
 
 Source: Delta protocol, Action Reconciliation.
 """
@@ -115,8 +115,8 @@ def replay(
         program's log (``replay.planned``); `plan_replay` gives it.
 
     Raises:
-        InvalidInputError: There is no such strategy or column, or the strategy cannot serve here.
-        TableNotFoundError: There is no table.
+        InvalidInputError: Unknown strategy or column, or the strategy cannot serve here.
+        TableNotFoundError: The table does not exist.
         VersionNotFoundError: The version cannot be rebuilt.
         UnsupportedFeatureError: The table needs what lakelog does not honour.
         CorruptionError: The log is damaged, and nothing valid is behind the damage.
@@ -338,7 +338,7 @@ def _below(
     if vectors:
         same += " AND dvId <=> gone_dvId"
     else:
-        # No row below has a vector: the path alone tells, which is sooner compared.
+        # No row below has a vector: the path alone shows, which is sooner compared.
         keys = keys.filter(pl.col("dvId").is_null()).select("path")
     if keys.height:
         rows = to_table(keys).rename_columns([f"gone_{name}" for name in keys.columns])

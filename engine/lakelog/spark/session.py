@@ -97,7 +97,7 @@ def register(spark: Any) -> None:
     """Register the data source ``lakelog`` with a session, and ship the package to its executors.
 
     Where lakelog is installed on the driver and on the executors, Spark finds the source by
-    itself; registering it also tells it how many tasks the session runs at a time, by which it
+    itself; registering it also sets how many tasks the session runs at a time, by which it
     divides small tables.
 
     A thread in which no session is active gets this one: there Spark finds no data source of

@@ -49,7 +49,7 @@ class LakelogDataSource(DataSource):
     """
 
     parallelism: ClassVar[int | None] = None
-    """How many tasks the session runs at a time; None where nobody said."""
+    """How many tasks the session runs at a time; None if it is not set."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -107,8 +107,8 @@ class LakelogDataSource(DataSource):
 
     @readable
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A stream's reader; one that tells what is wrong as soon as it is asked, where Spark would
-        bury what is raised here under an error of its own.
+        """A stream's reader; one that reports what is wrong as soon as it is asked, where Spark
+        would bury what is raised here under an error of its own.
         """
         from lakelog.spark.stream_source import RefusedStream, stream_reader
 

@@ -257,7 +257,7 @@ class StreamPlanner:
         return [c for c in found if last is None or c.version <= last]
 
     def _require_same_table(self, commits: Sequence[CommitFile]) -> None:
-        """That nobody made another table at this place since the log was last listed.
+        """That no process made another table at this place since the log was last listed.
 
         A commit never changes. Where the last one that was seen is gone, or another file now, the
         table's identity is asked for again; as long as it is the same file, that costs nothing.
@@ -335,7 +335,7 @@ class StreamPlanner:
         if version >= (self.snapshot.version if self._checked_from is None else self._checked_from):
             return
         # A version that cannot be rebuilt any more, or not from what is left of its checkpoint, has
-        # no schema that could be told; the commits that are read do not depend on it.
+        # no schema that could be determined; the commits that are read do not depend on it.
         with suppress(VersionNotFoundError, CorruptionError):
             self._check_schema(version, self._table.snapshot(version).metadata)
         self._checked_from = version

@@ -1,7 +1,7 @@
 """The stream writer of the data source: writes each batch exactly once.
 
 A batch and the fact that it was written are one commit: its transaction identifiers. Spark runs the
-last batch of a query once more after a restart; the identifier tells that it is there. Two of them
+last batch of a query once more after a restart; the identifier shows that it is there. Two of them
 are recorded, for a query is known by its checkpoint:
 
 - ``<app>``, the option ``txnAppId`` (default: the identifier of the query, which is in its
@@ -162,7 +162,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             user_metadata=self.options.get("userMetadata"),
         )
         if tx.duplicate:
-            # Somebody was faster: this very batch of this query, or an error.
+            # Another process was faster: this very batch of this query, or an error.
             is_repetition(_recorded(table.snapshot()), app, query, batchId, table.path)
 
     def _query(self, landed: list[Landed]) -> str:
@@ -199,7 +199,7 @@ def warn_of_other_rows(
 
     A query that gives other rows when it is run again (a random number, a table that is joined and
     changed meanwhile) does that rightly. So does a checkpoint that was set back by this one batch,
-    and then rows are missing; nothing tells the two apart.
+    and then rows are missing; nothing distinguishes the two.
     """
     wrote = snapshot.transactions().filter(pl.col("appId") == app).collect()["version"]
     if not wrote.len() or wrote[0] is None:

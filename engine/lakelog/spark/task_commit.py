@@ -1,7 +1,7 @@
 """Commits the files of many tasks as one version.
 
-A task writes data files under names that nobody else has (`write_task_files`) and sends what the
-log has to say of them to the driver (`Landed`); the driver puts all of it into one transaction
+A task writes data files under names that no other process has (`write_task_files`) and sends what
+the log has to say of them to the driver (`Landed`); the driver puts all of it into one transaction
 (`publish`), which depends on the version that the tasks prepared the files for. A task that ran
 twice, by a retry or by speculation, left files that no message names: nothing reads them, and
 vacuum takes them away.
@@ -137,7 +137,7 @@ def publish(
 
 
 def discard(table: Table, written: Sequence[pl.DataFrame], version: int) -> list[str]:
-    """Delete files that were written for nothing, as far as it is sure that no version names them.
+    """Delete files that were written for nothing, where it is certain that no version names them.
 
     Never raises `LakelogError`: what cannot be settled or deleted is left for vacuum, with a
     `LakelogWarning`.

@@ -1,10 +1,10 @@
 """The batch writer of the data source: ``append``, ``overwrite``, and ``replaceWhere``.
 
-Tasks write data files and tell the driver of them; the driver commits them at once, see `landing`.
-The transaction is based on the version that option ``readVersion`` names, else on the version that
-was the latest when the write was planned: what an overwrite removes is what that version held, and
-what others committed since is checked for conflicts, so two overwrites at once never leave the rows
-of both.
+Tasks write data files and report them to the driver; the driver commits them at once, see
+`landing`. The transaction is based on the version that option ``readVersion`` names, else on the
+version that was the latest when the write was planned: what an overwrite removes is what that
+version held, and what others committed since is checked for conflicts, so two overwrites at once
+never leave the rows of both.
 
 ``replaceWhere`` removes the rows for which it is true. Where files hold other rows too, these
 are copied on the driver: made for partition columns, or for few files.
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Message(WriterCommitMessage):
-    """What a task tells the driver."""
+    """A task's report to the driver."""
 
     landed: Landed
 
@@ -73,7 +73,7 @@ def write_plan(snapshot: Snapshot, options: SourceOptions, schema: StructType) -
             path=snapshot.path,
             expected=", ".join(plan.schema.names),
         )
-    # What columns alone can tell is told before the first task runs.
+    # What columns alone can show is reported before the first task runs.
     Conform(plan.schema.fields).table(arrow_schema(schema).empty_table())
     return plan
 
@@ -144,7 +144,7 @@ class BatchWriter(DataSourceArrowWriter):
         return None if text is None else parse_where(text, self.plan.schema)
 
     def _require_whole_files(self, snapshot: Snapshot) -> None:
-        """Where a table keeps a change data feed, rows that are copied would be told as new."""
+        """Where a table keeps a change data feed, rows that are copied would be reported as new."""
         where = self._where
         if where is None or not is_active("changeDataFeed", snapshot.protocol, snapshot.metadata):
             return

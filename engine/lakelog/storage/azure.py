@@ -30,7 +30,7 @@ from lakelog.storage.progress import report_progress
 _TIMEOUTS: Mapping[str, Any] = {"connection_timeout": 10, "read_timeout": 20}
 _ONE_REQUEST_BYTES = 64 << 20  # the SDK sends what is longer in blocks, and commits them at the end
 _LOOKS_AT_COPY_S = 0.5
-_FILE_MARK: Mapping[str, str] = {"is_directory": "false"}  # adlfs tells files from folders by it
+_FILE_MARK: Mapping[str, str] = {"is_directory": "false"}  # by which adlfs knows folders
 _FIRST_PAUSE_S, _PAUSE_BASE, _JITTER_S = 0.2, 1.6, 0.1
 
 # It never connected, or got no token to send.
@@ -41,7 +41,7 @@ _TAKEN_CODES = frozenset(
     (
         *("BlobAlreadyExists", "PathAlreadyExists", "ResourceAlreadyExists"),
         *("ConditionNotMet", "TargetConditionNotMet"),
-        # There is a blob, and the caller may create but not replace, or nobody may.
+        # There is a blob, and the caller may create but not replace, or no process may.
         *("UnauthorizedBlobOverwrite", "BlobImmutableDueToPolicy"),
     )
 )

@@ -7,7 +7,7 @@ call from several threads.
 What a writer may rely on, whatever the store:
 
 - `LogStore.put_if_absent` is decided by the store itself, in one step. Of any number of callers
-  racing for one name, in any number of processes, at most one is told True.
+  racing for one name, in any number of processes, at most one gets True.
 - A file is there whole or not at all, for every reader, at every moment.
 - What was acknowledged is durable. On local disk that means an fsync of the file, of its folder,
   and of the folders above that this process made or sees for the first time.
@@ -65,7 +65,7 @@ class Upload(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Leave nothing behind, as far as the store lets us; after `close` it does nothing."""
+        """Leave nothing behind, if the store allows it; after `close` it does nothing."""
         ...
 
     @property

@@ -85,7 +85,7 @@ class Cloud(Protocol):
         ...
 
     def judge(self, error: BaseException) -> Verdict:
-        """What an error of `write`, of `copy`, or of the end of an upload tells."""
+        """What an error of `write`, of `copy`, or of the end of an upload shows."""
         ...
 
     @property
@@ -110,7 +110,7 @@ class Cloud(Protocol):
         """One page of what begins with `prefix`: the first, or the one that a token represents.
 
         Raises:
-            FileNotFoundError: There is no such bucket.
+            FileNotFoundError: The bucket does not exist.
         """
         ...
 
@@ -127,7 +127,7 @@ class Cloud(Protocol):
             limit: Enough to know that there are so many.
 
         Raises:
-            FileNotFoundError: There is no such bucket.
+            FileNotFoundError: The bucket does not exist.
         """
         ...
 

@@ -23,7 +23,7 @@ _SLOWEST_BYTES_A_SECOND = 1 << 20
 
 
 class Verdict(NamedTuple):
-    """What a failed attempt to write tells.
+    """What a failed attempt to write shows.
 
     Attributes:
         taken: The name is taken, perhaps by an earlier attempt of the same call.
@@ -75,7 +75,7 @@ async def write_until_certain(
     """Carry out a write, in at most five attempts and about a minute.
 
     Args:
-        attempt: Writes once, as far as the driver lets that be controlled.
+        attempt: Writes once, where the driver lets that be controlled.
         judge: Reads an error of `attempt`.
         path: The file, for messages.
         size_bytes: Length of what is written.
@@ -138,7 +138,7 @@ async def replace_until_certain(
 
     Raises:
         OutcomeUnknownError: An attempt may have been carried out, and none said more.
-        UnavailableError: No attempt was; so where the store lets nobody replace what is there.
+        UnavailableError: No attempt was; so where the store lets no process replace what is there.
     """
     if not await write_until_certain(attempt, judge, path, size_bytes):
         raise UnavailableError(

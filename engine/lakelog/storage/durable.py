@@ -8,7 +8,7 @@ what a filesystem cannot do being remembered:
 2. A hidden temporary name and ``link``.
 3. A hidden temporary name and ``renameat2(RENAME_NOREPLACE)``, where hard links are missing.
 
-Where none works nothing is written: a look followed by a rename would let two writers win.
+Where none works nothing is written: a check followed by a rename would let two writers win.
 
 What may replace a file is renamed over it. An upload is written under a hidden temporary name
 until it is closed.
@@ -244,8 +244,9 @@ class DurableWriter:
             _close(descriptor)
 
     def _settle(self, folder: str) -> None:
-        """Make a folder, and make durable that it and those above are there, whoever made them:
-        another process may have made one a moment ago, and not have fsynced it yet.
+        """Make a folder, and make durable that it and those above are there, even if another
+        process made them: another process may have made one a moment ago, and not have fsynced it
+        yet.
         """
         made = {os.path.abspath(each) for each in _make_folders(folder)}
         top = os.path.dirname(os.path.abspath(self._root))

@@ -59,7 +59,7 @@ class Rule:
 
             - ``fail``: nothing is done, and `UnavailableError` says so.
             - ``unknown``: nothing is done, and `OutcomeUnknownError` is raised: the request never
-              arrived, but who could tell.
+              arrived, but this cannot be known.
             - ``lost``: it is done, and `OutcomeUnknownError` is raised: the answer was lost.
             - ``lost_taken``: it is done, and `put_if_absent` says that the name is taken: a driver
               lost the answer, asked again, and met its own file.
@@ -142,7 +142,7 @@ class InjectingStore(StoreWrapper):
         with self._lock:
             late, self._late = self._late, []
         for effect in late:
-            with contextlib.suppress(LakelogError):  # which nobody is there to hear
+            with contextlib.suppress(LakelogError):  # which no process is there to hear
                 effect()
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:

@@ -147,7 +147,7 @@ class LocalStore:
         if elapsed > _CACHED_SECONDS * _PROBE:
             yield from self._read_ahead(rest, max(map(len, first)))
         else:
-            # Small files in the page cache are read faster than a thread is told to read them.
+            # Small files in the page cache are read faster than a thread starts to read them.
             yield from map(self.read, rest)
 
     def _read_ahead(self, paths: Sequence[str], expected_bytes: int) -> Iterator[bytes]:

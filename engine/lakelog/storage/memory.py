@@ -1,7 +1,7 @@
 """`MemoryStore`: the `LogStore` of fsspec's ``memory://``, shared within a process.
 
 fsspec looks before it creates and hands all readers one file object with one position. So every
-write goes through one lock of the process, and readers get copies. Whoever writes to
+write goes through one lock of the process, and readers get copies. A process that writes to
 ``memory://`` past a `MemoryStore` is not held by that lock.
 """
 
@@ -29,7 +29,9 @@ class MemoryStore(FsspecStore):
 
     @property
     def refusal(self) -> str | None:
-        """None: the lock makes creating exclusive within the process, and nobody else is there."""
+        """None: the lock makes creating exclusive within the process, and no other process is
+        there.
+        """
         return None
 
     def _list(self, folder: str) -> list[dict[str, Any]]:

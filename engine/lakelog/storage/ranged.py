@@ -132,7 +132,7 @@ class RangedFile(io.RawIOBase):
         return self.read()
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill `buffer` as far as the file goes."""
+        """Fill `buffer` up to the end of the file."""
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)

@@ -197,7 +197,7 @@ class FsspecStore:
             if entry is None:
                 raise NotFoundError("the file is not there", path=path)
             size_bytes = entry.size_bytes
-        if not size_bytes:  # or a server that does not tell
+        if not size_bytes:  # or a server that does not report it
             return io.BytesIO(self.read(path))
 
         def fetch(ranges: Sequence[Range]) -> list[bytes]:

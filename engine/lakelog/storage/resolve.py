@@ -118,7 +118,8 @@ def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
     import fsspec
 
     protocol = url.split("://", 1)[0].split("::", 1)[0]
-    # gcsfs looks the bucket type up over gRPC unless told not to, and stalls where that is closed.
+    # gcsfs looks the bucket type up over gRPC unless configured not to, and stalls where that is
+    # closed.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     kind = next((each for each in _KINDS if protocol in each.protocols), None)
     try:

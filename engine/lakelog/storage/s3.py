@@ -4,8 +4,8 @@ s3fs retries on its own, and so does botocore under it, and the last error says 
 attempts before. So botocore's own events before and after each attempt are recorded, and a call
 that writes counts as not carried out only if every one of them was refused, or never connected.
 
-A server that ignores the condition cannot be told from one that honours it. Amazon S3, MinIO,
-Cloudflare R2 and Ceph (since Squid) document that they honour it.
+A server that ignores the condition cannot be distinguished from one that honours it. Amazon S3,
+MinIO, Cloudflare R2 and Ceph (since Squid) document that they honour it.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class _Parts:
         self._note(number, answer["CopyPartResult"])
 
     def _note(self, number: int, answer: Mapping[str, Any]) -> None:
-        # Only a checksum that the caller's own options ask for has to be told again.
+        # Only a checksum that the caller's own options ask for has to be reported again.
         kept = {name: answer[name] for name in ("ETag", "ChecksumSHA256") if name in answer}
         self._done[number] = {"PartNumber": number + 1, **kept}
 

@@ -181,7 +181,7 @@ def stage_table(
 ) -> pl.DataFrame:
     """A table of actions of one type as a narrow frame of the flattened schema, in order.
 
-    A frame of lakelog's own tells by its column ``version`` that it speaks of files as they are
+    A frame of lakelog's own shows by its column ``version`` that it speaks of files as they are
     in the table. Their ``dataChange`` (false, in a state) is then no part of the new action.
 
     Memory: the columns taken.

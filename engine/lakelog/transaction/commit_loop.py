@@ -4,9 +4,9 @@ One attempt creates the commit after the head, if nothing has its name. Three th
 
 - It was written. The head moves on by what was written; nothing is read.
 - The name is taken. The file is read back: if its ``txnId`` is ours (a driver repeated a request
-  whose answer it had lost), it was written. Otherwise somebody came first: all commits since the
-  head are decoded at once and judged one after another, and the intent is rebased or refused.
-- Nobody knows. The version is read back until it tells. As long as it is not there, the very same
+  whose answer it had lost), it was written. Otherwise another process came first: all commits since
+  the head are decoded at once and judged one after another, and the intent is rebased or refused.
+- It is unknown. The version is read back until it shows. As long as it is not there, the very same
   bytes are put again: whichever of the requests arrives, it is one commit. Only if it cannot be
   read back is `CommitOutcomeUnknown` raised.
 
@@ -326,8 +326,8 @@ class Writing:
     def _settle_interrupted(
         self, path: str, data: bytes, interrupt: BaseException, content: CommitContent
     ) -> None:
-        """Find out, for whoever interrupted (or for a driver's own error), whether the commit was
-        written.
+        """Find out, for a process that interrupted (or for a driver's own error), whether the
+        commit was written.
         """
         version = self._version
         try:
@@ -450,8 +450,8 @@ class Writing:
         )
 
     def _wait(self, attempt: int, elapsed_s: float) -> None:
-        """Wait a random time, up to twice as long after each further loss: whoever lost must not
-        meet the same others at the same moment again.
+        """Wait a random time, up to twice as long after each further loss: a process that lost must
+        not meet the same others at the same moment again.
         """
         retry = self._plan.retry
         measured_s = min(max(elapsed_s, _LEAST_DELAY_S), _LONGEST_MEASURED_S)

@@ -94,7 +94,7 @@ def dropped_features(old: Protocol, new: Protocol, format: str) -> list[str]:
 def binding_features(old: Protocol, new: Protocol, format: str) -> list[str]:
     """What `new` adds and what may bind a writer from that commit on, sorted.
 
-    A feature that is not known to bind nobody at first is taken to bind.
+    A feature that is not known to bind no process at first is taken to bind.
     """
     added = demands(new, format) - demands(old, format)
     return sorted(added - _HARMLESS_WHEN_ADDED)
@@ -162,7 +162,7 @@ def tightened(old: Metadata, new: Metadata) -> str | None:
 
 
 def _schema(text: str | None) -> Any:
-    """A schema to compare: its JSON without high water marks; the text where it is no JSON."""
+    """A schema to compare: its JSON without high water marks; the text where it is not JSON."""
     if text is None:
         return None
     try:

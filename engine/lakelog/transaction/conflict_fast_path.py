@@ -2,7 +2,7 @@
 
 Busy tables see many small commits, and a writer that lost its version to one of them asks two
 things only: did it change anything but files, and does it speak of a path that we speak of? For a
-few lines that is told by parsing them one by one, at a tenth of the price of decoding them into
+few lines that is found by parsing them one by one, at a tenth of the price of decoding them into
 frames. Whatever is not plainly harmless goes the general way, which decides; a property test holds
 the two together.
 """

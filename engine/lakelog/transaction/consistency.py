@@ -69,7 +69,7 @@ def check_metadata(
     Properties that are accepted and have no effect are named by a `LakelogWarning`.
 
     Whether every file has row ids, as switching row tracking on asks, only the table's state can
-    tell: it is not checked here.
+    show: it is not checked here.
     """
     before = {} if old is None else old.configuration
     properties = changed(new.configuration, before)

@@ -5,8 +5,8 @@ what it depends on, what in the metadata switches it on, and lakelog's stance on
 a feature brings are in `lakelog.transaction.write_support` and `lakelog.transaction.consistency`.
 A feature that is not in the table is refused by its name.
 
-lakelog writes logs, not rows: a commit names files that somebody else has written. So a feature
-whose rules concern the bytes of files is honoured only as far as the log shows them.
+lakelog writes logs, not rows: a commit names files that another process has written. So a feature
+whose rules concern the bytes of files is honoured only where the log shows them.
 
 Source: Delta protocol, Table Features, Valid Feature Names; facts on IndexTables' protocol.
 """

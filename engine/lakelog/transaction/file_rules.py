@@ -97,8 +97,8 @@ def check_files(
     wrong there.
 
     Of removes only the path's presence, the identity and the numbers are checked: what they name
-    is in the table already, whoever put it there. An absolute path may be added again where the
-    same commit removes it. Memory: a few columns of `files`' height; time: some 0.3 s a million
+    is in the table already, a process that put it there. An absolute path may be added again where
+    the same commit removes it. Memory: a few columns of `files`' height; time: some 0.3 s a million
     rows.
     """
     if not files.height:

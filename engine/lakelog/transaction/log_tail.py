@@ -2,23 +2,23 @@
 
 A head knows a version, its protocol and metadata, and the few facts that the next commit depends
 on. It moves on by what a commit says, its own or another's, at the cost of that commit and never of
-the table: file rows are read only by whoever asks for its state.
+the table: file rows are read only by a process that asks for its state.
 
 **Why a head has to be fresh.** A commit is created only if its name is free. That keeps two
 writers apart as long as every version that was ever written is still there; but old commits are
-cleaned up, so a writer whose head lies far back could find the next name free again, and its commit
+cleaned up, so a writer whose head is far back could find the next name free again, and its commit
 would vanish below the checkpoint that took the place of the real one. So a head is confirmed before
 it is built upon, when a transaction begins and again before it is written: a listing that starts at
-its version shows nothing later. On local disk, where a look costs microseconds, two looks do: its
+its version shows nothing later. On local disk, where a check costs microseconds, two looks do: its
 own commit is still there, the next one is not, and less than a minute has passed since it was known
 to be the end (written by us, or listed). Clean-up deletes only below a checkpoint, oldest first, so
-whoever deletes the next commit has deleted the head's own; the minute covers a clean-up that is in
-the middle of it. On other stores a confirmation holds for five seconds, to spare a round trip: no
-clean-up removes commits that young. It holds for the version that was confirmed and for no
+a process that deletes the next commit has deleted the head's own; the minute covers a clean-up that
+is in the middle of it. On other stores a confirmation holds for five seconds, to spare a round
+trip: no clean-up removes commits that young. It holds for the version that was confirmed and for no
 other: a transaction that was open while the same table committed others is confirmed by itself.
 
 **Why a head has to be whole.** Its snapshot reads files only when it is asked for something, which
-may be long after it was made. So once a minute a look at the oldest files that it depends on tells
+may be long after it was made. So once a minute a check of the oldest files that it depends on shows
 whether clean-up has been there; then the table is opened again. So it is after `MOST_STEPS`
 commits, for a head remembers all that it has moved over: a stream that commits for weeks would
 never let go of any, and who asked for its snapshot would read them all where a checkpoint has them
@@ -50,7 +50,7 @@ from lakelog.transaction.conflict_fast_path import read_quickly
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.small_commit import PlainTable
 
-_CONFIRMED_S = 60.0  # how long a look may replace a listing
+_CONFIRMED_S = 60.0  # how long a check may replace a listing
 _FRESH_S = 5.0  # how long a listing holds where another one costs a round trip
 MOST_STEPS = 10_000
 """Commits of files that a head moves over before the table is opened again: some 16 MB."""
@@ -157,7 +157,7 @@ class LogTail:
                 return extend_state(state, commits)
 
             self._snapshot = Snapshot(below.read_state(extend))
-            self._older = None  # the snapshot tells all that it told
+            self._older = None  # the snapshot shows all that it reported
         return self._snapshot
 
 
@@ -196,7 +196,7 @@ def _commit(log: Log, folder: str, entry: FileEntry) -> CommitFile | None:
 
 
 def _look(log: Log, version: int) -> list[CommitFile] | None:
-    """As `commits_after`, by looking at one name after another; None if that does not tell."""
+    """As `commits_after`, by looking at one name after another; None if that does not show."""
     path_of, stat = log.dialect.commit_path, log.store.stat
     if stat(path_of(version)) is None:
         return None
@@ -291,7 +291,7 @@ class LogTails:
         self._opened_with_states = self.has_states()
         head = LogTail.of(self._log, self._open_latest())
         with self._lock:
-            # Even if it lies behind what was kept: the table may have been made again.
+            # Even if it is behind what was kept: the table may have been made again.
             self._head, self._confirmed_s, self._whole_s = head, before, before
         return head
 

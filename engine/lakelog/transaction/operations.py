@@ -121,7 +121,7 @@ def _json(value: Any) -> str:
 
 
 def metrics(files: pl.DataFrame) -> dict[str, int]:
-    """Counts and bytes of what is added and removed; rows where every added file tells them."""
+    """Counts and bytes of what is added and removed; rows where every added file shows them."""
     if not files.height:
         return {}
     kinds = files["actionType"]

@@ -74,7 +74,8 @@ def configuration(mark: int) -> str:
 
 
 def num_records(stats: pl.Series) -> pl.Series:
-    """``numRecords`` of each file's statistics (JSON text), as Int64; null where it is not told.
+    """``numRecords`` of each file's statistics (JSON text), as Int64; null where it is not
+    reported.
 
     Writers put it first, and there a pattern finds it at a fraction of the price of a parse.
     """
@@ -90,7 +91,7 @@ def num_records(stats: pl.Series) -> pl.Series:
 
 
 def count_of(text: str | None) -> int | None:
-    """``numRecords`` of one file's statistics; None where it is not told."""
+    """``numRecords`` of one file's statistics; None where it is not reported."""
     if text is None:
         return None
     try:

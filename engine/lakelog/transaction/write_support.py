@@ -2,8 +2,8 @@
 
 Each table feature brings rules for writers. A feature that lakelog does not honour, or does not
 know, closes the table by its name before anything is written; a feature that it honours only in
-part (see `lakelog.transaction.features`) closes it to the actions whose rows nobody has checked.
-Rules on single values, such as paths and partition values, are in
+part (see `lakelog.transaction.features`) closes it to the actions whose rows no process has
+checked. Rules on single values, such as paths and partition values, are in
 `lakelog.transaction.consistency`.
 
 Source: Delta protocol, Additional Requirements for Writers, and each feature's own section.
@@ -64,7 +64,7 @@ _ONE_OF_A_KIND = (
     ("domainMetadata", "domain"),
     ("mergeskip", "path"),
 )
-"""Action types other than files', with the column that tells those apart which reconcile."""
+"""Action types other than files', with the column that shows those apart which reconcile."""
 
 # The flattened table spreads statistics into these, and derives the others.
 _NOT_SPELLED = frozenset(
@@ -82,7 +82,7 @@ def check_writable(protocol: Protocol, metadata: Metadata, table: str, format: s
         reader = {
             "minReaderVersion": protocol.min_reader_version,
             "readerFeatures": [
-                # The writer's own gate tells more of a feature that both must know.
+                # The writer's own gate shows more of a feature that both must know.
                 name
                 for name in protocol.reader_features or ()
                 if name not in features_of(format)
@@ -441,7 +441,7 @@ def _check_counts(
 
 
 def _counted(files: pl.DataFrame) -> pl.Series:
-    """Which files tell their number of records, in their statistics."""
+    """Which files show their number of records, in their statistics."""
     if "stats" not in files.columns:
         return pl.repeat(False, files.height, eager=True)
     counts = decode(files["stats"], pa.schema([("numRecords", pa.int64())]))["numRecords"]

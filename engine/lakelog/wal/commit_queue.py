@@ -1,11 +1,12 @@
 """A queue of writers: one thread leads and writes for all that wait.
 
-Whoever comes while nobody writes, writes. Whoever comes meanwhile waits in a queue; when the
-writer is done, the first of the queue writes for the whole of it, and the others find their work
-done. So concurrent appends share one write and one fsync, and no thread is kept for it.
+A thread that comes while no thread writes becomes the writer. A thread that comes later waits in a
+queue; when the writer is done, the first of the queue writes for the whole of it, and the others
+find their work done. So concurrent appends share one write and one fsync, and no thread is kept for
+it.
 
-An interrupt (``KeyboardInterrupt``) may come at any place. Whoever it comes to hands on what is
-his, so that nobody waits for ever; what is handed on can be handed on twice without harm.
+An interrupt (``KeyboardInterrupt``) may come at any place. The thread that gets it hands on what is
+his, so that no process waits for ever; what is handed on can be handed on twice without harm.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Turns(Generic[T]):
                     return False
 
     def _lead(self, turn: T) -> None:
-        """Serve all who wait, until nobody does or another thread is to."""
+        """Serve all who wait, until no process does or another thread is to."""
         until = time.perf_counter() + _LEADING_SECONDS
         while self._leader is turn:
             self._serve(self._serving)
@@ -109,8 +110,8 @@ class Turns(Generic[T]):
                 self._leader = self._waiting[0] if self._waiting else None
 
     def _give_up(self, turn: T) -> None:
-        """Interrupted. Work that nobody has begun is taken back; of work that somebody has, the
-        end is waited for no longer.
+        """Interrupted. Work that no process has begun is taken back; of work that another process
+        has, the end is waited for no longer.
         """
         with self._lock:
             if turn in self._waiting:

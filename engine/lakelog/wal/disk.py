@@ -61,7 +61,7 @@ class HeldLock(Protocol):
     """A lock that is held until it is released, or its process ends.
 
     Attributes:
-        was_left_well: Whoever had it last released it, and said that all was well.
+        was_left_well: A process that had it last released it, and said that all was well.
     """
 
     was_left_well: bool

@@ -123,7 +123,7 @@ class Committer:
     waiting: int = 0
 
     def serve(self, entries: Sequence[Entry]) -> None:
-        """Do what all entries want; each is told what came of it."""
+        """Do what all entries want; each gets its result."""
         try:
             for entry in entries:  # each append comes through here, and a generator costs more
                 if entry.action is not None:
@@ -134,7 +134,7 @@ class Committer:
             for run in _runs(entries):
                 self._serve_run(run)
         except BaseException:
-            # Whatever was under way, nobody knows how far it came.
+            # Whatever was under way, it is unknown how far it came.
             if any(entry.changes for entry in entries):
                 self.writer.poison = self.writer.poison or "what it did was interrupted"
             raise
@@ -192,7 +192,7 @@ def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:
 
 
 def _fail(entries: Sequence[Entry], error: Exception) -> None:
-    """Tell all entries of an error; each of them gets its own, for each is raised elsewhere."""
+    """Give all entries an error; each of them gets its own, for each is raised elsewhere."""
     entries[0].error = error
     for entry in entries[1:]:
         if isinstance(error, LakelogError):

@@ -50,7 +50,8 @@ class Closing(ABC):
 
 @dataclass(slots=True)
 class Access:
-    """Who may use what is open: nobody once it is closed, and no process but one that opened it.
+    """Who may use what is open: no process once it is closed, and no process but one that opened
+    it.
 
     Attributes:
         what: What it is called in errors.
@@ -68,8 +69,8 @@ class Access:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it belongs to another process: a fork has copies of its locks, which nobody lets
-        go of.
+        """Whether it belongs to another process: a fork has copies of its locks, which no process
+        lets go of.
         """
         return self.pid is not None and self.pid != os.getpid()
 

@@ -74,7 +74,7 @@ class WalReport:
         findings: What else was found, in the order of the log. Of a log that is being written, a
             torn tail may be an append that is under way.
         set_aside: Files that an earlier opening or upgrade has put aside.
-        doubts: What nobody can know of a historic log, as in `HistoricLog.doubts`.
+        doubts: What cannot be known of a historic log, as in `HistoricLog.doubts`.
     """
 
     directory: str
@@ -100,7 +100,7 @@ class WalReport:
 
 
 def modified_ms(path: str) -> int | None:
-    """When a file was last written to, in milliseconds since 1970; None if nobody knows."""
+    """When a file was last written to, in milliseconds since 1970; None if it is unknown."""
     try:
         return os.stat(path).st_mtime_ns // 1_000_000
     except OSError:
@@ -119,15 +119,15 @@ def inspect(
     Args:
         directory: Where it is. Of a historic one also its file.
         format: Of a historic one, as in `lakelog.wal.read_historic`.
-        disk: Where it lies; the local disk by default.
-        modified: Tells when a file was last written to.
+        disk: Where it is; the local disk by default.
+        modified: Shows when a file was last written to.
 
     Returns:
         What is there. Damage is among it, and never an error.
 
     Raises:
         NotFoundError: There is no log.
-        InvalidInputError: The format of a historic log cannot be told.
+        InvalidInputError: The format of a historic log cannot be determined.
         UnsupportedError: A later version of lakelog wrote it.
         UnavailableError: A file cannot be read.
     """

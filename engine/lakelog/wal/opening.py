@@ -250,9 +250,9 @@ def _made_durable(
 ) -> WritableFile:
     """The last segment, cut to its whole frames, and durable: what follows will say that it is.
 
-    Whoever wrote it may not have synced it. A sync may even have failed, and then no other one
-    makes durable what it was for, though it can be read. So all that is not known to be durable is
-    written again. What is there is not changed by it, so it may stop anywhere.
+    A process that wrote it may not have synced it. A sync may even have failed, and then no other
+    one makes durable what it was for, though it can be read. So all that is not known to be durable
+    is written again. What is there is not changed by it, so it may stop anywhere.
     """
     file = disk.open_append(last.path)
     with _closed_on_error(file):
@@ -322,7 +322,7 @@ def _is_void_only_by_its_place(segment: Segment, truncated_to: int) -> bool:
 def _left_behind(
     left: Sequence[Segment], verdict: Verdict, set_aside: tuple[str, ...]
 ) -> RecoveryReport:
-    """What is told of segments that continuing from damage left."""
+    """The description of segments that continuing from damage left."""
     frames = Frames.concat([part for each in left for part in (each.frames, each.followers)])
     return RecoveryReport(
         left[0].path,
@@ -371,7 +371,7 @@ def _set_aside(
                 continue
             safe = next(each for each in verdict.live if each.path == lost.path)
             _write_new(disk, target, lost.data)
-            # Not cut in place: somebody may be reading its pages.
+            # Not cut in place: another process may be reading its pages.
             temporary = f"{lost.path}{TEMPORARY_SUFFIX}"
             _write_new(disk, temporary, lost.data.slice(0, safe.end))
             disk.sync_directory(directory)

@@ -394,7 +394,7 @@ def _endless(each: Segment, offset: int) -> WalCorruptionError:
 def _is_proved_durable(each: Segment) -> bool:
     """Whether a frame behind the break knew the broken place to be durable.
 
-    An older frame of the same log may be a value in this one; its sequence number tells it apart.
+    An older frame of the same log may be a value in this one; its sequence number shows it apart.
     """
     assert each.gap is not None
     after = each.followers

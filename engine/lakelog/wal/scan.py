@@ -221,7 +221,7 @@ def whole_frames(data: pa.Buffer, seal: Seal, start: int) -> Frames:
 
 
 def unproved_frames(data: pa.Buffer, start: int) -> Frames:
-    """Frames of a chain, by their headers alone: where nobody knows how their checksums begin."""
+    """Frames of a chain, by their headers alone: where it is unknown how their checksums begin."""
     parts = [NO_FRAMES]
     for offsets, end in _chain(data, start):
         parts.append(_headers(data, offsets, np.append(offsets[1:], end)))

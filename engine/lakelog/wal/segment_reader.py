@@ -117,7 +117,7 @@ def _unproved_id(segments: list[Segment]) -> bytes | None:
 
 def _with_unproved_frames(segment: Segment) -> Segment:
     """A segment with the frames that it seems to hold, where nothing says of which log they are:
-    none of their records counts, but nobody may use their sequence numbers again.
+    none of their records counts, but no process may use their sequence numbers again.
     """
     found = unproved_frames(segment.data, SEGMENT_HEADER_BYTES)
     follow = found.first_seq == np.append(segment.named_seq, found.next_seq)[: len(found)]

@@ -5,8 +5,8 @@ failure means is decided here:
 
 - A write that fails is taken back: the file is cut to its last whole frame, and that is synced.
   Nothing was written, and the log continues.
-- If it cannot be taken back, or an fsync fails, nobody knows what the disk holds. The writer is
-  poisoned: it writes no more, and whoever asked is told that the outcome is unknown.
+- If it cannot be taken back, or an fsync fails, it is unknown what the disk holds. The writer is
+  poisoned: it writes no more, and the caller gets an error that the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lakelog.wal.segment_reader import with_header
 from lakelog.wal.segments import Segment, segment_name
 
 LOOK = "close the log, open it again, and look whether the record is there"
-"""What to do where nobody knows."""
+"""What to do where it is unknown."""
 
 _JOINED_BYTES = 1 << 20  # pieces are joined to writes of about this size
 
@@ -145,7 +145,7 @@ class Writer:
 
     def prove(self) -> None:
         """Have the log say that all of it is durable, as it is: a frame says so of what is before
-        it. So whoever opens the log need not make it durable once more.
+        it. So a process that opens the log need not make it durable once more.
         """
         seal = self.framing.seal
         mark = mark_frame(KIND_TRUNCATION, self.next_seq, self.truncated_to, 0, seal)
@@ -272,7 +272,7 @@ class Writer:
         return removed
 
     def read(self, after_seq: int = 0) -> list[Segment]:
-        """The log's segments with their headers, as far as they were written whole."""
+        """The log's segments with their headers, where they were written whole."""
         self.check()
         first = max(
             (n for n, each in enumerate(self.places) if each.first_seq <= after_seq + 1), default=0

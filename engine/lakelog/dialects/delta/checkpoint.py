@@ -469,7 +469,7 @@ def _length(source: BinaryIO) -> int:
 
 
 def _at_once(function: Callable[..., _T], *given: Any) -> Future[_T]:
-    """As an executor's ``submit``, by whoever calls."""
+    """As an executor's ``submit``, in the calling thread."""
     future: Future[_T] = Future()
     try:
         future.set_result(function(*given))

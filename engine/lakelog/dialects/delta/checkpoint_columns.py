@@ -3,7 +3,7 @@ give another state.
 
 Writers leave out the columns of action types that they have no row of, so of those only ``add`` of
 a classic checkpoint is demanded; one is missing too where a column of an unknown name has all of
-its fields. Absent statistics, tags, times and origins tell less, and change no state.
+its fields. Absent statistics, tags, times and origins show less, and change no state.
 
 Source: Delta protocol, Checkpoint Schema; Protocol Evolution (version 3 and 7 list features).
 """

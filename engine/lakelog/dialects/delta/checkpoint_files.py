@@ -28,7 +28,7 @@ _WRITE_BYTES = 1 << 20
 _DICTIONARY = ("partitionValues", "tags", "storageType", "clusteringProvider")
 """Fields of few different values; dictionaries of the others would be given up again."""
 _NO_BOUNDS = ("add.stats",)
-"""Columns whose least and greatest values would lengthen the footer and help nobody."""
+"""Columns whose least and greatest values would lengthen the footer and help no reader."""
 _NOT_IN_REMOVES = ("stats", "tags")
 
 

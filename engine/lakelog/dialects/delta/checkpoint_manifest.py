@@ -163,7 +163,7 @@ def _repeated(
     sidecars: Sequence[SidecarFile],
     meta: Sequence[pl.DataFrame],
 ) -> dict[str, Any]:
-    """The manifest, as far as it is small enough to be repeated."""
+    """The manifest, if it is small enough to be repeated."""
     said: dict[str, Any] = {
         "path": manifest.target.rsplit("/", 1)[-1],
         "sizeInBytes": manifest.size_bytes,

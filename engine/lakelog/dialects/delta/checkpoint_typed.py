@@ -268,7 +268,7 @@ def _partitions_type(plan: CheckpointPlan) -> pa.StructType | None:
 
 
 def _has_type(schema: contract.Struct, name: str) -> bool:
-    """Whether Parquet has the column's type: nobody can spell one that the contract lacks."""
+    """Whether Parquet has the column's type: no process can spell one that the contract lacks."""
     field = schema.field(name)
     return field is None or not pa.types.is_null(contract.to_arrow(field.type))
 

@@ -1,7 +1,7 @@
 """Writes Delta checkpoints: classic, multi-part, and V2 with a JSON or Parquet manifest.
 
 Files are written under names that no reader looks at; sidecars are under their final names at
-once, for nobody looks at them before a manifest names them. Rows that are no file actions come
+once, for no reader opens them before a manifest names them. Rows that are no file actions come
 first, where readers find them soonest; in a multi-part checkpoint they are where Spark puts them,
 in the part of a null path.
 
@@ -278,7 +278,7 @@ class DeltaCheckpointWriter:
 
     def _close_sidecar(self, sidecar: _Sidecar) -> None:
         def close(_: None) -> None:
-            # Told before, for a close whose answer is lost may have left the file.
+            # Reported before, for a close whose answer is lost may have left the file.
             self._closed.append(sidecar.file.path)
             staged = sidecar.file.close()
             file = SidecarFile(staged.path, staged.size_bytes, self._plan.created_ms)
@@ -354,7 +354,7 @@ class DeltaCheckpointWriter:
         self._counts.meta.insert(0, first)
 
     def abandon(self) -> None:
-        """Delete what was written, as far as the store lets us."""
+        """Delete what was written, if the store allows it."""
         self._lanes.stop()
         for file in (*self._tops, *(sidecar.file for sidecar in self._sidecars)):
             try:

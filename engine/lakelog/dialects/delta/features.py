@@ -24,7 +24,9 @@ ROW_ONLY = frozenset(
         "variantShredding-preview",
     }
 )
-"""Features that matter to whoever decodes rows; the log reads the same with or without them."""
+"""Features that matter to a process that decodes rows; the log reads the same with or without
+them.
+"""
 
 HONOURED = frozenset({"deletionVectors", "v2Checkpoint", "vacuumProtocolCheck"})
 """Features that concern the log, and that lakelog's log reading honours."""

@@ -1,7 +1,7 @@
 """Reads the hints of a Delta log: ``_last_checkpoint`` and version checksums (``.crc``).
 
 A hint may speed a read up and never decides its answer: one that is missing, stale or damaged
-costs time, and is told of.
+costs time, and is reported.
 
 Source: Delta protocol, Last Checkpoint File Schema; JSON checksum; Version Checksum File.
 """
@@ -143,7 +143,7 @@ def _leaf(value: Any) -> str:
 
 
 def read_version_checksum(store: LogStore, version: int) -> dict[str, Any] | None:
-    """The version checksum of a version; None where there is none, or it is no JSON object."""
+    """The version checksum of a version; None where there is none, or it is not a JSON object."""
     try:
         found = json.loads(store.read(f"{LOG_FOLDER}/{version:020d}.crc"))
     except (LakelogError, ValueError, RecursionError):

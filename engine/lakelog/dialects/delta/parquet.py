@@ -250,7 +250,7 @@ def _unknown_fields(
 def _extra_of(column: pa.StructArray, kind: str) -> dict[int, dict[str, Any]]:
     """Values of the unknown fields that were read, by row.
 
-    A loop over the rows that have one: nobody knows the type of what they hold.
+    A loop over the rows that have one: the type of their values is unknown.
     """
     extra: dict[int, dict[str, Any]] = {}
     for path in _unknown_fields(column.type, _WIRE.wrappers[kind], (kind,)):
@@ -462,7 +462,7 @@ def _series(array: pa.Array, leaf: Leaf, path: str) -> pl.Series:
         return series
     try:
         if _family(series.dtype) != _family(expected):
-            # A cast would read "1" and cut 1.5: a number that nobody wrote.
+            # A cast would read "1" and cut 1.5: a number that no writer wrote.
             raise pl.exceptions.InvalidOperationError("another kind of value")
         return series.cast(expected)
     except pl.exceptions.PolarsError as cause:

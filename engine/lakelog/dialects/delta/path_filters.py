@@ -3,7 +3,8 @@
 
 A hash is XXH64 with seed 0 over the UTF-8 bytes of the path as it is written, percent-encoded.
 Arrow writes the filters and any reader of Parquet may use them; they are read here, for Arrow does
-not. Parquet keeps no checksum of them, so whoever relies on one records a checksum elsewhere.
+not. Parquet keeps no checksum of them, so a process that relies on one records a checksum
+elsewhere.
 
 Source: Parquet format, Bloom Filter; xxHash, XXH64.
 """

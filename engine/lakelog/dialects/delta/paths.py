@@ -183,7 +183,7 @@ def spell_new_paths(files: pl.DataFrame, texts: pl.DataFrame | None) -> pl.Serie
 
 
 def _is_plain(paths: pl.Series) -> bool:
-    """Whether no path can need quoting: a look at all bytes at once, cheaper than a pattern."""
+    """Whether no path can need quoting: a check of all bytes at once, cheaper than a pattern."""
     data = text_bytes(paths)
     return b":" not in data and not data.translate(None, _PLAIN)
 

@@ -6,7 +6,7 @@ be in a sidecar is for the sidecar's own filters to say (`lakelog.dialects.delta
 record has a checksum of their bytes, which Parquet keeps none of. As they depend on every path, it
 also binds the record to the file's content.
 
-A sidecar without a fingerprint, or one of another format version, was written by somebody else,
+A sidecar without a fingerprint, or one of another format version, was written by another process,
 and nothing is known of it.
 
 Source: Delta protocol, Sidecar File Information; Checkpoint Metadata.
@@ -53,8 +53,8 @@ class Fingerprint:
         digest: Digest of its rows, over what counts in a checkpoint of that shape.
         shape: What it looks like; see `shape_of`.
         filters: Checksum of its path filters; empty where it has none, or none that could be
-            read: then nobody relies on them.
-        footer: How to know its footer again; None where nobody has recorded it.
+            read: then no reader relies on them.
+        footer: How to know its footer again; None where it was not recorded.
     """
 
     adds: int

@@ -1,8 +1,8 @@
 """Checks a sidecar without reading its rows: length, footer and path filters.
 
 A footer takes a third of a millisecond to parse, and a large table has hundreds of sidecars. So
-whoever has looked at a footer once records its checksum, and what it said is true as long as the
-file ends with the same bytes.
+a process that has looked at a footer once records its checksum, and what it said is true as long as
+the file ends with the same bytes.
 """
 
 from __future__ import annotations

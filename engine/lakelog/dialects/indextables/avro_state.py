@@ -276,7 +276,7 @@ class AvroStateReader:
     @cached_property
     def _forgotten(self) -> str | None:
         """A file that the first state lacks, or another sign that it and the commits are two
-        histories; None where they are one, as far as the files that are left show.
+        histories; None where they are one, where the files that are left show.
         """
         store = self._store
         commits = list_commits(store) if self.checkpoint.version >= _FIRST_STATE else []

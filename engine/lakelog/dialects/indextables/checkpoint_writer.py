@@ -4,7 +4,7 @@ A JSON checkpoint holds the lines of a commit: protocol, metaData, skips, adds, 
 that are still kept. The reference's writer leaves skips and tombstones out, so that they are
 forgotten once the commits below are gone; its readers know both lines.
 
-Parts are under their final names at once, which hold an identifier of this one attempt: nobody
+Parts are under their final names at once, which hold an identifier of this one attempt: no process
 looks at them before a manifest names them, and two writers never meet in one name.
 
 Source: facts of the real writers, "Checkpoints, by generation"; ``schemas/checkpoint.md``.
@@ -132,7 +132,7 @@ class JsonCheckpointWriter:
         return StagedCheckpoint(checkpoint, files, staging.pointer(**more))
 
     def abandon(self) -> None:
-        """Delete what was written, as far as the store lets us."""
+        """Delete what was written, if the store allows it."""
         self._staging.abandon()
 
     def _write(self, rows: pl.DataFrame) -> None:

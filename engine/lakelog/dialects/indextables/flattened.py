@@ -56,7 +56,7 @@ class FlattenedReader:
 
     def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
         """Protocol, metaData, skips; those that a plain checkpoint lacks come from the JSON
-        commits that it covers, as far as they are on disk (protocol: else 1/1).
+        commits that it covers, where they are on disk (protocol: else 1/1).
         """
         own: list[pl.DataFrame] = []
         for path in self.checkpoint.paths:

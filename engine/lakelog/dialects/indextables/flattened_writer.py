@@ -1,6 +1,6 @@
 """Writes flattened Parquet checkpoints: one row per action, in one file or several.
 
-Several files share the rows by the CRC-32 of the path. Their names tell only version, number and
+Several files share the rows by the CRC-32 of the path. Their names show only version, number and
 count, so two writers of one version may meet in them: as each row has one place, any mixture of
 their files is the same checkpoint.
 
@@ -98,7 +98,7 @@ class FlattenedWriter:
         return stage_parts(self._staging)
 
     def abandon(self) -> None:
-        """Delete what was written, as far as the store lets us."""
+        """Delete what was written, if the store allows it."""
         for part in self._parts:
             part.drop()
         self._staging.abandon()

@@ -60,7 +60,7 @@ class JsonCheckpointReader:
 
     def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
         """Protocol, metaData and skips; those that the checkpoint lacks come from the JSON
-        commits that it covers, as far as they are on disk (protocol: else 1/1). A checkpoint of
+        commits that it covers, where they are on disk (protocol: else 1/1). A checkpoint of
         lakelog's lacks nothing.
         """
         own = []

@@ -289,7 +289,7 @@ def _late_states(
 
     A writer that commits by states numbers a state that maintenance writes after the last JSON
     commit, or with the first free number above it, however many states there are above. Only the
-    time inside the manifests tells such a state; they are read only where the numbers allow one.
+    time inside the manifests shows such a state; they are read only where the numbers allow one.
     """
     numbered = {0, *(commit.version for commit in commits)}
     suspects: set[int] = set()

@@ -82,7 +82,7 @@ class Staging:
         upload.close()
 
     def abandon(self) -> None:
-        """Delete what was written, as far as the store lets us."""
+        """Delete what was written, if the store allows it."""
         for upload in self._open:
             try:
                 upload.abandon()

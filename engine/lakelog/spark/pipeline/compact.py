@@ -247,8 +247,8 @@ def _rewritten(spark: Any, rewriter: Rewriter, snapshot: Snapshot, files: pl.Dat
 
 
 def _counted(made: _Round) -> _Round:
-    """The round, where bins whose rows are not as many as the log says count as unread: whoever is
-    wrong, rows that are lost would be lost for good.
+    """The round, where bins whose rows are not as many as the log says count as unread: a process
+    that is wrong, rows that are lost would be lost for good.
     """
     left = pl.col("numRecords") - pl.col("dvCardinality").fill_null(0)
     told = made.gone.group_by(BIN).agg(
@@ -350,7 +350,7 @@ def _discard(table: Table, begin: _Round, kept: _Round | None) -> None:
 
 
 def _metrics(adds: pl.DataFrame, gone: pl.DataFrame) -> dict[str, Any]:
-    """As Delta's OPTIMIZE tells them."""
+    """As Delta's OPTIMIZE reports them."""
     found = {
         "numRemovedFiles": gone.height,
         "numRemovedBytes": int(gone["size"].sum()),

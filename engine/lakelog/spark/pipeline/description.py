@@ -96,7 +96,7 @@ class Pipeline:
         """The steps of these names, or of that one; None is all of them.
 
         Raises:
-            InvalidInputError: There is no such step.
+            InvalidInputError: The step does not exist.
         """
         if isinstance(only, str):  # else its letters would be taken for names
             only = (only,)
@@ -116,7 +116,7 @@ class Pipeline:
             source: Path of the file. Paths in it are as they are from the working folder.
 
         Raises:
-            InvalidInputError: There is no such file, it is no TOML, or a key is unknown, missing
+            InvalidInputError: The file does not exist, it is not TOML, or a key is unknown, missing
                 or malformed, by name.
         """
         path = os.fspath(source)
@@ -150,7 +150,7 @@ class Pipeline:
         Args:
             spark: The session; None takes the one that is there, or starts one as `spark` says.
             only: Names of the steps to run, or one name; None is all of them.
-            progress: Is told ``(step, done, total)``.
+            progress: Called with ``(step, done, total)``.
             clock: Milliseconds since the Unix epoch, for cooldowns and retentions; None is the
                 system's.
 

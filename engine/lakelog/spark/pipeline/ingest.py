@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 STEP = "ingest"
 FILES = ("json", "csv", "xml", "parquet", "orc", "avro")
-"""Formats of files, whose columns somebody has to say to a stream."""
+"""Formats of files, whose columns a stream must be given."""
 
 _PATIENCE_S = 1
 _TOLD = ("parquet", "orc", "avro")
@@ -145,7 +145,7 @@ def _failfast(options: dict[str, str]) -> dict[str, str]:
 
 
 def _schema(table: Table | None, step: Ingest) -> Any | None:
-    """The columns of the source: as they are told, else, of files, the table's; None where the
+    """The columns of the source: as they are given, else, of files, the table's; None where the
     source says them itself.
     """
     form = step.format.lower()

@@ -3,7 +3,7 @@
 Spark's own reader turns a text in a column of numbers into null, and a line that was cut short into
 a row of nulls, and says nothing; after two objects on a line it forgets the second. Here lines are
 read as texts, and parsed by Spark with what it could not read kept next to; such a line, one that
-holds anything but one value, and one that is no UTF-8 raise an error with file and text. Blank
+holds anything but one value, and one that is not UTF-8 raise an error with file and text. Blank
 lines are passed over. A key that the schema lacks is not read, and one that the line lacks is null.
 """
 
@@ -54,7 +54,7 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
         **options,
         "mode": "PERMISSIVE",
         "columnNameOfCorruptRecord": CORRUPT,
-        "allowSingleQuotes": "false",  # Spark takes them unless told not to
+        "allowSingleQuotes": "false",  # Spark takes them unless configured not to
     }
     beside = StructType([*schema.fields, StructField(CORRUPT, StringType())])
     row = sql.from_json(line, beside, strict)
@@ -105,7 +105,7 @@ def _told(message: str) -> dict[str, str] | None:
 
 
 def _line_number(path: str, text: str) -> int | None:
-    """Where the line is, 1-based, as far as this machine can read the file."""
+    """Where the line is, 1-based, where this machine can read the file."""
     wanted = text.encode()
     with suppress(Exception), fsspec.open(path, "rb") as file:
         searched = 0

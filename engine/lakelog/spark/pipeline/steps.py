@@ -216,7 +216,7 @@ class Target(Settings):
     properties: Mapping[str, Any] = _is("options")
 
     def check(self) -> None:
-        """Refuse what only a table that is created can be told."""
+        """Refuse options that apply only to a new table."""
         if not self.create and (self.partition_by or self.properties):
             raise InvalidInputError(
                 "[table] partition_by and properties are of a table that the pipeline creates",

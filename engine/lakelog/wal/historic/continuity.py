@@ -221,7 +221,7 @@ class _Join:
         return Finding("unfinished_batch", path, at, size, reason, "COMMIT", None, records)
 
     def _undecidable(self, row: int, records: int) -> None:
-        """Note a batch of which nobody can say where it ended: what is behind it may belong to
+        """Note a batch of which it is unknown where it ended: what is behind it may belong to
         it, and must not be replayed, or may not, and must.
         """
         index, at = self._place(row)

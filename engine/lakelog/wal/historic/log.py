@@ -119,9 +119,9 @@ class HistoricLog:
             that is known not to be finished.
         files: The files, in the order of the log.
         findings: What else is in them.
-        marks_batches: Whether a BEGIN was found, so that an unfinished batch can be told.
+        marks_batches: Whether a BEGIN was found, so that an unfinished batch can be determined.
         undecided_records: How many PUT and DELETE records at the end may be the first ones of an
-            unfinished batch, where no BEGIN was found: nobody can know. They are replayed.
+            unfinished batch, where no BEGIN was found: cannot be known. They are replayed.
         is_checked: Whether the format has checksums. Without them, a change of bytes that leaves
             the lengths in order is not seen.
     """
@@ -150,7 +150,7 @@ class HistoricLog:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What nobody can know of this log, whether anything is wrong with it or not."""
+        """What cannot be known of this log, whether anything is wrong with it or not."""
         told = []
         if not self.is_checked:
             told.append(

@@ -30,13 +30,13 @@ def read_historic(
 
     Args:
         path: Its folder (files ``000001.wal`` and so on, or ``wal.log``), or one file of any name.
-        format: ``002``, ``003`` (without checksums) or ``003-crc``; None tells them apart by
+        format: ``002``, ``003`` (without checksums) or ``003-crc``; None shows them apart by
             what the files hold, and refuses where they cannot be distinguished for sure.
         strict: Refuse a log that is damaged before its end. False takes what is before the damage,
             and ``findings`` says what was left.
         missing_ok: Take a file or folder that does not exist, or a folder without a log, for an
             empty log, as both programs do.
-        disk: Where it lies; the local disk by default.
+        disk: Where it is; the local disk by default.
 
     Returns:
         Its records and what is to be said about them. A cut append at the end, and a batch that
@@ -44,9 +44,10 @@ def read_historic(
         memory, about twice while it is read.
 
     Raises:
-        NotFoundError: There is no such file, or no historic log in the folder, and `missing_ok` is
-            false.
-        InvalidInputError: The format cannot be told, is unknown, or is not the one that is named.
+        NotFoundError: The file does not exist, or no historic log in the folder, and `missing_ok`
+            is false.
+        InvalidInputError: The format cannot be determined, is unknown, or is not the one that is
+            named.
         WalCorruptionError: The log is damaged, and `strict`.
         UnavailableError: A file cannot be read.
         UnsupportedError: A record has 2 GiB or more.
@@ -104,8 +105,8 @@ def decode(files: list[tuple[str, Bytes]], format: HistoricFormat | None) -> His
     """The log that files hold.
 
     Raises:
-        InvalidInputError: The format is not named and cannot be told, or is not the one that is
-            named, or is of a single file and there are more.
+        InvalidInputError: The format is not named and cannot be determined, or is not the one that
+            is named, or is of a single file and there are more.
     """
     if format is None:
         return _decode(files, detect(files))

@@ -21,7 +21,7 @@ _CACHED_BYTES = 1 << 19
 
 
 def unaligned(data: Bytes, dtype: str) -> npt.NDArray[Any]:
-    """The integer that begins at each byte, as far as there is one; no copy is made."""
+    """The integer that begins at each byte, where there is one; no copy is made."""
     size = np.dtype(dtype).itemsize
     return np.ndarray((max(len(data) - size + 1, 0),), dtype, data, 0, (1,))
 

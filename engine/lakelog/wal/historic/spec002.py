@@ -60,7 +60,7 @@ class Run:
         seqs: int64, their sequence numbers as they are.
         ops: uint8, their operations.
         keys: Their keys, binary.
-        values: Their values, binary; null for an empty one of what is no PUT.
+        values: Their values, binary; null for an empty one of what is not a PUT.
     """
 
     positions: Offsets

@@ -101,8 +101,8 @@ def places(data: Bytes, *, is_checked: bool) -> Places:
             return end
 
         return Places(*walk(step, step_one, 0, len(data), least=least, look=look), True)
-    # Keys and values are spelled alike, so that a guess cannot tell one from the other: the walk
-    # goes from each of them to the next.
+    # Keys and values are spelled alike, so that a guess cannot distinguish one from the other: the
+    # walk goes from each of them to the next.
     step, step_one = _field_steps(data)
 
     def look_at_fields(at: Offsets) -> Offsets:

@@ -10,8 +10,8 @@ whatever step, loses nothing; upgrading again then continues. The steps:
 4. The old files are set aside or removed; the marker goes last.
 
 The old files count as long as no segment of the log that the marker names is there.
-`lakelog.wal.log.WriteAheadLog` refuses a directory that has old files, so that nobody can write to
-the new log before the old one is out of the way.
+`lakelog.wal.log.WriteAheadLog` refuses a directory that has old files, so that no process can write
+to the new log before the old one is out of the way.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class UpgradeReport:
         old_files: Where the old files are now; empty where they were removed, or where there was
             nothing left to do.
         findings: What was found in the old log next to whole, committed records.
-        doubts: What nobody can know of the old log.
+        doubts: What cannot be known of the old log.
     """
 
     directory: str
@@ -122,7 +122,7 @@ def upgrade(
             them, once the new log is durable and was compared with them; unless there are bytes
             in them that no record of the new log holds, such as damaged ones, or a torn tail.
         compression: Of the new log.
-        disk: Where it lies; the local disk by default.
+        disk: Where it is; the local disk by default.
         clock: Milliseconds since 1970, for the new log's header.
         new_id: 16 bytes that no other log has.
 
@@ -131,10 +131,10 @@ def upgrade(
 
     Raises:
         NotFoundError: There is no historic log.
-        InvalidInputError: The format cannot be told; or the directory has a new log that no
+        InvalidInputError: The format cannot be determined; or the directory has a new log that no
             upgrade of this one made.
         WalCorruptionError: The old log is damaged, and `strict`. Nothing was changed.
-        LogLockedError: Somebody writes to the new log, or upgrades.
+        LogLockedError: Another process writes to the new log, or upgrades.
         UnavailableError: The disk failed; nothing is lost, and upgrading again continues.
     """
     work = _Upgrade(os.fspath(directory), disk or LocalDisk())
