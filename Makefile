@@ -1,4 +1,4 @@
-# Needs make and Python 3.11 or newer; everything else goes into .venv.
+# Requires make and Python 3.11 or newer. All dependencies are installed in .venv.
 
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	"$$p" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
@@ -7,8 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-# Tests and benchmarks start hundreds of processes: one that may not keep what it has compiled takes
-# twice as long to begin.
+# Tests and benchmarks start hundreds of processes. Without cached bytecode, a process takes twice as
+# long to start.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
@@ -17,19 +17,19 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-demo: $(VENV)/.runtime ## Make a table on local disk, replay its log, write Parquet, showing each step
+demo: $(VENV)/.runtime ## Create a table on local disk, replay its log and write Parquet, showing each step
 	$(BIN)/lakelog demo
 
 test: lint types layers unit ## Check everything: lint, format, types, layers, tests, docs, notebooks
 
-lint: $(VENV)/.dev ## Lint, and check the format
+lint: $(VENV)/.dev ## Lint and check the format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.dev ## Check the types, strictly
+types: $(VENV)/.dev ## Check the types (mypy --strict)
 	$(BIN)/mypy
 
-layers: $(VENV)/.dev ## Check that imports point one way
+layers: $(VENV)/.dev ## Check that imports follow the layers
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.dev ## Run the tests only
@@ -45,19 +45,19 @@ soak: export LAKELOG_SAMPLE ?= all
 soak: $(VENV)/.dev ## Run every test case, the random ones with large budgets, which takes hours
 	$(BIN)/python -m pytest -n auto --timeout 7200
 
-bench: $(VENV)/.dev ## Run the benchmarks beside deltalake and the raw decode
+bench: $(VENV)/.dev ## Run the benchmarks and compare with deltalake and the raw decode
 	$(BIN)/python -m perf
 
-fmt: $(VENV)/.dev ## Format, and mend what the linter can mend
+fmt: $(VENV)/.dev ## Format, and fix what the linter can fix
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-clean: ## Remove the environment, caches and build products
+clean: ## Delete the environment, caches and build products
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find engine tests perf notebooks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# Stamps: an environment is made anew only when what it is made from changes. The package is
-# installed in place, so its code never needs a second installation.
+# Stamp files: an environment is rebuilt only if pyproject.toml changes. The package is installed in
+# editable mode, so a change of its code needs no new installation.
 $(VENV)/.python:
 	@test -n "$(PYTHON)" || { echo "lakelog needs Python 3.11 or newer, with the venv module" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
