@@ -70,7 +70,7 @@ class TestMetadata:
 
     def test_the_id_is_there_and_stays(self) -> None:
         refuse(table(id=None), "no table id")
-        with pytest.raises(InvalidMetadataError, match="keeps its id") as refused:
+        with pytest.raises(InvalidMetadataError, match="id must not change") as refused:
             check(table(id="id-1"), table())
         assert (refused.value.expected, refused.value.found) == ("id-0", "id-1")
 
@@ -106,8 +106,8 @@ class TestMetadata:
     @pytest.mark.parametrize("character", list(" ,;{}()\n\t="))
     def test_a_name_holds_no_character_that_parquet_refuses(self, character: str) -> None:
         name = f"a{character}b"
-        assert refuse(table(column(name)), "Parquet does not take").found == name
-        refuse(table(column("s", struct(column(name)))), "Parquet does not take")
+        assert refuse(table(column(name)), "Parquet does not allow").found == name
+        refuse(table(column("s", struct(column(name)))), "Parquet does not allow")
         check(table(mapped(name, 1), properties=BY_NAME), None, MAPPED)
         check(table(column(name), column("more")), table(column(name)))
 
@@ -122,8 +122,8 @@ class TestMetadata:
     def test_partition_columns_are_columns(self) -> None:
         assert refuse(table(by=["day"]), "not in the schema").found == "day"
         assert refuse(table(by=["NAME"]), "not in the schema").expected == "name"
-        refuse(table(by=["id", "id"]), "named twice")
-        refuse(table(by=["id", "name"]), "every column")
+        refuse(table(by=["id", "id"]), "occurs twice")
+        refuse(table(by=["id", "name"]), "all columns")
 
     @pytest.mark.parametrize("type_", [struct(column("x")), "variant", "void"])
     def test_values_of_a_partition_column_are_written_as_text(self, type_: Any) -> None:
@@ -169,7 +169,7 @@ class TestMetadata:
         check(ruled, None, Protocol(1, 3))
         check(table(properties={**ruled.configuration, "a": "b"}), ruled, Protocol(1, 3))
         check(table(), ruled, Protocol(1, 3))
-        with pytest.raises(UnsupportedFeatureError, match="CHECK constraint is new"):
+        with pytest.raises(UnsupportedFeatureError, match="CHECK constraint is added"):
             check(ruled, table(), Protocol(1, 3))
         check_metadata(ruled, table(), Protocol(1, 3), "delta", replaced=True)
 
@@ -185,10 +185,10 @@ class TestMapping:
             ((column("a"),), "no id"),
             ((column("a", meta={"delta.columnMapping.id": 1}),), "no physical name"),
             ((column("a", meta={"delta.columnMapping.id": "1"}),), "no id"),
-            ((mapped("a", 1), mapped("b", 1)), "one id"),
-            ((mapped("a", 1), mapped("b", 2, physical="col-1")), "one physical name"),
+            ((mapped("a", 1), mapped("b", 1)), "the same id"),
+            ((mapped("a", 1), mapped("b", 2, physical="col-1")), "the same physical name"),
             ((mapped("a", 1), mapped("s", 2, struct(column("x")))), "no id"),
-            ((mapped("a", 3),), "greatest column id"),
+            ((mapped("a", 3),), "maxColumnId"),
         ],
     )
     def test_a_mapped_column_has_an_id_and_a_physical_name(
@@ -204,9 +204,9 @@ class TestMapping:
 
     def test_the_greatest_id_is_kept_and_never_falls(self) -> None:
         without = {"delta.columnMapping.mode": "name"}
-        refuse(table(mapped("a", 1), properties=without), "greatest column id", MAPPED)
+        refuse(table(mapped("a", 1), properties=without), "maxColumnId", MAPPED)
         old = table(mapped("a", 1), properties={**BY_NAME, "delta.columnMapping.maxColumnId": "7"})
-        with pytest.raises(InvalidMetadataError, match="falls"):
+        with pytest.raises(InvalidMetadataError, match="decreases"):
             check(table(mapped("a", 1), properties=BY_NAME), old, MAPPED)
 
 
@@ -228,7 +228,7 @@ class TestRowTracking:
 
     def test_the_columns_that_keep_ids_keep_their_names(self) -> None:
         new = table(properties={**self.ON, MATERIALIZED[0]: "_other"})
-        with pytest.raises(InvalidMetadataError, match="keeps its name"):
+        with pytest.raises(InvalidMetadataError, match="must not change"):
             check(new, table(properties=self.ON), self.TRACKED)
 
 
@@ -247,7 +247,7 @@ class TestFields:
     )
     def test_a_required_field_is_there(self, row: dict[str, Any], missing: str) -> None:
         for frame in (rows(add("other"), row), rows(row).drop(missing)):
-            with pytest.raises(InvalidTransactionError, match="missing") as refused:
+            with pytest.raises(InvalidTransactionError, match="lacks a required field") as refused:
                 check_files(frame, table(), V12, "delta")
             assert refused.value.expected == missing
         with pytest.raises(InvalidTransactionError) as refused:
@@ -259,7 +259,9 @@ class TestFields:
         ["size", "modificationTime", "baseRowId", "defaultRowCommitVersion", "footerEndOffset"],
     )
     def test_a_number_is_not_negative(self, name: str) -> None:
-        with pytest.raises(InvalidTransactionError, match=f"{name} is negative") as refused:
+        with pytest.raises(
+            InvalidTransactionError, match=f"{name} must not be negative"
+        ) as refused:
             files(add("a"), add("b", **{name: -1}))
         assert refused.value.found == {"row": 1, name: -1}
         assert refused.value.path == "b"
@@ -269,11 +271,11 @@ class TestFields:
 
     def test_change_data_files_change_no_data(self) -> None:
         files(cdc())
-        with pytest.raises(InvalidTransactionError, match="does not change the data"):
+        with pytest.raises(InvalidTransactionError, match="must have dataChange false"):
             files(cdc(dataChange=True))
 
     def test_other_actions_are_no_files(self) -> None:
-        with pytest.raises(InvalidTransactionError, match="no action of a file"):
+        with pytest.raises(InvalidTransactionError, match="not a file action"):
             files({"actionType": "metaData", "path": "a"})
 
     def test_nothing_at_all_passes(self) -> None:
@@ -302,7 +304,7 @@ class TestPaths:
         assert refused.value.found == {"row": 1}
 
     def test_the_folder_of_the_log_is_named(self) -> None:
-        with pytest.raises(InvalidPathError, match="folder of the log"):
+        with pytest.raises(InvalidPathError, match="inside the log folder"):
             files(add("_delta_log/0.json"))
 
     def test_a_folder_of_a_partition_column_is_not_hidden(self) -> None:
@@ -321,7 +323,7 @@ class TestPaths:
 class TestIdentities:
     def test_a_path_stands_once_among_the_actions_of_a_type(self) -> None:
         for row in (add, remove, cdc):
-            with pytest.raises(DuplicateFileError, match="two actions") as refused:
+            with pytest.raises(DuplicateFileError, match=r"two \w+ actions") as refused:
                 files(row("a/x"), row("a/y"), row("a/y")) if row is not cdc else files(
                     cdc("_change_data/y"), cdc("_change_data/y")
                 )
@@ -348,7 +350,7 @@ class TestPartitions:
     def test_values_are_given_for_each_partition_column_and_no_other(
         self, values: dict[str, str]
     ) -> None:
-        with pytest.raises(PartitionMismatchError, match="not those") as refused:
+        with pytest.raises(PartitionMismatchError, match="do not match") as refused:
             files(add("a", partitionValues=values), metadata=BY_DAY)
         assert refused.value.expected == ["day"]
         assert refused.value.found == {"row": 0, "partitionValues": values}
@@ -379,7 +381,7 @@ class TestPartitions:
         for number, value in enumerate(good):
             files(add(f"f{number}", partitionValues={"p": value}), metadata=by)
         for value in bad:
-            with pytest.raises(PartitionMismatchError, match="not of its type") as refused:
+            with pytest.raises(PartitionMismatchError, match="has the wrong type") as refused:
                 files(
                     remove("gone"), add("a", partitionValues={"p": good[0]}),
                     add("b", partitionValues={"p": value}), metadata=by,
@@ -432,7 +434,7 @@ class TestStatistics:
          '{"numRecords":1,"minValues":{"a":"\n"}}', '{"numRecords":1,"tightBounds":1,}'],
     )  # fmt: skip
     def test_anything_else_is_refused(self, text: str) -> None:
-        with pytest.raises(InvalidTransactionError, match=r"statistics|number of records") as error:
+        with pytest.raises(InvalidTransactionError, match=r"statistics|numRecords") as error:
             files(add("a"), add("b", stats=text))
         assert error.value.found == {"row": 1, "stats": text}
         files(remove("b", stats=text))
@@ -471,14 +473,14 @@ class TestVectors:
     @pytest.mark.parametrize(
         ("change", "why"),
         [
-            ({"dvStorageType": None}, "missing"),
-            ({"dvPathOrInline": None}, "missing"),
-            ({"dvSizeInBytes": None}, "missing"),
-            ({"dvCardinality": None}, "missing"),
+            ({"dvStorageType": None}, "lacks a required field"),
+            ({"dvPathOrInline": None}, "lacks a required field"),
+            ({"dvSizeInBytes": None}, "lacks a required field"),
+            ({"dvCardinality": None}, "lacks a required field"),
             ({"dvStorageType": "x"}, "storage type"),
-            ({"dvPathOrInline": "short"}, "does not say where"),
-            ({"dvStorageType": "p", "dvPathOrInline": ""}, "does not say where"),
-            ({"dvStorageType": "i"}, "no offset"),
+            ({"dvPathOrInline": "short"}, "has no location"),
+            ({"dvStorageType": "p", "dvPathOrInline": ""}, "has no location"),
+            ({"dvStorageType": "i"}, "not have an offset"),
             ({"dvOffset": -1}, "negative"),
             ({"dvCardinality": -1}, "negative"),
         ],

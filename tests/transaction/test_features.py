@@ -70,7 +70,7 @@ def test_a_feature_that_is_listed_at_an_old_version_still_counts() -> None:
 
 
 def test_a_protocol_without_writer_version_is_damage() -> None:
-    with pytest.raises(CorruptionError, match="no writer version"):
+    with pytest.raises(CorruptionError, match="no minWriterVersion"):
         supported(Protocol(1, None), "delta")
 
 

@@ -75,7 +75,7 @@ def test_iceberg_compatibility_closes_a_table_only_while_it_is_on(number: str) -
     protocol = featured(f"icebergCompatV{number}")
     check_writable(protocol, table(), "t", "delta")
     on = table(properties={f"delta.enableIcebergCompatV{number}": "true"})
-    with pytest.raises(UnsupportedFeatureError, match="Iceberg needs"):
+    with pytest.raises(UnsupportedFeatureError, match="Iceberg requirements"):
         check_writable(protocol, on, "t", "delta")
 
 
@@ -140,7 +140,7 @@ RULED = {
 
 @pytest.mark.parametrize("name", RULED)
 def test_rows_that_nobody_has_checked_are_refused(name: str) -> None:
-    with pytest.raises(UnsupportedFeatureError, match="does not see the rows") as refused:
+    with pytest.raises(UnsupportedFeatureError, match="cannot check the rows") as refused:
         gate(add(), metadata=RULED[name], protocol=featured(name))
     assert refused.value.found == name
 
@@ -158,7 +158,7 @@ def test_materialised_partition_columns_close_a_partitioned_table_to_adds() -> N
     gate(add(), protocol=protocol)
     by_name = table(by=["name"])
     gate(remove(), protocol=protocol, metadata=by_name)
-    with pytest.raises(UnsupportedFeatureError, match="must stand in its files"):
+    with pytest.raises(UnsupportedFeatureError, match="must be stored in its files"):
         gate(add(dataChange=False), protocol=protocol, metadata=by_name)
 
 
@@ -229,7 +229,7 @@ def test_a_new_deletion_vector_needs_the_property_and_an_old_one_does_not() -> N
 
 @pytest.mark.parametrize("stats", [None, "{}", '{"numRecords":-1}', '{"numRecords":"3"}', "x"])
 def test_a_file_with_a_deletion_vector_tells_its_records(stats: str | None) -> None:
-    with pytest.raises(InvalidTransactionError, match="number of records") as refused:
+    with pytest.raises(InvalidTransactionError, match="numRecords") as refused:
         gate(add("z", **COUNTED), add("a", **vector(), stats=stats), metadata=VECTORS,
              protocol=featured("deletionVectors"))  # fmt: skip
     assert refused.value.found == {"row": 1, "path": "a"}
@@ -241,7 +241,7 @@ def test_tracked_rows_are_counted_or_have_their_ids() -> None:
     gate(add(baseRowId=0, defaultRowCommitVersion=0), protocol=protocol)
     gate(remove(), protocol=protocol)
     for row in (add(), add(baseRowId=0), add(dataChange=False)):
-        with pytest.raises(InvalidTransactionError, match="rows are tracked"):
+        with pytest.raises(InvalidTransactionError, match="row tracking is on"):
             gate(row, protocol=protocol)
 
 
@@ -268,7 +268,7 @@ def test_a_users_domain_is_taken_where_the_table_has_domains() -> None:
 
 
 def test_a_domain_of_the_system_is_not_the_users() -> None:
-    with pytest.raises(InvalidTransactionError, match="belong to the system") as refused:
+    with pytest.raises(InvalidTransactionError, match="reserved for the system") as refused:
         gate(meta=(domain("a"), domain("delta.clustering")), protocol=featured("domainMetadata"))
     assert refused.value.found == "delta.clustering"
 
@@ -285,7 +285,7 @@ def test_a_domain_of_the_system_is_not_the_users() -> None:
 def test_two_actions_that_reconcile_do_not_stand_in_one_commit(
     row: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    with pytest.raises(InvalidTransactionError, match="undo the other"):
+    with pytest.raises(InvalidTransactionError, match="exclude each other"):
         gate(meta=(row, other), protocol=featured("domainMetadata"))
 
 

@@ -68,7 +68,7 @@ def test_a_value_of_its_kind_is_taken(key: str, value: str | None) -> None:
 
 @pytest.mark.parametrize(("key", "value"), BAD)
 def test_a_value_of_another_kind_is_refused(key: str, value: str | None) -> None:
-    with pytest.raises(InvalidPropertyError, match="not of its kind") as refused:
+    with pytest.raises(InvalidPropertyError, match="invalid value") as refused:
         check_properties({key: value}, "delta")
     assert (refused.value.path, refused.value.found) == (key, value)
     assert refused.value.expected
@@ -81,20 +81,20 @@ def test_an_unknown_key_of_delta_is_refused(key: str) -> None:
 
 
 def test_a_key_in_another_case_is_refused_with_its_spelling() -> None:
-    with pytest.raises(InvalidPropertyError, match="another case") as refused:
+    with pytest.raises(InvalidPropertyError, match="letter case") as refused:
         check_properties({"delta.appendonly": "true"}, "delta")
     assert refused.value.expected == "delta.appendOnly"
 
 
 @pytest.mark.parametrize("key", ["delta.minReaderVersion", "delta.minWriterVersion"])
 def test_protocol_versions_are_no_properties(key: str) -> None:
-    with pytest.raises(InvalidPropertyError, match="does not belong") as refused:
+    with pytest.raises(InvalidPropertyError, match="must not be stored") as refused:
         check_properties({key: "7"}, "delta")
     assert "protocol" in str(refused.value.hint)
 
 
 def test_a_request_for_an_unknown_feature_is_refused_by_name() -> None:
-    with pytest.raises(InvalidPropertyError, match="does not know") as refused:
+    with pytest.raises(InvalidPropertyError, match="unknown feature") as refused:
         check_properties({"delta.feature.fromTheFuture": "supported"}, "delta")
     assert refused.value.found == "fromTheFuture"
 
@@ -145,7 +145,7 @@ def test_an_indextables_property_is_taken(key: str, value: str) -> None:
     ],
 )
 def test_an_indextables_property_of_another_kind_is_refused(key: str, value: str) -> None:
-    with pytest.raises(InvalidPropertyError, match="not of its kind"):
+    with pytest.raises(InvalidPropertyError, match="invalid value"):
         check_properties({key: value}, "indextables")
 
 
@@ -162,7 +162,7 @@ def test_a_credential_is_kept_out_of_the_log_and_out_of_the_error(key: str, form
 
 
 def test_a_delta_property_on_an_indextables_table_is_refused() -> None:
-    with pytest.raises(InvalidPropertyError, match="mean nothing"):
+    with pytest.raises(InvalidPropertyError, match="have no effect"):
         check_properties({"delta.appendOnly": "true"}, "indextables")
 
 

@@ -71,7 +71,7 @@ def test_what_its_application_wrote_since_is_not_written_again(tmp_path: Path) -
 @pytest.mark.parametrize("version", [-1, 1])
 def test_a_version_that_is_not_there_is_refused(tmp_path: Path, version: int) -> None:
     table = new_table(str(tmp_path))
-    with pytest.raises(InvalidInputError, match=r"no such version|an int >= 0"):
+    with pytest.raises(InvalidInputError, match=r"version not found|an int >= 0"):
         table.transaction(version=version)
 
 

@@ -70,20 +70,20 @@ def test_nulls_may_come_and_not_go() -> None:
                    column("m", map_of("string", "long", False)))  # fmt: skip
     loose = table(ID, column("a", array("long")), column("m", map_of("string", "long")))
     evolve(strict, loose)
-    assert refuse(loose, strict, "may not be null any more").path == "id"
+    assert refuse(loose, strict, "becomes NOT NULL").path == "id"
     assert refuse(
         table(ID, column("a", array("long"))), table(ID, column("a", array("long", False))),
-        "nulls are not allowed",
+        "nulls are no longer allowed",
     ).path == "a.element"  # fmt: skip
     refuse(
         table(ID, column("m", map_of("string", "long"))),
         table(ID, column("m", map_of("string", "long", False))),
-        "nulls are not allowed",
+        "nulls are no longer allowed",
     )
 
 
 def test_a_new_column_may_be_null() -> None:
-    error = refuse(table(ID), table(ID, column("more", nullable=False)), "reads as null")
+    error = refuse(table(ID), table(ID, column("more", nullable=False)), "must be nullable")
     assert error.path == "more"
 
 
@@ -99,8 +99,8 @@ def test_a_new_column_brings_no_rule_on_rows(key: str) -> None:
 def test_a_rule_on_rows_may_go_and_not_come(key: str) -> None:
     ruled = table(column("id", meta={key: "a"}), NAME)
     evolve(ruled, table(ID, NAME))
-    refuse(table(ID, NAME), ruled, "does not see whether rows obey")
-    refuse(ruled, table(column("id", meta={key: "b"}), NAME), "does not see whether rows obey")
+    refuse(table(ID, NAME), ruled, "cannot check existing rows")
+    refuse(ruled, table(column("id", meta={key: "b"}), NAME), "cannot check existing rows")
 
 
 def test_a_default_may_be_given_to_a_column_that_is_there() -> None:
@@ -110,9 +110,9 @@ def test_a_default_may_be_given_to_a_column_that_is_there() -> None:
 @pytest.mark.parametrize(
     ("new", "why", "path"),
     [
-        (table(ID), "the column is gone", "name"),
-        (table(ID, column("Name", "string")), "another case", "name"),
-        (table(ID, column("renamed", "string")), "the column is gone", "name"),
+        (table(ID), "the column was removed", "name"),
+        (table(ID, column("Name", "string")), "letter case", "name"),
+        (table(ID, column("renamed", "string")), "the column was removed", "name"),
         (table(column("id", "string"), NAME), "type changes", "id"),
         (table(column("id", "integer"), NAME), "type changes", "id"),
     ],
@@ -126,7 +126,7 @@ def test_nested_columns_follow_the_same_rules() -> None:
         return table(ID, column("s", array(struct(*inside))))
 
     evolve(within(column("x")), within(column("x"), column("y")))
-    gone = refuse(within(column("x"), column("y")), within(column("x")), "is gone")
+    gone = refuse(within(column("x"), column("y")), within(column("x")), "was removed")
     assert gone.path == "s.element.y"
     changed = refuse(within(column("x")), within(column("x", "string")), "type changes")
     assert changed.path == "s.element.x"
@@ -261,13 +261,13 @@ class TestMapping:
     def test_a_new_column_takes_a_new_id(self) -> None:
         old = table(mapped("id", 1), properties=BY_NAME)
         new = self.new(mapped("id", 1), mapped("more", 2))
-        assert refuse(old, new, "given before", MAPPED).found == 2
-        with pytest.raises(SchemaEvolutionError, match="given before"):
+        assert refuse(old, new, "reuses a column id", MAPPED).found == 2
+        with pytest.raises(SchemaEvolutionError, match="reuses a column id"):
             evolve(old, new, MAPPED, replaced=True)
 
     def test_a_column_keeps_its_physical_name(self) -> None:
         new = self.new(mapped("id", 1, physical="other"), mapped("name", 2, "string"))
-        refuse(self.OLD, new, "physical name for ever", MAPPED)
+        refuse(self.OLD, new, "physical name of a column must not change", MAPPED)
 
     def test_a_type_follows_its_id_and_not_its_name(self) -> None:
         new = self.new(mapped("name", 1), mapped("id", 2))
@@ -282,7 +282,7 @@ class TestMapping:
         first = table(mapped("id", 1, physical="id"), properties=BY_NAME)
         evolve(table(ID), first, MAPPED)
         other = table(mapped("id", 1), properties=BY_NAME)
-        refuse(table(ID), other, "becomes its physical one", MAPPED)
+        refuse(table(ID), other, "becomes its physical name", MAPPED)
 
     @pytest.mark.parametrize(("old", "new"), [("none", "id"), ("name", "id"), ("id", "name"),
                                               ("name", "none")])  # fmt: skip

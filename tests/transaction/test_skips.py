@@ -87,9 +87,9 @@ def test_a_tables_own_cooldown_is_used(tmp_path: Path) -> None:
 
 def test_a_skip_needs_a_path_and_a_reason(table: Table) -> None:
     tx = table.transaction()
-    with pytest.raises(InvalidInputError, match="lacks a field"):
+    with pytest.raises(InvalidInputError, match="lacks a required field"):
         tx.skip(path="a")
-    with pytest.raises(InvalidInputError, match="lacks a field"):
+    with pytest.raises(InvalidInputError, match="lacks a required field"):
         tx.skip(reason="x")
 
 

@@ -79,7 +79,7 @@ class Armed(InjectingStore):
             return fault
         fault, self.armed = self.armed, None
         if fault == "fail":
-            raise UnavailableError("the store failed, and nothing was done (injected)", path=path)
+            raise UnavailableError("the store failed before the operation (injected)", path=path)
         return fault
 
 

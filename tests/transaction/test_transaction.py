@@ -105,7 +105,7 @@ def test_a_transaction_that_is_over_takes_nothing_more(tmp_path: Path) -> None:
         tx.__enter__,
     ]
     for call in calls:
-        with pytest.raises(InvalidInputError, match="over"):
+        with pytest.raises(InvalidInputError, match="has ended"):
             call()
     assert tx.version == 1
     assert "version 1" in repr(tx)
@@ -388,13 +388,13 @@ def test_applications_versions_are_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("told", "match"),
     [
-        ({"user_metadata": {"a": 1}}, "user_metadata is no text"),
-        ({"operation": 5}, "operation is no text"),
-        ({"parameters": "x"}, "parameters are no mapping"),
-        ({"parameters": {1: "x"}}, "parameters are no mapping"),
-        ({"metrics": {"numFiles": {1}}}, "'numFiles' of metrics has no text"),
-        ({"max_attempts": 0}, "at least one attempt"),
-        ({"max_attempts": 1.5}, "at least one attempt"),
+        ({"user_metadata": {"a": 1}}, "user_metadata must be a string"),
+        ({"operation": 5}, "operation must be a string"),
+        ({"parameters": "x"}, "parameters must map"),
+        ({"parameters": {1: "x"}}, "parameters must map"),
+        ({"metrics": {"numFiles": {1}}}, "'numFiles' of metrics cannot be converted"),
+        ({"max_attempts": 0}, "must be at least 1"),
+        ({"max_attempts": 1.5}, "must be at least 1"),
     ],
 )
 def test_what_readers_could_not_take_in_is_refused_at_once(
@@ -444,7 +444,10 @@ def test_domains_are_set_and_removed(tmp_path: Path) -> None:
     assert table.snapshot().domains().collect()["domain"].to_list() == ["b"]
     last = table.actions(2).filter(pl.col("actionType") == "domainMetadata").collect()
     assert last.select("domainConfiguration", "domainRemoved").rows() == [("1", True)]
-    with pytest.raises(InvalidTransactionError, match="no such domain"), table.transaction() as tx:
+    with (
+        pytest.raises(InvalidTransactionError, match="domain not found"),
+        table.transaction() as tx,
+    ):
         tx.remove_domain("a")
     with pytest.raises(InvalidTransactionError), table.transaction() as tx:
         tx.set_domain(domain="delta.mine", configuration="")

@@ -198,18 +198,18 @@ def test_the_schema_switches_features_on_at_any_depth(field: dict[str, Any], nee
 @pytest.mark.parametrize(
     ("new", "why"),
     [
-        (Protocol(0, 2), "below 1"),
+        (Protocol(0, 2), "at least 1"),
         (Protocol(3, 6, ("v2Checkpoint",), None), "writer version 7"),
         (Protocol(3, 7, None, ("appendOnly",)), "readerFeatures is missing"),
         (Protocol(1, 7, None, None), "writerFeatures is missing"),
-        (Protocol(1, 7, ("v2Checkpoint",), ("v2Checkpoint",)), "readerFeatures is there"),
-        (Protocol(1, 2, None, ("appendOnly",)), "writerFeatures is there"),
-        (Protocol(3, 7, ("appendOnly",), ("appendOnly",)), "writers only"),
+        (Protocol(1, 7, ("v2Checkpoint",), ("v2Checkpoint",)), "readerFeatures is not allowed"),
+        (Protocol(1, 2, None, ("appendOnly",)), "writerFeatures is not allowed"),
+        (Protocol(3, 7, ("appendOnly",), ("appendOnly",)), "writer-only"),
         (Protocol(3, 7, ("v2Checkpoint",), ()), "writerFeatures does not"),
-        (Protocol(3, 7, (), ("v2Checkpoint",)), "readers must know"),
-        (Protocol(1, 7, None, ("columnMapping",)), "readers must know"),
+        (Protocol(3, 7, (), ("v2Checkpoint",)), "must also be in readerFeatures"),
+        (Protocol(1, 7, None, ("columnMapping",)), "must also be in readerFeatures"),
         (Protocol(1, 7, None, ("appendOnly", "appendOnly")), "twice"),
-        (Protocol(1, 7, None, ("rowTracking",)), "rests on 'domainMetadata'"),
+        (Protocol(1, 7, None, ("rowTracking",)), "depends on 'domainMetadata'"),
     ],
 )
 def test_a_protocol_that_contradicts_itself_is_refused(new: Protocol, why: str) -> None:
@@ -220,8 +220,8 @@ def test_a_protocol_that_contradicts_itself_is_refused(new: Protocol, why: str) 
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        (Protocol(1, 4), Protocol(1, 3), "minWriterVersion would fall"),
-        (Protocol(2, 5), Protocol(1, 5), "minReaderVersion would fall"),
+        (Protocol(1, 4), Protocol(1, 3), "minWriterVersion must not decrease"),
+        (Protocol(2, 5), Protocol(1, 5), "minReaderVersion must not decrease"),
         (Protocol(1, 4), Protocol(1, 7, None, ("appendOnly",)), "lose the feature"),
         (Protocol(1, 7, None, ("appendOnly", "invariants")),
          Protocol(1, 7, None, ("appendOnly",)), "lose the feature 'invariants'"),
@@ -234,7 +234,7 @@ def test_a_protocol_takes_nothing_back(old: Protocol, new: Protocol, why: str) -
 
 @pytest.mark.parametrize("new", [Protocol(4, 7, (), ()), Protocol(1, 8)])
 def test_a_version_from_the_future_is_refused(new: Protocol) -> None:
-    with pytest.raises(UnsupportedFeatureError, match="above all"):
+    with pytest.raises(UnsupportedFeatureError, match="higher than"):
         check_protocol_change(None, new, "delta")
 
 
@@ -269,8 +269,8 @@ def test_indextables_upgrades_are_legal(names: list[str]) -> None:
     ("new", "why"),
     [
         (Protocol(2, 2, ("skippedFiles",), ("skippedFiles",)), "below version 3"),
-        (Protocol(3, 3, (), ("columnarCommits",)), "readers must know"),
-        (Protocol(3, 3, ("checkpoint",), ("checkpoint",)), "writers only"),
+        (Protocol(3, 3, (), ("columnarCommits",)), "must also be in readerFeatures"),
+        (Protocol(3, 3, ("checkpoint",), ("checkpoint",)), "writer-only"),
     ],
 )
 def test_an_indextables_protocol_that_contradicts_itself_is_refused(

@@ -98,10 +98,10 @@ class ActionBuffer:
         found = live.filter(pl.col("domain") == domain)
         if not found.height:
             raise InvalidTransactionError(
-                "there is no such domain",
+                "metadata domain not found",
                 path=self._log.table,
                 found=domain,
-                expected=", ".join(live["domain"].sort().to_list()) or "none is set",
+                expected=", ".join(live["domain"].sort().to_list()) or "no domain is set",
             )
         # The removal keeps the last configuration, as the protocol asks.
         before = found["domainConfiguration"][-1]
@@ -119,7 +119,7 @@ class ActionBuffer:
         for row in rows:
             for column in required:
                 if column not in row:
-                    raise InvalidInputError(f"{kind} lacks a field", expected=column)
+                    raise InvalidInputError(f"{kind} lacks a required field", expected=column)
         return rows
 
     def put_skips(
@@ -128,7 +128,7 @@ class ActionBuffer:
         """Take records of files that could not be processed."""
         if self._format != "indextables":
             raise UnsupportedFeatureError(
-                f"the {self._format} format has no record of skipped files",
+                f"the {self._format} format does not record skipped files",
                 path=self._log.table,
                 expected="a table of the indextables format",
                 found="mergeskip",
@@ -142,7 +142,7 @@ class ActionBuffer:
             return
         for column in ("path", "skipReason"):
             if column not in rows.columns or rows[column].null_count():
-                raise InvalidInputError("a skip lacks a field", expected=column)
+                raise InvalidInputError("a skip lacks a required field", expected=column)
         configuration = (self._new_metadata or self._metadata).configuration
         wait = skipped_files.cooldown_ms(configuration) if cooldown is None else cooldown
         self._skips.append(skipped_files.with_times(rows, self._log.clock(), wait))

@@ -73,10 +73,10 @@ class Spelling:
         """The error of a name that is not taken."""
         hint = None
         if name.startswith("partition.") or name in {"min", "max"}:
-            hint = "give the frame of files() without flatten=True and stats=True"
+            hint = "pass the frame of files() without flatten=True and stats=True"
         elif name in {"numRecords", "minValues", "maxValues", "nullCount"}:
-            hint = f"it is a part of stats: stats={{{name!r}: ...}}; of a frame of files(), leave "
-            hint += "out stats=True"
+            hint = f"it is a part of stats: stats={{{name!r}: ...}}; for a frame of files(), omit "
+            hint += "stats=True"
         return InvalidInputError(
             f"{self.kind} has no field {name!r}",
             expected=", ".join(sorted(self.names)),
@@ -125,7 +125,7 @@ def _value(type_: contract.DataType, name: str, value: Any) -> Any:
                 items = list(value)
                 if all(isinstance(item, str) for item in items):
                     return items
-            raise _wrong(name, "a list of texts", value)
+            raise _wrong(name, "a list of strings", value)
         case contract.Primitive("string"):
             if isinstance(value, str):
                 return value
@@ -135,7 +135,7 @@ def _value(type_: contract.DataType, name: str, value: Any) -> Any:
                 try:
                     return orjson.dumps(value).decode()
                 except TypeError as cause:
-                    raise _wrong(name, "what JSON can hold", value) from cause
+                    raise _wrong(name, "a value that JSON can represent", value) from cause
             raise _wrong(name, "a text", value)
         case contract.Primitive("boolean"):
             if isinstance(value, bool):
@@ -146,19 +146,19 @@ def _value(type_: contract.DataType, name: str, value: Any) -> Any:
 
 def _whole(name: str, value: Any, bits: int) -> int:
     if isinstance(value, bool):
-        raise _wrong(name, "a whole number", value)
+        raise _wrong(name, "an integer", value)
     try:
         number = operator.index(value)
     except TypeError as cause:
-        raise _wrong(name, "a whole number", value) from cause
+        raise _wrong(name, "an integer", value) from cause
     if not -(1 << bits) <= number < 1 << bits:
-        raise _wrong(name, f"a whole number of {bits + 1} bits", value)
+        raise _wrong(name, f"an integer of {bits + 1} bits", value)
     return number
 
 
 def _wrong(name: str, expected: str, value: Any) -> InvalidInputError:
     return InvalidInputError(
-        f"the value of {name!r} is not of its type", expected=expected, found=repr(value)[:200]
+        f"the value of {name!r} has the wrong type", expected=expected, found=repr(value)[:200]
     )
 
 
@@ -247,7 +247,7 @@ def _to_polars(table: Any) -> pl.DataFrame:
 
 def _not_actions(table: object) -> InvalidInputError:
     return InvalidInputError(
-        "that is no table of actions",
+        "invalid table of actions",
         expected="a Polars or pandas frame, an Arrow table, or keywords for one action",
         found=type(table).__name__,
     )
@@ -256,14 +256,16 @@ def _not_actions(table: object) -> InvalidInputError:
 def _take(columns: dict[str, pl.Series], target: Leaf | Node, series: pl.Series) -> None:
     if isinstance(target, Leaf):
         if target.column in columns:
-            raise InvalidInputError(f"two columns give {target.column!r}", found=series.name)
+            raise InvalidInputError(
+                f"two columns are mapped to {target.column!r}", found=series.name
+            )
         columns[target.column] = _conform(target, series).alias(target.column)
         return
     if series.dtype == pl.Null:
         return
     if not isinstance(series.dtype, pl.Struct):
         raise InvalidInputError(
-            f"the column {series.name!r} is of another type",
+            f"the column {series.name!r} has another type",
             expected="a struct",
             found=str(series.dtype),
         )
@@ -312,5 +314,5 @@ def _is_whole(series: pl.Series) -> bool:
 
 def _misfit(series: pl.Series, target: pl.DataType, found: str) -> InvalidInputError:
     return InvalidInputError(
-        f"the column {series.name!r} is of another type", expected=str(target), found=found
+        f"the column {series.name!r} has another type", expected=str(target), found=found
     )

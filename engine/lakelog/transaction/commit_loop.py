@@ -82,7 +82,7 @@ class Retry:
         """From the table's ``spark.indextables.transaction.retry.*`` properties."""
         if attempts is not None and (type(attempts) is not int or attempts < 1):
             raise InvalidInputError(
-                "there is at least one attempt", expected="a whole number from 1", found=attempts
+                "max_attempts must be at least 1", expected="an integer >= 1", found=attempts
             )
         tries = _number(configuration, "maxAttempts")
         base_ms, cap_ms = (_number(configuration, key) for key in ("baseDelayMs", "maxDelayMs"))
@@ -99,7 +99,9 @@ def _number(configuration: Mapping[str, str | None], key: str) -> int | None:
         return None
     if not (text.strip().isascii() and text.strip().isdigit()) or int(text) < 1:
         raise InvalidPropertyError(
-            f"the value of {_RETRY}{key} is no count", expected="a whole number from 1", found=text
+            f"the value of {_RETRY}{key} is not an integer >= 1",
+            expected="an integer >= 1",
+            found=text,
         )
     return int(text)
 
@@ -177,11 +179,11 @@ class Writing:
             if attempt < attempts:
                 self._wait(attempt, self._put_s)
         raise TooManyConflictsError(
-            f"each of {attempts} attempts found its version taken",
+            f"all {attempts} attempts found their version taken",
             path=self._plan.log.table,
             version=self._version - 1,
             rule="too_many_attempts",
-            hint="try again later, or with fewer writers; nothing was written",
+            hint="nothing was written; try again later, or with fewer writers",
         )
 
     @property
@@ -279,7 +281,7 @@ class Writing:
             # Not there, and perhaps on its way: the same bytes again are the same commit.
         if doubt is None:
             raise UnavailableError(
-                "the store says that the version is taken, and that it is not there",
+                "the store reports both that the version exists and that it was not found",
                 path=path,
                 version=self._version,
                 hint="nothing was written; try again later",
@@ -305,14 +307,14 @@ class Writing:
 
     def _unknown(self, path: str, what: str) -> CommitOutcomeUnknown:
         return CommitOutcomeUnknown(
-            f"it is not known whether version {self._version} is this transaction's: the store did "
-            f"not say whether it was written, {what}",
+            f"the outcome of version {self._version} is unknown: the store did not "
+            f"report whether it was written, {what}",
             path=path,
             version=self._version,
             expected=f"commitInfo.txnId {self._plan.description.txn_id}",
-            hint=f"look whether {path} is there and holds this txnId: if so, the transaction is "
-            "committed; if not, a request may still be on its way, so write it again only with "
-            "app_id and app_version",
+            hint=f"check whether {path} exists and contains this txnId: if so, the "
+            "transaction is committed; if not, a request may still be in progress, so "
+            "repeat the write only with app_id and app_version",
         )
 
     def _is_ours(self, path: str, found: bytes, data: bytes) -> bool:
@@ -337,8 +339,8 @@ class Writing:
             found, ours = None, False
         except LakelogError as error:
             interrupt.add_note(
-                f"lakelog: it is not known whether version {version} was written "
-                f"(txnId {self._plan.description.txn_id}): {error}"
+                f"lakelog: the outcome of version {version} is unknown (txnId "
+                f"{self._plan.description.txn_id}): {error}"
             )
             return
         if ours:
@@ -348,8 +350,8 @@ class Writing:
             interrupt.add_note("lakelog: the transaction was not committed")
         else:
             interrupt.add_note(
-                f"lakelog: version {version} is not there; a request for it may still be on its "
-                f"way (txnId {self._plan.description.txn_id})"
+                f"lakelog: version {version} was not found; a request for it may still "
+                f"be in progress (txnId {self._plan.description.txn_id})"
             )
 
     # --- behind the others -------------------------------------------------------------------
@@ -438,15 +440,15 @@ class Writing:
         """
         self._heads.forget()
         return ConflictError(
-            f"the commits after version {head.version} are no longer all there, so it cannot be "
-            "told whether they conflict"
+            f"some commits after version {head.version} were removed, so conflicts with "
+            "them cannot be checked"
             if gone
-            else f"another writer has committed by Avro states since version {head.version}, and "
-            "no commit of lakelog keeps those out",
+            else f"another writer has committed by Avro states since version {head.version}, "
+            "and lakelog's commits cannot exclude those",
             path=self._plan.log.table,
             version=head.version + 1,
             rule="commits_cleaned_up" if gone else "avro_states",
-            hint="read the table again, decide again what to write, and retry",
+            hint="read the table again, recompute the changes, and retry",
         )
 
     def _wait(self, attempt: int, elapsed_s: float) -> None:

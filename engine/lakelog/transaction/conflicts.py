@@ -126,7 +126,7 @@ class Rule(NamedTuple):
     hint: str
 
 
-_READ_AGAIN = "read the table again, decide again what to write, and retry"
+_READ_AGAIN = "read the table again, recompute the changes, and retry"
 _SAME_FILE = "read the table again; if the file is still wanted, add it under a new path"
 
 RULES: dict[str, Rule] = {
@@ -142,7 +142,7 @@ RULES: dict[str, Rule] = {
     ),
     "feature_added": Rule(
         ProtocolChangedError,
-        "added a table feature that this transaction was not prepared under",
+        "added a table feature that was absent when this transaction was prepared",
         "read the table again; retry if lakelog can write under the new protocol",
     ),
     "feature_drop_overtaken": Rule(
@@ -163,12 +163,15 @@ RULES: dict[str, Rule] = {
     "domain_written_by_both": Rule(
         ConcurrentDomainError,
         "wrote a metadata domain that this transaction writes too",
-        "read the domain again, and retry with the new value in mind",
+        "read the domain again, and retry with the new value",
     ),
     "app_id_written": Rule(
         ConcurrentTransactionError,
         "wrote a transaction identifier that this transaction has read or writes",
-        "read the application's last version; if it covers this one, there is nothing to do",
+        (
+            "read the application's last version; if it is at least this one, the "
+            "transaction is already committed"
+        ),
     ),
     "deleted_by_both": Rule(
         ConcurrentDeleteDeleteError,
@@ -202,8 +205,8 @@ RULES: dict[str, Rule] = {
     ),
     "all_files_appended": Rule(
         ConcurrentAppendError,
-        "added a file that the metadata of this transaction does not allow for",
-        "read the table again, make sure that every file fits the new metadata, and retry",
+        "added a file that may not match the metadata of this transaction",
+        "read the table again, make sure that every file matches the new metadata, and retry",
     ),
 }
 """Every rule by name, in the order in which they are tried."""
@@ -240,7 +243,7 @@ def broken_rules(
     """
     if intent.isolation not in ISOLATION_LEVELS:
         raise InvalidInputError(
-            f"there is no isolation level {intent.isolation!r}",
+            f"unknown isolation level: {intent.isolation!r}",
             found=intent.isolation,
             expected=" or ".join(ISOLATION_LEVELS),
         )

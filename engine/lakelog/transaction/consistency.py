@@ -92,13 +92,13 @@ def _check_identity(new: Metadata, old: Metadata | None, format: str) -> None:
     if not new.id:
         raise InvalidMetadataError("the metadata has no table id", expected="metaData.id")
     if old is not None and old.id is not None and new.id != old.id:
-        raise InvalidMetadataError("a table keeps its id", expected=old.id, found=new.id)
+        raise InvalidMetadataError("the table id must not change", expected=old.id, found=new.id)
     provider = PROVIDERS[format]
     if new.format_provider != provider and (
         old is None or new.format_provider != old.format_provider
     ):
         raise InvalidMetadataError(
-            "the format provider is not the dialect's",
+            "the format provider does not match the dialect",
             path="format.provider",
             expected=provider,
             found=new.format_provider,
@@ -114,7 +114,7 @@ def _schema(metadata: Metadata) -> contract.Struct:
             path="schemaString",
             expected=cause.expected,
             found=cause.found,
-            hint="give the schema as Spark StructType JSON",
+            hint="pass the schema as Spark StructType JSON",
         ) from cause
 
 
@@ -154,9 +154,9 @@ def _check_names(
         for name in struct.names:
             if counts[name.lower()] > 1:
                 raise InvalidMetadataError(
-                    "two columns have one name, case aside",
+                    "two columns have the same name (case-insensitive)",
                     path=f"{path}.{name}".lstrip("."),
-                    expected="names that are unique regardless of case",
+                    expected="names that are unique (case-insensitive)",
                     found=[n for n in struct.names if n.lower() == name.lower()],
                 )
     for at in fields_of(schema):
@@ -166,11 +166,11 @@ def _check_names(
             continue
         if _FORBIDDEN.search(at.field.name):
             raise InvalidMetadataError(
-                "a column's name holds a character that Parquet does not take",
+                "a column's name contains a character that Parquet does not allow",
                 path=at.text,
                 expected="none of ' ,;{}()\\n\\t='",
                 found=at.field.name,
-                hint="column mapping (delta.columnMapping.mode name) takes any name",
+                hint="column mapping (delta.columnMapping.mode name) allows any name",
             )
 
 
@@ -181,7 +181,7 @@ def _check_types(schema: contract.Struct, before: dict[tuple[str, ...], contract
         for leaf in leaf_types(at.field.type):
             if not contract.is_known(leaf):
                 raise InvalidMetadataError(
-                    "the column's type is not one of the format's",
+                    "the column's type is not a type of the format",
                     path=at.text,
                     expected="a type of the Delta protocol, Primitive Types",
                     found=contract.to_json(leaf),
@@ -190,7 +190,7 @@ def _check_types(schema: contract.Struct, before: dict[tuple[str, ...], contract
                 0 <= leaf.scale <= leaf.precision and 1 <= leaf.precision <= _MAX_DIGITS
             ):
                 raise InvalidMetadataError(
-                    "the column's decimal type has no such digits",
+                    "the column's decimal type has an invalid precision or scale",
                     path=at.text,
                     expected=f"a precision of 1 to {_MAX_DIGITS}, a scale of 0 to the precision",
                     found=contract.to_json(leaf),
@@ -211,7 +211,7 @@ def _check_partition_columns(metadata: Metadata, schema: contract.Struct) -> Non
             )
         if sum(c.lower() == column.lower() for c in columns) > 1:
             raise InvalidMetadataError(
-                "a partition column is named twice", path="partitionColumns", found=column
+                "a partition column occurs twice", path="partitionColumns", found=column
             )
         type_ = exact[column].type
         if is_nested(type_) or (
@@ -221,14 +221,14 @@ def _check_partition_columns(metadata: Metadata, schema: contract.Struct) -> Non
             raise InvalidMetadataError(
                 "a table cannot be partitioned by a column of this type",
                 path="partitionColumns",
-                expected="a type whose values are written as text",
+                expected="a type that can be a partition column",
                 found=f"{column}: {contract.to_json(type_)}",
             )
     if columns and len(columns) == len(schema.fields):
         raise InvalidMetadataError(
-            "every column is a partition column, so that files would have none",
+            "all columns are partition columns, so files would have no columns",
             path="partitionColumns",
-            expected="at least one column of data",
+            expected="at least one data column",
             found=list(columns),
         )
 
@@ -246,7 +246,7 @@ def _check_delta(
         _check_mapping(new, old, schema)
     if supports(protocol, "clustering") and new.partition_columns:
         raise InvalidMetadataError(
-            "a clustered table has no partition columns",
+            "a clustered table must not have partition columns",
             path="partitionColumns",
             expected=[],
             found=list(new.partition_columns),
@@ -255,7 +255,7 @@ def _check_delta(
         for name in schema.names:
             if name.lower() in _CHANGE_DATA_COLUMNS:
                 raise InvalidMetadataError(
-                    "a column has a name that the change data feed gives to its own",
+                    "a column has a name that is reserved by the change data feed",
                     path=name,
                     expected=f"none of {', '.join(sorted(_CHANGE_DATA_COLUMNS))}",
                     found=name,
@@ -266,10 +266,10 @@ def _check_delta(
         return
     for key in changed(constraints(new), constraints(old)):
         raise UnsupportedFeatureError(
-            "a CHECK constraint is new, and lakelog does not see whether rows obey it",
+            "a CHECK constraint is added, and lakelog cannot check existing rows against it",
             path=key,
             found="checkConstraints",
-            hint="add it with an engine that checks the rows which are there",
+            hint="add it with an engine that checks the existing rows",
         )
 
 
@@ -281,7 +281,7 @@ def _check_features(new: Metadata, old: Metadata | None, protocol: Protocol) -> 
         if name in known and there.intersection(known[name].replaces):
             continue
         raise InvalidProtocolError(
-            f"the metadata switches on {name!r}, which the protocol does not support",
+            f"the metadata enables {name!r}, which the protocol does not support",
             expected=name,
             found=sorted(supported(protocol, "delta")),
             hint="upgrade the protocol in the same transaction",
@@ -316,7 +316,7 @@ def _check_mapping(new: Metadata, old: Metadata | None, schema: contract.Struct)
             )
         if number in ids:
             raise InvalidMetadataError(
-                "two columns have one id",
+                "two columns have the same id",
                 path=at.text,
                 expected="unique ids",
                 found=f"{number}, as {ids[number]}",
@@ -327,7 +327,7 @@ def _check_mapping(new: Metadata, old: Metadata | None, schema: contract.Struct)
         for name, count in names.items():
             if count > 1:
                 raise InvalidMetadataError(
-                    "two columns have one physical name",
+                    "two columns have the same physical name",
                     path=path or None,
                     expected="unique physical names",
                     found=name,
@@ -337,7 +337,7 @@ def _check_mapping(new: Metadata, old: Metadata | None, schema: contract.Struct)
     least = max([*ids, _before(old, key)], default=0)
     if greatest < least:
         raise InvalidMetadataError(
-            "the greatest column id is not kept, or falls",
+            "delta.columnMapping.maxColumnId is missing, or decreases",
             path=key,
             expected=f"at least {least}",
             found=new.configuration.get(key),
@@ -357,20 +357,20 @@ def _check_row_tracking(new: Metadata, old: Metadata | None, schema: contract.St
     for key, name in zip(MATERIALIZED, names, strict=True):
         if not name:
             raise InvalidMetadataError(
-                "rows are tracked, and the column that keeps their ids has no name",
+                "row tracking is on, and the column that stores row ids has no name",
                 path=key,
-                expected="the name of a column that the schema does not have",
+                expected="a name that is not in the schema",
             )
         if name.lower() in physical | logical or names.count(name) > 1:
             raise InvalidMetadataError(
-                "the column that keeps row ids has the name of another",
+                "the column that stores row ids has the name of another column",
                 path=key,
-                expected="the name of a column that the schema does not have",
+                expected="a name that is not in the schema",
                 found=name,
             )
         if was_on and old is not None and old.configuration.get(key) not in {None, name}:
             raise InvalidMetadataError(
-                "the column that keeps row ids keeps its name",
+                "the name of the column that stores row ids must not change",
                 path=key,
                 expected=old.configuration.get(key),
                 found=name,

@@ -92,8 +92,8 @@ def _refuse_existing(store: LogStore, dialects: Sequence[Dialect]) -> None:
         listing = dialect.list_log(store, hint=False)
         if listing.commits or listing.checkpoints:
             raise TableExistsError(
-                f"there is a {dialect.name} table here",
+                f"a {dialect.name} table exists at this location",
                 path=store.root,
                 found=dialect.log_folder,
-                hint="open it, or choose another place",
+                hint="open it, or use another location",
             )

@@ -120,9 +120,9 @@ def _type(*prefixes: str) -> Callable[[Metadata], bool]:
     return found
 
 
-_ICEBERG = "what Iceberg needs of a data file cannot be seen in the log"
-_CATALOG = "commits go through the table's catalog, not into the log folder"
-_ROWS = "only who writes rows must know it"
+_ICEBERG = "the Iceberg requirements on data files cannot be checked from the log"
+_CATALOG = "commits are made through the table's catalog, not in the log folder"
+_ROWS = "only writers of rows must support it"
 
 _OK, _IF, _NO = Stance.HONOURED, Stance.CONDITIONAL, Stance.REFUSED
 
@@ -130,42 +130,42 @@ _DELTA = (
     Feature(
         "appendOnly",
         _OK,
-        "with delta.appendOnly, removes that change data are refused",
+        "with delta.appendOnly, removes with dataChange true are rejected",
         implied_from=(1, 2),
         switch=_property("delta.appendOnly"),
     ),
     Feature(
         "invariants",
         _IF,
-        "with an invariant on a column, adds that change data are refused",
+        "with an invariant on a column, adds with dataChange true are rejected",
         implied_from=(1, 2),
         switch=_field_key("delta.invariants"),
     ),
     Feature(
         "checkConstraints",
         _IF,
-        "with a constraint, adds that change data are refused",
+        "with a constraint, adds with dataChange true are rejected",
         implied_from=(1, 3),
         switch=lambda metadata: bool(constraints(metadata)),
     ),
     Feature(
         "changeDataFeed",
         _IF,
-        "commits that both add and remove data must bring their cdc actions",
+        "commits that both add and remove data must contain their cdc actions",
         implied_from=(1, 4),
         switch=change_data_feed_on,
     ),
     Feature(
         "generatedColumns",
         _IF,
-        "with a generated column, adds that change data are refused",
+        "with a generated column, adds with dataChange true are rejected",
         implied_from=(1, 4),
         switch=_field_key("delta.generationExpression"),
     ),
     Feature(
         "columnMapping",
         _IF,
-        "columns must bring ids and physical names, files partition values by physical name",
+        "columns need ids and physical names, and files need partition values by physical name",
         reader=True,
         implied_from=(2, 5),
         switch=lambda metadata: metadata.column_mapping_mode != "none",
@@ -173,7 +173,7 @@ _DELTA = (
     Feature(
         "identityColumns",
         _IF,
-        "with an identity column, adds that change data are refused",
+        "with an identity column, adds with dataChange true are rejected",
         implied_from=(1, 6),
         switch=_field_key("delta.identity.start", "delta.identity.step"),
     ),
@@ -181,18 +181,18 @@ _DELTA = (
     Feature(
         "deletionVectors",
         _IF,
-        "an add with a deletion vector must tell its number of records",
+        "an add with a deletion vector must have numRecords",
         reader=True,
         switch=_property("delta.enableDeletionVectors"),
     ),
     Feature(
         "rowTracking",
         _IF,
-        "an add must tell its number of records, from which row ids are assigned",
+        "an add must have numRecords, from which row ids are assigned",
         requires=("domainMetadata",),
         switch=_property("delta.enableRowTracking"),
     ),
-    Feature("domainMetadata", _IF, "domains of the system (delta.*) are not the user's"),
+    Feature("domainMetadata", _IF, "domains of the system (delta.*) cannot be set by the user"),
     Feature(
         "clustering",
         _IF,
@@ -202,23 +202,23 @@ _DELTA = (
     Feature(
         "inCommitTimestamp",
         _OK,
-        "each commit carries its time",
+        "each commit contains its time",
         switch=_property("delta.enableInCommitTimestamps"),
     ),
     Feature("timestampNtz", _OK, _ROWS, reader=True, switch=_type("timestamp_ntz")),
     Feature(
         "v2Checkpoint",
         _OK,
-        "it concerns checkpoints only",
+        "it applies only to checkpoints",
         reader=True,
         switch=lambda m: (m.configuration.get("delta.checkpointPolicy") or "").lower() == "v2",
     ),
-    Feature("vacuumProtocolCheck", _OK, "it concerns vacuum only", reader=True),
-    Feature("checkpointProtection", _OK, "it concerns the clean-up of the log only"),
+    Feature("vacuumProtocolCheck", _OK, "it applies only to vacuum", reader=True),
+    Feature("checkpointProtection", _OK, "it applies only to log cleanup"),
     Feature(
         "typeWidening",
         _IF,
-        "a column's type is changed to a wider one only, and the change is recorded",
+        "a column's type can only be widened, and the change is recorded",
         reader=True,
         replaces=("typeWidening-preview",),
         switch=_property("delta.enableTypeWidening"),
@@ -246,20 +246,20 @@ _DELTA = (
     Feature(
         "materializePartitionColumns",
         _IF,
-        "adds to a partitioned table are refused",
+        "adds to a partitioned table are rejected",
         switch=_property("delta.enableMaterializePartitionColumnsFeature"),
     ),
     Feature(
         "icebergCompatV1",
         _IF,
-        "refused where delta.enableIcebergCompatV1 is on",
+        "rejected if delta.enableIcebergCompatV1 is on",
         requires=("columnMapping",),
         switch=_property("delta.enableIcebergCompatV1"),
     ),
     Feature(
         "icebergCompatV2",
         _IF,
-        "refused where delta.enableIcebergCompatV2 is on",
+        "rejected if delta.enableIcebergCompatV2 is on",
         requires=("columnMapping",),
         switch=_property("delta.enableIcebergCompatV2"),
     ),
@@ -275,7 +275,7 @@ _DELTA = (
     Feature(
         "collations",
         _NO,
-        "statistics of collated text follow rules that lakelog does not know",
+        "lakelog does not support statistics of collated strings",
         requires=("domainMetadata",),
         switch=_field_key("__COLLATIONS"),
     ),
@@ -283,13 +283,13 @@ _DELTA = (
     Feature(
         "geospatial",
         _NO,
-        "lakelog does not know its types",
+        "lakelog does not support its types",
         reader=True,
         replaces=("geospatial-dev",),
         switch=_type("geometry", "geography"),
     ),
-    Feature("geospatial-dev", _NO, "lakelog does not know its types", reader=True),
-    Feature("timestampNanos", _NO, "lakelog does not know its type", reader=True),
+    Feature("geospatial-dev", _NO, "lakelog does not support its types", reader=True),
+    Feature("timestampNanos", _NO, "lakelog does not support its type", reader=True),
     Feature(
         "catalogManaged",
         _NO,
@@ -310,7 +310,7 @@ _DELTA = (
     Feature(
         "adaptiveMetadata",
         _NO,
-        "it replaces the log as lakelog writes it",
+        "it replaces the log format that lakelog writes",
         reader=True,
         requires=("catalogManaged", "columnMapping", "deletionVectors", "rowTracking"),
     ),
@@ -318,14 +318,14 @@ _DELTA = (
     Feature(
         "redirectReaderWriter-preview",
         _NO,
-        "the table has moved, and its writers must follow it",
+        "the table was moved, and its writers must use the new location",
         reader=True,
         switch=_property_set("delta.redirectReaderWriter-preview"),
     ),
     Feature(
         "redirectWriterOnly-preview",
         _NO,
-        "the table has moved, and its writers must follow it",
+        "the table was moved, and its writers must use the new location",
         switch=_property_set("delta.redirectWriterOnly-preview"),
     ),
 )
@@ -334,7 +334,7 @@ _INDEXTABLES = (
     Feature("skippedFiles", _OK, "mergeskip actions", reader=True, implied_from=(2, 2)),
     Feature("extendedMetadata", _OK, "more fields of an add", reader=True, implied_from=(2, 2)),
     Feature("footerOffsets", _OK, "footer offsets of an add", reader=True, implied_from=(2, 2)),
-    Feature("checkpoint", _OK, "it concerns checkpoints only", implied_from=(2, 2)),
+    Feature("checkpoint", _OK, "it applies only to checkpoints", implied_from=(2, 2)),
     Feature("optimizeWrite", _OK, _ROWS, implied_from=(2, 2)),
     Feature("multiPartCheckpoint", _OK, "checkpoints only", reader=True, implied_from=(3, 3)),
     Feature("schemaDeduplication", _OK, "docMappingRef", reader=True, implied_from=(3, 3)),
@@ -342,9 +342,10 @@ _INDEXTABLES = (
     Feature(
         "avroState",
         _NO,
-        "IndexTables commits to such a table by state directories, which no JSON commit of the "
-        "same version keeps out, so that one of the two would be lost; a checkpoint of IndexTables "
-        "raises a table to this protocol even where it has no state yet",
+        "IndexTables commits to such a table by state directories, which a JSON commit "
+        "of the same version does not exclude, so one of the two would be lost; a "
+        "checkpoint of IndexTables raises a table to this protocol even if it has no "
+        "state yet",
         reader=True,
         implied_from=(4, 4),
     ),
@@ -366,9 +367,9 @@ def writer_version(protocol: Protocol) -> int:
     """``minWriterVersion``."""
     if protocol.min_writer_version is None:
         raise CorruptionError(
-            "the protocol names no writer version",
+            "the protocol has no minWriterVersion",
             expected="minWriterVersion",
-            hint="the protocol action breaks the format's rules; repair the log",
+            hint="the protocol action violates the format's rules; repair the log",
         )
     return protocol.min_writer_version
 

@@ -106,7 +106,7 @@ def check_files(
     kinds = {str(kind): files["actionType"] == kind for kind in files["actionType"].unique()}
     for kind in sorted(kinds.keys() - _REQUIRED.keys()):
         raise InvalidTransactionError(
-            "this is no action of a file", expected=", ".join(_REQUIRED), found=kind
+            "not a file action", expected=", ".join(_REQUIRED), found=kind
         )
     _check_required(files, kinds)
     # The two looks at every byte of a text, at once.
@@ -174,7 +174,7 @@ def _check_required(files: pl.DataFrame, kinds: dict[str, pl.Series]) -> None:
             if wrong.any():
                 _refuse(
                     InvalidTransactionError,
-                    f"a field that {kind} must have is missing",
+                    f"{kind} lacks a required field",
                     files,
                     wrong,
                     expected=column,
@@ -182,7 +182,7 @@ def _check_required(files: pl.DataFrame, kinds: dict[str, pl.Series]) -> None:
     if "cdc" in kinds and (wrong := kinds["cdc"] & files["dataChange"]).any():
         _refuse(
             InvalidTransactionError,
-            "a change data file does not change the data of the table",
+            "a cdc action must have dataChange false",
             files,
             wrong,
             expected="dataChange false",
@@ -202,7 +202,7 @@ def _check_paths(
     if removes is not None:
         empty = removes & (paths == "")
         if empty.any():
-            _refuse_path("the path is empty", files, empty)
+            _refuse_path("the path must not be empty", files, empty)
         suspect &= ~removes
     absolute = suspect & paths.str.contains(_ABSOLUTE)
     if absolute.any() and removes is not None:
@@ -212,14 +212,14 @@ def _check_paths(
         _refuse_path("the path is not relative to the table", files, absolute)
     stray = suspect & paths.str.contains(_STRAY) & ~paths.str.contains(_ABSOLUTE)
     if stray.any():
-        _refuse_path("the path is empty, or has an empty part, or one of dots", files, stray)
+        _refuse_path("the path is empty, or has an empty part, '.' or '..'", files, stray)
     hidden = suspect & _in_hidden_folder(paths, kinds.get("cdc"), partition_columns)
     if hidden.any():
         in_log = hidden & paths.str.contains_any([f"{folder}/" for folder in LOG_FOLDERS])
         _refuse_path(
-            "the path lies in the folder of the log"
+            "the path is inside the log folder"
             if in_log.any()
-            else "the path lies in a hidden folder, where vacuum and readers do not look",
+            else "the path is inside a hidden folder, which vacuum and readers ignore",
             files,
             in_log if in_log.any() else hidden,
         )
@@ -231,8 +231,8 @@ def _refuse_path(message: str, files: pl.DataFrame, wrong: pl.Series) -> NoRetur
         message,
         files,
         wrong,
-        expected="a path below the table, such as part=1/file.parquet, no folder of which begins "
-        "with an underscore",
+        expected="a path below the table, such as part=1/file.parquet, with no folder that "
+        "begins with an underscore",
     )
 
 
@@ -260,7 +260,7 @@ def _check_numbers(files: pl.DataFrame) -> None:
         if isinstance(least, int) and least < 0:
             _refuse(
                 InvalidTransactionError,
-                f"{column} is negative",
+                f"{column} must not be negative",
                 files,
                 numbers < 0,
                 expected="at least 0",
@@ -280,7 +280,7 @@ def _check_vectors(files: pl.DataFrame) -> None:
         if lacking.any():
             _refuse(
                 InvalidTransactionError,
-                "a field that a deletion vector must have is missing",
+                "a deletion vector lacks a required field",
                 files,
                 lacking,
                 expected=column,
@@ -302,7 +302,7 @@ def _check_vectors(files: pl.DataFrame) -> None:
     if (wrong := there & short).any():
         _refuse(
             InvalidTransactionError,
-            "a deletion vector does not say where it is",
+            "a deletion vector has no location",
             files,
             wrong,
             expected="u: a UUID in 20 characters of Z85; i: the bytes; p: a path",
@@ -313,7 +313,7 @@ def _check_vectors(files: pl.DataFrame) -> None:
         if wrong.any():
             _refuse(
                 InvalidTransactionError,
-                "a deletion vector in the log has no offset in a file",
+                "an inline deletion vector must not have an offset",
                 files,
                 wrong,
                 expected="dvOffset null",
@@ -330,10 +330,10 @@ def _check_identities(files: pl.DataFrame, kinds: dict[str, pl.Series]) -> None:
         again = of_kind.filter(~of_kind.is_first_distinct())
         _refuse(
             DuplicateFileError,
-            f"one commit has two actions {kind} for one path",
+            f"one commit contains two {kind} actions of the same path",
             files,
             rows & paths.is_in(again.implode()),
-            expected="each path once among the actions of one type",
+            expected="unique paths among the actions of one type",
         )
     if "add" not in kinds or "remove" not in kinds:
         return
@@ -352,7 +352,7 @@ def _check_identities(files: pl.DataFrame, kinds: dict[str, pl.Series]) -> None:
             "one commit adds and removes the same file",
             files,
             pl.int_range(files.height, eager=True) == same["row"].min(),
-            expected="an add alone to change what is known of a file, or another deletion vector",
+            expected="only an add, to change the file's metadata, or another deletion vector",
         )
 
 
@@ -381,11 +381,11 @@ def _check_partitions(
     if not looked.all():
         _refuse(
             PartitionMismatchError,
-            "the partition values are not those of the partition columns",
+            "the partition values do not match the partition columns",
             files,
             ~looked,
             expected=keys,
-            hint="give each partition column a value, or null, and no other",
+            hint="pass a value, or null, for each partition column, and for no other column",
             shown=maps,
         )
     if not columns:
@@ -399,7 +399,7 @@ def _check_partitions(
         if wrong.any() and field.type != contract.Primitive("binary"):
             _refuse(
                 PartitionMismatchError,
-                f"the partition value of {column!r} is not of its type",
+                f"the partition value of {column!r} has the wrong type",
                 files,
                 wrong,
                 expected=contract.to_json(field.type),
@@ -411,7 +411,7 @@ def _check_partitions(
         if wrong.any():
             _refuse(
                 PartitionMismatchError,
-                f"the partition value of {column!r} is null, which the column may not be",
+                f"the partition value of {column!r} is null, and the column is NOT NULL",
                 files,
                 wrong,
                 expected=f"a value of {contract.to_json(field.type)}",
@@ -442,12 +442,12 @@ def problem_of_statistics(text: str) -> str | None:
     try:
         parsed = orjson.loads(text)
     except ValueError:
-        return "the statistics are not JSON"
+        return "the statistics are not valid JSON"
     if not isinstance(parsed, dict):
         return "the statistics are not a JSON object"
     count = parsed.get("numRecords")
     if count is None:
         return None
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _MAX_LONG:
-        return "the number of records is not a whole number of at least 0"
+        return "numRecords must be an integer >= 0"
     return None

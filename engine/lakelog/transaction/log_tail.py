@@ -304,7 +304,7 @@ class LogTails:
             return head
         if not 0 <= version < head.version:
             raise InvalidInputError(
-                "the table has no such version",
+                "version not found",
                 path=self._log.table,
                 expected=f"0 to {head.version}",
                 found=version,

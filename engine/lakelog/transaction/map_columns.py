@@ -38,7 +38,7 @@ def map_column(column: pl.Series, *, keep_nulls: bool) -> pl.Series:
         if len(names) == 2:
             return _from_lists(column, names)
     raise InvalidInputError(
-        f"the column {column.name!r} is no map",
+        f"the column {column.name!r} is not a map",
         expected="a map, a struct, or a list of structs of key and value",
         found=str(column.dtype),
     )
@@ -50,7 +50,7 @@ def map_value(name: str, value: Mapping[Any, Any]) -> dict[str, str | None]:
     for key, item in value.items():
         if not isinstance(key, str):
             raise InvalidInputError(
-                f"a key of {name!r} is no text", expected="str", found=repr(key)
+                f"a key of {name!r} is not a string", expected="str", found=repr(key)
             )
         texts[key] = _value_text(f"{name}.{key}", item)
     return texts
@@ -68,7 +68,7 @@ def _value_text(name: str, value: Any) -> str | None:
     if isinstance(value, int | float | dt.date):
         return str(value)
     raise InvalidInputError(
-        f"the value of {name!r} has no text",
+        f"the value of {name!r} cannot be converted to a string",
         expected="str, number, bool, date or datetime",
         found=repr(value),
     )
@@ -84,7 +84,7 @@ def _time_text(name: str, value: dt.datetime) -> str | None:
         utc = value.astimezone(dt.UTC)
     except OverflowError as cause:
         raise InvalidInputError(
-            f"the value of {name!r} has no text",
+            f"the value of {name!r} cannot be converted to a string",
             expected="a time of the years 1 to 9999 in UTC",
             found=repr(value),
         ) from cause
@@ -110,8 +110,8 @@ def text_column(column: pl.Series) -> pl.Series:
             return column.dt.convert_time_zone("UTC").dt.strftime("%Y-%m-%dT%H:%M:%S%.6fZ")
         return column.dt.strftime("%Y-%m-%d %H:%M:%S%.6f")
     raise InvalidInputError(
-        f"values of {column.name!r} have no text in the log",
-        expected="texts, numbers, booleans, dates or datetimes",
+        f"values of {column.name!r} cannot be converted to strings",
+        expected="strings, numbers, booleans, dates or datetimes",
         found=str(dtype),
     )
 

@@ -73,7 +73,7 @@ def _fields(kind: str, dialect: str, table: Any, fields: Mapping[str, Any]) -> d
         only_one(table, fields)
         rows = stage_table(dialect, kind, table).rows(named=True)
         if len(rows) != 1:
-            raise InvalidInputError(f"a table has one {kind}", expected=1, found=len(rows))
+            raise InvalidInputError(f"only one {kind} is allowed", expected=1, found=len(rows))
         row = rows[0]
     return {k: v for k, v in row.items() if v is not None and k != "actionType"}
 
@@ -82,7 +82,7 @@ def only_one(table: Any, fields: Mapping[str, Any]) -> None:
     """Refuse a table and keywords at once, where they do not go together."""
     if fields:
         raise InvalidInputError(
-            "give a table or keywords, not both",
+            "pass a table or keywords, not both",
             found=f"{type(table).__name__} and {', '.join(fields)}",
         )
 
@@ -90,7 +90,9 @@ def only_one(table: Any, fields: Mapping[str, Any]) -> None:
 def _property(key: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidInputError(
-            "a property is a text", expected=f"{key}='...'", found=f"{key}={value!r}"
+            "the value of a property must be a string",
+            expected=f"{key}='...'",
+            found=f"{key}={value!r}",
         )
     return value
 

@@ -37,22 +37,24 @@ def check_told(
     for name, value in (("operation", operation), ("user_metadata", user_metadata)):
         if value is not None and not isinstance(value, str):
             raise InvalidInputError(
-                f"{name} is no text", expected="a text, perhaps JSON", found=repr(value)[:200]
+                f"{name} must be a string",
+                expected="a string, such as JSON",
+                found=repr(value)[:200],
             )
     for name, values in (("parameters", parameters), ("metrics", metrics)):
         if values is None:
             continue
         if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
             raise InvalidInputError(
-                f"{name} are no mapping of texts", expected="a mapping", found=repr(values)[:200]
+                f"{name} must map strings to values", expected="a mapping", found=repr(values)[:200]
             )
         for key, value in values.items():
             try:
                 text_of(value)
             except TypeError as cause:
                 raise InvalidInputError(
-                    f"{key!r} of {name} has no text",
-                    expected="a text, or what JSON can hold",
+                    f"{key!r} of {name} cannot be converted to a string",
+                    expected="a string, or a value that JSON can represent",
                     found=repr(value)[:200],
                 ) from cause
 

@@ -117,7 +117,7 @@ def check_protocol_change(old: Protocol | None, new: Protocol, format: str) -> N
         requires = features_of(format)[name].requires
         for needed in sorted(_not_satisfied(requires, there, format)):
             raise InvalidProtocolError(
-                f"the feature {name!r} rests on {needed!r}, which the protocol lacks",
+                f"the feature {name!r} depends on {needed!r}, which the protocol lacks",
                 expected=needed,
                 found=sorted(there),
             )
@@ -129,14 +129,14 @@ def check_protocol_change(old: Protocol | None, new: Protocol, format: str) -> N
     ):
         if has < had:
             raise InvalidProtocolError(
-                f"{reader_or_writer} would fall", expected=f"at least {had}", found=has
+                f"{reader_or_writer} must not decrease", expected=f"at least {had}", found=has
             )
     for name in sorted(before - there):
         raise InvalidProtocolError(
             f"the protocol would lose the feature {name!r}",
             expected=name,
             found=sorted(there),
-            hint="a feature is dropped by an engine that removes its traces first",
+            hint="drop the feature with an engine that removes its traces first",
         )
 
 
@@ -152,9 +152,9 @@ def _not_satisfied(names: Iterable[str], there: frozenset[str], format: str) -> 
 def _refuse_unwritable(name: str, format: str) -> None:
     feature = features_of(format).get(name)
     if feature is None or feature.stance is Stance.REFUSED:
-        reason = "lakelog does not know what it changes" if feature is None else feature.note
+        reason = "lakelog does not support it" if feature is None else feature.note
         raise UnsupportedFeatureError(
-            f"a table with the feature {name!r} could not be written afterwards: {reason}",
+            f"lakelog could not write a table with the feature {name!r}: {reason}",
             expected=", ".join(
                 f.name for f in features_of(format).values() if f.stance is not Stance.REFUSED
             ),
@@ -222,10 +222,12 @@ def _check_versions(protocol: Protocol, format: str) -> None:
         ("minWriterVersion", writer_version(protocol), last_writer),
     ):
         if version < 1:
-            raise InvalidProtocolError(f"{name} is below 1", expected=f"1 to {last}", found=version)
+            raise InvalidProtocolError(
+                f"{name} must be at least 1", expected=f"1 to {last}", found=version
+            )
         if version > last:
             raise UnsupportedFeatureError(
-                f"{name} is above all that lakelog knows",
+                f"{name} is higher than lakelog supports",
                 expected=f"{name} 1 to {last}",
                 found=version,
                 hint="upgrade lakelog",
@@ -240,17 +242,17 @@ def _check_names(protocol: Protocol, format: str) -> None:
     ):
         for name in names:
             if names.count(name) > 1:
-                raise InvalidProtocolError(f"{field} names {name!r} twice", found=list(names))
+                raise InvalidProtocolError(f"{field} contains {name!r} twice", found=list(names))
             if field == "readerFeatures" and name in known and not known[name].reader:
                 raise InvalidProtocolError(
-                    f"{name!r} is a feature of writers only",
+                    f"{name!r} is a writer-only feature",
                     expected="writerFeatures",
                     found=field,
                 )
     for name in protocol.reader_features or ():
         if name not in (protocol.writer_features or ()):
             raise InvalidProtocolError(
-                f"readerFeatures names {name!r}, and writerFeatures does not",
+                f"readerFeatures contains {name!r}, but writerFeatures does not",
                 expected=name,
                 found=list(protocol.writer_features or ()),
             )
@@ -260,7 +262,7 @@ def _check_delta_lists(protocol: Protocol) -> None:
     reader, writer = protocol.min_reader_version, writer_version(protocol)
     if reader == READER_LISTS and writer != WRITER_LISTS:
         raise InvalidProtocolError(
-            "reader version 3 goes with writer version 7 only", expected=WRITER_LISTS, found=writer
+            "reader version 3 requires writer version 7", expected=WRITER_LISTS, found=writer
         )
     for field, names, belongs in (
         ("readerFeatures", protocol.reader_features, reader == READER_LISTS),
@@ -268,7 +270,10 @@ def _check_delta_lists(protocol: Protocol) -> None:
     ):
         if (names is not None) != belongs:
             raise InvalidProtocolError(
-                f"{field} {'is missing' if belongs else 'is there'} at versions {reader}/{writer}",
+                (
+                    f"{field} {'is missing' if belongs else 'is not allowed'} at versions "
+                    f"{reader}/{writer}"
+                ),
                 expected="readerFeatures at reader version 3 only, writerFeatures at writer "
                 "version 7 only",
                 found=None if names is None else list(names),
@@ -280,7 +285,7 @@ def _check_delta_lists(protocol: Protocol) -> None:
         implied = name == "columnMapping" and reader == READER_LISTS - 1
         if not implied and name not in (protocol.reader_features or ()):
             raise InvalidProtocolError(
-                f"writerFeatures names {name!r}, which readers must know too",
+                f"writerFeatures contains {name!r}, which must also be in readerFeatures",
                 expected=f"{name} in readerFeatures, at reader version 3",
                 found=list(protocol.reader_features or ()),
             )
@@ -300,11 +305,11 @@ def _check_indextables_lists(protocol: Protocol) -> None:
         has = version if feature.reader else writer_version(protocol)
         if has < needs:
             raise InvalidProtocolError(
-                f"the feature {name!r} came with version {needs}", expected=needs, found=has
+                f"the feature {name!r} requires version {needs}", expected=needs, found=has
             )
         if feature.reader and name not in (protocol.reader_features or ()):
             raise InvalidProtocolError(
-                f"writerFeatures names {name!r}, which readers must know too",
+                f"writerFeatures contains {name!r}, which must also be in readerFeatures",
                 expected=f"{name} in readerFeatures",
                 found=list(protocol.reader_features or ()),
             )

@@ -62,7 +62,7 @@ def water_mark(meta: pl.DataFrame) -> int:
 
 def _unreadable(text: str | None) -> CorruptionError:
     return CorruptionError(
-        f"the domain {DOMAIN} cannot be read, so no row id is known to be free",
+        f"the domain {DOMAIN} cannot be read, so the next free row id is unknown",
         expected='{"rowIdHighWaterMark": <number>}',
         found=text,
     )
@@ -118,11 +118,11 @@ def assign(files: pl.DataFrame, version: int, mark: int) -> Assigned:
     untold = counted & counts.is_null()
     if untold.any():
         raise InvalidTransactionError(
-            "row tracking needs each added file's number of records",
+            "row tracking needs the number of records of each added file",
             path=files["path"].filter(untold)[0],
             expected="stats with numRecords",
             found=stats.filter(untold)[0],
-            hint="give stats='{\"numRecords\": ...}'",
+            hint="pass stats='{\"numRecords\": ...}'",
         )
     # Ids that came along may be above the mark; fresh ones start above them all.
     brought = (base + counts - 1).filter(is_add & base.is_not_null()).max()

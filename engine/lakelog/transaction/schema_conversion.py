@@ -73,13 +73,13 @@ def struct_of(schema: SchemaLike) -> Struct:
             fields = pl.Schema(schema).items()
         except TypeError as cause:
             raise InvalidInputError(
-                "that is no schema",
+                "invalid schema",
                 expected="names to Polars dtypes, such as {'id': pl.Int64}",
                 found=str(cause),
             ) from cause
         return Struct(tuple(Field(name, _polars_type(name, dtype)) for name, dtype in fields))
     raise InvalidInputError(
-        "that is no schema",
+        "invalid schema",
         expected="lakelog.model.contract.Struct, StructType JSON, a pyarrow or a Polars schema",
         found=type(schema).__name__,
     )
@@ -153,8 +153,8 @@ def _decimal(name: str, precision: int, scale: int) -> Decimal:
 
 def _unknown(name: str, type_: object) -> InvalidInputError:
     return InvalidInputError(
-        f"the type of {name!r} has no equal in a table's schema",
-        expected="Spark's types: whole numbers to 64 bits, floats, decimals, text, binary, "
+        f"the type of {name!r} has no equivalent in a table's schema",
+        expected="Spark's types: integers of up to 64 bits, floats, decimals, strings, binary, "
         "dates, timestamps, arrays, maps, structs",
         found=str(type_),
     )

@@ -89,7 +89,7 @@ def check_evolution(
     modes = mapping_mode(protocol, old), mapping_mode(protocol, new)
     if modes[0] != modes[1] and modes != ("none", "name") and not replaced:
         raise SchemaEvolutionError(
-            "the column mapping mode of a table with files cannot change so",
+            "invalid change of the column mapping mode of a table with files",
             path="delta.columnMapping.mode",
             expected="from none to name, or no change",
             found=f"from {modes[0]} to {modes[1]}",
@@ -133,13 +133,16 @@ class _Rules:
             gone = next(iter(left.values()))
             same = next((f.name for f in new.fields if _alike(f, gone)), None)
             raise SchemaEvolutionError(
-                "the column is gone, and files still hold it under its name"
+                "the column was removed, and existing files contain it under its name"
                 if same is None
-                else "the column is spelled in another case, and files hold the old one",
+                else (
+                    "the column's name changed only in letter case, and existing files "
+                    "contain the old name"
+                ),
                 path=".".join((*path, gone.name)),
                 expected=gone.name,
                 found=same,
-                hint="columns are renamed and dropped with column mapping only",
+                hint="renaming and dropping columns needs column mapping",
             )
 
     def _key(self, field: Field) -> object:
@@ -150,7 +153,7 @@ class _Rules:
             number = field.metadata.get(contract.COLUMN_ID)
             if isinstance(number, int) and number <= self.greatest_id:
                 _refuse(
-                    "a new column takes an id that the table has given before",
+                    "a new column reuses a column id of the table",
                     path,
                     f"{contract.COLUMN_ID} above {self.greatest_id}",
                     number,
@@ -159,7 +162,7 @@ class _Rules:
             return
         if not field.nullable:
             _refuse(
-                "a new column reads as null in files that are there, and may not be null",
+                "a new column must be nullable, because it is null in existing files",
                 path,
                 "nullable true",
                 "nullable false",
@@ -174,10 +177,13 @@ class _Rules:
         if self.mapped:
             names = contract.physical_name(old, "name"), contract.physical_name(new, "name")
             if names[0] != names[1]:
-                _refuse("a column keeps its physical name for ever", path, names[0], names[1])
+                _refuse("the physical name of a column must not change", path, names[0], names[1])
         if self.newly_mapped and new.metadata.get(contract.PHYSICAL_NAME, old.name) != old.name:
             _refuse(
-                "files hold the column under its old name, which becomes its physical one",
+                (
+                    "existing files contain the column under its old name, which becomes "
+                    "its physical name"
+                ),
                 path,
                 old.name,
                 new.metadata.get(contract.PHYSICAL_NAME),
@@ -189,7 +195,7 @@ class _Rules:
             return
         if old.nullable and not new.nullable:
             _refuse(
-                "the column may not be null any more, and files may hold nulls",
+                "the column becomes NOT NULL, and existing files may contain nulls",
                 path,
                 "nullable true",
                 "nullable false",
@@ -197,7 +203,10 @@ class _Rules:
         for key, what in _FROZEN.items():
             if old.metadata.get(key) != new.metadata.get(key) and key in new.metadata:
                 _refuse(
-                    f"{what} is new or changed, and lakelog does not see whether rows obey it",
+                    (
+                        f"{what} is added or changed, and lakelog cannot check existing "
+                        "rows against it"
+                    ),
                     path,
                     old.metadata.get(key),
                     new.metadata[key],
@@ -228,7 +237,7 @@ class _Rules:
         if self.widening and is_widening(old, new, iceberg=self.iceberg):
             return [(".".join(below), old, new)]
         raise SchemaEvolutionError(
-            "the column's type changes, and files hold the old one",
+            "the column's type changes, and existing files contain the old type",
             path=".".join((*path, *below)),
             expected=contract.to_json(old),
             found=contract.to_json(new),
@@ -239,7 +248,12 @@ class _Rules:
 
     def _check_nulls(self, old: bool, new: bool, path: tuple[str, ...]) -> None:
         if old and not new:
-            _refuse("nulls are not allowed any more, and files may hold them", path, True, False)
+            _refuse(
+                "nulls are no longer allowed, and existing files may contain them",
+                path,
+                True,
+                False,
+            )
 
     def _check_record(
         self,
@@ -307,7 +321,7 @@ def _check_partitioning(old: Metadata, new: Metadata, rules: _Rules) -> None:
     before, after = names(old), names(new)
     if before != after:
         raise SchemaEvolutionError(
-            "the partition columns change, and files are there that lack the new ones",
+            "the partition columns change, and existing files lack the new ones",
             path="partitionColumns",
             expected=list(old.partition_columns),
             found=list(new.partition_columns),

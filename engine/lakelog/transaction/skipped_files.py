@@ -39,9 +39,9 @@ def cooldown_ms(configuration: Mapping[str, str | None]) -> int:
         return parse_interval_ms(value)
     except InvalidInputError as cause:
         raise InvalidPropertyError(
-            f"the value of {COOLDOWN_PROPERTY} is no duration",
+            f"the value of {COOLDOWN_PROPERTY} is not a valid duration",
             found=value,
-            expected="hours as a whole number, or an interval such as '90 minutes'",
+            expected="hours as an integer, or an interval such as '90 minutes'",
         ) from cause
 
 

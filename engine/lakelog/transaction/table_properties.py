@@ -49,7 +49,7 @@ def _whole(least: int | None = None, bits: int = _INT_BITS) -> Kind:
     def accepts(value: str) -> bool:
         return bool(_WHOLE.fullmatch(value)) and low <= int(value) < 1 << bits
 
-    return Kind("a whole number" + ("" if least is None else f" of at least {least}"), accepts)
+    return Kind("an integer" + ("" if least is None else f" of at least {least}"), accepts)
 
 
 def _one_of(*values: str) -> Kind:
@@ -86,7 +86,7 @@ _INTERVAL = Kind(
 )
 _TEXT = Kind("a text", lambda _: True)
 _NAME = Kind("a name", bool)
-_MAP = Kind("a JSON object of texts", _is_map_of_texts)
+_MAP = Kind("a JSON object of strings", _is_map_of_texts)
 _INTEGER, _LONG = _whole(), _whole(bits=_LONG_BITS)
 _COUNT, _POSITIVE = _whole(0), _whole(1)
 _LONG_COUNT = _whole(0, _LONG_BITS)
@@ -159,7 +159,7 @@ DELTA_PROPERTIES: Mapping[str, Kind] = {
         # Delta on Spark takes Serializable only; other writers, and Databricks, write the second.
         (_one_of("Serializable", "WriteSerializable"), "isolationLevel"),
         (
-            Kind("iceberg, hudi, both or none, parted by commas", _are_formats),
+            Kind("comma-separated: iceberg, hudi, both or none", _are_formats),
             "universalFormat.enabledFormats",
         ),
     )
@@ -168,9 +168,9 @@ DELTA_PROPERTIES: Mapping[str, Kind] = {
 """Properties of Delta by their exact key."""
 
 _OF_THE_PROTOCOL = {
-    "delta.minReaderVersion": "the protocol action has the versions: set the protocol instead",
-    "delta.minWriterVersion": "the protocol action has the versions: set the protocol instead",
-    "delta.ignoreProtocolDefaults": "it tells Spark how to make a table, and no log holds it",
+    "delta.minReaderVersion": "the protocol action stores the versions: set the protocol instead",
+    "delta.minWriterVersion": "the protocol action stores the versions: set the protocol instead",
+    "delta.ignoreProtocolDefaults": "it is a setting of Spark, and no log stores it",
 }
 
 INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
@@ -222,7 +222,7 @@ INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
         ),
         (_any_case(_one_of("gzip", "none")), "transaction.compression.codec"),
         (
-            Kind("a whole number from 0 to 9", lambda value: bool(re.fullmatch(r"[0-9]", value))),
+            Kind("an integer from 0 to 9", lambda value: bool(re.fullmatch(r"[0-9]", value))),
             "transaction.compression.gzip.level",
         ),
         (_NAME, "dataSkippingStatsColumns"),
@@ -234,7 +234,7 @@ INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
 }
 """Properties of IndexTables that are checked, by key; the reference reads keys in any case."""
 
-_NO_STATISTICS = "statistics of IndexTables files are written as they are given"
+_NO_STATISTICS = "statistics of IndexTables files are written unchanged"
 _OWN_CACHE = (
     "a handle validates its cache against the log on each use; see Table.snapshot(max_staleness=)"
 )
@@ -249,7 +249,7 @@ _WITHOUT_EFFECT: Mapping[str, tuple[str, tuple[str, ...], str]] = {
             "true",
             "checkpoint.checksumValidation.enabled",
         ),
-        ("stores repeat failed requests by themselves", _BOTH, "", "checkpoint.maxRetries"),
+        ("stores retry failed requests themselves", _BOTH, "", "checkpoint.maxRetries"),
         ("Delta's checkpoints are Parquet", _DELTA_ONLY, "parquet", "checkpoint.format"),
         (
             "Delta's commits and manifests are not compressed",
@@ -350,7 +350,7 @@ def check_properties(configuration: Mapping[str, str | None], format: str) -> No
         if lower.startswith("delta."):
             if format == "indextables":
                 raise InvalidPropertyError(
-                    "properties of Delta mean nothing on an IndexTables table",
+                    "properties of Delta have no effect on an IndexTables table",
                     path=key,
                     expected=f"{_INDEXTABLES}* or a key of your own",
                     found=value,
@@ -364,7 +364,7 @@ def check_properties(configuration: Mapping[str, str | None], format: str) -> No
         configuration, "delta.rowTrackingSuspended"
     ):
         raise InvalidPropertyError(
-            "row tracking cannot be on and suspended",
+            "row tracking cannot be both on and suspended",
             path="delta.rowTrackingSuspended",
             expected="false",
             found="true",
@@ -381,8 +381,8 @@ def without_effect(configuration: Mapping[str, str | None], format: str) -> list
     A property whose value describes what lakelog does anyway gets none.
 
     >>> without_effect({"spark.indextables.checkpoint.maxRetries": "5"}, "indextables")
-    ['the property spark.indextables.checkpoint.maxRetries has no effect: stores repeat failed \
-requests by themselves']
+    ['the property spark.indextables.checkpoint.maxRetries has no effect: stores retry failed \
+requests themselves']
     """
     found = []
     for key, value in configuration.items():
@@ -415,7 +415,7 @@ def _check_delta(key: str, lower: str, value: str | None) -> None:
     if lower.startswith(FEATURE_PROPERTY):
         if lower[len(FEATURE_PROPERTY) :] not in _FEATURES_BY_LOWER:
             raise InvalidPropertyError(
-                "the property asks for a feature that lakelog does not know",
+                "the property enables an unknown feature",
                 path=key,
                 expected=", ".join(sorted(DELTA)),
                 found=key[len(FEATURE_PROPERTY) :],
@@ -425,21 +425,21 @@ def _check_delta(key: str, lower: str, value: str | None) -> None:
     spelled = _DELTA_BY_LOWER.get(lower)
     if spelled in _OF_THE_PROTOCOL:
         raise InvalidPropertyError(
-            "the property does not belong into the metadata",
+            "the property must not be stored in the metadata",
             path=key,
             found=value,
             hint=_OF_THE_PROTOCOL[spelled],
         )
     if spelled is None:
         raise InvalidPropertyError(
-            "the property is unknown",
+            "unknown table property",
             path=key,
             expected="a known delta.* key, or a key of your own without that prefix",
             found=value,
         )
     if spelled != key:
         raise InvalidPropertyError(
-            "the property is spelled in another case, and no reader would find it",
+            "the property has the wrong letter case, and readers would not find it",
             path=key,
             expected=spelled,
             found=key,
@@ -450,15 +450,15 @@ def _check_delta(key: str, lower: str, value: str | None) -> None:
 def _check_indextables(key: str, lower: str, value: str | None) -> None:
     if _SECRETS.search(lower):
         raise InvalidPropertyError(
-            "a credential does not belong into the log, where every reader would see it",
+            "a credential must not be stored in the log, where every reader could read it",
             path=key,
-            hint="give it to the session or to storage_options",
+            hint="pass it to the session or in storage_options",
         )
     if (kind := _INDEXTABLES_BY_LOWER.get(lower)) is not None:
         _check_value(key, value, kind)
     elif lower.startswith(_REFUSED_FAMILIES):
         raise InvalidPropertyError(
-            "the property is unknown, and its family governs commits, checkpoints or cleanup",
+            "unknown table property, and its prefix governs commits, checkpoints or cleanup",
             path=key,
             expected=", ".join(
                 sorted(
@@ -474,7 +474,7 @@ def _check_indextables(key: str, lower: str, value: str | None) -> None:
 def _check_own(key: str, value: str | None) -> None:
     if (kind := LAKELOG_PROPERTIES.get(key)) is None:
         raise InvalidPropertyError(
-            "the property is unknown", path=key, expected=", ".join(LAKELOG_PROPERTIES), found=value
+            "unknown table property", path=key, expected=", ".join(LAKELOG_PROPERTIES), found=value
         )
     _check_value(key, value, kind)
 
@@ -482,5 +482,5 @@ def _check_own(key: str, value: str | None) -> None:
 def _check_value(key: str, value: str | None, kind: Kind) -> None:
     if value is None or not kind.accepts(value):
         raise InvalidPropertyError(
-            "the property's value is not of its kind", path=key, expected=kind.text, found=value
+            "invalid value of a table property", path=key, expected=kind.text, found=value
         )

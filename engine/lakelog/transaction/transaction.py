@@ -99,7 +99,7 @@ class Transaction:
     def _identify(self, app_id: str | None, app_version: int | None) -> None:
         if app_id is None or app_version is None:
             raise InvalidInputError(
-                "an application is known by its id and a version",
+                "pass app_id and app_version together",
                 expected="app_id and app_version",
                 found=f"app_id={app_id!r}, app_version={app_version!r}",
             )
@@ -484,7 +484,7 @@ class Transaction:
     def _require_open(self) -> None:
         if self._over:
             raise InvalidInputError(
-                "the transaction is over", path=self._log.table, hint="begin another one"
+                "the transaction has ended", path=self._log.table, hint="begin a new one"
             )
 
     def __enter__(self) -> Self:
@@ -519,9 +519,9 @@ def refuse_unsafe_store(log: Log) -> None:
     reason = log.store.refusal
     if reason is not None:
         raise UnsupportedStoreError(
-            f"nothing can be committed here: {reason}",
+            f"commits are not supported here: {reason}",
             path=log.table,
-            hint="keep the table on local disk, S3, Azure or Google Cloud Storage",
+            hint="move the table to local disk, S3, Azure or Google Cloud Storage",
         )
 
 
@@ -531,7 +531,7 @@ def _isolation(given: str | None, metadata: Metadata) -> str:
     level = given or metadata.configuration.get(ISOLATION_PROPERTY) or ISOLATION_LEVELS[0]
     if level not in ISOLATION_LEVELS:
         raise InvalidInputError(
-            "there is no such isolation level",
+            "unknown isolation level",
             expected=" or ".join(ISOLATION_LEVELS),
             found=level,
         )

@@ -66,13 +66,13 @@ def _check_row_tracking(
         bare = bare.join(touched, on=actions.KEY, how="anti", nulls_equal=True)
     if not bare.height:
         return
-    hint = "add the files again with dataChange false first, so that they get their ids"
+    hint = "add the files again with dataChange false first, which assigns row ids"
     if not supports(intent.protocol, "rowTracking"):
         hint = "set_protocol(features=['rowTracking']) first; then " + hint
     raise InvalidTransactionError(
-        "row tracking is turned on only where every file has row ids",
+        "row tracking can be enabled only if every file has row ids",
         path=table,
-        expected="baseRowId on every file",
+        expected="baseRowId in every file",
         found=bare["path"][0],
         hint=hint,
     )

@@ -103,31 +103,35 @@ def check_writable(protocol: Protocol, metadata: Metadata, table: str, format: s
     if format == "delta" and writer == MAX_WRITER_VERSION[format]:
         if protocol.writer_features is None:
             raise CorruptionError(
-                "the protocol has writer version 7 and no list of writer features",
+                "the protocol has writer version 7 but no writerFeatures",
                 path=table,
                 expected="writerFeatures",
-                hint="the protocol action breaks the Delta protocol; repair the log",
+                hint="the protocol action violates the Delta protocol; repair the log",
             )
     elif format == "delta" and protocol.min_reader_version == 3:
         raise CorruptionError(
-            "reader version 3 goes with writer version 7 only",
+            "reader version 3 requires writer version 7",
             path=table,
             expected=7,
             found=writer,
-            hint="the protocol action breaks the Delta protocol; repair the log",
+            hint="the protocol action violates the Delta protocol; repair the log",
         )
     known = features_of(format)
     for name in sorted(supported(protocol, format)):
         if name not in known:
-            _refuse(table, name, "lakelog does not know what it asks of writers", "upgrade lakelog")
+            _refuse(
+                table, name, "lakelog does not know what it requires of writers", "upgrade lakelog"
+            )
         if known[name].stance is Stance.REFUSED:
             if name not in listed(protocol):
                 _refuse_implied(table, name, known[name].note, protocol)
-            _refuse(table, name, known[name].note, "write the table with an engine that knows it")
+            _refuse(
+                table, name, known[name].note, "write the table with an engine that supports it"
+            )
     for name in ("icebergCompatV1", "icebergCompatV2"):
         if format == "delta" and is_active(name, protocol, metadata):
-            reason = "what Iceberg needs of a data file cannot be seen in the log"
-            _refuse(table, name, reason, "write the table with an engine that knows it")
+            reason = "the Iceberg requirements on data files cannot be checked from the log"
+            _refuse(table, name, reason, "write the table with an engine that supports it")
 
 
 def check_actions(
@@ -167,16 +171,18 @@ def check_actions(
             files,
             gone if moved else removes,
             InvalidTransactionError,
-            "the table is append-only, and this would remove data from it",
+            "the table is append-only, and the transaction removes data",
             table,
-            expected="removes with dataChange false, beside adds with dataChange false",
+            expected=(
+                "only removes with dataChange false, together with adds with dataChange false"
+            ),
             hint="set delta.appendOnly to false first, if the table's owner agrees",
         )
     for name, what in _UNCHECKED_ROWS:
         if is_active(name, protocol, metadata):
             _refuse_rows_unseen(new, name, what, table)
     if supports(protocol, "materializePartitionColumns") and metadata.partition_columns:
-        what = "partition columns that must stand in its files"
+        what = "partition columns that must be stored in its files"
         _refuse_rows_unseen(adds, "materializePartitionColumns", what, table)
     _check_change_data(protocol, metadata, files, new, gone, table, rows_replaced=rows_replaced)
     _check_vectors(protocol, metadata, files, table)
@@ -186,9 +192,9 @@ def check_actions(
             files,
             new & _absent(files, "stats"),
             InvalidTransactionError,
-            "the table is clustered, and this file has no statistics",
+            "the table is clustered, and the file has no statistics",
             table,
-            expected="stats, with those of the clustering columns",
+            expected="stats that include the clustering columns",
         )
 
 
@@ -205,10 +211,10 @@ def _refuse_implied(table: str, name: str, reason: str, protocol: Protocol) -> N
         path=table,
         expected="a protocol below 4",
         found=name,
-        hint="write the table with IndexTables only; a table that both write has to stay below "
-        "protocol 4: set spark.indextables.state.format to json and "
-        "spark.indextables.checkpoint.enabled to false in each IndexTables session, and let "
-        "lakelog write the checkpoints",
+        hint="write the table with IndexTables only; a table that both write must remain "
+        "below protocol 4: set spark.indextables.state.format to json and "
+        "spark.indextables.checkpoint.enabled to false in each IndexTables session, "
+        "and let lakelog write the checkpoints",
     )
 
 
@@ -256,9 +262,9 @@ def _refuse_row(
 def _refuse_rows_unseen(wrong: pl.Series, feature: str, what: str, table: str) -> None:
     if wrong.any():
         raise UnsupportedFeatureError(
-            f"the table has {what}, and lakelog does not see the rows of a file",
+            f"the table has {what}, and lakelog cannot check the rows of a file",
             path=table,
-            expected=f"no files that would have to be checked for {feature!r}",
+            expected=f"no files that must be checked for {feature!r}",
             found=feature,
             hint="write these rows with an engine that checks them; removes, rearrangements "
             "(dataChange false) and metadata can be committed here",
@@ -276,7 +282,7 @@ def _check_kinds(files: pl.DataFrame, meta: pl.DataFrame, table: str, format: st
         for kind in frame["actionType"].unique().sort():
             if kind not in kinds or kind not in wire.wrappers:
                 raise InvalidTransactionError(
-                    f"the format {format!r} has no action {kind!r} that could be written here",
+                    f"the format {format!r} does not support the action {kind!r}",
                     path=table,
                     expected=", ".join(sorted(kinds & wire.wrappers.keys())),
                     found=kind,
@@ -307,9 +313,9 @@ def _check_one_of_a_kind(meta: pl.DataFrame, table: str) -> None:
         again = rows[key].is_duplicated() if key else pl.repeat(True, rows.height, eager=True)
         if again.any():
             raise InvalidTransactionError(
-                f"one commit holds two actions {kind!r} of which one would undo the other",
+                f"one commit contains two {kind!r} actions that exclude each other",
                 path=table,
-                expected=f"one {kind}" + (f" for each {key}" if key else ""),
+                expected=f"one {kind}" + (f" one for each {key}" if key else ""),
                 found=rows[key].filter(again)[0] if key else rows.height,
             )
 
@@ -331,9 +337,9 @@ def _check_domains(protocol: Protocol, meta: pl.DataFrame, table: str) -> None:
     system = domains.filter(domains.str.starts_with(SYSTEM_DOMAIN))
     if system.len():
         raise InvalidTransactionError(
-            f"domains that begin with {SYSTEM_DOMAIN!r} belong to the system",
+            f"domains that begin with {SYSTEM_DOMAIN!r} are reserved for the system",
             path=table,
-            expected="a domain of the user's, such as com.example.jobs",
+            expected="a user's domain, such as com.example.jobs",
             found=system[0],
         )
 
@@ -363,20 +369,20 @@ def _check_change_data(
         return
     if new.any() and gone.any() and not rows_replaced:
         raise UnsupportedFeatureError(
-            "the table keeps a change data feed, and a commit that adds and removes data may have "
-            "changed rows, which it would report as deleted and inserted",
+            "the table has a change data feed, and a commit that adds and removes data "
+            "may have changed rows, which it would report as deleted and inserted",
             path=table,
             expected="cdc actions, or only adds, or only removes",
             found="changeDataFeed",
-            hint="give the commit its cdc actions; or, where rows are only replaced, say so by "
-            "Transaction.replace_rows",
+            hint="add the commit's cdc actions; or, if rows are only replaced, declare it "
+            "with Transaction.replace_rows",
         )
     _refuse_row(
         files,
         gone & ~_told(files, "extendedFileMetadata"),
         InvalidTransactionError,
-        "the table keeps a change data feed, and a removed file does not tell its partition "
-        "values and size, without which its rows cannot be reported as deleted",
+        "the table has a change data feed, and a removed file has no partition values "
+        "and size, so its rows cannot be reported as deleted",
         table,
         expected="partitionValues and size, as the rows of Snapshot.files() have them",
     )
@@ -404,7 +410,7 @@ def _check_vectors(protocol: Protocol, metadata: Metadata, files: pl.DataFrame, 
             files,
             added & _changes_data(files),
             InvalidTransactionError,
-            "the table does not take new deletion vectors",
+            "the table does not allow new deletion vectors",
             table,
             expected="delta.enableDeletionVectors true, or dataChange false",
         )
@@ -412,7 +418,7 @@ def _check_vectors(protocol: Protocol, metadata: Metadata, files: pl.DataFrame, 
         files,
         added & ~_counted(files),
         InvalidTransactionError,
-        "a file with a deletion vector does not tell its number of records",
+        "a file with a deletion vector has no numRecords",
         table,
         expected="stats with numRecords",
     )
@@ -432,8 +438,7 @@ def _check_counts(
         files,
         fresh & ~_counted(files),
         InvalidTransactionError,
-        "rows are tracked, and a file does not tell its number of records, so that its rows "
-        "cannot be given ids",
+        "row tracking is on, and a file has no numRecords, so row ids cannot be assigned",
         table,
         expected="stats with numRecords, or the baseRowId and defaultRowCommitVersion that the "
         "file had",
