@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench fmt lint types layers unit clean
+.PHONY: help demo check test soak bench fmt lint types layers unit clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -21,6 +21,14 @@ demo: $(VENV)/.runtime ## Create a table on local disk, replay its log and write
 	$(BIN)/lakelog demo
 
 test: lint types layers unit ## Check everything: lint, format, types, layers, tests, docs, notebooks
+
+# The rooms with uncommitted changes, without the slow ones; else a fixed set.
+CHANGED = $(shell git diff --name-only HEAD -- engine tests | sed -nE 's,^(engine/lakelog|tests)/([a-z]+)/.*,tests/\2,p' | sort -u)
+SLOW := tests/spark tests/stores tests/faults tests/races tests/perf tests/kernel tests/conformance
+CHECKED ?= $(or $(wildcard $(filter-out $(SLOW),$(CHANGED))),tests/model tests/data)
+
+check: lint types layers ## Check quickly, while you work: lint, types, layers, tests of the rooms that changed
+	$(BIN)/python -m pytest -n auto -q $(CHECKED)
 
 lint: $(VENV)/.dev ## Lint and check the format
 	$(BIN)/ruff check .
