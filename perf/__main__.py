@@ -1,4 +1,4 @@
-"""``python -m perf``: measure the workloads and say which promises are kept."""
+"""``python -m perf``: measure the workloads and report which targets are met."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _EVERY = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmarks. One that fails does not keep the others from being run and shown, nor
-    does an interrupt those that were run before it.
+    """Run the benchmarks. If one fails, the others are still run and shown. After an interrupt, the
+    completed ones are shown.
 
     Returns:
-        0 when all ran and agreed; 1 when a promise was missed and ``--strict`` was given; 2 when
-        a contender failed or gave another answer than the rest; 130 when interrupted.
+        0 if all ran and agreed; 1 if a target was missed and ``--strict`` was given; 2 if a
+        contender failed or gave a different answer; 130 if interrupted.
     """
     options = _parser().parse_args(arguments)
     read: list[Result] = []
@@ -101,7 +101,7 @@ def _positive(text: str) -> int:
 
 
 def _tell(message: str) -> None:
-    """Progress on one line of a terminal, nowhere else."""
+    """Show progress on one line, on a terminal only."""
     if sys.stderr.isatty():
         print(f"\r\x1b[2K{message}", end="", file=sys.stderr, flush=True)
 

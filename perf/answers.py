@@ -1,8 +1,8 @@
-"""Fingerprints of answers, so that no ratio is ever printed for a wrong one.
+"""Fingerprints of answers: a ratio is printed only for equal answers.
 
 An answer is a flat mapping from a name to a number or text; two contenders must agree on every
-name that both give. Fingerprints do not depend on the order of rows. Computed after the clock and
-the memory gauge have been read.
+name that both give. Fingerprints do not depend on the order of rows. They are
+computed after time and memory were measured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def of_files(frame: pl.DataFrame, prefix: str = "files") -> Answer:
     """Count, bytes and a hash over path, size, time and partition values of `frame`'s rows.
 
     Args:
-        frame: Columns path, size and, where asked for, modificationTime, date and region (text).
+        frame: Columns path, size and, if requested, modificationTime, date and region (text).
         prefix: ``files`` for live files, ``adds`` for unreplayed add actions.
     """
     size = {"files": "bytes", "adds": "add_bytes"}[prefix]
@@ -35,7 +35,7 @@ def of_files(frame: pl.DataFrame, prefix: str = "files") -> Answer:
 
 
 def of_stats(frame: pl.DataFrame) -> Answer:
-    """Sums and a hash over numRecords, min, max and nullCount, typed as the schema types them."""
+    """Sums and a hash over numRecords, min, max and nullCount, with the types of the schema."""
     low, high, nulls = (frame[c].struct for c in ("min", "max", "nullCount"))
     names = pl.DataFrame({"low": low.field("name"), "high": high.field("name")})
     return {
@@ -50,7 +50,7 @@ def of_stats(frame: pl.DataFrame) -> Answer:
 
 
 def of_history(versions: pl.Series, operations: pl.Series, engines: pl.Series) -> Answer:
-    """The commits of a history, each by version, operation and engine."""
+    """The commits of a history: version, operation and engine of each."""
     frame = pl.DataFrame(
         {"version": versions.cast(pl.Int64), "operation": operations, "engine": engines}
     )
@@ -65,7 +65,7 @@ def hash_rows(frame: pl.DataFrame) -> str:
 
 
 def check(answers: Iterable[tuple[str, Answer]]) -> None:
-    """Hold named answers against each other.
+    """Compare named answers.
 
     Raises:
         WrongAnswerError: Two of them give different values for one name.
@@ -79,5 +79,5 @@ def check(answers: Iterable[tuple[str, Answer]]) -> None:
 
 
 def _microseconds(times: pl.Series) -> int:
-    """The sum of `times` since 2024, which a million of them cannot overflow."""
+    """The sum of `times` since 2024; a million of them do not overflow."""
     return int((times.dt.epoch("us") - 1_704_067_200_000_000).sum())

@@ -1,6 +1,6 @@
-"""Columns of the synthetic tables: every value follows from the row's number, none from a clock.
+"""Columns of the synthetic tables: every value is computed from the row number, none from a clock.
 
-Everything is built column by column in Polars, so that ten million rows take seconds.
+Polars computes whole columns, so that ten million rows take seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ODD_64 = 0x9E3779B97F4A7C15
 def files(start: int, count: int) -> pl.DataFrame:
     """Data files numbered from `start`: path, date, region, size, modificationTime, stats.
 
-    Paths end in 128 mixed bits, as a writer's UUIDs do, so that they compress as real ones.
+    Paths end in 128 mixed bits, like the UUIDs of a writer, so that they compress like real paths.
     Sizes are in bytes, times in milliseconds, stats are JSON text over five columns.
     """
     rows = pl.DataFrame({"i": pl.int_range(start, start + count, eager=True)})
@@ -68,7 +68,7 @@ def files(start: int, count: int) -> pl.DataFrame:
 
 
 def narrow_files(start: int, count: int) -> pl.DataFrame:
-    """Data files numbered from `start`, unpartitioned, of short paths: path, size, time."""
+    """Data files numbered from `start`, unpartitioned, with short paths: path, size, time."""
     return pl.DataFrame({"i": pl.int_range(start, start + count, eager=True)}).select(
         path=pl.concat_str(
             pl.lit("part-"), _I.cast(pl.String).str.zfill(9), pl.lit("-c000.snappy.parquet")
@@ -114,7 +114,7 @@ def stats_text() -> pl.Expr:
 
 
 def add_lines(frame: pl.DataFrame) -> pl.Series:
-    """One ``add`` line of NDJSON for each of `files`."""
+    """One ``add`` line of NDJSON per row of `files`."""
     return frame.select(
         pl.concat_str(
             pl.lit('{"add":{"path":"'),
@@ -132,7 +132,7 @@ def add_lines(frame: pl.DataFrame) -> pl.Series:
 
 
 def remove_lines(frame: pl.DataFrame, deletion_ms: pl.Expr) -> pl.Series:
-    """One ``remove`` line of NDJSON for each of `files`, deleted at `deletion_ms`."""
+    """One ``remove`` line of NDJSON per row of `files`, deleted at `deletion_ms`."""
     return frame.select(
         pl.concat_str(
             pl.lit('{"remove":{"path":"'),
@@ -162,7 +162,7 @@ def _partition_values() -> list[pl.Expr | str]:
 
 
 def _uuids(numbers: pl.Series) -> pl.Series:
-    """UUID-shaped text from 128 bits mixed out of each number."""
+    """Text in the form of a UUID, from 128 bits that are mixed from each number."""
     x = numbers.to_numpy().astype(np.uint64) * np.uint64(_ODD_64)
     hexed = pl.DataFrame(
         {"a": _hex(_mixed(x)), "b": _hex(_mixed(x ^ np.uint64(0xD1B54A32D192ED03)))}
@@ -177,7 +177,7 @@ def _uuids(numbers: pl.Series) -> pl.Series:
 
 
 def _mixed(x: np.typing.NDArray[np.uint64]) -> np.typing.NDArray[np.uint64]:
-    """The finaliser of splitmix64: neighbours come out unrelated, no two alike."""
+    """The finaliser of splitmix64: distinct results, unrelated for neighbours."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

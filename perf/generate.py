@@ -1,9 +1,9 @@
-"""The logs that the benchmarks read and write to, written as Spark writes them.
+"""Generates the logs of the benchmarks, in the format that Spark writes.
 
-Shapes that scale along one axis each: a classic checkpoint with commits behind it, a few large
-commits, many small commits, a multi-part checkpoint; and what commits are put behind: an empty
-table, and classic checkpoints of three sizes. `generate` writes one into a folder and
-returns the facts that every contender's answer must match.
+Each shape scales along one axis. To read: a classic checkpoint with commits above it, a few large
+commits, many small commits, a multi-part checkpoint. To commit to: an empty table, and classic
+checkpoints of three sizes. `generate` writes a log to a folder and returns the facts that every
+contender's answer must match.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ def generate(name: str, directory: Path, scale: float) -> Facts:
 
 
 def commit_text(version: int, *, adds: int = 1) -> str:
-    """One more commit: `adds` new files, numbered far above any that the tables hold."""
+    """One more commit: `adds` new files, with numbers far above those of the tables."""
     lines = columns.add_lines(columns.files(1_000_000_000 + version * adds, adds))
     return _commit_info(version, "WRITE") + "\n".join(lines) + "\n"
 
 
 def classic_checkpoint(log: Path, scale: float) -> Facts:
-    """1M files and 1 percent tombstones in a classic checkpoint, 100 commits behind it.
+    """1M files and 1 percent tombstones in a classic checkpoint, 100 commits above it.
 
-    Each commit removes ten files of the checkpoint, adds twenty, and adds one back that the
-    commit before it removed. The checkpoint comes from pyarrow in the protocol's schema: snappy,
-    maps as MAP, statistics as JSON text only, the earlier commits cleaned up.
+    Each commit removes ten files of the checkpoint, adds twenty, and restores one that the
+    commit before it removed. pyarrow writes the checkpoint with the protocol's schema: snappy, maps
+    as MAP, statistics as JSON text only. The earlier commits are deleted.
     """
     count, commits = _scaled(1_000_000, scale), max(3, _scaled(100, scale))
     held = columns.files(0, count)
@@ -99,7 +99,7 @@ def large_commits(log: Path, scale: float) -> Facts:
 
 
 def small_commits(log: Path, scale: float, *, commits: int, least: int = 20) -> Facts:
-    """JSON commits of one add each; each tenth removes an earlier file; no checkpoint."""
+    """JSON commits of one add each; every tenth removes an earlier file; no checkpoint."""
     commits = max(least, _scaled(commits, scale))
     held = columns.files(0, commits)
     removed = held[: commits // 2 : 5][: commits // 10]
@@ -118,8 +118,8 @@ def small_commits(log: Path, scale: float, *, commits: int, least: int = 20) -> 
 def multipart_checkpoint(log: Path, scale: float) -> Facts:
     """10M files of short paths in a multi-part checkpoint of 20 parts, no statistics.
 
-    Rows are dealt to the parts by number. The protocol wants Spark's hash of the path there,
-    which no reader relies on and which would make the generator slow.
+    Rows are assigned to parts by number. The protocol requires Spark's hash of the path, but no
+    reader depends on it, and it would make the generator slow.
     """
     count, parts = _scaled(10_000_000, scale), 20
     size = 0
@@ -141,7 +141,7 @@ def multipart_checkpoint(log: Path, scale: float) -> Facts:
 
 
 def checkpointed(log: Path, scale: float, *, files: int) -> Facts:
-    """`files` files in a classic checkpoint, ten commits of one more file each behind it."""
+    """`files` files in a classic checkpoint, ten commits of one file each above it."""
     held, new = columns.files(0, _scaled(files, scale)), columns.files(3_000_000, 10)
     path = log / f"{CHECKPOINT_VERSION:020d}.checkpoint.parquet"
     _write_checkpoint(path, [_head(), _adds(held)])
@@ -231,7 +231,7 @@ def _first_lines(*, partitioned: bool = True) -> str:
 
 
 def _head(*, partitioned: bool = True) -> pa.Table:
-    """The rows of a checkpoint that are no file actions: protocol and metaData."""
+    """The rows of a checkpoint that are not file actions: protocol and metaData."""
     lines = _first_lines(partitioned=partitioned).encode()
     meta = decode_lines([Blob(None, "", lines)], Wire.of("delta")).meta
     rows = [

@@ -1,4 +1,4 @@
-"""Measuring: fresh processes, contenders taking turns, medians, answers held together."""
+"""Measurement: new processes, contenders in turns, medians, comparison of answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Runs:
     measured: list[dict[str, Any]]
 
     def median(self, key: str) -> float:
-        """The median over the runs of one measured figure."""
+        """The median of one figure over the runs."""
         return float(statistics.median(run[key] for run in self.measured))
 
     @property
@@ -44,14 +44,14 @@ class Runs:
 
     @property
     def result_mb(self) -> float | None:
-        """The result's own size, where the case gives it."""
+        """The size of the result, if the case reports it."""
         size: float | None = self.measured[0]["result_mb"]
         return size
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One workload measured for all its contenders, and what was promised."""
+    """The results of one workload for all its contenders, and the targets."""
 
     workload: Workload
     facts: dict[str, int]
@@ -59,33 +59,33 @@ class Result:
 
     @property
     def faster(self) -> float | None:
-        """How many times faster than deltalake lakelog is."""
+        """The time of deltalake divided by that of lakelog."""
         return self._over("deltalake", "seconds", inverse=True)
 
     @property
     def memory(self) -> float | None:
-        """The peak memory of lakelog over deltalake's."""
+        """The peak memory of lakelog divided by that of deltalake."""
         return self._over("deltalake", "peak_mb")
 
     @property
     def fastest_raw(self) -> str | None:
-        """The faster of the raw decoders: the one that the promise is held against."""
+        """The faster of the raw decoders; the target refers to it."""
         raws = [name for name in self.runs if name.startswith("raw_")]
         return min(raws, key=lambda name: self.runs[name].seconds, default=None)
 
     @property
     def raw(self) -> float | None:
-        """The time of lakelog over the fastest raw decode's."""
+        """The time of lakelog divided by that of the fastest raw decode."""
         return self._over(self.fastest_raw, "seconds") if self.fastest_raw else None
 
     @property
     def rows_per_second(self) -> float:
-        """Rows of the table that lakelog handles in a second."""
+        """Rows of the table that lakelog processes per second."""
         return self.facts[self.workload.rows] / self.runs["lakelog"].seconds
 
     @property
     def missed(self) -> list[str]:
-        """The promises that were not kept, in words; empty when all were or none was made."""
+        """The missed targets, as text; empty if all were met or there is none."""
         held = (
             ("speed", self.faster, self.workload.faster, 1),
             ("raw", self.raw, self.workload.raw, -1),
@@ -99,7 +99,7 @@ class Result:
 
     @property
     def promises(self) -> bool:
-        """Whether issue 2 promises anything for this workload."""
+        """Whether issue 2 has a target for this workload."""
         w = self.workload
         return any(target is not None for target in (w.faster, w.raw, w.memory))
 
@@ -121,11 +121,11 @@ def measure(
     Args:
         workload: What to measure.
         scale: The table's size relative to the full one.
-        runs: Turns; each starts one fresh process a contender.
-        tell: Is told what is being run.
+        runs: Number of turns; each starts one new process per contender.
+        tell: Called with the name of each run.
 
     Raises:
-        FailedRunError: A contender raised, was killed, or ran out of time.
+        FailedRunError: A contender raised, was killed, or timed out.
         WrongAnswerError: Answers differ between contenders, or from the generator's facts.
     """
     tell(f"{workload.table}: table")
@@ -142,10 +142,10 @@ def measure(
 
 
 def run_worker(module: str, contender: str, workload: str, scale: float) -> dict[str, Any]:
-    """What a fresh process that runs `module` measures.
+    """Run `module` in a new process and return its measurement.
 
     Raises:
-        FailedRunError: It raised, was killed, or ran out of time.
+        FailedRunError: The process raised, was killed, or timed out.
     """
     command = [sys.executable, "-m", module, contender, workload, repr(scale)]
     try:
@@ -164,7 +164,7 @@ def run_worker(module: str, contender: str, workload: str, scale: float) -> dict
 
 
 def warm(path: Path) -> None:
-    """Bring the log into the page cache, so that the first contender does not pay for the disk."""
+    """Load the log into the page cache, so that the first contender does not wait for the disk."""
     for file in (path / "_delta_log").iterdir():
         with file.open("rb") as stream:
             while stream.read(1 << 24):

@@ -1,4 +1,4 @@
-"""What is shown and written: one table of ratios, and everything as JSON."""
+"""The report: a table of ratios, and all results as JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COLUMNS = (
 
 
 def environment(scale: float, runs: int) -> dict[str, Any]:
-    """Where and with what was measured."""
+    """The machine and the versions of the libraries."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cores": os.cpu_count(),
@@ -81,7 +81,7 @@ def as_json(results: Sequence[Result], where: dict[str, Any]) -> dict[str, Any]:
 
 
 def show(results: Sequence[Result], where: dict[str, Any]) -> None:
-    """Print the table and what it was measured with; aligned plain text where no terminal is."""
+    """Print the table and the environment; aligned plain text without a terminal."""
     print_table(_COLUMNS, [_row(r) for r in results], last=True)
     print()
     for line in _notes(results, where):
@@ -144,9 +144,9 @@ def print_table(
 
     Args:
         header: Names of the columns.
-        rows: One text a column.
-        left: How many columns, from the first, are words; the others are numbers.
-        last: Whether the last column says ``yes…`` or ``no…``, which gives the row its colour.
+        rows: One text per column.
+        left: How many of the first columns are text; the others are numbers.
+        last: Whether the last column is ``yes…`` or ``no…``, which sets the colour of the row.
     """
     if not (sys.stdout.isatty() and _print_rich(header, rows, left, last=last)):
         _print_plain(header, rows, left)

@@ -1,7 +1,7 @@
-"""The benchmark's tables on disk: made once, kept in a folder, remade when their recipe changes.
+"""The benchmark's tables on disk: generated once, cached, regenerated if their recipe changes.
 
-Run as ``python -m perf.tables NAME SCALE`` to make one table in a process of its own, so that
-the memory of making it is not held by the process that measures.
+``python -m perf.tables NAME SCALE`` generates one table in a separate process, so that its memory
+does not count for the process that measures.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _RECIPE = ("columns.py", "generate.py")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table ready to be read: its folder, and what a right answer says about it."""
+    """A generated table: its folder, and the facts that a correct answer matches."""
 
     path: Path
     facts: dict[str, int]
 
     @property
     def next_commit(self) -> Path:
-        """A file with the text of the commit that would come next."""
+        """A file with the text of the next commit."""
         return self.path.with_name("next_commit.json")
 
 
 def cache_directory() -> Path:
-    """Where tables are kept: LAKELOG_BENCH_DIR, else ``perf/.cache``."""
+    """The cache folder: LAKELOG_BENCH_DIR, or ``perf/.cache``."""
     return Path(os.environ.get("LAKELOG_BENCH_DIR") or _HERE / ".cache")
 
 
 def ensure(name: str, scale: float) -> Table:
-    """The table `name` at `scale`, made now unless this very recipe has made it before.
+    """The table `name` at `scale`, generated unless the cache has it with the same recipe.
 
     Raises:
         subprocess.CalledProcessError: The generator failed; its output has been shown.
@@ -57,7 +57,7 @@ def _folder(name: str, scale: float) -> Path:
 
 
 def _make(name: str, scale: float) -> None:
-    """Write beside the final place and rename, so that a half-made table is never measured."""
+    """Write to a temporary folder and rename it, so that no incomplete table is measured."""
     from perf.generate import commit_text, generate
 
     final = _folder(name, scale)

@@ -1,8 +1,8 @@
-"""One measurement in a process of its own: ``python -m perf.worker CONTENDER WORKLOAD SCALE``.
+"""One measurement in a separate process: ``python -m perf.worker CONTENDER WORKLOAD SCALE``.
 
-A fresh process makes peak memory honest: nothing that another contender, another run or the
-making of the table has allocated is in it. Imports happen before the clock starts. The last line
-of output is one JSON object.
+In a new process, the peak memory does not include allocations of another contender, another run or
+the generation of the table. Imports happen before the measurement. The last line of output is one
+JSON object.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from perf import cases, tables, workloads
 
 
 def peak_memory_mb() -> float:
-    """The most resident memory that this process has had, in megabytes (1e6 bytes).
+    """The peak resident memory of this process, in megabytes (1e6 bytes).
 
-    Linux hands ``ru_maxrss`` of the parent on through fork and exec, so VmHWM is read there.
+    On Linux a process inherits ``ru_maxrss`` of its parent, so VmHWM is read there.
     """
     try:
         with open("/proc/self/status", encoding="ascii") as status:
@@ -37,8 +37,8 @@ def measure(contender: str, workload: str, scale: float) -> dict[str, Any]:
 
     Returns:
         seconds (wall clock), cpu_seconds (all threads, user and system), base_mb (peak memory
-        after imports), prepared_mb (after what the case prepares), peak_mb (after the run),
-        result_mb (the result's own size, where the case says) and the answer.
+        after imports), prepared_mb (after `prepare`), peak_mb (after the run), result_mb (the size
+        of the result, if the case reports it) and the answer.
     """
     case = cases.load(contender, workload)
     table = tables.ensure(workloads.find(workload).table, scale)
@@ -63,7 +63,7 @@ def measure(contender: str, workload: str, scale: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print what `measure` returns."""
+    """Print the result of `measure`."""
     contender, workload, scale = sys.argv[1:]
     print(json.dumps(measure(contender, workload, float(scale))))
 

@@ -1,4 +1,4 @@
-"""The workloads, named by shape, and what issue 2 promises for each."""
+"""The workloads, named by shape, and the targets of issue 2."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class Workload:
     """One thing to measure on one table.
 
     Attributes:
-        name: The shape, in words.
+        name: The shape.
         table: The table it reads (a key of `perf.generate.TABLES`).
-        faster: How many times faster than deltalake it has to be; None where nothing is promised.
-        raw: How many times the time of the fastest raw decode it may take.
-        memory: The share of deltalake's peak memory that it may use.
-        peers: The contenders beside lakelog.
-        rows: The fact of the table that counts the rows it handles.
+        faster: Minimum speed-up over deltalake; None without a target.
+        raw: Maximum ratio of its time to that of the fastest raw decode.
+        memory: Maximum ratio of its peak memory to that of deltalake.
+        peers: The contenders in addition to lakelog.
+        rows: The fact of the table that counts the processed rows.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Workload:
 
     @property
     def contenders(self) -> tuple[str, ...]:
-        """Everyone who is measured, lakelog first."""
+        """All contenders, lakelog first."""
         return ("lakelog", *self.peers)
 
 
@@ -66,6 +66,6 @@ def find(name: str) -> Workload:
     """The workload called `name`.
 
     Raises:
-        KeyError: There is none.
+        KeyError: No workload has this name.
     """
     return {w.name: w for w in WORKLOADS}[name]

@@ -1,4 +1,4 @@
-"""What each contender does for each workload: one module a contender, one `CASES` in each."""
+"""The cases of each contender: one module per contender, each with a dictionary `CASES`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ MODULES = {
 
 
 def load(contender: str, workload: str) -> Case:
-    """Import a contender (and with it all that it needs) and give its way of doing `workload`."""
+    """Import a contender with its dependencies, and return its case of `workload`."""
     cases: dict[str, Case] = import_module(MODULES[contender]).CASES
     return cases[workload]

@@ -1,4 +1,4 @@
-"""The shape of a case, and the table copies that update workloads may write to."""
+"""The type of a case, and writable table copies for update workloads."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def _path(table: Table, _: ExitStack) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """How one contender does one workload.
+    """The implementation of one workload by one contender.
 
     Attributes:
-        run: What is measured; takes what `prepare` returned.
-        answer: The result as an answer (`perf.answers`); outside the measurement.
-        prepare: What comes before the clock starts, given the table and a stack for what has to
-            be closed at the end; by default the table's path.
-        size_bytes: The result's own size in memory, where that is asked for.
+        run: The measured function; its argument is the result of `prepare`.
+        answer: Converts the result to an answer (`perf.answers`); not measured.
+        prepare: Runs before the measurement, with the table and a stack for resources to close
+            at the end; returns the table's path by default.
+        size_bytes: The size of the result in memory, if requested.
     """
 
     run: Callable[[Any], Any]
@@ -38,7 +38,7 @@ class Case:
 
 
 class WritableCopy:
-    """A table of hard links beside the original, gone when `stack` is closed."""
+    """A copy of a table with hard links, next to the original; deleted when `stack` is closed."""
 
     def __init__(self, table: Table, stack: ExitStack) -> None:
         folder = tempfile.TemporaryDirectory(dir=table.path.parent, prefix="copy-")
@@ -51,5 +51,5 @@ class WritableCopy:
             os.link(file, log / file.name)
 
     def commit(self) -> None:
-        """Put the next commit into the log."""
+        """Write the next commit to the log."""
         os.link(self._next, self.path / "_delta_log" / f"{self._version:020d}.json")

@@ -1,7 +1,7 @@
 """lakelog on every workload, through its public API only.
 
-`lakelog.table` is imported by name because `lakelog` itself loads it lazily, and imports are not
-part of what is measured.
+`lakelog.table` is imported by name because `lakelog` imports it lazily, and imports are not
+measured.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _protocol_metadata(path: Path) -> tuple[Any, Any]:
 
 
 def _opened(table: Table, stack: ExitStack) -> tuple[WritableCopy, lakelog.Snapshot]:
-    """A snapshot that has answered before, and a commit that it has not seen."""
+    """A snapshot that was used before, and a commit that it has not read."""
     copy = WritableCopy(table, stack)
     snapshot = lakelog.open(str(copy.path)).snapshot()
     snapshot.files().select(_COLUMNS).collect()

@@ -1,4 +1,4 @@
-"""deltalake on every workload: open and the call that answers the same question."""
+"""deltalake on every workload: open, and the call with the same result."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What both raw decoders share: where the bytes are, and how their answers are named.
+"""Shared by both raw decoders: the location of the bytes, and the names of answers.
 
-A raw decode turns the bytes into columns and stops: no replay, no checks, no open. It is told the
-table's partition columns and statistics schema, which a reader has to find out. JSON is read as
-whole files, joined, and parsed in one go; partition values come as a struct, because that is the
-fastest form in which either library gives them.
+A raw decode only converts the bytes to columns, without open, replay and checks. It gets the
+partition columns and the statistics schema as arguments; a reader has to find them. JSON is read as
+whole files, joined, and parsed at once. Partition values are a struct, because that is the
+fastest form in both libraries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def commits(path: Path) -> bytes:
 
 
 def protocol_answer(protocol: dict[str, int], metadata: dict[str, object]) -> Answer:
-    """Protocol and metaData rows as an answer that lakelog's can be held against."""
+    """Protocol and metaData rows as an answer that can be compared with lakelog's."""
     configuration = metadata["configuration"]
     partitions = metadata["partitionColumns"]
     assert isinstance(configuration, list)

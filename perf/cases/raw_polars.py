@@ -1,4 +1,4 @@
-"""The bytes of each workload decoded by Polars alone: `scan_parquet` and `read_ndjson`."""
+"""The bytes of each workload, decoded by Polars only: `scan_parquet` and `read_ndjson`."""
 
 from __future__ import annotations
 
@@ -111,14 +111,14 @@ def _adds(frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def adds_answer(frames: list[pl.DataFrame]) -> Answer:
-    """The answer for checkpoint leaves and decoded commits (pyarrow's are brought here too)."""
+    """The answer for checkpoint leaves and decoded commits (also used for pyarrow)."""
     from perf import answers
 
     return answers.of_files(_adds(frames), "adds")
 
 
 def narrow_answer(frame: pl.DataFrame) -> Answer:
-    """The answer for path and size alone; rows that are no add have no path."""
+    """The answer for path and size only; rows other than adds have no path."""
     from perf import answers
 
     return answers.of_files(frame.filter(pl.col("path").is_not_null()), "adds")

@@ -1,4 +1,4 @@
-"""The bytes of each workload decoded by pyarrow alone: `iter_batches` and `pyarrow.json`."""
+"""The bytes of each workload, decoded by pyarrow only: `iter_batches` and `pyarrow.json`."""
 
 from __future__ import annotations
 

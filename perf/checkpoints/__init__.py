@@ -1,5 +1,5 @@
-"""Benchmarks of a log's life: checkpoints and cleanup, lakelog beside deltalake on the same table.
+"""Benchmarks of checkpoints and cleanup, compared with deltalake on the same table.
 
-Runs as those of `perf.writing` do: a fresh process, a fresh copy of the table, and what was written
-read back through lakelog and through deltalake, and compared with what the table holds.
+A run is like one of `perf.writing`: a new process, and a new copy of the table. The result is read
+back with lakelog and with deltalake, and compared with the content of the table.
 """

@@ -1,4 +1,4 @@
-"""Reading back a table after a run: the same live files as before, through both readers."""
+"""Reads a table back after a run: both readers must find the same live files as before."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def given(job: Job, commits: int) -> list[tuple[str, Answer]]:  # noqa: ARG001 -
 
 
 def read_back(job: Job) -> list[tuple[str, Answer]]:
-    """What both readers find in the table, as far as every contender leaves it the same."""
+    """The results of both readers, restricted to values that are equal for all contenders."""
     if lakelog.open(job.path).snapshot().metadata.partition_columns:
         readers = [check.by_lakelog, check.by_deltalake]
         return [(read.__name__, _common(read(job.path))) for read in readers]
-    # Ten million files, for each of which deltalake needs a kilobyte.
+    # Ten million files: deltalake needs a kilobyte per file.
     wanted: Answer = {name: job.facts[name] for name in ("files", "bytes")}
     files = lakelog.open(job.path).snapshot().files()
     found = answers.of_files(files.select("path", "size").collect())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lakelog
-import lakelog.checkpoint.write  # before the clock starts, as every import
+import lakelog.checkpoint.write  # imported before the measurement, like every module
 import lakelog.table
 from lakelog.storage import LogStore, StoreWrapper
 from lakelog.storage.inject import InjectingStore
@@ -24,8 +24,8 @@ MEMORY_LIMIT = 512_000_000
 
 
 class OneByOne(StoreWrapper):
-    """A store that reads many files one after another, each in a round trip of its own: how the
-    reader of spec 004 replays a log.
+    """A store that reads files one after another, with one round trip per file, like the reader of
+    specification 004.
     """
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
@@ -61,7 +61,7 @@ def _write(*, verify: bool) -> Callable[[Job], Figures]:
 
 
 def _with_v2_checkpoint(job: Job) -> Job:
-    """A table whose checkpoints are V2, with one, and one commit behind it."""
+    """A table with a V2 checkpoint, and one commit above it."""
     table = lakelog.open(job.path)
     with table.transaction() as tx:
         tx.set_protocol(features=["v2Checkpoint"])

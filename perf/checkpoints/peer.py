@@ -28,7 +28,7 @@ def _write(job: Job) -> Figures:
 
 
 def _with_checkpoint(job: Job) -> Job:
-    """A table with a checkpoint of deltalake's own, and one commit behind it."""
+    """A table with a checkpoint that deltalake wrote, and one commit above it."""
     DeltaTable(job.path).create_checkpoint()
     append(DeltaTable(job.path), 0)
     return job

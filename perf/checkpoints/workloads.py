@@ -1,4 +1,4 @@
-"""The workloads of checkpoints and cleanup, who runs them, and what is promised for each."""
+"""The workloads of checkpoints and cleanup, their contenders and targets."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Benchmarks of lakelog on Spark, beside Spark itself and Delta Lake on Spark."""
+"""Benchmarks of lakelog on Spark, compared with Spark itself and Delta Lake on Spark."""

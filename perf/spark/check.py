@@ -1,4 +1,4 @@
-"""Reading back what a run on Spark has left, without Spark."""
+"""Reads the result of a run on Spark back, without Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def given(job: Job, commits: int) -> list[tuple[str, Answer]]:  # noqa: ARG001 -
     """See `perf.writing.workloads.WriteWorkload`."""
     written = Path(job.path) / "written"
     if not written.is_dir():
-        return [("the run itself", {"files": job.size})]  # it looked at every row
+        return [("the run itself", {"files": job.size})]  # it compared every row
     wanted: Answer = {
         "rows": job.size,
         "ids": job.size * (job.size - 1) // 2,

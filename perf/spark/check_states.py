@@ -1,4 +1,4 @@
-"""Reading back, without Spark, the table that a run has left."""
+"""Reads the table of a run back, without Spark."""
 
 from __future__ import annotations
 

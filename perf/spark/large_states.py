@@ -1,5 +1,5 @@
-"""Tables of many files without data, made once and kept, as the others are (`perf.tables`): a
-checkpoint in parts of half a million rows, and commits behind it.
+"""Tables of many files without data, generated once and cached (as in `perf.tables`): a checkpoint
+in parts of half a million rows, and commits above it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FACTS = "facts.json"
 """File, beside a table's log, with what a right answer says of it."""
 
 _NEW = 900_000_000
-_DELETED_MS = 4_000_000_000_000  # a time to come: nobody lets these tombstones expire
+_DELETED_MS = 4_000_000_000_000  # in the future: these tombstones do not expire
 _RECIPES = (__file__, columns.__file__)
 
 Facts = dict[str, int]
@@ -36,11 +36,11 @@ Facts = dict[str, int]
 
 
 def ensure(files: int, commits: int) -> tuple[Path, Facts]:
-    """A Delta table of `files` files in a multi-part checkpoint, each commit behind it removing ten
-    of them and adding twenty others; and what a right answer says of it.
+    """A Delta table of `files` files in a multi-part checkpoint, each commit above it removes ten
+    of them and adds twenty others; and the facts of a correct answer.
 
-    Rows are dealt to the parts by number, as in `perf.generate.multipart_checkpoint`. Statistics
-    are JSON text alone.
+    Rows are assigned to parts by number, as in `perf.generate.multipart_checkpoint`. Statistics
+    are JSON text only.
     """
     recipe = hashlib.sha256(b"".join(Path(source).read_bytes() for source in _RECIPES))
     name = f"large_state-{files}-{commits}-{recipe.hexdigest()[:10]}"

@@ -1,4 +1,4 @@
-"""How each contender does the workloads, all of them on Spark."""
+"""The implementations of the workloads, all on Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTITIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A session, and where the work is."""
+    """A session, and the folder of the run."""
 
     spark: Any
     job: Job
@@ -35,7 +35,7 @@ def _small_files(job: Job) -> Prepared:
 
 
 def _totals(read: Read) -> Callable[[Prepared], Figures]:
-    """Read every column of every row; the sums tell whether they are right."""
+    """Read every column of every row; the sums verify the result."""
 
     def run(prepared: Prepared) -> Figures:
         start = time.perf_counter()

@@ -1,11 +1,10 @@
-"""A distributed checkpoint at growing sizes, and what follows for a larger one.
+"""A distributed checkpoint at growing sizes, and a prediction for a larger one.
 
 ``python -m perf.spark.scaled``
 
-Each size is measured in a process of its own. A size is predicted from the two measured before it,
-as `perf/spark/scaled.md` describes: from 1M and 2M files what 10M take, which is then measured and
-says how good the rules are; and from 2M and 10M what 100M would take. Prints a table and, with
-``--json``, one JSON object a line in its place.
+Each size is measured in a separate process. A size is predicted from the two measured before it, as
+`perf/spark/scaled.md` describes: 10M files from 1M and 2M, which is then compared with the
+measurement; and 100M from 2M and 10M. Prints a table or, with ``--json``, one JSON object per line.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ _WIDTH = 16
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a checkpoint of so many files takes.
+    """The cost of a checkpoint.
 
     Attributes:
         files: Live files.
-        tasks: Parts, each one task's.
-        cores: Tasks that run at a time.
-        seconds: Wall clock, with reading back.
-        seconds_per_part: Of one task, about: ``seconds * cores / tasks``.
+        tasks: Parts, one per task.
+        cores: Number of concurrent tasks.
+        seconds: Wall clock, including reading back.
+        seconds_per_part: Approximate time of one task: ``seconds * cores / tasks``.
         driver_mb: Peak of the driver's Python, in 1e6 bytes.
         worker_mb: Peak of the largest Python worker.
-        jvm_mb: Peak of the JVM, which is driver and executor at once here.
+        jvm_mb: Peak of the JVM, which is driver and executor here.
     """
 
     files: int
@@ -53,16 +52,16 @@ class Cost:
 
 
 def count_parts(files: int) -> int:
-    """How many parts a multi-part checkpoint of so many files has."""
+    """The number of parts of a multi-part checkpoint of `files` files."""
     return max(2, -(-files // PART_ROWS))
 
 
 def predict(small: Cost, large: Cost, files: int, cores: int | None = None) -> Cost:
     """The cost of another size, from two measured ones.
 
-    A part takes as long as its rows; parts run `cores` at a time, the last round as long as a full
-    one. What the two sizes have in common, whatever their rows, is the start. The driver's memory
-    grows by the file; a worker and the JVM hold what they hold at the larger size.
+    The time of a part is proportional to its rows. `cores` parts run concurrently; the last round
+    takes as long as a full one. The constant part of both sizes is the start. The memory of the
+    driver grows with the files; that of a worker and the JVM is the one of the larger size.
 
     >>> small = Cost(1_000_000, 2, 2, 12.0, 12.0, 400.0, 500.0, 1000.0)
     >>> large = Cost(2_000_000, 4, 2, 22.0, 11.0, 440.0, 510.0, 1100.0)
@@ -73,7 +72,7 @@ def predict(small: Cost, large: Cost, files: int, cores: int | None = None) -> C
     cores = large.cores if cores is None else cores
     tasks = count_parts(files)
     step = large.files - small.files
-    each = max(0.0, (large.seconds - small.seconds) / step) * large.cores  # of one core, a file
+    each = max(0.0, (large.seconds - small.seconds) / step) * large.cores  # of one core, per file
     start = max(0.0, large.seconds - each * large.files / large.cores)
     rounds = -(-tasks // cores)
     seconds = start + rounds * each * files / tasks
@@ -91,7 +90,7 @@ def predict(small: Cost, large: Cost, files: int, cores: int | None = None) -> C
 
 
 def measure(files: int) -> Cost:
-    """Write the checkpoint of a table of so many files, and look at the processes meanwhile."""
+    """Write the checkpoint of a table of `files` files, and sample the memory of the processes."""
     import psutil
 
     import lakelog.spark

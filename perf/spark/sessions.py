@@ -17,15 +17,15 @@ TWO_EXECUTORS = "local-cluster[2,1,3072]"
 
 
 def start(scratch: str, master: str = f"local[{CORES}]") -> Any:
-    """A local session with lakelog's data source and Delta Lake, warm: Spark has run a query, and
-    a worker of Python is there.
+    """A warm local session with lakelog's data source and Delta Lake: Spark has run a query, and a
+    Python worker was started.
 
     Args:
-        scratch: A folder for what the session needs beside the work.
-        master: Spark's master, where no session is active already.
+        scratch: A folder for the temporary files of the session.
+        master: Spark's master, if no session is active.
 
     Raises:
-        JarsUnavailableError: Delta's jars are neither here nor to be had.
+        JarsUnavailableError: Delta's jars are not installed and cannot be downloaded.
     """
     warnings.simplefilter("ignore")
     folder = Path(scratch) / "session"

@@ -1,4 +1,4 @@
-"""A table of many small data files, made once and kept, as the others are (`perf.tables`)."""
+"""A table of many small data files, generated once and cached (as in `perf.tables`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = pa.schema(
 
 
 def ensure(files: int) -> Path:
-    """A Delta table without partitions, of so many files of `ROWS` rows, with statistics."""
+    """A Delta table without partitions, of `files` files of `ROWS` rows, with statistics."""
     recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:10]
     final = tables.cache_directory() / f"small_files-{files}-{recipe}"
     if final.is_dir():

@@ -1,4 +1,4 @@
-"""How each contender gives a state of many files as a DataFrame, and writes its checkpoint."""
+"""Each contender's state of many files as a DataFrame, and its checkpoint."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _table(commits: int, **session: str) -> Callable[[Job], Prepared]:
         own.mkdir(parents=True, exist_ok=True)
         (Path(job.path) / large_states.FACTS).write_text(json.dumps(facts), encoding="utf-8")
         for file in (made / "_delta_log").iterdir():
-            # Links: a run may add files, and replaces the pointer alone.
+            # Hard links: a run may add files, and replaces only the pointer.
             if file.name == "_last_checkpoint":
                 (own / file.name).write_bytes(file.read_bytes())
             else:
@@ -60,8 +60,8 @@ def _table(commits: int, **session: str) -> Callable[[Job], Prepared]:
 
 
 def _state(live: Live, *, exact: bool = True) -> Callable[[Prepared], Figures]:
-    """Read every column of every live file, and then do so again: the first query of a session also
-    loads and compiles what it runs on. What Spark alone reads is no state, and not checked.
+    """Read every column of every live file, twice: the first query of a session also loads and
+    compiles code. The result of plain Spark is not a state, and is not checked.
     """
 
     def run(prepared: Prepared) -> Figures:

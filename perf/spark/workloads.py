@@ -1,4 +1,4 @@
-"""The workloads of lakelog on Spark, who runs them, and what is promised for each."""
+"""The workloads of lakelog on Spark, their contenders and targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading back what a run of the log or the keyed store has left, whoever wrote it."""
+"""Reads the result of a run of the log or the keyed store back, for every contender."""
 
 from __future__ import annotations
 

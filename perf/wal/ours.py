@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 import lakelog
-import lakelog.keyed.store  # before the clock starts, as every import
+import lakelog.keyed.store  # imported before the measurement, like every module
 from lakelog.wal.historic.log import HistoricFormat
 from lakelog.wal.historic.read import read_historic
 from perf.wal import plain, records, threads
@@ -22,7 +22,7 @@ STORE = "store"
 
 
 def open_log(path: Path, sync: Literal["sync", "batch", "none"] = "sync") -> lakelog.WriteAheadLog:
-    """A log of our own."""
+    """Open a log of lakelog."""
     return lakelog.WriteAheadLog(path, sync=sync)
 
 
@@ -84,7 +84,7 @@ def _append_table(prepared: tuple[Path, pa.Table]) -> Figures:
 
 
 def _unflushed(job: Job) -> tuple[Path, bytes]:
-    """A store with everything in its log, and one of its keys."""
+    """A store with all records in its log, and one of its keys."""
     store = Path(job.path) / STORE
     with lakelog.KeyedStore(store, sync="none", memtable_bytes=1 << 40) as target:
         for batch in records.batches(job.size):

@@ -1,4 +1,4 @@
-"""Who else makes small writes durable: SQLite; and the bytes alone."""
+"""Peers with durable small writes: SQLite, and a plain write with fsync."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BYTES = "bytes.bin"
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """A connection whose commits are durable, each INSERT its own."""
+    """A connection with durable commits, one per INSERT."""
     connection = sqlite3.connect(
         path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False
     )
@@ -67,9 +67,9 @@ def _appends(
 
 
 def _the_bytes(job: Job) -> tuple[str, bytes]:
-    """What the log's own segments hold of the same table."""
+    """The bytes of the log's segments for the same table."""
     log = Path(job.path) / ours.LOG
-    with ours.open_log(log) as target:  # synced, so that nothing of it is left for our own fsync
+    with ours.open_log(log) as target:  # synced, so that the measured fsync does not include it
         target.append_table(records.table(job.size))
     return f"{job.path}/{BYTES}", segments(log)
 

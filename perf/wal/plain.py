@@ -1,4 +1,4 @@
-"""The decode that the specifications' programs did: one record after the other, into objects."""
+"""The decoder of the specifications' programs: one record after another, into objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMATS: tuple[HistoricFormat, ...] = ("002", "003-crc", "003")
 
 
 def write(folder: Path, kind: str, count: int) -> Path:
-    """A historic log. Of 002: files of 10 MiB, every record an append of its own."""
+    """Write a historic log. Of 002: files of 10 MiB, one append per record."""
     folder.mkdir()
     if kind == "002":
         writer = model.Writer002(marks_batches=False)
@@ -41,13 +41,13 @@ def decode(folder: Path, kind: str) -> list[model.Record]:
 
 
 def frame(decoded: list[model.Record]) -> pl.DataFrame:
-    """Keys and values of records, for comparing."""
+    """Keys and values of records, for comparison."""
     keys, values = [one.key for one in decoded], [one.value for one in decoded]
     return pl.DataFrame({"key": keys, "value": values})
 
 
 def prepare(name: str, kind: str) -> Callable[[Job], Path]:
-    """Writes a log into a folder of the run."""
+    """Write a log to a folder of the run."""
     return lambda job: write(Path(job.path) / name, kind, job.size)
 
 

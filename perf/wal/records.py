@@ -1,4 +1,4 @@
-"""What is logged: a million keys of 18 bytes, each once, with 100 bytes; the same at each run."""
+"""The logged records: a million distinct keys of 18 bytes, with values of 100 bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THREADS = 8
 
 
 def pairs(count: int) -> pl.DataFrame:
-    """Keys and values: ``account/`` with ten digits in an order without order, and random bytes."""
+    """Keys and values: ``account/`` with ten digits, in shuffled order, and random bytes."""
     rng = np.random.default_rng(6)
     numbers = pl.Series("key", rng.permutation(count))
     keys = pl.select(key=pl.format("account/{}", numbers.cast(pl.String).str.zfill(10)))
@@ -52,7 +52,7 @@ def rows(count: int) -> list[tuple[bytes, bytes]]:
 
 
 def answer(frame: pl.DataFrame) -> Answer:
-    """Count and hash over ``key`` and ``value``, in whatever order."""
+    """Count and hash over ``key`` and ``value``, in any order."""
     return {
         "records": frame.height,
         "rows": hash_rows(frame.select(pl.col("key", "value").cast(pl.Binary))),

@@ -1,4 +1,4 @@
-"""Several threads that append to one log at once."""
+"""Several threads that append to one log concurrently."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def run(opener: Callable[[], Appender], rows: Sequence[Pair]) -> Figures:
     """Append every row, each durable before the thread takes its next one.
 
     Args:
-        opener: Called by each thread before the clock starts; gives what appends one row.
-        rows: Are dealt out among the threads.
+        opener: Called by each thread before the measurement; returns a function that appends a row.
+        rows: The rows; they are divided among the threads.
 
     Returns:
         seconds from the common start to the last append's end; commit_ms and p99_ms of all appends.

@@ -1,4 +1,4 @@
-"""The workloads of the write-ahead log and the keyed store, who runs them, and what is promised."""
+"""The workloads of the write-ahead log and the keyed store, their contenders and targets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Benchmarks of commits: lakelog beside deltalake writing the same actions, and beside itself.
+"""Benchmarks of commits: lakelog compared with deltalake on the same actions, and with itself.
 
-Each run writes to a fresh copy of a table, in a folder on the disk that `perf.tables` uses, in a
-process of its own. What the run has written is then read back through lakelog and, for a Delta
-log, through deltalake, and compared with what was to be written.
+Each run writes to a new copy of a table, in a folder on the disk that `perf.tables` uses, in a
+separate process. The result is read back with lakelog and, for a Delta log, with deltalake, and
+compared with the expected content.
 """

@@ -1,4 +1,4 @@
-"""The shape of a case that writes, and what all of them share."""
+"""The type of a writing case, and shared helpers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FIRST_FILE = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a run has to do.
+    """The task of a run.
 
     Attributes:
-        path: The table's folder, its own.
+        path: The folder of the run's table.
         size: Commits, or actions of the one commit.
-        facts: What the table holds (`perf.generate.Facts`); empty where there is none.
+        facts: The content of the table (`perf.generate.Facts`); empty without a table.
     """
 
     path: str
@@ -41,11 +41,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """How one contender does one workload.
+    """The implementation of one workload by one contender.
 
     Attributes:
-        prepare: What comes before the clock starts; gives what `run` takes.
-        run: What is measured.
+        prepare: Runs before the measurement; returns the argument of `run`.
+        run: The measured function.
     """
 
     prepare: Callable[[Job], Any]
@@ -54,10 +54,10 @@ class Case:
 
 @contextmanager
 def fresh_copy(table: tables.Table | None) -> Iterator[Path]:
-    """A folder with a copy of `table`, on the disk of the benchmark's tables; gone afterwards.
+    """A folder with a copy of `table`, on the disk of the benchmark's tables; deleted afterwards.
 
-    Checkpoints are hard links; whatever a writer may replace is copied. What the copy, and the run
-    before it, left for the disk to do is done: otherwise the first fsync of the run waits for it.
+    Checkpoints are hard links; files that a writer may replace are copied. Pending writes of the
+    copy and of the previous run are synced: otherwise the first fsync of the run waits for them.
     """
     where = tables.cache_directory()
     where.mkdir(parents=True, exist_ok=True)
@@ -84,11 +84,11 @@ def timed(
 
     Args:
         commits: The commits.
-        waited_s: Tells the seconds that were waited for the disk so far (`syncs.disk_waits`).
+        waited_s: Returns the seconds spent waiting for the disk so far (`syncs.disk_waits`).
 
     Returns:
-        seconds; commit_ms and p99_ms, the median and the 99th percentile of one commit; where
-        waits are told, own_ms, the median of what a commit takes beside them.
+        seconds; commit_ms and p99_ms, the median and the 99th percentile of one commit; with
+        `waited_s`, own_ms, the median time of a commit without these waits.
     """
     taken, own = [], []
     start = before = time.perf_counter()
@@ -106,7 +106,7 @@ def timed(
 
 
 def spread_of(taken: list[float]) -> Figures:
-    """commit_ms and p99_ms of commits that took so many seconds each."""
+    """commit_ms and p99_ms of a list of commit durations in seconds."""
     ordered = sorted(taken)
     return {
         "commit_ms": statistics.median(ordered) * 1e3,

@@ -1,7 +1,7 @@
-"""Reading back what a run has written, through lakelog and through deltalake.
+"""Reads the result of a run back with lakelog and with deltalake.
 
-Imported after the clock has stopped, so that a contender's process holds nothing of another's
-while it is measured.
+Imported after the measurement, so that the process of a contender contains no code of another
+contender while it is measured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def given(job: Job, commits: int) -> list[tuple[str, Answer]]:
 
 
 def _held(job: Job) -> pl.DataFrame | None:
-    """The files of the table that was written to (`perf.generate.checkpointed`)."""
+    """The files that the table contained before the run (`perf.generate.checkpointed`)."""
     count = job.facts["files"]
     if not count:
         return None
@@ -35,7 +35,7 @@ def _held(job: Job) -> pl.DataFrame | None:
 
 
 def read_back(path: str) -> list[tuple[str, Answer]]:
-    """What both readers find in a Delta table, and what its log looks like."""
+    """The results of both readers on a Delta table, and facts of its log."""
     return [
         ("lakelog, reading", by_lakelog(path)),
         ("deltalake, reading", by_deltalake(path)),
@@ -77,7 +77,7 @@ def by_deltalake(path: str) -> Answer:
 
 
 def _log(path: str) -> Answer:
-    """The last version, if the versions from the first commit on are all there."""
+    """The last version, if the versions from the first commit on are contiguous."""
     names = sorted(n for n in os.listdir(f"{path}/_delta_log") if n.endswith(".json"))
     versions = [int(name[:20]) for name in names]
     gaps = sum(b - a != 1 for a, b in pairwise(versions))

@@ -1,6 +1,6 @@
 """One IndexTables commit of many adds, as one Parquet file and as lines of JSON.
 
-The adds carry what the reference's writers give: minima and maxima as text, offsets of the
+The adds have the fields of the reference's writers: minima and maxima as text, offsets of the
 footer and the hot cache, tags, and a reference to the document mapping.
 """
 
@@ -121,7 +121,7 @@ def _time(what: Callable[[], pl.DataFrame]) -> float:
 
 
 def _decode(path: str) -> pl.DataFrame:
-    """Every column of the actions of the commit, out of its bytes."""
+    """Decode every column of the actions of the commit from its bytes."""
     log = lakelog.open(path).log
     return log.dialect.decode(log.store, log.list_all().commits[-1:]).files
 
@@ -136,12 +136,12 @@ def given(job: Job, commits: int) -> list[tuple[str, Answer]]:
 
 
 def read_back(path: str) -> Answer:
-    """What lakelog finds in the table."""
+    """The content of the table, read with lakelog."""
     return _answer(lakelog.open(path).snapshot().files().collect())
 
 
 def expected(count: int) -> Answer:
-    """What it should find."""
+    """The expected content."""
     return _answer(pl.DataFrame(actions(count)))
 
 

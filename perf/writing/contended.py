@@ -1,4 +1,4 @@
-"""Several processes that commit to one table at once."""
+"""Several processes that commit to one table concurrently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ gives one commit after another. A function of a module, for it is sent to anothe
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """`WRITERS` processes that commit `commits` files in all, each its own share of them."""
+    """`WRITERS` processes that commit `commits` files in total, each its own share."""
 
     opener: Opener
     path: str
@@ -34,7 +34,7 @@ class Writers:
 
 
 def run(writers: Writers) -> Figures:
-    """Start the processes, let them open the table, and then go all at once.
+    """Start the processes, let them open the table, and then start all commits at the same time.
 
     Returns:
         seconds from the start signal to the last commit's end; commit_ms and p99_ms of all
@@ -75,7 +75,7 @@ def _write(writers: Writers, first: int, count: int, barrier: Any, results: Any)
     try:
         commits = writers.opener(writers.path, first, count)
         barrier.wait(_PATIENCE_S)
-        # On Linux, and wherever this clock is the system's, it is the same in all processes.
+        # On Linux, and wherever this clock is system-wide, all processes share it.
         start, taken = time.monotonic(), list(_times(commits))
         results.put((start, time.monotonic(), taken, ""))
     except BaseException as error:

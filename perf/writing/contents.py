@@ -1,4 +1,4 @@
-"""What is written: the same files for every contender, as each one likes them best."""
+"""The written content: the same files for every contender, in its fastest input format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perf.writing.base import FIRST_FILE
 
 
 def single_adds(start: int, count: int) -> Iterator[dict[str, Any]]:
-    """One file after another, in the protocol's names."""
+    """One file after another, with the names of the protocol."""
     for row in columns.files(FIRST_FILE + start, count).iter_rows(named=True):
         values = {name: row.pop(name) for name in columns.PARTITIONS}
         yield {**row, "partitionValues": values, "dataChange": True}
@@ -51,7 +51,7 @@ def _strings(column: pl.Series) -> pa.Array:
 
 
 def expected(added: int, held: pl.DataFrame | None = None) -> Answer:
-    """The answer of a table that holds `held` and the first `added` new files."""
+    """The answer of a table that contains `held` and the first `added` new files."""
     frame = columns.files(FIRST_FILE, added)
     return of_files(frame if held is None else pl.concat([held, frame]))
 

@@ -1,4 +1,4 @@
-"""Measuring: contenders take turns in fresh processes; medians; every table checked."""
+"""Measurement: contenders run in turns in new processes; medians; every table is checked."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MODULE = "perf.writing.worker"
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """One workload measured for all its contenders.
+    """The results of one workload for all its contenders.
 
     Attributes:
-        workload: What was measured.
+        workload: The measured workload.
         size: Commits or actions that each run wrote.
         runs: The runs of each contender, each with its figures and its answer.
     """
@@ -35,14 +35,14 @@ class WriteResult:
 
     @property
     def compared(self) -> list[tuple[Comparison, float, bool | None]]:
-        """Each comparison, the ratio that it came to, and whether its promise was kept."""
+        """Each comparison, its ratio, and whether its target was met."""
         figures = self.figures
         reached = ((c, c.reached(figures)) for c in self.workload.comparisons)
         return [(c, ratio, c.kept(ratio)) for c, ratio in reached]
 
     @property
     def missed(self) -> list[str]:
-        """The promises that were not kept, in words."""
+        """The missed targets, as text."""
         return [comparison.name for comparison, _, kept in self.compared if kept is False]
 
 
@@ -65,13 +65,12 @@ def measure(
     Args:
         workload: What to measure.
         scale: Its size relative to the full one.
-        runs: Turns; each starts one fresh process a contender. A workload may want fewer.
-        tell: Is told what is being run.
+        runs: Number of turns; each starts one new process per contender. A workload can limit it.
+        tell: Called with the name of each run.
 
     Raises:
-        FailedRunError: A contender raised, was killed, ran out of time, or wrote something else
-            than it was to write.
-        WrongAnswerError: Two contenders that wrote to the same table left it different.
+        FailedRunError: A contender raised, was killed, timed out, or wrote unexpected content.
+        WrongAnswerError: The tables of two contenders differ.
     """
     for name in sorted({name for name in workload.tables.values() if name is not None}):
         tell(f"{name}: table")

@@ -29,14 +29,14 @@ def _one_by_one(prepared: tuple[lakelog.Table, list[dict[str, Any]]]) -> Figures
     figures = timed(_each(table, actions))
     before = time.perf_counter()
     _settle(table)
-    # What the background still had to do, and how much it has done, is told beside the rest.
+    # The remaining and the completed background work are reported too.
     figures["settle_s"] = time.perf_counter() - before
     figures["checkpoints"] = len(table.log.list_all().checkpoints)
     return figures
 
 
 def _settle(table: lakelog.Table) -> None:
-    """Wait for a checkpoint that is written beside the commits, for the table is to be deleted."""
+    """Wait for a background checkpoint, because the table will be deleted."""
     if table.scheduler is not None:
         table.scheduler.wait()
 
@@ -46,7 +46,7 @@ def _each(table: lakelog.Table, actions: list[dict[str, Any]]) -> Iterator[Calla
 
 
 def _without_fsync(job: Job) -> tuple[lakelog.Table, list[dict[str, Any]]]:
-    """What lakelog would be if it promised no more than the peer does."""
+    """Run lakelog without fsync, with the durability of the peer."""
     prepared = _small(job)
     os.fsync = lambda fd: None  # noqa: ARG005 - as it is called there
     return prepared
@@ -67,7 +67,7 @@ def _one_commit(prepared: tuple[lakelog.Table, Any]) -> Figures:
 
 
 def writer(path: str, first: int, count: int) -> Iterator[Callable[[], None]]:
-    """One of several writers: opens the table, then commits one file at each step."""
+    """One of several writers: opens the table, then commits one file per step."""
     return _each(lakelog.open(path), list(contents.single_adds(first, count)))
 
 

@@ -1,9 +1,9 @@
 """deltalake on every workload of writing.
 
 `DeltaTable.create_write_transaction` commits add actions without writing data files. It does not
-move its table on, and a table that lies behind checks every commit since for conflicts; with
-`update_incremental` after each commit, which was the fastest of what its API offers, it stays at
-the end of the log.
+update its table object, and an outdated table checks every later commit for conflicts. With
+`update_incremental` after each commit, the fastest method of its API, it stays at the end of the
+log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _action(row: dict[str, Any]) -> AddAction:
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """One table, and how to commit to it."""
+    """One table, and a method that commits to it."""
 
     table: DeltaTable
     path: str
@@ -134,12 +134,12 @@ def _one_commit_from_arrow(prepared: tuple[_Writer, Any]) -> Figures:
 
 
 def writer(path: str, first: int, count: int) -> Iterator[Callable[[], None]]:
-    """One of several writers, checkpoints as by default."""
+    """One of several writers, with default checkpoints."""
     return _Writer(DeltaTable(path), path, checkpoints=True).each(_single(first, count))
 
 
 def writer_without_checkpoints(path: str, first: int, count: int) -> Iterator[Callable[[], None]]:
-    """One of several writers, none of which writes checkpoints."""
+    """One of several writers, without checkpoints."""
     return _Writer(DeltaTable(path), path, checkpoints=False).each(_single(first, count))
 
 

@@ -1,4 +1,4 @@
-"""What is shown and written of the commits: a table of figures, and a table of promises."""
+"""The report of the commit benchmarks: a table of figures, and a table of targets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COUNTED = ("lakelog", "deltalake", "deltalake_synced")
 
 
 def show(results: Sequence[WriteResult], where: Mapping[str, Any], notes: Sequence[str]) -> None:
-    """Print both tables and the notes; aligned plain text where no terminal is."""
+    """Print both tables and the notes; aligned plain text without a terminal."""
     print_table(_FIGURES, [row for r in results for row in _figure_rows(r)], left=2)
     print()
     print_table(_PROMISES, [row for r in results for row in _promise_rows(r)], left=2, last=True)
@@ -30,7 +30,7 @@ def show(results: Sequence[WriteResult], where: Mapping[str, Any], notes: Sequen
 
 
 def as_json(results: Sequence[WriteResult], notes: Sequence[str]) -> dict[str, Any]:
-    """All figures: medians, single runs, and ratios with their promises."""
+    """All figures: medians, single runs, and ratios with their targets."""
     return {
         "notes": list(notes),
         "workloads": [
@@ -62,7 +62,7 @@ def durability_notes(
     results: Sequence[WriteResult],
     count: Callable[[str], float | None] = syncs.per_commit,
 ) -> list[str]:
-    """Where was written, and how often each contender of the small commits calls fsync."""
+    """The filesystem, and the fsync calls of each contender of the small commits."""
     lines = [f"written to {syncs.filesystem(tables.cache_directory())}"]
     if any(r.workload.name == "commits_small_local" for r in results):
         counts = [(name, count(name)) for name in _COUNTED]

@@ -1,5 +1,5 @@
-"""What each contender makes durable, and on which filesystem: counted, not believed; and how long
-the disk takes for it.
+"""Counts the fsync calls of each contender, detects the filesystem, and measures the time of the
+disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FEW, _MORE = 0.04, 0.14  # scales of commits_small_local: 12 and 42 commits
 
 
 def per_commit(contender: str) -> float | None:
-    """Calls of fsync and its kin that one more commit of commits_small_local makes.
+    """Calls of fsync and similar functions per commit of commits_small_local.
 
     Counted by strace as the difference between two runs of different length, so that opening the
     table and the first commit do not count. None where strace is not installed or not permitted.
@@ -52,12 +52,12 @@ def _count(strace: str, contender: str, scale: float) -> int | None:
         if done.returncode:
             return None
         lines = trace.read().splitlines()
-    # A call that another thread interrupts is on two lines; it counts where it begins.
+    # A call that another thread interrupts has two lines; the first line is counted.
     return sum(" resumed>" not in line and "(" in line for line in lines)
 
 
 def settle(path: Path) -> None:
-    """Have the disk take what was written to the filesystem of a folder."""
+    """Sync the filesystem of a folder."""
     for place in (*path.rglob("*"), path):
         descriptor = os.open(place, os.O_RDONLY)
         try:
@@ -68,7 +68,7 @@ def settle(path: Path) -> None:
 
 @contextmanager
 def disk_waits() -> Iterator[Callable[[], float]]:
-    """Tells the seconds that this process has spent in ``os.fsync`` since the block began."""
+    """Returns the seconds that this process spent in ``os.fsync`` since the block began."""
     fsync, waits = os.fsync, [0.0]
 
     def timed(fd: Any) -> None:
@@ -86,7 +86,7 @@ def disk_waits() -> Iterator[Callable[[], float]]:
 
 
 def filesystem(path: Path) -> str:
-    """The type of the filesystem that holds `path`; ``unknown`` where that cannot be told."""
+    """The type of the filesystem that holds `path`; ``unknown`` if it cannot be detected."""
     try:
         mounts = Path("/proc/self/mounts").read_text("utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""One run in a process of its own: ``python -m perf.writing.worker CONTENDER WORKLOAD SCALE``.
+"""One run in a separate process: ``python -m perf.writing.worker CONTENDER WORKLOAD SCALE``.
 
 The last line of output is one JSON object.
 """
@@ -32,21 +32,21 @@ _MODULES = {
 
 
 def load(contender: str, workload: WriteWorkload) -> Case:
-    """Import a contender and give its way of doing `workload`."""
+    """Import a contender and return its case of `workload`."""
     module = _MODULES.get(contender.partition("_")[0], "ours")
     cases: Mapping[str, Mapping[str, Case]] = import_module(f"{workload.package}.{module}").CASES
     return cases[workload.name][contender]
 
 
 def measure(contender: str, name: str, scale: float) -> dict[str, Any]:
-    """Run one case once, read back what it has written, and check it.
+    """Run one case once, read its result back, and check it.
 
     Returns:
         The figures of the run, base_mb and peak_mb (peak memory of this process after imports,
-        and after the run), and the answer that all readers gave.
+        and after the run), and the answer of all readers.
 
     Raises:
-        WrongAnswerError: What was written is not what was to be written.
+        WrongAnswerError: The written content is not the expected content.
     """
     every = (*WRITE_WORKLOADS, *CHECKPOINT_WORKLOADS, *SPARK_WORKLOADS, *WAL_WORKLOADS)
     workload = {w.name: w for w in every}[name]
@@ -70,7 +70,7 @@ def measure(contender: str, name: str, scale: float) -> dict[str, Any]:
 
 
 def _checked(job: Job, workload: WriteWorkload) -> Answer:
-    # Imported now: before, its readers would count as the contender's memory.
+    # Imported late: otherwise its readers would count as memory of the contender.
     given = import_module(workload.checker).given(job, workload.commits(job.size))
     answers.check(given)
     first: Answer = given[0][1]
@@ -78,7 +78,7 @@ def _checked(job: Job, workload: WriteWorkload) -> Answer:
 
 
 def main() -> None:
-    """Print what `measure` returns."""
+    """Print the result of `measure`."""
     contender, workload, scale = sys.argv[1:]
     print(json.dumps(measure(contender, workload, float(scale))))
 

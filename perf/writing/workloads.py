@@ -1,4 +1,4 @@
-"""The workloads of writing, who runs them, and what is promised for each."""
+"""The workloads of writing, their contenders and targets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 
 class Comparison(ABC):
-    """What some contenders' figures amount to, and what is promised of it.
+    """A value computed from the figures of some contenders, and its target.
 
     Attributes:
         name: What is compared, in words.
@@ -27,33 +27,33 @@ class Comparison(ABC):
 
     @abstractmethod
     def reached(self, figures: Mapping[str, Mapping[str, float]]) -> float:
-        """What it amounts to, given the figures of each contender."""
+        """The value, computed from the figures of each contender."""
 
     @property
     def _unit(self) -> str:
         return "x"
 
     def kept(self, reached: float) -> bool | None:
-        """Whether the promise is kept; None where none was made."""
+        """Whether the target is met; None without a target."""
         if self.promised is None:
             return None
         return reached >= self.promised if self.is_at_least else reached <= self.promised
 
     @property
     def target(self) -> str:
-        """The promise as text."""
+        """The target as text."""
         if self.promised is None:
             return ""
         return f"{'>=' if self.is_at_least else '<='} {self.promised:g}{self._unit}"
 
     def told(self, reached: float) -> str:
-        """What it amounts to, as text."""
+        """The value as text."""
         return f"{reached:,.2f}{self._unit}"
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio(Comparison):
-    """How much less of something lakelog needs than others do.
+    """The ratio of a figure of other contenders to that of lakelog.
 
     Attributes:
         name: What is compared, in words.
@@ -79,7 +79,7 @@ class Ratio(Comparison):
 
 @dataclass(frozen=True, slots=True)
 class Spread(Comparison):
-    """How far the largest of some figures lies above the least.
+    """The ratio of the largest of some figures to the smallest.
 
     Attributes:
         name: What is compared, in words.
@@ -101,7 +101,7 @@ class Spread(Comparison):
 
 @dataclass(frozen=True, slots=True)
 class Limit(Comparison):
-    """How much of something lakelog needs at most.
+    """The maximum of a figure of lakelog.
 
     Attributes:
         name: What is measured, in words.
@@ -128,7 +128,7 @@ class Limit(Comparison):
 
 @dataclass(frozen=True, slots=True)
 class Times(Comparison):
-    """How many times as long as another one lakelog takes.
+    """The ratio of a figure of lakelog to that of another contender.
 
     Attributes:
         name: What is compared with, in words.
@@ -151,7 +151,7 @@ class Times(Comparison):
 
 @dataclass(frozen=True, slots=True)
 class WriteWorkload:
-    """One thing to measure.
+    """One workload to measure.
 
     Attributes:
         name: The shape, in words.
@@ -178,12 +178,12 @@ class WriteWorkload:
     most_runs: int | None = None
 
     def commits(self, size: int) -> int:
-        """How many commits a run of a size makes."""
+        """The number of commits of a run with a size."""
         return 1 if self.one_commit else size
 
     @property
     def contenders(self) -> tuple[str, ...]:
-        """Everyone who is measured, in turns."""
+        """All contenders, in the order of their turns."""
         return tuple(self.tables)
 
     def scaled(self, scale: float) -> int:

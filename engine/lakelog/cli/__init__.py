@@ -1,16 +1,17 @@
-"""The command line: a face over `lakelog.Table`, `lakelog.WriteAheadLog` and pipelines, and nothing
-more. Help is instant: a command's work is in a module that loads when it runs.
+"""The command line of `lakelog.Table`, `lakelog.WriteAheadLog` and pipelines.
+
+The modules with the implementations are imported when a command runs, so that help is fast.
 
 | module | owns |
 |---|---|
-| `app` | the commands on tables, their options and help; nothing heavy is imported |
-| `commands` | what they do |
-| `upkeep`, `retention`, `wal`, `spark` | more commands, likewise |
-| `upkeep_work`, `retention_work`, `wal_work`, `spark_work` | what they do |
+| `app` | definitions of the commands on tables: options and help; imports nothing heavy |
+| `commands` | implementations of these commands |
+| `upkeep`, `retention`, `wal`, `spark` | definitions of the other commands |
+| `upkeep_work`, `retention_work`, `wal_work`, `spark_work` | implementations of these |
 | `demo` | ``lakelog demo`` |
-| `options`, `guard` | what commands share; what happens when one goes wrong |
-| `output`, `view`, `reports` | rows for machines, for people; what upkeep reports |
-| `watch`, `terminal` | what a command reads, shown; text that is safe to print |
+| `options`, `guard` | shared options and parameter types; error handling and exit codes |
+| `output`, `view`, `reports` | machine-readable output; text tables; reports of maintenance |
+| `watch`, `terminal` | progress bars; escaping of text for the terminal |
 """
 
 from lakelog.cli.app import main

@@ -1,6 +1,6 @@
 """Command definitions, options and help texts. Imports nothing heavy.
 
-Every command's help ends in examples; their work is in `lakelog.cli.commands`.
+The help of every command ends with examples. `lakelog.cli.commands` implements the commands.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 @click.version_option(lakelog.__version__, "--version", message="lakelog %(version)s")
 @options.debug
 def app() -> None:
-    """Read the log of a lake table, and look after it.
+    """Read and maintain the log of a lake table.
 
-    What is in it, how it came to be, who did it; checkpoints, cleanup, repair. TABLE is a folder
-    with a Delta or an IndexTables log, as a path or as any fsspec URL. Only checkpoint,
-    checksum, compact, undo, spark, and commands with --apply, write to it. wal is about
-    write-ahead logs, which are alone.
+    State, history, checkpoints, cleanup, repair. TABLE is a folder with a Delta or an IndexTables
+    log, as a path or an fsspec URL. Only checkpoint, checksum, compact, undo, spark, and commands
+    with --apply, write to it. wal reads and maintains write-ahead logs, which need no table.
     """
 
 
@@ -60,21 +59,21 @@ for command in (*upkeep.COMMANDS, *retention.COMMANDS, spark.spark, wal.wal):
     "--directory",
     "directory",
     metavar="DIR",
-    help="Folder to work in; a new temporary one by default. It is kept.",
+    help="Folder for the demo; a new temporary folder by default. It is not deleted.",
 )
-@click.option("--commits", type=int, default=300, show_default=True, help="Commits of the table.")
-@click.option("--seed", type=int, default=7, show_default=True, help="The same seed, the same log.")
+@click.option("--commits", type=int, default=300, show_default=True, help="Number of commits.")
+@click.option("--seed", type=int, default=7, show_default=True, help="Seed of the random log.")
 @options.debug
 def demo(directory: str | None, commits: int, seed: int) -> None:
-    """Watch the main job run on a table made for it.
+    """Create a table and demonstrate the main operations on it.
 
-    It opens the table, prunes and counts its files, looks at its history, travels in time, commits,
-    writes a checkpoint, plans a cleanup, and writes the state as Parquet; each step reports what it
-    cost.
+    The demo opens the table, prunes and counts its files, reads its history, travels in time,
+    commits, writes a checkpoint, plans a cleanup, and writes the state as Parquet. Each step
+    reports its time and the bytes that it read.
 
     The table is a Delta log on local disk (orders by day and region, with statistics, removes,
-    restored files and a checkpoint). The data files that it speaks of do not exist; reading a log
-    needs none.
+    restored files and a checkpoint). Its data files do not exist, because reading a log does not
+    need them.
     """
     from lakelog.cli.demo import run_demo
 
@@ -96,9 +95,9 @@ def info(
     output: str | None,
     to: str | None,
 ) -> None:
-    """Facts about a table: schema, protocol, sizes.
+    """Show facts about a table: schema, protocol, sizes.
 
-    Also the files that the answer depends on, and the versions that can still be rebuilt.
+    Also shows the log files that were read, and the versions that can be rebuilt.
     """
     from lakelog.cli import commands
 
@@ -118,11 +117,13 @@ def info(
 @click.option(
     "--where",
     metavar="SQL",
-    help="Leave out files that cannot hold a row for which this SQL condition over the table's "
-    "columns is true, by partition value and statistics.",
+    help="SQL condition over the table's columns. Skips files that cannot contain a matching "
+    "row, by partition values and statistics.",
 )
-@click.option("--stats", is_flag=True, help="Typed statistics: numRecords, min, max, nullCount.")
-@click.option("--flatten", is_flag=True, help="One typed column for each partition column.")
+@click.option(
+    "--stats", is_flag=True, help="Add typed statistics: numRecords, min, max, nullCount."
+)
+@click.option("--flatten", is_flag=True, help="Add one typed column per partition column.")
 @options.rows
 @options.debug
 def files(
@@ -138,9 +139,9 @@ def files(
     limit: int | None,
     columns: str,
 ) -> None:
-    """The live files, one row each.
+    """List the live files, one row per file.
 
-    A file's version is that of the commit which added it, where the log still says so.
+    The version of a file is that of the commit that added it, if the log still contains it.
     """
     from lakelog.cli import commands
 
@@ -169,7 +170,7 @@ def history(
     limit: int | None,
     columns: str,
 ) -> None:
-    """The commits, newest first: when, what, who."""
+    """List the commits, newest first: time, operation, user."""
     from lakelog.cli import commands
 
     commands.history(_target(table, storage_option), as_output(output, to, limit, columns))
@@ -187,7 +188,7 @@ def history(
     "--start", type=click.IntRange(min=0), default=0, show_default=True, help="First version."
 )
 @click.option(
-    "--end", type=click.IntRange(min=0), help="Last version, included; the latest by default."
+    "--end", type=click.IntRange(min=0), help="Last version, inclusive; the latest by default."
 )
 @click.option(
     "--type",
@@ -209,9 +210,9 @@ def actions(
     limit: int | None,
     columns: str,
 ) -> None:
-    """Every action of a range of commits.
+    """List every action of a range of commits.
 
-    All types of action, of either format, come in one schema.
+    The actions of all types, of both table formats, have one schema.
     """
     from lakelog.cli import commands
 
@@ -240,10 +241,10 @@ def diff(
     limit: int | None,
     columns: str,
 ) -> None:
-    """What changed from version A to version B.
+    """Compare version A with version B.
 
-    Files, deletion vectors, schema, properties, protocol, txns, each with the commit that did it.
-    B is the latest version by default.
+    Shows changed files, deletion vectors, schema, properties, protocol and txns, each with its
+    commit. B is the latest version by default.
     """
     from lakelog.cli import commands
 
@@ -269,10 +270,10 @@ def blame(
     limit: int | None,
     columns: str,
 ) -> None:
-    """The life of one data file, commit by commit.
+    """Show the history of one data file, commit by commit.
 
-    Of a file that was removed it shows when it may be vacuumed. PATH is the file as the log spells
-    it, or as `lakelog files` shows it.
+    For a removed file, shows when vacuum may delete it. PATH is the path as in the log, or as
+    `lakelog files` shows it.
     """
     from lakelog.cli import commands
 
@@ -293,7 +294,7 @@ def blame(
     type=options.Size(),
     default="128MiB",
     show_default=True,
-    help="Begin another part when one has reached this size.",
+    help="Start a new part when a part has reached this size.",
 )
 @options.output
 @options.debug
@@ -309,8 +310,8 @@ def replay(
 ) -> None:
     """Write the replayed state as Parquet.
 
-    The folder gets flattened Parquet in parts, and a manifest. Spark, Polars and DuckDB read it as
-    it is.
+    The folder contains flattened Parquet in parts, and a manifest. Spark, Polars and DuckDB read
+    it directly.
     """
     from lakelog.cli import commands
 

@@ -92,11 +92,11 @@ def info(target: Target, version: int | None, timestamp: str | None, output: Out
 
 
 def table_facts(table: Table, snapshot: Snapshot) -> dict[str, Any]:
-    """What ``lakelog info`` shows, with the names of `INFO_SCHEMA`."""
+    """The facts of ``lakelog info``, by the names of `INFO_SCHEMA`."""
     metadata, protocol = snapshot.metadata, snapshot.protocol
     schema = snapshot.schema.fields if metadata.schema_string is not None else ()
     tombstones = snapshot.tombstones().select(pl.len()).collect().item()
-    # Asked for in the end: reading the files may have passed over a broken checkpoint.
+    # Evaluated last: reading the files may have skipped a broken checkpoint.
     counts = {"numFiles": snapshot.num_files(), "totalSize": snapshot.total_size()}
     provenance = snapshot.provenance
     checkpoint = provenance.checkpoint
@@ -236,7 +236,7 @@ def files(
 
 
 def _told_by_path(shown: pl.DataFrame) -> tuple[str, ...]:
-    """Partition values need no column of their own where each path spells them out."""
+    """Whether each path contains the partition values, so that they need no column."""
     if not {"path", "partitionValues"} <= set(shown.columns):
         return ()
     pairs = zip(shown["path"], shown["partitionValues"].to_list(), strict=True)
@@ -245,7 +245,7 @@ def _told_by_path(shown: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _spread(name: str, known: Sequence[str]) -> list[str]:
-    """The column, or those that are in its place when partition values are flattened."""
+    """The column, or the columns that replace it if partition values are flattened."""
     if name == "partitionValues" and name not in known:
         return [c for c in known if c.startswith("partition.")]
     return [name]
@@ -256,7 +256,7 @@ def history(target: Target, output: Output) -> None:
     check(output)
     table, meter = open_metered(target)
     with progress("reading commits", meter):
-        # A table says how many there are in all, so it has to read them.
+        # A text table shows the total number of rows, so it has to read all of them.
         rows = table.history(output.limit)
     emit(rows.lazy(), output, View("commit", tuple(_HISTORY)))
 
@@ -283,7 +283,7 @@ def actions(
 
 
 def _doubt_types(kinds: Sequence[str]) -> None:
-    """Report types that no format has: an action may have one, but rather it is mistyped."""
+    """Report action types that no table format has; they are probably misspelled."""
     known = {kind for form in ("delta", "indextables") for kind in Wire.of(form).wrappers}
     for kind in sorted({*kinds} - known):
         note = f"lakelog knows no actions of type {kind}, only of {', '.join(sorted(known))}"
@@ -358,7 +358,7 @@ def replay(
 
 
 def replay_lines(manifest: ExportManifest, seconds: float, meter: Meter) -> list[tuple[str, str]]:
-    """What was written, for people."""
+    """The result of ``lakelog replay`` as text."""
     size = size_text(sum(p.size_bytes for p in manifest.parts))
     parts = f"{count(manifest.num_rows, 'row')} in {count(len(manifest.parts), 'part')}, {size}"
     read = f"{count(meter.files, 'log file')} read, {size_text(meter.size_bytes)}"
@@ -373,7 +373,7 @@ def replay_lines(manifest: ExportManifest, seconds: float, meter: Meter) -> list
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration for people.
+    """A duration as text.
 
     >>> seconds_text(0.0042), seconds_text(3.21)
     ('4 ms', '3.2 s')
@@ -382,8 +382,8 @@ def seconds_text(seconds: float) -> str:
 
 
 def _expect_checkpoint(watch: Watch, meter: Meter, table: Table, snapshot: Snapshot) -> None:
-    """Set the bar's total to what is still to be read: the commits were read, the checkpoint was
-    not.
+    """Set the total of the progress bar to the bytes of the checkpoint; the commits were read
+    before.
     """
     store = table.log.store
     sizes = (store.stat(path) for path in snapshot.provenance.checkpoint_files)

@@ -1,7 +1,7 @@
 """Error handling of the command line: exit codes, messages, notes.
 
-Exit codes: 0 for good, 1 for a refusal or a damaged table, 2 for a wrong call, 130 when the user
-interrupts, 141 when the reader of a pipe goes away.
+Exit codes: 0 for success, 1 for an error or a damaged table, 2 for invalid usage, 130 for an
+interrupt by the user, 141 for a closed pipe.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _DEBUG = "lakelog.debug"
 
 
 def set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    """Callback of ``--debug``, which is taken before and after the command's name."""
+    """Callback of ``--debug``, which is valid before and after the command's name."""
     if value:
         context.meta[_DEBUG] = True
 
 
 class GuardedGroup(click.Group):
-    """A group whose commands end in an exit code and a sentence, never in a traceback."""
+    """A group whose commands end with an exit code and a message, never with a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, and turn what it raises into an exit code."""
+        """Run the command, and convert exceptions to an exit code."""
         try:
             with _notes(debug=_debug(ctx)):
                 result = super().invoke(ctx)
                 sys.stdout.flush()
                 return result
         except BrokenPipeError:
-            # `lakelog files ... | head` is not a mistake; nothing may complain at exit either.
+            # `lakelog files ... | head` is valid usage; avoid an error at interpreter exit too.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(PIPE_CLOSED)
         except LakelogError as error:
@@ -51,7 +51,7 @@ class GuardedGroup(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort, KeyboardInterrupt):
             raise
         except BaseException as error:
-            # A panic inside Polars is not an Exception; an exit or an interruption is none of ours.
+            # A panic of Polars is not an Exception. SystemExit and KeyboardInterrupt are re-raised.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             _show_traceback(ctx, error)
@@ -63,7 +63,7 @@ class GuardedGroup(click.Group):
 
 
 def run(group: click.Group, arguments: Sequence[str] | None) -> int:
-    """Run a group to its end; returns the exit code."""
+    """Run a group and return the exit code."""
     try:
         outcome = group.main(
             arguments, prog_name="lakelog", standalone_mode=False, color=_colour_wanted()
@@ -78,7 +78,7 @@ def run(group: click.Group, arguments: Sequence[str] | None) -> int:
 
 
 def _colour_wanted() -> bool | None:
-    """False where the user asked for plain text (NO_COLOR, TERM=dumb); None lets click decide."""
+    """False if the user asked for plain text (NO_COLOR, TERM=dumb); None: click decides."""
     plain_text = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return False if plain_text else None
 
@@ -89,7 +89,7 @@ def _debug(context: click.Context) -> bool:
 
 @contextmanager
 def _notes(*, debug: bool) -> Iterator[None]:
-    """Show each `LakelogWarning` once, as a note; other libraries' warnings only to who debugs."""
+    """Show each `LakelogWarning` once, as a note; warnings of other libraries only with --debug."""
     seen: set[str] = set()
     with warnings.catch_warnings():
         usual = warnings.showwarning

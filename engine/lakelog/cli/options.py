@@ -1,4 +1,4 @@
-"""Options and parameter types shared by several commands."""
+"""Options and parameter types that several commands share."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _read_timeout() -> float | None:
 
 @dataclass(frozen=True)
 class Target:
-    """The table that a command is about."""
+    """The table of a command."""
 
     path: str
     storage_options: dict[str, Any]
@@ -47,13 +47,13 @@ class Target:
 
 @dataclass(frozen=True)
 class Output:
-    """Where a command's rows go.
+    """Where and how the rows of a command are written.
 
     Attributes:
         format: One of `FORMATS`.
-        to: A file to write in place of standard output.
-        limit: At most so many rows; None: as many as suit the format.
-        columns: The columns wanted, in order; empty: those that suit the format.
+        to: A file instead of standard output.
+        limit: Maximum number of rows; None: the default of the format.
+        columns: The selected columns, in order; empty: the default of the format.
     """
 
     format: str
@@ -63,7 +63,7 @@ class Output:
 
 
 class StorageOption(click.ParamType[tuple[str, Any]]):
-    """``KEY=VALUE``; a value that is JSON is taken as such, any other as text."""
+    """``KEY=VALUE``; a JSON value is parsed, any other is text."""
 
     name = "KEY=VALUE"
 
@@ -81,7 +81,7 @@ class StorageOption(click.ParamType[tuple[str, Any]]):
 
 
 class Consumer(click.ParamType[tuple[str, int]]):
-    """``NAME=VERSION``: who reads a table's changes, and the version that is read next."""
+    """``NAME=VERSION``: a reader of a table's changes, and the version that it reads next."""
 
     name = "NAME=VERSION"
 
@@ -109,7 +109,7 @@ class Size(click.ParamType[int]):
 
 
 class Duration(click.ParamType[int]):
-    """A length of time, as whole milliseconds: ``30 days``, ``12h``, ``90 minutes``, ``500ms``."""
+    """A duration, as whole milliseconds: ``30 days``, ``12h``, ``90 minutes``, ``500ms``."""
 
     name = "DURATION"
 
@@ -128,7 +128,7 @@ def _spellings(unit: str) -> tuple[str, ...]:
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help; click keeps the lines of a paragraph that begins so."""
+    """The end of a command's help; the first line makes click keep the line breaks."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
@@ -152,7 +152,7 @@ def target(command: _F) -> _F:
         "--storage-option",
         multiple=True,
         type=StorageOption(),
-        help="Option of the fsspec filesystem, such as anon=true; repeatable.",
+        help="Option of the fsspec filesystem, for example anon=true; repeatable.",
     )
     return click.argument("table", metavar="TABLE")(option(read_timeout(command)))
 
@@ -170,14 +170,14 @@ def read_timeout(command: _F) -> _F:
         metavar="SECONDS",
         expose_value=False,
         callback=keep,
-        help="Give a read up after this time without progress; 0 waits for ever. Default: what "
-        "the table's properties say, else 30.",
+        help="Time-out of a read without progress; 0 disables it. Default: the table's property, "
+        "otherwise 30.",
     )(command)
 
 
 def apply(command: _F) -> _F:
     """``--apply``."""
-    text = "Do it; without this, nothing is changed."
+    text = "Apply the plan; without this option, nothing is changed."
     return click.option("--apply", is_flag=True, help=text)(command)
 
 
@@ -186,26 +186,26 @@ def inventory(command: _F) -> _F:
     return click.option(
         "--inventory",
         metavar="FILE",
-        help="What stands in the table's folder, as Parquet, CSV or JSON with path, size and "
-        "modificationTime, in place of a listing.",
+        help="Inventory of the table's folder, as Parquet, CSV or JSON with path, size and "
+        "modificationTime, instead of a listing.",
     )(command)
 
 
 def memory(command: _F) -> _F:
     """``--memory-limit``."""
-    text = "The most memory that the process may take."
+    text = "Limit of the memory of the process."
     return click.option("--memory-limit", type=Size(), help=text)(command)
 
 
 def travel(command: _F) -> _F:
     """``--version`` and ``--timestamp``."""
     version = click.option(
-        "--version", "-v", type=click.IntRange(min=0), help="The table at this version."
+        "--version", "-v", type=click.IntRange(min=0), help="Read the table at this version."
     )
     timestamp = click.option(
         "--timestamp",
         metavar="TIME",
-        help="The table at this time: ISO 8601 (UTC unless it says otherwise), or ms since 1970.",
+        help="Read the table at this time: ISO 8601 (UTC by default), or ms since 1970.",
     )
     return version(timestamp(command))
 
@@ -216,15 +216,17 @@ def output(command: _F) -> _F:
         "--output",
         "-o",
         type=click.Choice(FORMATS),
-        help="How to write the result; a table by default, or as the suffix of --to says.",
+        help="Format of the result; a table by default, or the format of the suffix of --to.",
     )
-    to = click.option("--to", metavar="FILE", help="Write to this file, not to standard output.")
+    to = click.option("--to", metavar="FILE", help="Write to this file instead of standard output.")
     return form(to(command))
 
 
 def rows(command: _F) -> _F:
-    """``--limit`` and ``--columns``, besides `output`."""
-    limit = click.option("--limit", "-n", type=click.IntRange(min=0), help="At most so many rows.")
+    """``--limit`` and ``--columns``, in addition to `output`."""
+    limit = click.option(
+        "--limit", "-n", type=click.IntRange(min=0), help="Maximum number of rows."
+    )
     columns = click.option(
         "--columns", metavar="A,B", help="Only these columns, in this order.", default=""
     )

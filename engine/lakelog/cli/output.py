@@ -1,4 +1,4 @@
-"""Machine-readable output (JSON, CSV, Parquet, Arrow), and the choice between it and a table."""
+"""Machine-readable output (JSON, CSV, Parquet, Arrow) and the selection of the format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from polars._typing import PolarsDataType
 
 TABLE_ROWS = 50
-"""How many rows a table shows where ``--limit`` does not say."""
+"""Number of rows of a text table without ``--limit``."""
 
 _CHUNK_ROWS = 65_536
 _PIPE_CLOSED = "Broken pipe"
@@ -33,16 +33,15 @@ def _nothing(_rows: pl.DataFrame) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class View:
-    """How a command's rows become a table for people.
+    """The text table of a command's rows.
 
     Attributes:
-        noun: What one row is.
-        columns: Those that a table shows where ``--columns`` does not say; of them, those without
-            a value are left out.
-        sort: Order of a table's rows; empty: as they come.
-        summary: More for the line below the table, from all rows.
-        redundant: Of the columns that are not asked for by name, those that the rows shown make
-            superfluous.
+        noun: Name of one row.
+        columns: The columns without ``--columns``; columns without a value are omitted.
+        sort: Order of the rows; empty: the order in which they are read.
+        summary: Additional text for the line below the table, from all rows.
+        redundant: Columns, among those that are not selected by name, that the shown rows make
+            redundant.
     """
 
     noun: str
@@ -53,7 +52,7 @@ class View:
 
 
 def check(output: Output) -> None:
-    """Refuse early what would fail late: binary output to a terminal."""
+    """Refuse binary output to a terminal, before any work is done."""
     if output.format in ("parquet", "arrow") and output.to is None and sys.stdout.isatty():
         raise InvalidInputError(
             f"{output.format} is binary and would garble the terminal",
@@ -79,7 +78,7 @@ def collect(rows: pl.LazyFrame, output: Output, shown: View) -> pl.DataFrame:
                 hint=f"did you mean {', '.join(close)}?" if close else None,
             )
     if output.format == "table":
-        # A table is sorted, counted and summed up, so it needs all rows, but few columns.
+        # A text table is sorted, counted and summarised, so it needs all rows, but few columns.
         wanted = (*output.columns, *shown.columns, *shown.sort)
         return rows.select(c for c in dict.fromkeys(wanted) if c in known).collect()
     if output.columns:
@@ -90,7 +89,7 @@ def collect(rows: pl.LazyFrame, output: Output, shown: View) -> pl.DataFrame:
 
 
 def write(frame: pl.DataFrame, output: Output, shown: View) -> None:
-    """Write what `collect` gave, as the options ask."""
+    """Write the result of `collect` in the format of the options."""
     check(output)
     if output.format == "table":
         write_text(_table(frame, output, shown), output)
@@ -106,7 +105,7 @@ def _table(frame: pl.DataFrame, output: Output, shown: View) -> str:
     limit = TABLE_ROWS if output.limit is None else output.limit
     top = frame.head(limit).select(chosen)
     if not output.columns:
-        # By all rows, so that another limit shows the same columns.
+        # Computed from all rows, so that another limit shows the same columns.
         empty = [c for c in chosen if frame.height and frame[c].null_count() == frame.height]
         top = top.drop(*empty, *shown.redundant(top))
     parts = [view.count(frame.height, shown.noun)]
@@ -116,7 +115,7 @@ def _table(frame: pl.DataFrame, output: Output, shown: View) -> str:
 
 
 def write_text(text: str, output: Output) -> None:
-    """Text for people, to where the output goes."""
+    """Write text to the output."""
     if output.to is None:
         click.echo(text, color=True)
         return
@@ -132,7 +131,7 @@ def _sink(output: Output) -> Iterator[IO[bytes]]:
             yield stream
             stream.flush()
         except (OSError, pl.exceptions.ComputeError) as cause:
-            # Polars writes by itself, and shows a closed pipe in words only.
+            # Polars writes the output itself, and reports a closed pipe only in its error message.
             if _PIPE_CLOSED in str(cause):
                 raise BrokenPipeError from cause
             raise UnavailableError(f"the output cannot be written: {cause}") from cause
@@ -149,7 +148,7 @@ def _sink(output: Output) -> Iterator[IO[bytes]]:
 
 
 def _textual(frame: pl.DataFrame) -> pl.DataFrame:
-    """What has no form in JSON as text: times in ISO 8601, to the millisecond; bytes in base64."""
+    """Types that JSON lacks, as text: times in ISO 8601, to the millisecond; bytes in base64."""
     return frame.with_columns(
         _as_text(pl.col(name), dtype).alias(name) for name, dtype in frame.schema.items()
     )
@@ -177,13 +176,13 @@ def _instance(dtype: PolarsDataType) -> pl.DataType:
 
 
 def _write_json(frame: pl.DataFrame, sink: IO[bytes]) -> None:
-    """A JSON array with one object a line; maps are objects."""
+    """A JSON array with one object per line; maps are objects."""
     sink.write(b"[")
     separator = b"\n"
     for chunk in _textual(frame).iter_slices(_CHUNK_ROWS):
         buffer = io.BytesIO()
         chunk.write_ndjson(buffer)
-        # JSON text has no raw line break inside, so each one ends an object.
+        # JSON text contains no raw line break, so each line break ends an object.
         sink.write(separator + buffer.getvalue().rstrip(b"\n").replace(b"\n", b",\n"))
         separator = b",\n"
     sink.write(b"\n]\n" if frame.height else b"]\n")
@@ -210,7 +209,7 @@ def _write_parquet(frame: pl.DataFrame, sink: IO[bytes]) -> None:
 
 
 def _write_arrow(frame: pl.DataFrame, sink: IO[bytes]) -> None:
-    """An Arrow IPC stream, in types that older readers know."""
+    """An Arrow IPC stream, with types that older readers support."""
     frame.write_ipc_stream(sink, compat_level=pl.CompatLevel.oldest())
 
 

@@ -1,4 +1,4 @@
-"""Shared by the maintenance commands: reports as rows or facts, inventories, errors."""
+"""Helpers of the maintenance commands: reports as rows or facts, inventories, errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tell(
     output: Output,
     **more: Any,
 ) -> None:
-    """A report as facts for people, or as one row for machines."""
+    """A report as text facts, or as one machine-readable row."""
     if output.format == "table":
         write_text(view.facts_text(facts, to_file=output.to is not None), output)
         return
@@ -52,7 +52,7 @@ def one_row(report: Any, schema: dict[str, pl.DataType], **more: Any) -> pl.Lazy
 
 
 def read_inventory(path: str | None) -> pl.DataFrame | None:
-    """An inventory by its suffix."""
+    """Read an inventory; the suffix gives the format."""
     if path is None:
         return None
     suffix = path.rpartition(".")[2].lower()
@@ -71,7 +71,7 @@ def read_inventory(path: str | None) -> pl.DataFrame | None:
 
 
 def tell_errors(errors: Sequence[LakelogError]) -> int:
-    """Report the first of the errors; gives the exit code."""
+    """Report the first error; returns the exit code."""
     for error in errors[:10]:
         click.echo(
             f"{click.style('not deleted:', fg='red')} {error.path}: {error.message}", err=True

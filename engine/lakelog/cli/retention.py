@@ -1,7 +1,7 @@
 """Definitions of the commands that delete files or simulate deletion. Imports nothing heavy.
 
-`cleanup` and `vacuum` only plan unless ``--apply`` is given. Their work is in
-`lakelog.cli.retention_work`.
+`cleanup` and `vacuum` only plan without ``--apply``. `lakelog.cli.retention_work` implements the
+commands.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lakelog.cli.options import Target, as_output, examples
 StorageOptions = tuple[tuple[str, Any], ...]
 
 _force = click.option(
-    "--force", is_flag=True, help="Accept a retention that is shorter than the table's own."
+    "--force", is_flag=True, help="Accept a retention shorter than the table's own."
 )
 
 
@@ -30,20 +30,24 @@ _force = click.option(
 @options.target
 @options.apply
 @click.option(
-    "--quarantine", is_flag=True, help="Move the files aside; `lakelog undo` moves them back."
+    "--quarantine",
+    is_flag=True,
+    help="Move the files to quarantine; `lakelog undo` moves them back.",
 )
 @click.option(
     "--retention",
     type=options.Duration(),
-    help="How long versions can be read after they were replaced; the table's by default.",
+    help="How long replaced versions stay readable; by default the table's retention.",
 )
 @click.option(
     "--checkpoint-retention",
     type=options.Duration(),
-    help="How long replaced checkpoints stay; the table's by default.",
+    help="How long replaced checkpoints are kept; by default the table's retention.",
 )
 @_force
-@click.option("--all", "keep", is_flag=True, help="Show the files that stay, too, and why.")
+@click.option(
+    "--all", "keep", is_flag=True, help="Also show the files that are kept, with the reason."
+)
 @click.option("--fail-fast", is_flag=True, help="Stop at the first file that cannot be deleted.")
 @options.rows
 @options.debug
@@ -62,10 +66,10 @@ def cleanup(
     limit: int | None,
     columns: str,
 ) -> int:
-    """Find, and delete, log files that no promised version needs.
+    """Find and delete log files that no retained version needs.
 
-    Each is reported with the checkpoint that covers it, which is proved before anything goes. No
-    version that the retention promises is ever lost.
+    Each file is reported with the checkpoint that replaces it. The checkpoint is verified before
+    any file is deleted. Every version within the retention stays readable.
     """
     from lakelog.cli import retention_work
 
@@ -94,7 +98,7 @@ def cleanup(
 @click.option(
     "--retention",
     type=options.Duration(),
-    help="How long files stay after they were removed; the table's by default.",
+    help="How long removed files are kept; by default the table's retention.",
 )
 @_force
 @click.option(
@@ -102,10 +106,10 @@ def cleanup(
     "keep_versions",
     type=click.IntRange(min=0),
     multiple=True,
-    help="A version whose files stay, however old; repeatable.",
+    help="Keep the files of this version, whatever its age; repeatable.",
 )
 @click.option(
-    "--keep-history", is_flag=True, help="Files of every version that can be rebuilt stay."
+    "--keep-history", is_flag=True, help="Keep the files of every version that can be rebuilt."
 )
 @options.inventory
 @options.rows
@@ -124,7 +128,7 @@ def vacuum(
     limit: int | None,
     columns: str,
 ) -> int:
-    """Find, and delete, data files that no retained version needs."""
+    """Find and delete data files that no retained version needs."""
     from lakelog.cli import retention_work
 
     return retention_work.vacuum(
@@ -151,26 +155,26 @@ def vacuum(
     "--log-retention",
     type=options.Duration(),
     multiple=True,
-    help="How long versions could be read after they were replaced; repeated, one proposal each.",
+    help="Proposed time for which replaced versions stay readable; repeatable.",
 )
 @click.option(
     "--deleted-file-retention",
     type=options.Duration(),
     multiple=True,
-    help="How long removed data files would stay; likewise.",
+    help="Proposed time for which removed data files are kept; repeatable.",
 )
 @click.option(
     "--checkpoint-retention",
     type=options.Duration(),
     multiple=True,
-    help="How long replaced checkpoints would stay; likewise.",
+    help="Proposed time for which replaced checkpoints are kept; repeatable.",
 )
 @click.option(
     "--consumer",
     "consumers",
     type=options.Consumer(),
     multiple=True,
-    help="Who reads the table's changes, and the version that is read next; repeatable.",
+    help="A reader of the table's changes, and the version that it reads next; repeatable.",
 )
 @options.rows
 @options.debug
@@ -186,9 +190,10 @@ def simulate(
     limit: int | None,
     columns: str,
 ) -> None:
-    """Show what other retentions would leave, free and break.
+    """Compare the effects of other retentions.
 
-    Nothing is deleted. The first row is the table as it is; then follows one for each proposal.
+    Shows readable versions, freed bytes and readers that would fail. Nothing is deleted. The first
+    row is the current retention, followed by one row per proposal.
     """
     from lakelog.cli import retention_work
 
@@ -214,7 +219,7 @@ def simulate(
 @click.option(
     "--purge",
     type=options.Duration(),
-    help="Delete for good what has lain in quarantine for so long.",
+    help="Permanently delete files that have been in quarantine for longer than this.",
 )
 @options.rows
 @options.debug
@@ -228,9 +233,9 @@ def undo(
     limit: int | None,
     columns: str,
 ) -> int:
-    """Move what a cleanup or a repair put into quarantine back.
+    """Restore files from the quarantine of a cleanup or repair.
 
-    Without an ID it lists the quarantines.
+    Without an ID, lists the quarantines.
     """
     if quarantine is not None and purge is not None:
         raise click.UsageError("give an ID or --purge, not both")

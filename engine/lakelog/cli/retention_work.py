@@ -1,7 +1,7 @@
 """Implementations of the commands that delete files or simulate deletion.
 
-Each gives its exit code: 0 for good, 1 for findings (a file that could not be deleted, or not
-moved back).
+Each returns its exit code: 0 for success, 1 for findings (a file that could not be deleted or
+restored).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SHOWN = (
 
 
 def cleanup(target: Target, output: Output, *, apply: bool, **asked: Any) -> int:
-    """``lakelog cleanup``; `asked` is for `Table.cleanup`."""
+    """``lakelog cleanup``; `asked` are arguments of `Table.cleanup`."""
     check(output)
     table, meter = open_metered(target)
     with progress("cleanup", meter) as watch:
@@ -71,7 +71,7 @@ def cleanup(target: Target, output: Output, *, apply: bool, **asked: Any) -> int
 
 
 def _all_alike(shown: pl.DataFrame) -> tuple[str, ...]:
-    """Columns that distinguish no file from another."""
+    """Columns with the same value in all rows."""
     known = {"action", "gate", "covered_by"} & set(shown.columns)
     return tuple(name for name in known if shown.height and shown[name].n_unique() == 1)
 
@@ -140,7 +140,7 @@ def simulate(
     """
     check(output)
     next_versions: dict[str, int] = {}
-    for name, version in consumers:  # one that reads twice needs the older version
+    for name, version in consumers:  # of two versions of one reader, keep the older
         next_versions[name] = min(version, next_versions.get(name, version))
     table, meter = open_metered(target)
     with progress("simulating", meter):
@@ -161,7 +161,7 @@ def _same_retentions(shown: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _readable(rows: pl.DataFrame) -> pl.DataFrame:
-    """With lengths of time and names as text, next to the columns that they come from."""
+    """With durations and names as text columns, next to their source columns."""
     lengths = [name for name in rows.columns if name.endswith("_retention_ms")]
     return rows.with_columns(
         pl.Series(name.removesuffix("_ms"), map(duration_text, rows[name]), pl.String)

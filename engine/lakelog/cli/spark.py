@@ -1,6 +1,6 @@
 """Definitions of the commands that run on Spark. Imports nothing heavy.
 
-Their work is in `lakelog.cli.spark_work`.
+`lakelog.cli.spark_work` implements the commands.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _EXAMPLES = (
 def spark() -> None:
     """Run the data pipeline of a table on Spark.
 
-    Needs lakelog[spark]. It runs where SPARK_REMOTE or the file says, else on this machine.
+    Requires lakelog[spark]. It runs on the cluster that SPARK_REMOTE or the file names, otherwise
+    on this machine.
     """
 
 
@@ -38,11 +39,11 @@ def spark() -> None:
 @options.output
 @options.debug
 def run(file: str, steps: tuple[str, ...], output: str | None, to: str | None) -> int:
-    """Run the steps of a TOML file, one after the other.
+    """Run the steps of a TOML file, one after another.
 
-    Ingest, compact, checkpoint, cleanup, vacuum: each continues where the last run ended, and
-    changes nothing where nothing is left to do. The exit code is 1 where a file had to be passed
-    over.
+    The steps are ingest, compact, checkpoint, cleanup and vacuum. Each continues where the last run
+    ended, and changes nothing if there is nothing to do. The exit code is 1 if a file was skipped
+    or a step is incomplete.
     """
     from lakelog.cli import spark_work
 

@@ -14,14 +14,14 @@ from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 from lakelog.spark.pipeline import Pipeline
 from lakelog.spark.session import active_session, errors_unlogged
 
-# What fails is reported in a sentence; Spark would show it too, at length. The file may say
-# otherwise.
+# Errors are reported in a sentence; Spark would also log them in detail. The file can override
+# these settings.
 _QUIET = {"spark.log.level": "OFF", "spark.ui.showConsoleProgress": "false"}
 _COLUMNS = ("step", "status", "rows", "files", "bytes", "removed", "skips", "seconds", "version")
 
 
 def run(file: str, steps: tuple[str, ...], output: Output) -> int:
-    """``lakelog spark run``; gives the exit code."""
+    """``lakelog spark run``; returns the exit code."""
     check(output)
     pipeline = Pipeline.from_toml(file)
     pipeline.chosen(steps)
@@ -43,14 +43,14 @@ def run(file: str, steps: tuple[str, ...], output: Output) -> int:
 
 
 def of_spark(error: Exception, file: str) -> LakelogError:
-    """An error of Spark's own as one of lakelog's.
+    """Convert an error of Spark to one of lakelog.
 
-    What the file asks for and Spark has not (a column, a path, a format) is a wrong call: SQLSTATE
-    42. The rest is Spark's trouble. Only the line that says what is wrong is reported; Java's stack
-    is for ``--debug``.
+    SQLSTATE 42 (a column, path or format that does not exist) is invalid input. Other errors are
+    failures of Spark. Only the line with the cause is reported; ``--debug`` shows the Java stack
+    trace.
     """
     lines = [line for line in str(error).splitlines() if line.strip()]
-    # Py4J's first line names its own call; Python's traceback ends with what went wrong.
+    # The first line of Py4J names its own call; a Python traceback ends with the error.
     lines = [line for line in lines if line.startswith(": ")] or lines
     if any("Traceback (most recent" in line for line in lines):
         lines = [line for line in lines if re.match(r"[\w.]+: ", line)][-1:] or lines

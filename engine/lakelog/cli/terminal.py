@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def plain(text: str) -> str:
-    r"""The text without control characters, which could command the terminal.
+    r"""The text with escaped control characters, which could control the terminal.
 
     >>> plain("a\x1b[31m")
     'a\\x1b[31m'

@@ -1,7 +1,7 @@
 """Definitions of the commands for checkpoints, compactions, checksums and repair. Imports nothing
 heavy.
 
-`repair` only plans unless ``--apply`` is given. Their work is in `lakelog.cli.upkeep_work`.
+`repair` only plans without ``--apply``. `lakelog.cli.upkeep_work` implements the commands.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ StorageOptions = tuple[tuple[str, Any], ...]
     default="auto",
     show_default=True,
     help="classic, multipart, v2, v2-json or v2-parquet for Delta; json, json-multipart or "
-    "flattened for IndexTables; auto chooses by protocol, properties and size.",
+    "flattened for IndexTables; auto selects by protocol, properties and size.",
 )
 @options.memory
-@click.option("--no-verify", is_flag=True, help="Do not read it back and compare.")
+@click.option("--no-verify", is_flag=True, help="Skip the verification.")
 @options.output
 @options.debug
 def checkpoint(
@@ -46,10 +46,10 @@ def checkpoint(
     output: str | None,
     to: str | None,
 ) -> None:
-    """Write a checkpoint, prove it, publish it.
+    """Write a checkpoint, verify it, publish it.
 
-    It is read back and compared with replay before anybody can see it; the pointer moves last, and
-    only forward.
+    The checkpoint is read back and compared with replay before publication. The pointer is written
+    last, and only moves forward.
     """
     from lakelog.cli import upkeep_work
 
@@ -71,7 +71,7 @@ def checkpoint(
     "--version", "-v", type=click.IntRange(min=0), help="The newest checkpoint by default."
 )
 @options.memory
-@click.option("--strict", is_flag=True, help="A checkpoint that cannot be proved is a finding.")
+@click.option("--strict", is_flag=True, help="Treat an unprovable checkpoint as a finding.")
 @options.output
 @options.debug
 def verify(
@@ -83,10 +83,10 @@ def verify(
     output: str | None,
     to: str | None,
 ) -> int:
-    """Prove a checkpoint by a replay without it.
+    """Verify a checkpoint by a replay that does not use it.
 
-    The verdict is proved, unprovable (the commits below it are gone), wrong or broken; the exit
-    code is 1 for the last two.
+    The result is proved, unprovable (the commits below it were deleted), wrong or broken. The exit
+    code is 1 for wrong and broken.
     """
     from lakelog.cli import upkeep_work
 
@@ -108,14 +108,14 @@ def verify(
 )
 @options.target
 @options.apply
-@click.option("--check-files", is_flag=True, help="Look for live files that are not there.")
+@click.option("--check-files", is_flag=True, help="Search for missing live files.")
 @click.option(
     "--remove-missing",
     is_flag=True,
-    help="Remove these from the table, in one commit; their rows are lost.",
+    help="Remove missing files from the table, in one commit; their rows are lost.",
 )
 @options.inventory
-@click.option("--strict", is_flag=True, help="Mend nothing where something cannot be mended.")
+@click.option("--strict", is_flag=True, help="Repair nothing if any problem cannot be repaired.")
 @options.rows
 @options.debug
 def repair(
@@ -131,10 +131,10 @@ def repair(
     limit: int | None,
     columns: str,
 ) -> int:
-    """Find what is wrong with the log, and repair it.
+    """Find and repair problems of the log.
 
-    Checkpoints, the pointer and checksums are made again where that is provably correct; what is
-    not is refused, with the reason. The exit code is 1 as long as something is wrong.
+    Checkpoints, the pointer and checksums are rewritten if that is provably correct. Other problems
+    are reported with the reason. The exit code is 1 if any problem remains.
     """
     from lakelog.cli import upkeep_work
 
@@ -169,8 +169,8 @@ def compact(
 ) -> None:
     """Write the log compaction file of versions A to B.
 
-    Readers may take it in place of their commits, which stay; it is read back and compared with
-    them first. Delta only.
+    Readers may use it instead of the commits, which are kept. It is read back and compared with
+    the commits before publication. Delta only.
     """
     from lakelog.cli import upkeep_work
 
@@ -194,10 +194,10 @@ def checksum(
     output: str | None,
     to: str | None,
 ) -> int:
-    """Write the checksum of a version, unless it has one.
+    """Write the checksum file of a version, unless it exists.
 
-    One that is there is compared with replay and left as it is; the exit code is 1 where they
-    disagree. Delta only.
+    An existing checksum is compared with replay and not changed. The exit code is 1 if they differ.
+    Delta only.
     """
     from lakelog.cli import upkeep_work
 
@@ -235,8 +235,9 @@ def replicate(
 ) -> None:
     """Copy a checkpoint to another location.
 
-    It is proved first; the copy is read back before anybody can see it, and its pointer moves last.
-    LOCATION is a folder, as a path or as any fsspec URL, that is empty or holds a replica of TABLE.
+    The checkpoint is verified first. The copy is read back before publication, and its pointer is
+    written last. LOCATION is a folder, as a path or an fsspec URL, that is empty or contains a
+    replica of TABLE.
     """
     from lakelog.cli import upkeep_work
 

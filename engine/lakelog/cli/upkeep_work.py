@@ -1,7 +1,7 @@
 """Implementations of the commands for checkpoints, compactions, checksums and repair.
 
-Each gives its exit code: 0 for good, 1 for findings (a checkpoint that is wrong, something that is
-not repaired, a checksum that disagrees).
+Each returns its exit code: 0 for success, 1 for findings (a wrong checkpoint, a problem that is not
+repaired, a checksum that differs).
 """
 
 from __future__ import annotations

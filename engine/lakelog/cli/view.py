@@ -1,7 +1,7 @@
 """Rows and facts as text tables: readable units, one line per row, fitted to the terminal.
 
-On a terminal, long texts are clipped (paths in the middle, where they differ least); in a pipe or
-a file nothing is.
+On a terminal, long texts are clipped (paths in the middle, where they differ least). In a pipe or
+a file, no text is clipped.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _STYLES = {
 
 
 def _console(*, to_file: bool) -> Console:
-    """A console that writes to a buffer as it would to where the text goes."""
+    """A console that writes to a buffer, with the settings of the real output."""
     terminal = sys.stdout.isatty() and not to_file
     measured = terminal or ("COLUMNS" in os.environ and not to_file)
     return Console(
         file=io.StringIO(),
         width=None if measured else _UNCLIPPED_WIDTH,
-        # None leaves the choice to FORCE_COLOR and its like.
+        # With None, FORCE_COLOR and similar variables decide.
         force_terminal=terminal or (False if to_file else None),
         highlight=False,
     )
@@ -70,7 +70,7 @@ def count(number: int, noun: str) -> str:
 
 
 def time_text(moment: dt.datetime | None) -> str:
-    """A moment in UTC, ISO 8601; milliseconds only where there are some."""
+    """A time in UTC, ISO 8601; milliseconds only if they are not zero."""
     if moment is None:
         return "unknown"
     spec = "milliseconds" if moment.microsecond else "seconds"
@@ -78,7 +78,7 @@ def time_text(moment: dt.datetime | None) -> str:
 
 
 def clip(text: str, width: int, *, middle: bool = False) -> str:
-    """The text in at most so many cells, with an ellipsis for what is left out.
+    """The text in at most `width` cells, with an ellipsis for omitted characters.
 
     >>> clip("part-00000-c000.parquet", 11, middle=True), clip("a long text", 6)
     ('part-…rquet', 'a lon…')
@@ -93,9 +93,9 @@ def clip(text: str, width: int, *, middle: bool = False) -> str:
 
 
 class _Cell:
-    """A text of one line that knows how to become shorter.
+    """A text of one line that can be shortened.
 
-    What all texts of a column end in is the first to go, for it distinguishes none of them.
+    The common suffix of a column is removed first, because it distinguishes no texts.
     """
 
     def __init__(self, text: str, style: str, *, middle: bool, common: int = 0) -> None:
@@ -122,7 +122,7 @@ def rich_table(frame: pl.DataFrame) -> Table:
         values = frame[name].to_list()
         texts = [_value_text(name, value) for value in values]
         right = dtype.is_numeric() and _unit(name) != "ms"
-        # Numbers, times and words are read whole; only long texts may shrink.
+        # Numbers, times and words are shown completely; only long texts are shortened.
         long = max(map(cell_len, texts), default=0) > _WORD_WIDTH
         table.add_column(name, justify="right" if right else "left", no_wrap=not long)
         middle = name in _CLIPPED_IN_THE_MIDDLE
@@ -140,7 +140,7 @@ def rich_table(frame: pl.DataFrame) -> Table:
 
 
 def _common_suffix(texts: Sequence[str]) -> int:
-    """Length of what all the texts end in, from a dot on; 0 for a single text, empty ones aside."""
+    """Length of the common suffix of the texts, from a dot on; 0 for one non-empty text."""
     texts = [text for text in texts if text]
     if len(texts) < 2:
         return 0
@@ -151,12 +151,12 @@ def _common_suffix(texts: Sequence[str]) -> int:
 
 
 def table_text(frame: pl.DataFrame, summary: Sequence[str], *, to_file: bool = False) -> str:
-    """A frame as text, with a line below it."""
+    """A frame as text, with a summary line below it."""
     return render([rich_table(frame), Text(" · ".join(summary), style="dim")], to_file=to_file)
 
 
 def facts_text(facts: Sequence[tuple[str, str]], *, to_file: bool = False) -> str:
-    """Labels and values, values wrapped next to their labels."""
+    """Labels and values as text; values are wrapped next to their labels."""
     return render([facts_table(facts)], to_file=to_file)
 
 
@@ -171,7 +171,7 @@ def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
 
 
 def render(things: Iterable[Any], *, to_file: bool = False) -> str:
-    """Rich renderables as text for where it goes; colours on a terminal only."""
+    """Rich renderables as text for the output; colours on a terminal only."""
     buffer = _console(to_file=to_file)
     for thing in things:
         buffer.print(thing)
@@ -180,7 +180,7 @@ def render(things: Iterable[Any], *, to_file: bool = False) -> str:
 
 
 def _unit(name: str) -> str | None:
-    """``bytes`` or ``ms``, as the contract, or the end of its name, shows for the column."""
+    """The unit of a column, ``bytes`` or ``ms``, from the contract or the end of its name."""
     if name == "bytes" or name.endswith(("_bytes", "_ms")):
         return name.rpartition("_")[2]
     known = contract.load("actions").field(name)
@@ -210,14 +210,14 @@ def _value_text(name: str, value: Any) -> str:
 
 
 def _by_weight(metric: tuple[str, str | None]) -> tuple[int, str]:
-    """Rows are reported first, then files, then bytes, then what else an engine measures."""
+    """Sort key: rows first, then files, then bytes, then the other metrics."""
     name = metric[0].lower()
     order = ("row", "file", "byte")
     return next((i for i, word in enumerate(order) if word in name), len(order)), name
 
 
 def _metric_text(name: str, value: str | None) -> str:
-    """One operation metric in words.
+    """One operation metric as text.
 
     >>> _metric_text("numAddedBytes", "923352"), _metric_text("executionTimeMs", "12")
     ('added bytes 901.7 KiB', 'execution time ms 12')
@@ -249,4 +249,4 @@ def _since_epoch(value_ms: int) -> str:
     try:
         return time_text(_EPOCH + dt.timedelta(milliseconds=value_ms))
     except OverflowError:
-        return f"{value_ms} ms"  # Real logs hold times that no calendar reaches.
+        return f"{value_ms} ms"  # Real logs contain times outside the range of datetime.

@@ -1,6 +1,6 @@
 """Definitions of the commands for write-ahead logs. Imports nothing heavy.
 
-Their work is in `lakelog.cli.wal_work`.
+`lakelog.cli.wal_work` implements the commands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _directory(command: _F) -> _F:
 
 
 def _named(_context: click.Context, _parameter: click.Parameter, directory: str) -> str:
-    """Refuse no name: to a program it would be the folder that it runs in."""
+    """Refuse an empty name: it would be resolved to the working directory."""
     if not directory:
         raise click.BadParameter("it is empty; name the log's folder")
     return directory
@@ -34,7 +34,7 @@ def _format(command: _F) -> _F:
         "--format",
         "form",
         type=_HISTORIC,
-        help="The format of a historic log, where it cannot be told by what its files hold.",
+        help="Format of a historic log, if it cannot be detected from its files.",
     )(command)
 
 
@@ -42,7 +42,7 @@ def _safe(command: _F) -> _F:
     return click.option(
         "--safe",
         is_flag=True,
-        help="Of a damaged log take what is safe, and end with exit code 1, rather than refuse.",
+        help="Use the safe part of a damaged log, and exit with code 1, instead of refusing it.",
     )(command)
 
 
@@ -56,10 +56,10 @@ def _safe(command: _F) -> _F:
 )
 @options.debug
 def wal() -> None:
-    """Look at a write-ahead log, replay, upgrade or truncate it.
+    """Inspect, replay, upgrade or truncate a write-ahead log.
 
-    DIRECTORY is where the log is, on local disk. Logs of the two historic formats are looked at and
-    replayed as well; upgrade makes them logs of today.
+    DIRECTORY is the folder of the log, on local disk. inspect and replay also read the two historic
+    formats; upgrade converts them to the current format.
     """
 
 
@@ -82,11 +82,11 @@ def inspect(
     limit: int | None,
     columns: str,
 ) -> int:
-    """The files of a log: times, sizes, sequence numbers, damage.
+    """List the files of a log: times, sizes, sequence numbers, damage.
 
-    Works on damaged logs, and next to a writer; changes nothing. The exit code is 1 where something
-    is found: damage, a torn tail, an unfinished batch or upgrade. What cannot be known of a
-    historic log is reported as being in doubt, and is not a finding.
+    Works on damaged logs and concurrently with a writer. Changes nothing. The exit code is 1 if
+    there are findings: damage, a torn tail, an unfinished batch or upgrade. Damage that a historic
+    format cannot reveal is listed as a doubt, which is not a finding.
     """
     from lakelog.cli import wal_work
 
@@ -108,10 +108,10 @@ def inspect(
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Only records with a greater sequence number.",
+    help="Only records with a higher sequence number.",
 )
-@click.option("--state", is_flag=True, help="Of each key that is not deleted, its last value.")
-@click.option("--text", is_flag=True, help="Keys and values as text, not as bytes.")
+@click.option("--state", is_flag=True, help="The last value of each key that is not deleted.")
+@click.option("--text", is_flag=True, help="Return keys and values as text instead of bytes.")
 @_safe
 @options.rows
 @options.debug
@@ -127,10 +127,10 @@ def replay(
     limit: int | None,
     columns: str,
 ) -> int:
-    """The PUT and DELETE records of a log, in order.
+    """List the PUT and DELETE records of a log, in order.
 
-    Without the records of batches that were not finished. In JSON and CSV, bytes are base64 unless
-    --text is given. Changes nothing.
+    Records of unfinished batches are omitted. In JSON and CSV, bytes are base64 unless --text is
+    given. Changes nothing.
     """
     from lakelog.cli import wal_work
 
@@ -156,8 +156,8 @@ def replay(
 @click.option(
     "--remove-old",
     is_flag=True,
-    help="Remove the old files once the new log is durable and proved. Without it, and where bytes "
-    "of theirs are in no record, they stay under names that end in .upgraded.",
+    help="Delete the old files once the new log is durable and verified. Without this option, or "
+    "if some of their bytes are not in any record, they are kept with the suffix .upgraded.",
 )
 @_safe
 @options.output
@@ -170,10 +170,11 @@ def upgrade(
     output: str | None,
     to: str | None,
 ) -> int:
-    """Make a historic log one of today, in place.
+    """Upgrade a historic log to the current format, in place.
 
-    No crash loses a record, and sequence numbers stay; called again, it continues where it was
-    stopped. Stop the program that writes the old log first: it knows no lock.
+    No crash loses a record, and records keep their sequence numbers. An interrupted upgrade
+    continues when it is called again. First stop the program that writes the old log, because it
+    does not use a lock.
     """
     from lakelog.cli import wal_work
 
@@ -199,9 +200,9 @@ def truncate(
     limit: int | None,
     columns: str,
 ) -> None:
-    """Make records up to SEQ void, and remove files without others.
+    """Truncate records up to SEQ, and delete files without later records.
 
-    For records that are stored elsewhere by now. Sequence numbers continue where they are.
+    Use it after the records were stored elsewhere. Sequence numbers continue.
     """
     from lakelog.cli import wal_work
 

@@ -1,7 +1,7 @@
 """Implementations of the commands for write-ahead logs.
 
-Each gives its exit code: 0 for good, 1 for findings (damage, a torn tail, an unfinished batch or
-upgrade).
+Each returns its exit code: 0 for success, 1 for findings (damage, a torn tail, an unfinished batch
+or upgrade).
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ def inspect(directory: str, form: str | None, output: Output) -> int:
     with _hints(), progress("reading", Meter()):
         report = inspect_log(directory, cast("HistoricFormat | None", form))
     rows = _segments(report)
-    # The location of a problem is printed below the table, the problem in the table.
+    # The problem is printed in the table, its location below.
     shown = View("file", _SEGMENT_COLUMNS, (), lambda _: _summary(report))
     emit(rows.lazy(), output, shown)
     return FINDINGS if report.findings else GOOD
 
 
 def _segments(report: WalReport) -> pl.DataFrame:
-    """A row per file; what is found elsewhere, such as in an upgrade's marker, has its own."""
+    """One row per file; findings elsewhere, such as in the upgrade marker, have their own rows."""
     paths = {segment.path for segment in report.segments}
     rows = [_row(segment, report) for segment in report.segments]
     for finding in report.findings:
@@ -142,7 +142,7 @@ def _summary(report: WalReport) -> list[str]:
         parts.append(f"void up to {report.truncated_to}")
     if report.set_aside:
         parts.append(f"{count(len(report.set_aside), 'file')} set aside earlier")
-    # What is found, and what is in doubt, has a line each.
+    # One line per finding and per doubt.
     parts[-1] = "\n".join([parts[-1], *_sentences(report.findings), *map(_in_doubt, report.doubts)])
     return parts
 
@@ -152,7 +152,7 @@ def _in_doubt(doubt: str) -> str:
 
 
 def _sentences(findings: Sequence[Finding]) -> list[str]:
-    """What is found, a sentence each."""
+    """One sentence per finding."""
     told = []
     for finding in findings:
         place = f"{plain(os.path.basename(finding.path))} at byte {finding.byte_offset}"
@@ -199,7 +199,7 @@ def replay(
 def _read(
     directory: str, form: str | None, after_seq: int, *, state: bool, safe: bool
 ) -> tuple[pa.Table, list[Finding], tuple[str, ...]]:
-    """The rows, the damage that they end at, and what cannot be known."""
+    """The rows, the damage at which they end, and the doubts."""
     if form is not None or _is_historic(directory):
         old = read_historic(directory, cast("HistoricFormat | None", form), strict=not safe)
         table = old.replay(after_seq).table
@@ -225,7 +225,7 @@ def _read(
 
 @contextmanager
 def _hints() -> Iterator[None]:
-    """Say what to do next in the words of the command line, not of Python."""
+    """Replace the hints of the Python API by hints for the command line."""
     try:
         yield
     except LakelogError as error:
@@ -237,7 +237,7 @@ def _hints() -> Iterator[None]:
 
 
 def _check_kind(path: str) -> None:
-    """Refuse what is not a file and no folder: to open a pipe is to wait for its other end."""
+    """Refuse paths that are neither file nor folder: opening a pipe would block."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise InvalidInputError(
             "this is neither a file nor a folder",
@@ -247,7 +247,7 @@ def _check_kind(path: str) -> None:
 
 
 def _is_historic(directory: str) -> bool:
-    """Whether a folder holds a historic log. A file always does: today's logs are folders."""
+    """Whether a path holds a historic log. A file always does: current logs are folders."""
     try:
         return bool(historic_names(LocalDisk().list(directory)))
     except NotADirectoryError:
@@ -257,7 +257,7 @@ def _is_historic(directory: str) -> bool:
 
 
 def _as_text(table: pa.Table, name: str, *, is_asked: bool, is_shown: bool) -> pa.Table:
-    """Keys or values as text where that is asked for; for people also where it is possible."""
+    """Keys or values as text if requested; in text tables also if possible."""
     if not (is_asked or is_shown):
         return table
     try:

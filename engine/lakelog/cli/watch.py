@@ -1,7 +1,7 @@
 """Counts the reads of a command and shows a progress bar.
 
-A `MeteredStore` is between a table and its files, so that nothing below knows of progress
-bars; the bar looks at the meter now and then.
+A `MeteredStore` wraps the store of a table, so that lower layers do not depend on progress bars.
+The bar polls the meter.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _REFRESH_SECONDS = 0.1
 
 
 class Meter:
-    """What has been read so far.
+    """Counts of files and bytes read.
 
     Attributes:
-        files: Files read from, each time that they are read.
+        files: Number of file reads; a file that is read twice counts twice.
         size_bytes: Bytes read.
     """
 
@@ -85,7 +85,7 @@ class _MeteredFile(FileWrapper):
 
 
 def open_metered(target: Target) -> tuple[Table, Meter]:
-    """Open a table whose reads are counted; errors as `lakelog.open`."""
+    """Open a table whose reads are counted; raises as `lakelog.open`."""
     from lakelog.table import Table
 
     table = lakelog.open(target.path, target.storage_options, read_timeout=target.read_timeout)
@@ -95,8 +95,8 @@ def open_metered(target: Target) -> tuple[Table, Meter]:
 
 
 class Watch:
-    """The bar of one piece of work; `expect` sets how many bytes there are to read, `tell` what
-    is being done and how far that has got.
+    """The progress bar of one task; `expect` sets the number of bytes to read, `tell` the step
+    and its progress.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -105,24 +105,24 @@ class Watch:
         self.step: tuple[str, int, int | None] | None = None
 
     def tell(self, step: str, done: int, total: int | None) -> None:
-        """A step of the work, such as ``write``, and how much of it is done."""
+        """Show a step, such as ``write``, and its progress."""
         self.step = (step, done, total)
 
     def expect(self, size_bytes: int) -> None:
-        """So many bytes will be read from the beginning to the end of the work."""
+        """Set the number of bytes that the whole task will read."""
         self.total_bytes = size_bytes
 
     def done_bytes(self, meter: Meter) -> int:
-        """Bytes read since the beginning, never more than expected."""
+        """Bytes read since the start, at most the expected number."""
         done = meter.size_bytes - self._begin
         return done if self.total_bytes is None else min(done, self.total_bytes)
 
 
 @contextmanager
 def progress(title: str, meter: Meter) -> Iterator[Watch]:
-    """Show a bar on standard error while the work continues, if that is a terminal.
+    """Show a bar on standard error during the task, if that is a terminal.
 
-    Work that ends at once shows nothing.
+    A short task shows no bar.
     """
     watch = Watch(meter)
     if not sys.stderr.isatty():
