@@ -35,8 +35,8 @@ _PART_BYTES = 64 << 10
 
 
 def run_demo(directory: str | None, commits: int, seed: int) -> None:
-    """Make the table in `directory` (None: a new temporary folder), and show the main job on it."""
-    mistake = plan(commits).mistake_version  # refuses too few before anything is made
+    """Create the table in `directory` (None: a temporary folder) and show the main operations."""
+    mistake = plan(commits).mistake_version  # refuses too few commits before anything is created
     begin = time.perf_counter()
     show = _Show()
     root = Path(directory or tempfile.mkdtemp(prefix="lakelog-demo-"))
@@ -69,7 +69,7 @@ def _make(show: _Show, path: str, commits: int, seed: int) -> None:
     show.say(
         f"Seed {seed}: {count(commits, 'commit')} with {actions:,} actions and a checkpoint at "
         f"{plan(commits).checkpoint_version}, {size_text(size_bytes)}. "
-        "The data files that they speak of do not exist: reading a log needs none."
+        "Its data files do not exist, because reading a log does not need them."
     )
 
 
@@ -117,7 +117,7 @@ def _measure(show: _Show, snapshot: Snapshot) -> None:
             .sort("region")
             .collect()
         )
-    show.say("What the table holds, without opening a data file:")
+    show.say("The values of the table, without opening a data file:")
     show.rows(by_region)
 
 
@@ -129,20 +129,20 @@ def _history(show: _Show, table: Table) -> None:
         .agg(pl.len().alias("commits"), pl.col("version").max().alias("last version"))
         .sort("commits", "operation", descending=[True, False])
     )
-    show.say(f"Who did what in {count(history.height, 'commit')}:")
+    show.say(f"Operations and users of {count(history.height, 'commit')}:")
     show.rows(by_operation)
 
 
 def _differ(show: _Show, table: Table, mistake: int) -> str:
-    """Show what the mistaken deletion did; returns a file that it removed."""
+    """Show the effect of the mistaken deletion; returns a file that it removed."""
     before = mistake - 1
     with show.step("Find out what a commit did", f"table.diff({before}, {mistake})"):
         changes = table.diff(before, mistake)
     removed = changes.filter((pl.col("kind") == "file") & (pl.col("change") == "removed"))
     added = changes.filter((pl.col("kind") == "file") & (pl.col("change") == "added"))
     show.say(
-        f"A deletion went wrong: it removed {count(removed.height, 'file')} and wrote what was "
-        f"left of them into {count(added.height, 'file')}."
+        f"A mistaken deletion removed {count(removed.height, 'file')} and wrote the remaining rows "
+        f"to {count(added.height, 'file')}."
     )
     show.rows(changes.select("version", "operation", "kind", "change", "name").head(_SHOWN))
     return str(removed["name"][0])
@@ -204,7 +204,7 @@ def _commit(show: _Show, table: Table, snapshot: Snapshot) -> Snapshot:
     _agree("files after the merge", later.num_files(), snapshot.num_files() - many + 1)
     show.say(
         f"Version {tx.version} has {count(many, 'file')} of {day}, {region} merged into one. "
-        "A slower writer that began before, and deletes one of them, is told so:"
+        "A slower writer that started before, and removes one of them, gets a conflict:"
     )
     slow.remove(old.head(1))
     try:
@@ -226,8 +226,8 @@ def _checkpoint(show: _Show, table: Table, snapshot: Snapshot) -> None:
     show.say(
         f"Version {report.version}, {report.layout}: {count(files, 'live file')} in "
         f"{size_text(report.size_bytes)}, read back and compared with replay in "
-        f"{seconds_text(report.verify_seconds)} before anybody could see it. Opening the table "
-        f"took {count(len(before), 'commit')} before, and takes {len(now.provenance.commits)} now."
+        f"{seconds_text(report.verify_seconds)} before publication. Opening the table read "
+        f"{count(len(before), 'commit')} before, and reads {len(now.provenance.commits)} now."
     )
 
 
@@ -235,12 +235,12 @@ def _cleanup(show: _Show, table: Table) -> None:
     with show.step("Plan a cleanup of the log", "plan = table.cleanup()"):
         plan = table.cleanup()
     if plan.files.is_empty():
-        show.say("Nothing may go: the table's retention promises every version.")
+        show.say("No file can be deleted: the table's retention keeps every version.")
         return
     show.say(
-        f"{count(plan.files.height, 'file')}, {size_text(plan.size_bytes)}, may go: the table's "
-        f"retention promises versions from {plan.oldest_promised} on, and the checkpoint at "
-        f"{plan.checkpoint_version} holds what they need of the past. plan.apply() proves that "
+        f"{count(plan.files.height, 'file')}, {size_text(plan.size_bytes)}, can be deleted: the "
+        f"table's retention keeps versions from {plan.oldest_promised} on, and the checkpoint at "
+        f"{plan.checkpoint_version} replaces the older files. plan.apply() verifies that "
         "checkpoint, then deletes:"
     )
     show.rows(
@@ -282,7 +282,7 @@ def _read_back(show: _Show, snapshot: Snapshot, path: str) -> None:
     )
     show.say(
         f"The same {count(adds.height, 'file')}, {size_text(int(adds['size'].sum()))} and "
-        f"{count(tombstones, 'tombstone')}. DuckDB and Spark read the folder as it is, too."
+        f"{count(tombstones, 'tombstone')}. DuckDB and Spark read the folder directly, too."
     )
 
 
@@ -292,7 +292,7 @@ def _agree(what: str, found: Any, expected: Any) -> None:
 
 
 class _Show:
-    """Prints the steps, numbered, with their cost."""
+    """Prints the numbered steps with their time and reads."""
 
     def __init__(self) -> None:
         self.meter: Meter | None = None
@@ -302,7 +302,7 @@ class _Show:
     def step(self, title: str, code: str) -> Iterator[None]:
         """Time one step and count what it reads, then print its heading."""
         if not self._number:
-            self._print(Text("A Delta log goes in, its state comes out.", style="bold"))
+            self._print(Text("From a Delta log to the state of the table.", style="bold"))
         self._number += 1
         files, size_bytes = self._read()
         begin = time.perf_counter()
@@ -321,16 +321,16 @@ class _Show:
         return (self.meter.files, self.meter.size_bytes) if self.meter else (0, 0)
 
     def say(self, text: str) -> None:
-        """What came of a step."""
+        """Print the result of a step."""
         self._print(Padding(Text(text), (0, 0, 0, 4)))
 
     def rows(self, frame: pl.DataFrame) -> None:
-        """Some rows of what came of a step."""
+        """Print some rows of the result of a step."""
         self._print(Padding(view.rich_table(frame), (0, 0, 0, 4)))
 
     def ending(self, table_path: str, state_path: str, seconds: float) -> None:
-        """Where things are, and what to try."""
-        self._print(Text(f"\nDone in {seconds_text(seconds)}. Kept for you:", style="bold"))
+        """Print the locations of the results, and commands to try."""
+        self._print(Text(f"\nDone in {seconds_text(seconds)}. The files were kept:", style="bold"))
         self._print(
             Padding(
                 view.facts_table([("table", table_path), ("Parquet", state_path)]), (0, 0, 0, 4)
@@ -346,7 +346,7 @@ class _Show:
             self._print(Padding(Text(command), (0, 0, 0, 4)))
 
     def _print(self, *things: Any) -> None:
-        # Each step is shown as soon as it has ended.
+        # Each step is shown as soon as it ends.
         click.echo(_rendered(things), color=True)
 
 
