@@ -28,7 +28,11 @@ ALLOWED_SKIPS_IN_CI: dict[str, str] = {
 # Shared machines stall at times, so no example is held to a deadline. A failure prints the seed
 # (`@reproduce_failure`) that replays it.
 settings.register_profile(
-    "default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "default",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=100 if os.environ.get("LAKELOG_SAMPLE") == "all" else 25,
 )
 settings.load_profile("default")
 

@@ -21,16 +21,20 @@ MODULES = sorted(
 )
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_the_examples_of_a_module_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    outcome = doctest.testmod(
-        importlib.import_module(name),
-        optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE,
-    )
-    assert outcome.failed == 0
+def test_the_examples_of_every_module_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: dict[str, int] = {}
+    attempted = 0
+    for name in MODULES:
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        outcome = doctest.testmod(
+            importlib.import_module(name),
+            optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE,
+        )
+        attempted += outcome.attempted
+        failed[name] = outcome.failed
+    assert attempted
+    assert {name: count for name, count in failed.items() if count} == {}
 
 
 def test_public_names_are_sorted_and_exist() -> None:

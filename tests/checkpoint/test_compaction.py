@@ -56,6 +56,7 @@ def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return 1 << 40
 
 
+@pytest.mark.sampled(3, keep=("limit",))
 @pytest.mark.parametrize("seed", range(EXAMPLES))
 def test_every_version_reads_the_same_over_a_compaction(
     seed: int, tmp_path: Path, limit: int | None
@@ -216,6 +217,7 @@ def test_an_encoder_that_errs_publishes_nothing(
     assert not list(log.log.glob(".lakelog-*"))
 
 
+@pytest.mark.sampled(2, keep=("fault",))
 @pytest.mark.parametrize("whole", [1 << 30, 10], ids=["put", "moved"])
 @pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "lost_taken", "late"])
 def test_whatever_fails_the_table_reads_the_same(

@@ -32,6 +32,7 @@ from tests.model.compare import differences, normal
 
 EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "4"))
 SEEDS = pytest.mark.parametrize("seed", range(EXAMPLES))
+SAMPLED = pytest.mark.sampled(4)
 KEY = ("path", "dvId")
 WHERE_FROM = {"version", "position", "timestamp", "dataChange", "extra"}
 
@@ -83,6 +84,7 @@ def rows_of_sidecars(root: Path) -> list[tuple[str, str | None]]:
     return found
 
 
+@SAMPLED
 @SEEDS
 def test_a_chain_of_incremental_checkpoints_is_the_plain_replay(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)

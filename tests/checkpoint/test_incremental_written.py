@@ -5,7 +5,6 @@ when something fails.
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from lakelog.errors import (
 from lakelog.log.context import Log
 from lakelog.storage import open_store
 from lakelog.storage.inject import Fault, InjectingStore, Rule
+from tests.budget import points, rng_of, share_of
 from tests.checkpoint.incremental_tables import DAY_MS, NOW_MS, Table, dead, names, random_commit
 from tests.handmade import add, field, metadata
 from tests.model import replay
@@ -45,12 +45,12 @@ TEXT_ONLY = {"delta.checkpoint.writeStatsAsStruct": "false"}
 def test_a_chain_is_proved_from_the_commits(
     layout: str, statistics: dict[str, str], tmp_path: Path
 ) -> None:
-    rng = random.Random(f"{layout}{statistics}")
+    rng = rng_of(f"{layout}{statistics}")
     table = Table(tmp_path / "t")
     known: dict[str, list[str | None]] = {}
     table.create(*random_commit(rng, known), **SMALL, **statistics)
     reused = 0
-    for _ in range(8):
+    for _ in range(share_of(8, 2)):
         for _ in range(rng.randrange(1, 4)):
             table.commit(*random_commit(rng, known))
         report = lakelog.open(table.root).checkpoint(layout=layout)
@@ -195,7 +195,9 @@ def test_whatever_fails_the_checkpoint_below_stays_and_so_do_its_sidecars(
     template = make(tmp_path / "template")
     template.commit(add("new"), dead(names("base", 30)[7]))
     before = sidecars(template.root)
-    for nth in range(1, 200):
+    calm = InjectingStore(open_store(str(shutil.copytree(template.root, tmp_path / "calm"))))
+    write_checkpoint(Log(calm, DIALECT, lambda: NOW_MS))
+    for nth in points(calm.operations):
         root = shutil.copytree(template.root, tmp_path / f"t{nth}")
         rule = Rule(fault, nth=nth)
         store = InjectingStore(open_store(str(root)), [rule])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lakelog.checkpoint.sidecar_reuse import MOST_SMALL, Sidecar, plan_reuse
 from lakelog.dialects.base import SidecarFile
 from lakelog.dialects.digest import Digest
+from tests.budget import share_of
 
 TARGET = 100
 
@@ -31,7 +32,7 @@ SOME = st.lists(sidecars(), max_size=40)
 
 
 @given(SOME, st.integers(0, 500))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share_of(100), deadline=None)
 def test_each_sidecar_is_kept_or_written_again(held: list[Sidecar], incoming: int) -> None:
     reuse = plan_reuse(held, incoming, TARGET)
     both = [*reuse.kept, *reuse.rewritten]
@@ -40,7 +41,7 @@ def test_each_sidecar_is_kept_or_written_again(held: list[Sidecar], incoming: in
 
 
 @given(SOME, st.integers(0, 500))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share_of(100), deadline=None)
 def test_none_that_holds_a_superseded_row_is_kept(held: list[Sidecar], incoming: int) -> None:
     for kept in plan_reuse(held, incoming, TARGET).kept:
         assert not kept.superseded
@@ -48,7 +49,7 @@ def test_none_that_holds_a_superseded_row_is_kept(held: list[Sidecar], incoming:
 
 
 @given(SOME, st.integers(0, 500))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share_of(100), deadline=None)
 def test_few_small_ones_are_left_and_new_ones_are_of_a_good_size(
     held: list[Sidecar], incoming: int
 ) -> None:
@@ -65,7 +66,7 @@ def test_few_small_ones_are_left_and_new_ones_are_of_a_good_size(
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=300))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 def test_a_table_that_is_only_appended_to_writes_each_row_a_few_times(sizes: list[int]) -> None:
     held: list[Sidecar] = []
     written = 0

@@ -38,6 +38,7 @@ from lakelog.errors import InvalidInputError, InvalidPropertyError, LakelogWarni
 from lakelog.log.context import Log
 from lakelog.storage import open_store
 from lakelog.transaction.runtime import Committed, Runtime
+from tests.budget import share_of
 from tests.transaction.tables import location, new_table
 
 DIALECTS: dict[str, Dialect] = {"delta": delta.DIALECT, "indextables": indextables.DIALECT}
@@ -75,7 +76,7 @@ def test_one_is_due_after_so_many_bytes(form: str) -> None:
     assert not is_due(3, by_bytes, form, Lag(3, 100))
 
 
-@settings(max_examples=50)
+@settings(max_examples=share_of(50))
 @given(st.integers(0, 60), st.integers(0, 12), st.none() | st.integers(0, 60), st.booleans())
 def test_none_is_due_where_they_are_off_or_one_is_there(
     version: int, interval: int, last: int | None, enabled: bool

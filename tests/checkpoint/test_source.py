@@ -99,6 +99,7 @@ def expected_files(state: replay.State) -> dict[str, list[Row]]:
     }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(EXAMPLES))
 def test_every_road_gives_what_the_plain_replay_gives(seed: int, tmp_path: Path) -> None:
     root = generate(tmp_path / "t", seed, Options(commits=10, actions=8))

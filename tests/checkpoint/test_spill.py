@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lakelog.checkpoint.spill import PathMask, Repeats, Spill, hashes_of, partition_of
 from lakelog.model import actions
+from tests.budget import share_of
 
 
 def _rows(seed: int, height: int) -> pl.DataFrame:
@@ -64,7 +65,7 @@ def test_the_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert list(tmp_path.iterdir()) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 9)), max_size=6),
     st.sampled_from([None, 8, 64]),

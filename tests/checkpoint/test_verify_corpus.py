@@ -11,6 +11,7 @@ import pytest
 import lakelog
 from lakelog.checkpoint.verify import verify_one
 from lakelog.errors import LakelogError, LakelogWarning
+from tests.budget import IS_WHOLE, seed_of
 
 OVERWRITTEN = "kernel-rs__parquet_row_group_skipping"
 """Written over by hand: the checkpoint tells of another table than its commits."""
@@ -20,7 +21,10 @@ OVERWRITTEN = "kernel-rs__parquet_row_group_skipping"
 def test_checkpoints_of_other_engines_are_proved_or_the_reason_is_known(corpus: Path) -> None:
     verdicts: Counter[str] = Counter()
     reasons: dict[str, str | None] = {}
-    for folder in sorted((corpus / "delta").rglob("_delta_log")):
+    folders = sorted((corpus / "delta").rglob("_delta_log"))
+    if not IS_WHOLE:
+        folders = [f for f in folders if OVERWRITTEN in str(f) or seed_of(f.parent.name) % 3 == 0]
+    for folder in folders:
         log = lakelog.open(folder.parent).log
         for checkpoint in log.list_all().checkpoints[-1:]:
             with warnings.catch_warnings():
@@ -33,5 +37,5 @@ def test_checkpoints_of_other_engines_are_proved_or_the_reason_is_known(corpus: 
             verdicts[report.verdict] += 1
             reasons[folder.parent.name] = report.reason
     assert not verdicts["wrong"]
-    assert verdicts["proved"] > 50
+    assert verdicts["proved"] > (50 if IS_WHOLE else 10)
     assert "another table's" in (reasons[OVERWRITTEN] or "")

@@ -229,7 +229,7 @@ DISTINCT = (CLASSIC, V2_JSON, JSON_PARTS, FLATTENED_PARTS)
 ANYWHERE = ("an add is lost", "sizes change places", "the metadata is another")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4, keep=("harm",))
 @pytest.mark.parametrize(
     ("kind", "harm"),
     [

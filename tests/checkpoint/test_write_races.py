@@ -18,6 +18,7 @@ from lakelog.checkpoint.write import write_checkpoint
 from lakelog.dialects.delta import checkpoint, parquet
 from lakelog.errors import LakelogError
 from lakelog.storage.local import LocalStore
+from tests.budget import share_of
 from tests.checkpoint.tables import (
     CLASSIC,
     FLATTENED,
@@ -30,7 +31,7 @@ from tests.checkpoint.tables import (
     make,
 )
 
-ROUNDS = 4
+ROUNDS = share_of(4, 2)
 
 
 def side_by_side(*works: Callable[[], None]) -> list[BaseException]:

@@ -102,7 +102,7 @@ def _writable(entry: dict[str, Any]) -> bool:
     return entry["verdict"] == "load" and not entry.get("packed")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(10)
 @each(DELTA, _writable)
 def test_a_delta_table_reads_the_same_from_a_checkpoint_of_ours(name: str, tmp_path: Path) -> None:
     location = copied(delta_path(name), "_delta_log", tmp_path / "t")
@@ -140,6 +140,7 @@ def _check_alike(before: dict[str, Any], table: lakelog.Table, what: str) -> Non
     assert after == {k: v for k, v in before.items() if k != "rows"}, what
 
 
+@pytest.mark.sampled(4)
 @each(INDEXTABLES)
 def test_an_indextables_table_reads_the_same_from_a_checkpoint_of_ours(
     name: str, tmp_path: Path

@@ -100,7 +100,7 @@ def test_a_table_that_peers_disagree_on_is_refused_or_read_as_the_manifest_says(
         assert wrong_facts(name, found) == {}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @each(TABLES, lambda entry: entry.get("history") and entry["verdict"] == "load")
 def test_time_travel_gives_every_version_of_the_history(name: str, unpacked: Path) -> None:
     table = lakelog.open(delta_path(name, unpacked))
@@ -109,7 +109,7 @@ def test_time_travel_gives_every_version_of_the_history(name: str, unpacked: Pat
     assert found == history
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @each(TABLES, lambda entry: entry.get("history") and entry["verdict"] == "load")
 def test_time_travel_to_any_other_version_is_refused_with_the_range(
     name: str, unpacked: Path
@@ -126,7 +126,7 @@ def test_time_travel_to_any_other_version_is_refused_with_the_range(
             assert str(max(known)) in str(refused.value.expected)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @each(TABLES, lambda entry: len(entry.get("history") or ()) > 1 and entry["verdict"] == "load")
 def test_updating_version_by_version_gives_every_version_of_the_history(
     name: str, unpacked: Path
@@ -142,7 +142,7 @@ def test_updating_version_by_version_gives_every_version_of_the_history(
     assert _wrong_after_update(name, snapshot, unpacked) == {}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @each(TABLES, lambda entry: len(entry.get("history") or ()) > 1 and entry["verdict"] == "load")
 def test_updating_the_first_version_once_gives_the_latest(name: str, unpacked: Path) -> None:
     table = lakelog.open(delta_path(name, unpacked))
@@ -164,7 +164,7 @@ def _wrong_after_update(name: str, snapshot: Any, unpacked: Path) -> dict[str, A
     return wrong
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @each(TABLES, _loads)
 def test_a_projection_gives_what_the_whole_gives(name: str, unpacked: Path) -> None:
     table = lakelog.open(delta_path(name, unpacked))
@@ -177,6 +177,7 @@ def test_a_projection_gives_what_the_whole_gives(name: str, unpacked: Path) -> N
     assert sizes.equals(whole["size"].sort())
 
 
+@pytest.mark.sampled(3)
 @each(TABLES, lambda entry: _loads(entry) and not entry.get("packed"))
 def test_every_column_of_the_state_equals_the_plain_replay(name: str) -> None:
     path = delta_path(name)
@@ -197,6 +198,7 @@ def test_every_column_of_the_state_equals_the_plain_replay(name: str) -> None:
         )
 
 
+@pytest.mark.sampled(3)
 @each(TABLES, lambda entry: _loads(entry) and not entry.get("packed"))
 def test_the_actions_of_every_commit_equal_the_plain_decode(name: str) -> None:
     path = delta_path(name)
@@ -216,6 +218,7 @@ def _row_count_is_given(entry: dict[str, Any]) -> bool:
     return whole and (entry.get("facts") or {}).get("row_count") is not None
 
 
+@pytest.mark.sampled(3)
 @each(TABLES, _row_count_is_given)
 def test_the_live_files_hold_the_rows_of_the_manifest(name: str) -> None:
     path = delta_path(name)
@@ -244,7 +247,7 @@ def _can_fall_back(entry: dict[str, Any]) -> bool:
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @each(TABLES, _can_fall_back)
 def test_falling_back_past_a_broken_checkpoint_gives_the_same_state_with_a_warning(
     name: str, tmp_path: Path

@@ -26,7 +26,7 @@ from lakelog.storage import open_store
 pytestmark = [pytest.mark.reference, pytest.mark.timeout(3600)]
 
 SEED = int(os.environ.get("LAKELOG_SEED") or random.SystemRandom().randrange(1 << 32))
-SESSIONS = int(os.environ.get("LAKELOG_SESSIONS", "6"))
+SESSIONS = int(os.environ.get("LAKELOG_SESSIONS", "3"))
 STEPS = 14
 LATER_MS = 4_000_000_000_000  # when all that is replaced has expired
 

@@ -28,6 +28,7 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.model.contract import Field, Primitive, Struct
+from tests.budget import share_of
 from tests.data.test_write import data_files
 from tests.data.vector_writer import inline
 from tests.handmade import Handmade, add, field, metadata, protocol
@@ -490,7 +491,7 @@ def frames(draw: st.DrawFn) -> tuple[list[pl.DataFrame], list[str]]:
 
 
 @pytest.mark.filterwarnings("ignore:empty values:lakelog.LakelogWarning")
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=share_of(25), deadline=None)
 @given(frames())
 def test_what_is_appended_is_what_was_given(case: tuple[list[pl.DataFrame], list[str]]) -> None:
     parts, by = case
@@ -529,7 +530,7 @@ A_ROW = st.tuples(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=share_of(25), deadline=None)
 @given(
     st.lists(st.lists(A_ROW, max_size=5), min_size=1, max_size=3),
     st.lists(A_ROW, max_size=8),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 import polars as pl
@@ -24,6 +23,7 @@ from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import Upload
 from lakelog.storage.inject import WRITES, Fault, InjectingStore, Kind, Rule
 from lakelog.storage.wrapper import StoreWrapper
+from tests.budget import points
 
 SCHEMA = {"p": pl.String, "id": pl.Int64}
 BEFORE = pl.DataFrame({"p": ["a", "a", "b"], "id": [1, 2, 3]}, schema=SCHEMA)
@@ -77,7 +77,14 @@ def orphans(location: str) -> set[str]:
 def test_rows_under_store_faults_are_there_once_or_not_at_all(way: str, fault: Fault) -> None:
     write, after = WAYS[way]
     kinds = FAULTS[fault]
-    for nth in count(1):
+    calm: list[InjectingStore] = []
+
+    def watched(store: LogStore) -> LogStore:
+        calm.append(InjectingStore(store))
+        return calm[-1]
+
+    write(over(prepared(), watched))
+    for nth in points(each for each in calm[0].operations if not kinds or each[0] in kinds):
         location = prepared()
         stores: list[InjectingStore] = []
 
@@ -108,7 +115,8 @@ def test_rows_under_store_faults_are_there_once_or_not_at_all(way: str, fault: F
             assert ids(location) == after, what
         if not struck:
             assert isinstance(verdict, WriteReport), what
-            break
+            return
+    pytest.fail("it never ended")
 
 
 class _Unreadable(StoreWrapper):

@@ -16,6 +16,7 @@ from polars.testing import assert_frame_equal
 import lakelog
 from lakelog import Snapshot
 from lakelog.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from tests.budget import share_of
 from tests.data.rows import data_file, snapshot_of
 from tests.handmade import field
 
@@ -56,7 +57,7 @@ def test_any_query_gives_what_it_gives_over_the_rows_themselves(tmp_path: Path, 
         pl.lit(random.random() < 0.5),
         pl.col("n") == pl.col("n").max(),
     ]
-    for _ in range(12):
+    for _ in range(share_of(12, 3)):
         lazy, frame = snapshot.scan(), expected
         if random.random() < 0.4:
             where = random.choice(predicates[:-1])

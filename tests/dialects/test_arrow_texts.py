@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelog.dialects.arrow_texts import text_array, text_bytes
+from tests.budget import share_of
 
 TEXTS = st.lists(st.one_of(st.none(), st.text(max_size=30)), max_size=20)
 
@@ -22,7 +23,7 @@ def from_parquet(texts: list[str | None]) -> pl.Series:
     return pl.Series("t", pq.read_table(file).column("t").combine_chunks())
 
 
-@settings(max_examples=60)
+@settings(max_examples=share_of(60))
 @given(TEXTS, st.integers(0, 20), st.integers(0, 20), st.booleans(), st.data())
 def test_a_column_comes_out_as_it_was(
     texts: list[str | None], start: int, length: int, long: bool, data: st.DataObject

@@ -21,6 +21,7 @@ from lakelog.dialects.digest import (
 )
 from lakelog.errors import InvalidInputError
 from lakelog.model import actions
+from tests.budget import share_of
 
 MAP = pl.Map(pl.String, pl.String)
 
@@ -77,7 +78,7 @@ def _canonical(row: dict[str, Any]) -> str:
     return repr(sorted(known.items()))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=share_of(150), deadline=None)
 @given(st.lists(_rows, max_size=5), st.lists(_rows, max_size=5))
 def test_digests_are_equal_exactly_for_equal_multisets(
     one: list[dict[str, Any]], other: list[dict[str, Any]]
@@ -86,7 +87,7 @@ def test_digests_are_equal_exactly_for_equal_multisets(
     assert (digest(frame(*one)) == digest(frame(*other))) is same
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(st.lists(_rows, min_size=1, max_size=8), st.randoms(use_true_random=False), st.data())
 def test_neither_order_nor_batches_nor_entry_order_nor_null_columns_count(
     rows: list[dict[str, Any]], rng: Any, data: st.DataObject

@@ -22,6 +22,7 @@ from lakelog.dialects.strict_decoder import Blob, decode_exact
 from lakelog.errors import InternalError, InvalidTransactionError
 from lakelog.model import actions
 from lakelog.model.contract import MAX_DEPTH
+from tests.budget import share_of
 from tests.dialects import commit_rows as making
 from tests.dialects.commit_rows import FILE_KINDS, META_KINDS, content, decode, frame, plain
 from tests.model import encode as model
@@ -38,7 +39,7 @@ def parsed(data: bytes) -> list[dict[str, Any]]:
 
 
 @both
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(data=st.data())
 def test_random_commits_are_spelled_as_the_plain_encoder_does_and_read_back(
     name: str, data: st.DataObject

@@ -20,6 +20,7 @@ from lakelog.dialects.ndjson import decode_lines
 from lakelog.dialects.strict_decoder import Blob, decode_exact
 from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError
 from lakelog.model import actions
+from tests.budget import share_of
 
 DELTA = Wire.of("delta")
 ADD = b'{"add":{"path":"a","size":1}}'
@@ -294,7 +295,7 @@ def both(log: list[Blob], wire: str, chunk_bytes: int) -> None:
     assert fast == outcome(lambda: decode_exact(log, Wire.of(wire)))
 
 
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(log=blobs(SPELLED), wire=WIRES, chunk_bytes=CHUNKS)
 def test_both_decoders_give_equal_frames_for_sound_logs(
     log: list[Blob], wire: str, chunk_bytes: int
@@ -302,7 +303,7 @@ def test_both_decoders_give_equal_frames_for_sound_logs(
     both(log, wire, chunk_bytes)
 
 
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(
     log=blobs(st.one_of(SPELLED, SPELLED, SPELLED_ODDLY, BLANKS)), wire=WIRES, chunk_bytes=CHUNKS
 )
@@ -310,13 +311,13 @@ def test_both_decoders_agree_on_odd_lines(log: list[Blob], wire: str, chunk_byte
     both(log, wire, chunk_bytes)
 
 
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(log=blobs(st.one_of(SPELLED, SPELLED, DAMAGED)), wire=WIRES, chunk_bytes=CHUNKS)
 def test_both_decoders_agree_on_damage(log: list[Blob], wire: str, chunk_bytes: int) -> None:
     both(log, wire, chunk_bytes)
 
 
-@settings(max_examples=100)
+@settings(max_examples=share_of(100))
 @given(
     log=blobs(st.one_of(SPELLED, SPELLED, SPELLED, SPELLED_ODDLY, BLANKS, DAMAGED)),
     wire=WIRES,
@@ -338,7 +339,7 @@ def test_leaving_the_files_out_gives_the_rest_unchanged(
     assert rest.commit_infos == whole.commit_infos
 
 
-@settings(max_examples=100)
+@settings(max_examples=share_of(100))
 @given(lines=st.lists(st.one_of(SPELLED, SPELLED, SPELLED_ODDLY), min_size=1), wire=WIRES)
 def test_a_file_without_a_version_gives_the_same_rows_of_each_type_in_order(
     lines: list[bytes], wire: str

@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 
 import lakelog
 from lakelog.storage.inject import KINDS, WRITES
+from tests.budget import share_of
 from tests.faults.commit_cases import (
     FOLDERS,
     RUN_IDS,
@@ -79,6 +80,7 @@ def check(location: str, form: str, expected: Expected, ack: Path, what: str) ->
     commit_again(location, form, found)
 
 
+@pytest.mark.sampled(2, keep=("case",))
 @pytest.mark.parametrize(("case", "form"), RUNS, ids=RUN_IDS)
 def test_a_commit_killed_at_any_operation_is_there_whole_or_not_at_all(
     tmp_path: Path, run: Run, case: Case, form: str
@@ -107,6 +109,7 @@ def test_a_commit_killed_at_any_operation_is_there_whole_or_not_at_all(
 OS_RUNS = [(c, f) for c, f in RUNS if c.name in {"append", "create delta", "identified"}]
 
 
+@pytest.mark.sampled(2, keep=("when",))
 @pytest.mark.parametrize("when", ["before", "after", "torn"])
 @pytest.mark.parametrize(("case", "form"), OS_RUNS, ids=[f"{c}-{f}" for c, f in OS_RUNS])
 def test_a_commit_killed_at_any_call_of_the_system_is_there_whole_or_not_at_all(
@@ -141,7 +144,7 @@ def test_writers_killed_at_any_time_lose_nothing_that_was_acknowledged(
     location = str(tmp_path / "t")
     prepare(location, RUNS[2][0], form)
     versions: list[int] = []
-    for number in range(10):
+    for number in range(share_of(10, 3)):
         ack = tmp_path / f"{number}.ack"
         ended = run(
             "write_forever",

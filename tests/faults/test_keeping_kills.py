@@ -20,12 +20,13 @@ from deltalake import DeltaTable
 import lakelog
 from lakelog.checkpoint.verify import verify_one
 from lakelog.errors import LakelogWarning
+from tests.budget import share_of
 from tests.faults.killers import started
 from tests.races import keepers
 from tests.transaction.tables import NO_CHECKPOINTS
 
 KILLER = Path(__file__).with_name("keeping_killer.py")
-ROUNDS = 8
+ROUNDS = share_of(8, 3)
 V2 = {"delta.checkpointPolicy": "v2"}
 CASES: dict[str, tuple[str, dict[str, str], list[str]]] = {
     "classic": ("delta", NO_CHECKPOINTS["delta"], ["classic", "multipart"]),

@@ -25,7 +25,7 @@ from tests.faults.undetectable import Case, argument
 pytestmark = pytest.mark.timeout(3600)
 
 SEED = int(os.environ.get("LAKELOG_SEED") or random.SystemRandom().randrange(1 << 32))
-MUTATIONS = int(os.environ.get("LAKELOG_MUTATIONS", "300"))
+MUTATIONS = int(os.environ.get("LAKELOG_MUTATIONS", "120"))
 
 
 def read(subject: Subject, root: Path) -> tuple[Content | LakelogError, bool]:

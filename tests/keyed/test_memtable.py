@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lakelog.keyed import rows
 from lakelog.keyed.memtable import Memtable
+from tests.budget import share_of
 
 KEYS = st.binary(max_size=2) | st.sampled_from([b"a", b"ab", b"b"])
 VALUES = st.none() | st.binary(max_size=3)
@@ -35,7 +36,7 @@ def replayed(records: list[tuple[bytes, bytes | None]], first: int) -> pa.Table:
     return frame(records, first).with_columns(op=op).to_arrow()
 
 
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(STEPS, st.booleans())
 def test_a_memtable_holds_what_a_dictionary_holds(
     steps: list[tuple[str, list[tuple[bytes, bytes | None]]]], eager: bool

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from lakelog.errors import CorruptionError
 from lakelog.keyed import plan, rows, sorted_file
 from lakelog.keyed.sorted_file import FileFacts, GroupCache, SortedFile
+from tests.budget import share_of
 
 CONTENTS = st.dictionaries(
     st.binary(max_size=3), st.none() | st.binary(max_size=3), min_size=1, max_size=30
@@ -48,7 +49,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan.groups, "__defaults__", (4, plan.GROUP_BYTES))
 
 
-@settings(max_examples=80)
+@settings(max_examples=share_of(80))
 @given(CONTENTS, st.integers(0, 30), st.binary(max_size=3), st.binary(max_size=3))
 def test_what_is_written_is_read_back(
     contents: dict[bytes, bytes | None], cut: int, start: bytes, end: bytes

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lakelog.keyed.store import KeyedStore
+from tests.budget import share_of
 from tests.keyed.disks import MemoryDisk
 
 KEYS = st.sampled_from([b"", b"a", b"a\0", b"ab", b"b", b"\xff", b"\xff\xff"]) | st.binary(
@@ -88,5 +89,5 @@ class Store(RuleBasedStateMachine):
         assert self.store.upkeep_error is None
 
 
-Store.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Store.TestCase.settings = settings(max_examples=share_of(60), stateful_step_count=30, deadline=None)
 test_a_store_is_a_dictionary_that_survives = Store.TestCase

@@ -31,6 +31,7 @@ from lakelog.log.projections import Projections
 from lakelog.log.snapshot import Snapshot
 from lakelog.storage import open_store
 from lakelog.storage.inject import InjectingStore
+from tests.budget import share_of
 from tests.handmade import FIRST_MS, Action, Handmade, add, metadata, protocol, remove
 
 LATER_MS = FIRST_MS * 2
@@ -484,7 +485,9 @@ class Remembering(RuleBasedStateMachine):
 
 
 TestRemembering = Remembering.TestCase
-TestRemembering.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestRemembering.settings = settings(
+    max_examples=share_of(25), stateful_step_count=20, deadline=None
+)
 
 
 # --- threads --------------------------------------------------------------------------------------

@@ -134,6 +134,7 @@ def _files_of_checkpoint(log: Log, kind: str) -> list[list[tuple[Any, ...]]]:
     return [rows[first:last] for first, last in itertools.pairwise(cuts)]
 
 
+@pytest.mark.sampled(2, keep=("layout",))
 @pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
 @pytest.mark.parametrize(
     ("format", "layout", "properties", "reader"), LAYOUTS, ids=[each[1] for each in LAYOUTS]

@@ -15,6 +15,7 @@ from lakelog import LogGapError, Table
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, StoreWrapper, open_store
 from lakelog.storage.base import FileEntry
+from tests.budget import share_of
 from tests.transaction.tables import DIALECTS, NO_CHECKPOINTS, append, new_table
 
 LAST = 80
@@ -128,7 +129,7 @@ def test_commits_that_arrive_while_a_log_is_listed_make_no_hole(
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
-    for _ in range(20):
+    for _ in range(share_of(20, 3)):
         known = rng.randrange(10, 40)
         store = Busy(open_store(made.log.table), rng, known)
         deed(Table(Log(store, made.log.dialect)), known)

@@ -23,6 +23,7 @@ from lakelog import (
     UnsafeRetentionError,
     VersionNotFoundError,
 )
+from tests.budget import share_of
 from tests.maintenance.logs import (
     CUTOFF,
     DAY_MS,
@@ -153,7 +154,7 @@ def test_the_pointed_checkpoint_stays_however_old(tmp_path: Path) -> None:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=12)
+@settings(max_examples=share_of(12))
 def test_any_log_reads_the_same_after_cleanup(tmp_path_factory: Any, seed: int) -> None:
     """Whatever a log holds: promised versions stay, and a refusal changes nothing."""
     rng = random.Random(seed)

@@ -21,6 +21,7 @@ from lakelog.log.context import Log
 from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
 from lakelog.storage import open_store
 from lakelog.storage.inject import Fault, InjectingStore, Kind, Rule
+from tests.budget import points
 from tests.maintenance.logs import MadeLog, content
 from tests.transaction.tables import DIALECTS, runtime
 
@@ -153,6 +154,15 @@ def trials(prepared: MadeLog, tmp_path: Path) -> Callable[[], Trial]:
     return trial
 
 
+def rehearsed(
+    trial: Trial, kinds: tuple[Kind, ...], *, quarantine: bool = False
+) -> list[tuple[str, str]]:
+    """The operations of these kinds that a cleanup without faults does."""
+    store = InjectingStore(open_store(str(trial.made.root)))
+    trial.over(store).cleanup(plan=False, quarantine=quarantine)
+    return [(kind, path) for kind, path in store.operations if kind in kinds]
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fault", "quarantine"), [("fail", False), ("fail", True), ("lost", True), ("unknown", False)]
@@ -160,8 +170,9 @@ def trials(prepared: MadeLog, tmp_path: Path) -> Callable[[], Trial]:
 def test_a_write_that_fails_at_any_point_harms_nothing(
     trials: Callable[[], Trial], fault: Fault, quarantine: bool
 ) -> None:
-    for nth in count(1):
-        policy = ("continue", "fail")[nth % 2]
+    operations = rehearsed(trials(), WRITES, quarantine=quarantine)
+    for turn, nth in enumerate(points(operations)):
+        policy = ("continue", "fail")[turn % 2]
         trial = trials()
         store = InjectingStore(open_store(str(trial.made.root)), [Rule(fault, WRITES, nth=nth)])
         try:
@@ -178,13 +189,14 @@ def test_a_write_that_fails_at_any_point_harms_nothing(
             if len(writes) < nth:
                 assert nth > 14
                 return
-        if nth % 5 == 0:
+        if turn % 4 == 0:
             trial.finish()
+    pytest.fail("it never ended")
 
 
 def test_a_read_that_fails_at_any_point_harms_nothing(trials: Callable[[], Trial]) -> None:
     reads: tuple[Kind, ...] = ("list", "walk", "read", "open", "stat")
-    for nth in count(1):
+    for turn, nth in enumerate(points(rehearsed(trials(), reads))):
         trial = trials()
         store = InjectingStore(open_store(str(trial.made.root)), [Rule("fail", reads, nth=nth)])
         try:
@@ -196,8 +208,9 @@ def test_a_read_that_fails_at_any_point_harms_nothing(trials: Callable[[], Trial
         if sum(kind in reads for kind, _ in store.operations) < nth:
             assert nth > 14
             return
-        if nth % 4 == 0:
+        if turn % 4 == 0:
             trial.check()
+    pytest.fail("it never ended")
 
 
 @pytest.mark.sampled(2)
@@ -206,20 +219,22 @@ def test_a_read_that_fails_at_any_point_harms_nothing(trials: Callable[[], Trial
 def test_a_cleaner_that_dies_at_any_point_harms_nothing(
     trials: Callable[[], Trial], after: bool, quarantine: bool
 ) -> None:
-    for nth in count(1):
+    operations = rehearsed(trials(), WRITES, quarantine=quarantine)
+    for turn, nth in enumerate(points(operations)):
         trial = trials()
         store = DyingStore(open_store(str(trial.made.root)), nth, after=after)
         try:
             trial.over(store).cleanup(plan=False, quarantine=quarantine)
         except PowerCut:
             trial.check()
-            if quarantine and nth % 2:
+            if quarantine and turn % 2:
                 _undo_all(trial)
-            elif nth % 3 == 0:
+            elif turn % 3 == 0:
                 trial.finish()
         else:
             assert nth > 14
             return
+    pytest.fail("it never ended")
 
 
 def _undo_all(trial: Trial) -> None:
@@ -236,7 +251,13 @@ def _undo_all(trial: Trial) -> None:
 
 
 def test_an_undo_that_fails_at_any_point_goes_on(trials: Callable[[], Trial]) -> None:
-    for nth in count(1):
+    trial = trials()
+    moved = trial.plain().cleanup(plan=False, quarantine=True)
+    assert isinstance(moved, CleanupReport)
+    assert moved.quarantine is not None
+    calm = InjectingStore(open_store(str(trial.made.root)))
+    trial.over(calm).undo_cleanup(moved.quarantine)
+    for nth in points(each for each in calm.operations if each[0] in WRITES):
         trial = trials()
         report = trial.plain().cleanup(plan=False, quarantine=True)
         assert isinstance(report, CleanupReport)
@@ -252,6 +273,7 @@ def test_an_undo_that_fails_at_any_point_goes_on(trials: Callable[[], Trial]) ->
             assert nth > 14
             assert trial.read() == trial.before
             return
+    pytest.fail("it never ended")
 
 
 def test_what_cannot_be_deleted_stops_what_would_follow_it(trials: Callable[[], Trial]) -> None:

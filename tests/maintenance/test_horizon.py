@@ -28,6 +28,7 @@ from lakelog.maintenance.retention_bounds import (
     sidecar_bound_ms,
 )
 from lakelog.storage.base import FileEntry
+from tests.budget import share_of
 
 NOW_MS = 21_900 * DAY_MS + 12 * 3_600_000
 MONTH = Retention(log_ms=30 * DAY_MS, checkpoint_ms=2 * DAY_MS)
@@ -74,7 +75,7 @@ def test_a_clock_that_jumped_back_makes_nothing_old() -> None:
     ages=st.lists(st.floats(0, 100), min_size=1, max_size=20, unique=True),
     jumps=st.lists(st.tuples(st.integers(0, 19), st.floats(-200, 1000)), max_size=4),
 )
-@settings(max_examples=200)
+@settings(max_examples=share_of(200))
 def test_a_clock_that_is_wrong_for_a_commit_never_widens_what_goes(
     ages: list[float], jumps: list[tuple[int, float]]
 ) -> None:
@@ -91,7 +92,7 @@ def test_a_clock_that_is_wrong_for_a_commit_never_widens_what_goes(
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(0, 45))
-@settings(max_examples=200)
+@settings(max_examples=share_of(200))
 def test_the_cutoff_commit_is_what_a_plain_walk_finds(times: list[int], bound: int) -> None:
     expected, last, highest = None, -1, -1
     waiting = False

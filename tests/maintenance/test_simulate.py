@@ -14,6 +14,7 @@ from lakelog import InvalidInputError
 from lakelog.log.display import size_text
 from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
 from lakelog.maintenance.retention_simulation import SCHEMA
+from tests.budget import share_of
 from tests.maintenance.logs import DAY_MS, MadeLog, fresh
 
 
@@ -124,7 +125,7 @@ def test_durations_that_are_none_are_refused(made: MadeLog) -> None:
 
 
 @given(days=st.integers(0, 70))
-@settings(max_examples=10)
+@settings(max_examples=share_of(10))
 def test_what_is_simulated_is_what_cleanup_does(
     tmp_path_factory: pytest.TempPathFactory, days: int
 ) -> None:

@@ -31,6 +31,7 @@ from lakelog.log.context import Log
 from lakelog.maintenance.vacuum import VacuumPlan, VacuumReport
 from lakelog.storage import open_store
 from lakelog.storage.inject import Fault, InjectingStore, Rule
+from tests.budget import share_of
 from tests.transaction.tables import DIALECTS, new_table, runtime
 
 DAY_MS = 86_400_000
@@ -237,7 +238,7 @@ def z85(value: uuid.UUID) -> str:
     return "".join(Z85[word // 85**power % 85] for word in words for power in range(4, -1, -1))
 
 
-@settings(max_examples=50)
+@settings(max_examples=share_of(50))
 @given(st.lists(st.tuples(st.uuids(), st.sampled_from(["", "a", "xY"])), min_size=1))
 def test_vectors_are_found_where_their_identifiers_say(given_: list[tuple[uuid.UUID, str]]) -> None:
     frame = pl.DataFrame(
@@ -466,7 +467,7 @@ def test_progress_counts_files(where: Path, table: Table) -> None:
     assert told[0][0] == "list"
 
 
-@settings(max_examples=25)
+@settings(max_examples=share_of(25))
 @given(seed=st.integers(0, 2**32))
 def test_no_file_that_a_retained_reader_needs_ever_goes(
     seed: int, tmp_path_factory: pytest.TempPathFactory

@@ -17,6 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 import lakelog
+from tests.budget import IS_WHOLE
 from tests.model import replay
 from tests.model.observe import disagreements
 from tests.races.racers import digest_of
@@ -25,7 +26,7 @@ from tests.stores.conftest import BackendOf
 RACERS = Path(__file__).with_name("racers.py")
 SCHEMA = {"p": pl.String, "x": pl.Int64}
 PROCESSES = 8
-COMMITS = 200
+COMMITS = 200 if IS_WHOLE else 40
 
 
 def race(location: str, racers: list[dict[str, Any]], options: dict[str, Any] | None = None) -> Any:
@@ -84,10 +85,8 @@ def names(count: int, commits: int, engine: str = "lakelog", first: int = 0) -> 
 
 
 @pytest.mark.parametrize("form", ["delta", "indextables"])
-def test_eight_processes_write_two_hundred_commits_each_on_local_disk(
-    tmp_path: Path, form: str
-) -> None:
-    commits = COMMITS if form == "delta" else COMMITS // 8
+def test_eight_processes_write_many_commits_each_on_local_disk(tmp_path: Path, form: str) -> None:
+    commits = COMMITS if form == "delta" else min(25, COMMITS // 2)
     location = str(tmp_path / "t")
     table = lakelog.create(location, SCHEMA, ["p"], form)
     racers = [*appenders(PROCESSES, commits), watcher(0.02)]
@@ -96,9 +95,11 @@ def test_eight_processes_write_two_hundred_commits_each_on_local_disk(
 
 
 @pytest.mark.parametrize(
-    ("name", "commits"), [("gcs", COMMITS), ("ministack", 10)], ids=["gcs", "s3, shorter"]
+    ("name", "commits"),
+    [("gcs", COMMITS), ("ministack", 10 if IS_WHOLE else 5)],
+    ids=["gcs", "s3, shorter"],
 )
-def test_eight_processes_write_two_hundred_commits_each_on_an_object_store(
+def test_eight_processes_write_many_commits_each_on_an_object_store(
     backend_of: BackendOf, name: str, commits: int
 ) -> None:
     backend = backend_of(name)
@@ -110,15 +111,16 @@ def test_eight_processes_write_two_hundred_commits_each_on_an_object_store(
 
 
 def test_lakelog_and_deltalake_write_to_one_table_and_lose_nothing(tmp_path: Path) -> None:
+    ours = 40 if IS_WHOLE else 16
     location = str(tmp_path / "t")
     table = lakelog.create(location, SCHEMA, ["p"])
     racers = [
-        *appenders(4, 40),
-        *appenders(4, 20, "append_by_deltalake"),
+        *appenders(4, ours),
+        *appenders(4, ours // 2, "append_by_deltalake"),
         watcher(0.02),
     ]
     *answers, seen = race(location, racers)
-    expected = names(4, 40) | names(4, 20, "deltalake", first=4)
+    expected = names(4, ours) | names(4, ours // 2, "deltalake", first=4)
     check_appends(table, expected, answers[:4], [seen])
     peer = DeltaTable(location)
     assert peer.version() == len(expected)
@@ -128,7 +130,7 @@ def test_lakelog_and_deltalake_write_to_one_table_and_lose_nothing(tmp_path: Pat
 
 @pytest.mark.parametrize("form", ["delta", "indextables"])
 def test_one_of_many_creators_wins(tmp_path: Path, form: str) -> None:
-    rounds = 10
+    rounds = 10 if IS_WHOLE else 4
     racers = [{"does": "create", "rounds": rounds, "format": form} for _ in range(PROCESSES)]
     answers = race(str(tmp_path), racers)
     for number in range(rounds):
@@ -140,7 +142,7 @@ def test_one_of_many_creators_wins(tmp_path: Path, form: str) -> None:
 
 
 def test_one_of_many_writers_of_the_same_application_version_commits_it(tmp_path: Path) -> None:
-    rounds = 15
+    rounds = 15 if IS_WHOLE else 6
     table = lakelog.create(tmp_path / "t", SCHEMA, ["p"])
     racers = [{"does": "identify", "rounds": rounds} for _ in range(PROCESSES)]
     answers = race(str(tmp_path / "t"), racers)
@@ -156,7 +158,7 @@ def test_one_of_many_writers_of_the_same_application_version_commits_it(tmp_path
 def test_writers_of_different_partitions_all_win_and_of_the_same_one_of_them(
     tmp_path: Path,
 ) -> None:
-    rounds = 10
+    rounds = 10 if IS_WHOLE else 4
     partitions = ["a", "b", "c", "c", "c", "d", "d", "e"]
     table = lakelog.create(tmp_path / "t", SCHEMA, ["p"])
     with table.transaction() as tx:

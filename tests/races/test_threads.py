@@ -17,11 +17,12 @@ from lakelog import CommitOutcomeUnknown, ConflictError, Snapshot, Table, Unavai
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.inject import Fault, InjectingStore
+from tests.budget import IS_WHOLE
 from tests.races.racers import digest_of
 
 SCHEMA = {"p": pl.String, "x": pl.Int64}
 THREADS = 8
-COMMITS = 12
+COMMITS = 12 if IS_WHOLE else 5
 FAULTS: tuple[Fault, ...] = ("fail", "unknown", "lost", "lost_taken", "late")
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lakelog.skipping import json_texts, templated_json
 from lakelog.skipping.templated_json import decode_alike
+from tests.budget import share_of
 
 BOUNDS = pa.struct(
     {
@@ -113,7 +114,7 @@ def texts_of_one_shape(draw: st.DrawFn) -> list[str | None]:
 
 
 @settings(
-    max_examples=150,
+    max_examples=share_of(150),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -21,6 +21,7 @@ from lakelog.model import contract
 from lakelog.skipping.partitions import TypedPartitions, typed_partitions
 from lakelog.skipping.prune import keep_mask, referenced_columns
 from lakelog.skipping.typed import stats_from_json
+from tests.budget import share_of
 
 MAP = pl.Map(pl.String, pl.String)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -254,7 +255,7 @@ def check(written: Sequence[Written], asked: Sequence[pl.Expr]) -> None:
             assert keeps or not matching.height, (str(where), matching.to_dicts(), text)
 
 
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(st.lists(files(), min_size=1, max_size=4), st.lists(predicates(), min_size=1, max_size=4))
 def test_a_file_with_a_matching_row_is_always_kept(
     written: list[Written], asked: list[pl.Expr]
@@ -264,7 +265,7 @@ def test_a_file_with_a_matching_row_is_always_kept(
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("column", COLUMNS)
-@settings(max_examples=15)
+@settings(max_examples=share_of(15))
 @given(data=st.data())
 def test_a_file_with_a_matching_row_in_one_column_is_always_kept(
     column: str, data: st.DataObject

@@ -22,6 +22,7 @@ from lakelog.skipping.typed import (
     stats_from_maps,
     stats_from_struct,
 )
+from tests.budget import share_of
 
 MAP = pl.Map(pl.String, pl.String)
 
@@ -382,7 +383,7 @@ def encode(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-@settings(max_examples=60)
+@settings(max_examples=share_of(60))
 @given(st.lists(row, min_size=1, max_size=6))
 def test_typed_statistics_survive_being_text_again(rows: list[dict[str, Any]]) -> None:
     texts = pl.Series([encode(r) for r in rows])
@@ -397,7 +398,7 @@ def test_typed_statistics_survive_being_text_again(rows: list[dict[str, Any]]) -
     assert again.equals(typed, null_equal=True)
 
 
-@settings(max_examples=60)
+@settings(max_examples=share_of(60))
 @given(st.lists(row, min_size=1, max_size=6), st.booleans())
 def test_maps_of_text_agree_with_the_json(rows: list[dict[str, Any]], nested: bool) -> None:
     for r in rows:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import polars as pl
 import pytest
 
 from lakelog.model import contract
 from lakelog.skipping import values
+from tests.budget import rng_of, share_of
 
 TIMESTAMP = contract.Primitive("timestamp")
 USUAL = "2024-01-31T10:20:30.456Z"
@@ -60,8 +59,8 @@ def test_a_column_of_usual_times_is_read_whole() -> None:
 def test_characters_changed_at_random_are_read_as_the_parsers_read_them(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng = random.Random(seed)
-    for _ in range(100):
+    rng = rng_of(f"{seed}")
+    for _ in range(share_of(100, 3)):
         text = list(USUAL)
         for _ in range(rng.randint(1, 3)):
             text[rng.randrange(len(text))] = rng.choice("0123456789-:TZ. +z")

@@ -18,6 +18,7 @@ from lakelog.log.metadata import Metadata
 from lakelog.model import contract
 from lakelog.transaction.column_mapping import MAX_COLUMN_ID, assign
 from lakelog.transaction.schema_fields import fields_of
+from tests.budget import share_of
 from tests.transaction.making import column, mapped, struct, table
 
 BY_NAME = {"delta.columnMapping.mode": "name"}
@@ -101,7 +102,7 @@ def test_turning_mapping_on_leaves_the_names_in_the_data_files() -> None:
 NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True, min_size=1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=share_of(60))
 @given(st.lists(NAMES, min_size=1, max_size=6))
 def test_ids_are_unique_and_a_column_that_stays_keeps_its_own(schemas: list[list[str]]) -> None:
     before: Metadata | None = None

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lakelog.transaction.conflicts import RULES, broken_rules, find_conflict
 from lakelog.transaction.pending_commit import ISOLATION_LEVELS
+from tests.budget import share_of
 from tests.handmade import Action, field, info, metadata, protocol
 from tests.model import conflicts as model
 from tests.transaction.conflict_cases import changed, intent, winner
@@ -190,7 +191,7 @@ def as_expr(predicate: model.Predicate) -> pl.Expr:
 
 
 @pytest.mark.parametrize("isolation", ISOLATION_LEVELS)
-@settings(max_examples=200)
+@settings(max_examples=share_of(200))
 @given(data=st.data(), mapped=st.booleans())
 def test_the_rules_that_break_are_those_of_the_plain_model(
     isolation: str, data: st.DataObject, mapped: bool

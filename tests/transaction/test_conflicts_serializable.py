@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from lakelog.transaction.conflicts import find_conflict
 from lakelog.transaction.pending_commit import ISOLATION_LEVELS
+from tests.budget import share_of
 from tests.handmade import Action, info, metadata
 from tests.handmade import field as column
 from tests.model.conflicts import OPERATORS, Predicate, holds
@@ -281,7 +282,7 @@ def passes(run: Run, won: Run, isolation: str) -> bool:
 
 
 @pytest.mark.parametrize("isolation", ISOLATION_LEVELS)
-@settings(max_examples=250)
+@settings(max_examples=share_of(250))
 @given(start=states, first=transactions, second=transactions)
 def test_two_transactions_that_both_pass_are_as_if_run_in_turn(
     isolation: str, start: State, first: Transaction, second: Transaction
@@ -306,7 +307,7 @@ def test_two_transactions_that_both_pass_are_as_if_run_in_turn(
     assert (after.rows(), after.txns) in serial
 
 
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(start=states, winners=st.lists(transactions, max_size=3), last=transactions)
 def test_a_serializable_transaction_that_passes_all_winners_is_as_if_run_in_turn(
     start: State, winners: list[Transaction], last: Transaction

@@ -26,6 +26,7 @@ from lakelog.log.metadata import Metadata, Protocol
 from lakelog.transaction import file_rules
 from lakelog.transaction.consistency import MATERIALIZED, check_files, check_metadata
 from lakelog.transaction.protocol_upgrade import upgrade
+from tests.budget import share_of
 from tests.model.consistency import problems
 from tests.steps import assert_columnar
 from tests.transaction.making import (
@@ -439,7 +440,7 @@ class TestStatistics:
         assert error.value.found == {"row": 1, "stats": text}
         files(remove("b", stats=text))
 
-    @settings(max_examples=200)
+    @settings(max_examples=share_of(200))
     @given(st.recursive(
         st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=3),
         lambda inner: st.lists(inner, max_size=2)
@@ -539,7 +540,7 @@ def verdict(given_rows: list[dict[str, Any]]) -> str | None:
     return None
 
 
-@settings(max_examples=400)
+@settings(max_examples=share_of(400))
 @given(st.lists(actions_of_files(), max_size=6))
 def test_files_are_judged_as_a_plain_loop_judges_them(given_rows: list[dict[str, Any]]) -> None:
     expected = problems(given_rows, PARTITIONS)

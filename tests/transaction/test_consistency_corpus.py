@@ -19,6 +19,7 @@ from lakelog.log.metadata import Metadata, Protocol
 from lakelog.transaction.consistency import check_files, check_metadata
 from lakelog.transaction.protocol_upgrade import check_protocol_change
 from lakelog.transaction.write_support import check_writable
+from tests.budget import IS_WHOLE, seed_of
 from tests.conftest import find_corpus, missing_corpus_reason
 
 REFUSED = {
@@ -92,14 +93,17 @@ def test_what_other_engines_committed_is_consistent() -> None:
         pytest.skip(missing_corpus_reason())
     found: dict[str, set[str]] = {}
     tables = 0
-    for table in sorted((root / "delta").iterdir()):
-        if table.name.startswith("_") or not table.is_dir():
-            continue
+    folders = [t for t in sorted((root / "delta").iterdir()) if t.is_dir() and t.name[0] != "_"]
+    if not IS_WHOLE:
+        folders = [table for table in folders if seed_of(table.name) % 3 == 0]
+    for table in folders:
         try:
             for _, kind in judged(table):
                 found.setdefault(kind, set()).add(table.name)
         except LakelogError:
             continue  # damaged on purpose
         tables += 1
-    assert found == REFUSED
-    assert tables > 200
+    names = {table.name for table in folders}
+    refused = {kind: tables & names for kind, tables in REFUSED.items()}
+    assert found == {kind: tables for kind, tables in refused.items() if tables}
+    assert tables > (200 if IS_WHOLE else 40)

@@ -35,6 +35,7 @@ from lakelog.storage import LogStore, open_store
 from lakelog.storage.inject import Fault, InjectingStore
 from lakelog.transaction.runtime import Runtime
 from tests import checkpoint_writer
+from tests.budget import share_of
 from tests.handmade import field, schema
 from tests.model import replay
 from tests.model import table as model
@@ -42,7 +43,7 @@ from tests.model.compare import rows_of
 from tests.model.conflicts import ERRORS
 from tests.model.observe import disagreements, replay_from_its_base
 
-EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", share_of(20, 3)))
 SCHEMA = schema(field("p", "string"), field("x", "long"))
 PROPERTIES = {"delta.enableDeletionVectors": "true", "delta.feature.domainMetadata": "supported"}
 PATHS = ("f0", "f 1", "é%2", "d/f3", "f4")

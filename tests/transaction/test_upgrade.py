@@ -27,6 +27,7 @@ from lakelog.transaction.protocol_upgrade import (
     features_needed,
     upgrade,
 )
+from tests.budget import share_of
 from tests.transaction.making import column, struct, table
 
 WRITTEN = sorted(f.name for f in DELTA.values() if f.stance is not Stance.REFUSED)
@@ -41,7 +42,7 @@ def protocols(draw: st.DrawFn) -> Protocol:
     return upgrade(draw(st.none() | legacy), draw(features), "delta")
 
 
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(protocols(), features)
 def test_an_upgrade_supports_what_was_asked_and_loses_nothing(
     old: Protocol, asked: set[str]
@@ -56,7 +57,7 @@ def test_an_upgrade_supports_what_was_asked_and_loses_nothing(
     assert (new.min_writer_version or 0) >= (old.min_writer_version or 0)
 
 
-@settings(max_examples=150)
+@settings(max_examples=share_of(150))
 @given(protocols(), features)
 def test_an_upgrade_is_legal_readable_and_done_once(old: Protocol, asked: set[str]) -> None:
     new = upgrade(old, asked, "delta")
@@ -66,7 +67,7 @@ def test_an_upgrade_is_legal_readable_and_done_once(old: Protocol, asked: set[st
     assert upgrade(new, (), "delta") is new
 
 
-@settings(max_examples=100)
+@settings(max_examples=share_of(100))
 @given(protocols(), features, features)
 def test_upgrades_in_two_steps_support_what_one_step_does(
     old: Protocol, first: set[str], second: set[str]

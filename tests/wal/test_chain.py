@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from lakelog.wal import chain
 from lakelog.wal.chain import Offsets, Walk, reachable, walk
+from tests.budget import share_of
 
 CANDIDATES = st.dictionaries(st.integers(0, 300), st.integers(1, 40), max_size=80)
 
@@ -30,7 +31,7 @@ def test_reachable_is_what_following_one_end_after_another_gives(
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 2_000), st.integers(1, 6))
-@settings(max_examples=40)
+@settings(max_examples=share_of(40))
 def test_reachable_is_right_where_most_candidates_are_false(
     seed: int, count: int, reach: int
 ) -> None:
@@ -87,7 +88,7 @@ def _agree(data: bytes, start: int, stop: int) -> Walk:
     st.sampled_from([0.0, 0.00005, 0.01]),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 def test_a_walk_is_the_plain_walk_whatever_the_bytes_look_like(
     seed: int, longest: int, size: int, start: int, broken: float, is_ambiguous: bool
 ) -> None:

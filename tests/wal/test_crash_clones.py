@@ -25,7 +25,7 @@ from tests.wal.crash_disk import CHANGES, Counting, Crash, CrashDisk, Operation,
 from tests.wal.historic_model import Writer002, file_003
 
 DIRECTORY = "somewhere/log"
-LINEAGES = 12 * int(os.environ.get("LAKELOG_ROUNDS", "2"))
+LINEAGES = 12 * int(os.environ.get("LAKELOG_ROUNDS", "1"))
 GENERATIONS = 5
 BATCH_APPENDS = 4
 

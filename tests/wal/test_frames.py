@@ -21,6 +21,7 @@ from lakelog.wal import decode, encode, frames, repeated, scan
 from lakelog.wal.encode import Framing, columns_of, pack_columns, pack_records
 from lakelog.wal.frames import FLAG_BATCH, FrameHeader, Seal, SegmentHeader, frame_pieces
 from lakelog.wal.log import WriteAheadLog
+from tests.budget import share_of
 from tests.wal import plain
 from tests.wal.failing import settings
 
@@ -196,7 +197,7 @@ def fast(data: bytes, after_seq: int = 0, *, controls: bool = True) -> list[tupl
 
 
 @given(groups_of_frames, st.integers(0, 300))
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=share_of(60), deadline=None)
 def test_the_fast_decode_is_the_plain_one(
     groups: list[tuple[list[tuple[int, bytes, bytes | None]], int, bool]], after_seq: int
 ) -> None:
@@ -240,7 +241,7 @@ def frames_that_look_alike(draw: st.DrawFn) -> list[Any]:
 
 
 @given(frames_that_look_alike(), st.integers(0, 100))
-@hypothesis_settings(max_examples=80, deadline=None)
+@hypothesis_settings(max_examples=share_of(80), deadline=None)
 def test_frames_that_are_alike_are_decoded_as_the_plain_way_does(
     groups: list[Any], after_seq: int
 ) -> None:
@@ -261,7 +262,7 @@ def test_much_that_is_alike_lies_in_large_pages_and_is_the_same() -> None:
 
 
 @given(groups_of_frames, st.data())
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=share_of(60), deadline=None)
 def test_a_flipped_bit_ends_the_frames_at_its_own(
     groups: list[tuple[list[tuple[int, bytes, bytes | None]], int, bool]], choose: st.DataObject
 ) -> None:

@@ -16,6 +16,7 @@ from lakelog.wal.historic import spec002
 from lakelog.wal.historic.continuity import decode, unfinished_batches
 from lakelog.wal.historic.log import BEGIN, CHECKPOINT, COMMIT, DELETE, PUT, Finding, HistoricLog
 from lakelog.wal.historic.spec002 import LEAST_BYTES
+from tests.budget import share_of
 from tests.wal.historic_model import Record, Writer002, decode_002, record_002, table
 
 COLUMNS = ["seqNum", "op", "key", "value"]
@@ -111,7 +112,7 @@ def test_a_log_reads_as_the_plain_decode_reads_it(
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0, 3, 60]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=share_of(15), deadline=None)
 def test_a_long_log_reads_as_the_plain_decode_reads_it(seed: int, copies: int) -> None:
     # Values that hold records themselves must not lead the reader astray.
     rng = np.random.default_rng(seed)

@@ -15,6 +15,7 @@ from lakelog.errors import UnsupportedError, WalCorruptionError
 from lakelog.wal.historic import spec003
 from lakelog.wal.historic.log import Finding, HistoricLog
 from lakelog.wal.historic.spec003 import decode
+from tests.budget import share_of
 from tests.wal.historic_model import decode_003, file_003, record_003, table
 
 BOTH = pytest.mark.parametrize("is_checked", [False, True], ids=["plain", "checked"])
@@ -64,7 +65,7 @@ def test_a_file_reads_as_the_plain_decode_reads_it(
 
 @BOTH
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0, 4, 40]))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=share_of(10), deadline=None)
 def test_a_long_file_reads_as_the_plain_decode_reads_it(
     is_checked: bool, seed: int, copies: int
 ) -> None:

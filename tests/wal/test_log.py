@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import lakelog
 from lakelog.errors import InvalidInputError, NotFoundError, UnsupportedError
 from lakelog.wal.log import WriteAheadLog
+from tests.budget import share_of
 from tests.wal.failing import settings
 
 
@@ -407,7 +408,7 @@ operations = st.lists(
     st.sampled_from([200, 1500, 1 << 20]),
     st.sampled_from([60, 1 << 20]),
 )
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=share_of(60), deadline=None)
 def test_any_interleaving_of_operations_is_a_list(  # noqa: PLR0915 - one case an operation
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[tuple[Any, ...]],

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lakelog.errors import InvalidInputError, LogLockedError, UnavailableError
 from lakelog.wal.frames import FRAME_MAGIC
 from lakelog.wal.log import WriteAheadLog
+from tests.budget import share_of
 from tests.wal.crash_disk import Counting, CrashDisk, fail
 
 DIRECTORY = "somewhere/log"
@@ -229,7 +230,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLog = LogMachine.TestCase
-TestLog.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestLog.settings = settings(max_examples=share_of(60), stateful_step_count=25, deadline=None)
 
 
 def test_a_segment_without_records_is_not_followed_by_one_of_its_own_name() -> None:

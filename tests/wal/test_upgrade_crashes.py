@@ -17,6 +17,7 @@ from lakelog.errors import UnavailableError, UnsupportedError
 from lakelog.wal.historic.read import read_historic
 from lakelog.wal.historic.upgrade import MARKER_NAME, upgrade
 from lakelog.wal.log import WriteAheadLog
+from tests.budget import share_of
 from tests.wal.crash_disk import Counting, Crash, CrashDisk, Operation, crash, fail
 from tests.wal.historic_model import Writer002, record_002
 from tests.wal.upgrading import LOGS, log_002, rows
@@ -76,6 +77,7 @@ def runs(
         yield place, disk
 
 
+@pytest.mark.sampled(2, keep=("log",))
 @pytest.mark.parametrize("log", ["002", "003 with checksums"])
 @pytest.mark.parametrize("keep_old", [True, False])
 def test_a_crash_at_every_operation_loses_nothing(log: str, keep_old: bool) -> None:
@@ -109,7 +111,7 @@ CALL = st.one_of(
     st.binary(max_size=20),
     st.integers(1, 40),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=share_of(40), deadline=None)
 def test_whatever_a_log_holds_its_upgrade_replays_the_same_after_a_crash(
     calls: list[tuple[str, bytes] | list[bytes]],
     marks_batches: bool,

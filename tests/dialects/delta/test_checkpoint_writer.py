@@ -25,6 +25,7 @@ from lakelog.model import actions, contract
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.inject import Fault, InjectingStore, Rule
 from tests import loggen
+from tests.budget import share_of
 from tests.model import replay
 
 SCHEMA = contract.parse_schema(loggen.SCHEMA)
@@ -110,7 +111,7 @@ def given_rows(state: replay.State) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @given(seed=st.integers(0, 10**6), group=st.sampled_from([1, 4, 50_000]))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=share_of(8), deadline=None)
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, layout: str, seed: int, group: int
 ) -> None:

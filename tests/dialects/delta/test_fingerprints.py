@@ -36,6 +36,7 @@ from lakelog.dialects.digest import Digest, digest
 from lakelog.errors import MalformedLogError
 from lakelog.model import contract
 from lakelog.storage import LogStore, open_store
+from tests.budget import share_of
 
 SIDECAR = "_delta_log/_sidecars/one.parquet"
 SCHEMA = contract.parse_schema(
@@ -99,7 +100,7 @@ def test_xxh64_gives_the_published_hashes(text: bytes, expected: int) -> None:
 
 
 @given(st.lists(st.binary(max_size=100), max_size=20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=share_of(50), deadline=None)
 def test_hashing_many_slices_at_once_is_hashing_each(slices: list[bytes]) -> None:
     lengths = [len(s) for s in slices]
     starts = np.cumsum([0, *lengths])[:-1].tolist() if slices else []
@@ -108,7 +109,7 @@ def test_hashing_many_slices_at_once_is_hashing_each(slices: list[bytes]) -> Non
 
 
 @given(st.lists(st.text(max_size=70), max_size=40, unique=True), st.integers(1, 17))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=share_of(40), deadline=None)
 def test_a_filter_that_arrow_wrote_knows_every_path(paths: list[str], group: int) -> None:
     store = open_store("memory://filters")
     half = len(paths) // 2

@@ -35,6 +35,7 @@ from lakelog.errors import (
 from lakelog.model import actions, contract
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.inject import Fault, InjectingStore, Rule
+from tests.budget import share_of
 from tests.conftest import find_corpus, missing_corpus_reason
 from tests.dialects.indextables.writing import (
     SCHEMA_STRING,
@@ -282,7 +283,7 @@ _states = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=share_of(40), deadline=None)
 @given(_states, st.sampled_from(sorted(PLANS)), st.integers(0, 2**32))
 def test_any_state_reads_back(
     state: tuple[dict[str, Any], dict[str, Any], dict[str, str]], layout: str, seed: int
@@ -536,7 +537,7 @@ def test_a_mixture_of_two_writers_parts_is_the_same_checkpoint(store: LogStore) 
     assert sorted(found["path"]) == sorted(row["path"] for row in files)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=share_of(15), deadline=None)
 @given(st.permutations([0] * 4 + [1] * 4), st.sampled_from(sorted(PLANS)))
 def test_readers_between_two_writers_see_nothing_or_all(turns: list[int], layout: str) -> None:
     store = open_store(f"memory://checkpoints-{uuid.uuid4().hex}")
@@ -678,6 +679,7 @@ def _corpus_tables() -> list[Any]:
 
 
 @pytest.mark.corpus
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", _corpus_tables())
 def test_a_real_table_reads_back_through_every_layout(
     corpus: Path, tmp_path: Path, name: str

@@ -26,6 +26,7 @@ from lakelog.errors import (
     MalformedLogError,
 )
 from lakelog.model import actions
+from tests.budget import share_of
 from tests.dialects import commit_rows as making
 from tests.dialects.commit_rows import FILE_KINDS, META_KINDS, content, decode, frame
 from tests.dialects.indextables.writing import PROTOCOL, Log, add
@@ -63,7 +64,7 @@ def rows(found: Actions) -> list[Any]:
     return [*plain, [info.body for info in found.commit_infos]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share_of(60), deadline=None)
 @given(data=st.data())
 def test_a_columnar_commit_holds_what_the_lines_hold(data: st.DataObject) -> None:
     meta = data.draw(making.kinds_of(META_KINDS["indextables"], "indextables"), "meta")

@@ -14,6 +14,7 @@ import pytest
 from lakelog.dialects.indextables import DIALECT
 from lakelog.errors import CorruptionError, UnsupportedError
 from lakelog.model import actions
+from tests.budget import share_of
 from tests.dialects.indextables.test_json_checkpoint import write_json_checkpoint
 from tests.dialects.indextables.writing import (
     PROTOCOL,
@@ -121,7 +122,7 @@ def test_flipped_bytes_never_lose_a_row_in_silence(damaged: tuple[Log, list[Path
     rng = random.Random(_SEED)
     for target in files:
         data = target.read_bytes()
-        for _ in range(150 // len(files)):
+        for _ in range(share_of(150, 3) // len(files)):
             at, bit = rng.randrange(len(data)), rng.randrange(8)
             changed = bytearray(data)
             changed[at] ^= 1 << bit

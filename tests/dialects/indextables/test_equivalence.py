@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelog.dialects.indextables import DIALECT
+from tests.budget import share_of
 from tests.dialects.indextables.test_json_checkpoint import write_json_checkpoint
 from tests.dialects.indextables.writing import (
     ENTRY_FIELDS,
@@ -98,7 +99,7 @@ def _read(log: Log) -> pl.DataFrame:
     return read_files(DIALECT.open_checkpoint(log.store, last), _COLUMNS).drop("actionType")
 
 
-@settings(max_examples=25)
+@settings(max_examples=share_of(25))
 @given(_states)
 def test_every_checkpoint_form_reads_as_the_commit_does(state: dict[str, JsonObject]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,59 @@
+"""How much a run does of tests that repeat one proof: a share that changes by day.
+
+``LAKELOG_SAMPLE=all`` (`make soak`) does everything; the value that a run prints repeats its
+choice.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import zlib
+from collections.abc import Iterable
+
+SAMPLE = os.environ.get("LAKELOG_SAMPLE", "all")
+"""Set by conftest.py before the tests are imported."""
+
+IS_WHOLE = SAMPLE == "all"
+
+_NUMBERS = re.compile(r"[0-9a-f]{8,}(?:-[0-9a-f]{4,})*|\d+")
+
+
+def share_of(most: int, share: int = 4) -> int:
+    """How often a run repeats a random test: one in `share` of `most` times, and all in soak."""
+    return most if IS_WHOLE else -(-most // share)
+
+
+def seed_of(name: str) -> int:
+    """A seed that is the same throughout a run and another one tomorrow."""
+    return zlib.crc32(f"{SAMPLE} {name}".encode())
+
+
+def rng_of(name: str) -> random.Random:
+    """A generator of random numbers with the seed of the day."""
+    return random.Random(seed_of(name))
+
+
+def points(operations: Iterable[tuple[str, str]], share: int = 4) -> list[int]:
+    """At which operations, counted from 1, a sweep "the nth operation fails" strikes in this run.
+
+    Args:
+        operations: Kind and path of all operations of a run without faults.
+        share: One in `share` of the operations of each kind, and at least one. A kind is what
+            remains of the path without its numbers.
+
+    Returns:
+        The numbers in order. The last one is past the end, so that the work is also done to its
+        end under an armed fault.
+    """
+    kinds: dict[tuple[str, str], list[int]] = {}
+    total = 0
+    for total, (kind, path) in enumerate(operations, 1):
+        kinds.setdefault((kind, _NUMBERS.sub("#", path)), []).append(total)
+    if IS_WHOLE:
+        return list(range(1, total + 2))
+    chosen = {total + 1}
+    for name, numbers in kinds.items():
+        chosen.update(rng_of(f"{name}").sample(numbers, -(-len(numbers) // share)))
+    return sorted(chosen)
