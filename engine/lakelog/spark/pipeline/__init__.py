@@ -1,7 +1,7 @@
-"""Pipelines: rows into a table, small files into large ones, the log looked after; all on Spark.
+"""Pipelines on Spark: ingest, compaction, and maintenance of the log.
 
-Every step can be run again at any time, after a failure too: what is done is found done. A file
-that cannot be read is left alone for a while, and the job continues; see `tags`.
+Every step can be repeated at any time, also after a failure: completed work is detected. A file
+that cannot be read is skipped for a cooldown, and the job continues; see `tags`.
 
 >>> Pipeline("clicks", Target(path="clicks"), vacuum=Vacuum()).steps
 ('vacuum',)

@@ -1,9 +1,9 @@
 """Groups files for compaction. Pure.
 
-Candidates are small files, and those of which enough rows are deleted. Within a partition they go
-together in order of their age, so that rows that came together stay together. A bin is worth
-rewriting if it makes files fewer, or rows that are deleted go away; one of files that compaction
-wrote itself is not, or no run would find its work done.
+Candidates are small files, and files with a large share of deleted rows. Within a partition they
+are grouped in order of age, so that rows of similar age stay together. A bin is rewritten if this
+reduces the number of files or removes deleted rows. A bin of compacted files only is not
+rewritten; otherwise no run would find its work done.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import polars as pl
 from lakelog.data.bin_packing import pack
 
 BIN = "bin"
-_PARTITION = "\x00partition"  # no column is called so
+_PARTITION = "\x00partition"  # no column has this name
 _DELETED = "\x00deleted"
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What compaction aims at.
+    """The target sizes of compaction.
 
     Attributes:
-        target_bytes: Size of a file.
-        small_bytes: Files below it are small.
-        deleted_share: Larger files go with them if more than this share of their rows is deleted.
+        target_bytes: Target size of a file.
+        small_bytes: Smaller files are small files.
+        deleted_share: Larger files are candidates if a larger share of their rows is deleted.
     """
 
     target_bytes: int
@@ -37,9 +37,9 @@ class Sizes:
 def find_bins(
     files: pl.DataFrame, keys: tuple[str, ...], sizes: Sizes, now_ms: int
 ) -> pl.DataFrame:
-    """Files worth rewriting, and with which others."""
+    """The files to rewrite, with their bins."""
     share = pl.col("dvCardinality").fill_null(0) / pl.col("numRecords")
-    # A count that is not known may hide any share.
+    # An unknown row count may hide any share of deleted rows.
     deleted = pl.col("dvStorageType").is_not_null() & (
         share.fill_null(1.0).fill_nan(1.0) > sizes.deleted_share
     )
@@ -54,7 +54,7 @@ def find_bins(
     partition = pl.struct(values).rank("dense") if values else pl.lit(0)
     found = found.with_columns(partition.cast(pl.UInt32).alias(_PARTITION))
     fresh = pl.col("compactedTo") < sizes.target_bytes
-    # Of most partitions there is nothing to do, and that is seen at once.
+    # Most partitions need no work; this check is cheap.
     found = found.filter(_worth(fresh, _PARTITION)).sort(_PARTITION, "modificationTime", "path")
     if not found.height:
         return found.drop(_DELETED, _PARTITION).with_columns(pl.lit(0, pl.UInt32).alias(BIN))
@@ -69,13 +69,13 @@ def find_bins(
 
 
 def _worth(fresh: pl.Expr, group: str) -> pl.Expr:
-    """Whether rewriting files of the group may make them fewer, or deleted rows go away."""
+    """Whether rewriting the group may reduce its files or remove deleted rows."""
     fewer = (pl.len().over(group) > 1) & fresh.any().over(group)
     return fewer | pl.col(_DELETED).any().over(group)
 
 
 def first_bins(bins: pl.DataFrame, commit_bytes: int) -> pl.DataFrame:
-    """The bins of the next commit: as many as hold about so many bytes, and one at least."""
+    """The bins of the next commit: about `commit_bytes` bytes, and at least one bin."""
     sizes = bins["size"].fill_null(0)
     begin = bins.select(BIN, begin=sizes.cum_sum() - sizes)
     return bins.filter(begin.select(pl.col("begin").first().over(BIN) < commit_bytes).to_series())

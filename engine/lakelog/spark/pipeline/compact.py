@@ -1,12 +1,12 @@
 """The step ``compact``: merges small files by partition.
 
-Planned on the driver from the latest version, a commit's worth at a time; executors rewrite the
-bins, and the driver commits what they wrote with ``dataChange`` false, as Delta's OPTIMIZE. Then it
-retries, until nothing is left to do: a run that was killed leaves commits that are whole, and
-files that no commit names, which vacuum takes; the next one plans from what is there.
+The driver plans one commit at a time from the latest version. Executors rewrite the bins, and the
+driver commits the new files with ``dataChange`` false, as Delta's OPTIMIZE does. It repeats this
+until no candidate is left. A killed run leaves complete commits, and files that no commit names,
+which vacuum deletes; the next run plans from the latest version.
 
-Where another commit removed what a commit depends on, the bins that it touched are dropped, their
-new files deleted, and the others committed behind it; the dropped ones are planned again.
+If another commit removed files of a bin, the bin is dropped and its new files are deleted. The
+other bins are committed after that commit; the dropped ones are planned again.
 
 Source: Delta protocol, Add File and Remove File (``dataChange``); Delta's OPTIMIZE.
 """
@@ -58,7 +58,7 @@ _PARAMETERS = {"predicate": [], "zOrderBy": [], "clusterBy": [], "auto": False}
 
 @dataclass
 class _Total:
-    """What came of the rounds so far, and the version that the first one began with."""
+    """The results of the rounds so far, and the version at which the first one started."""
 
     begin: int | None = None
     rows: int = 0
@@ -72,14 +72,14 @@ class _Total:
 
 @dataclass(frozen=True)
 class _Round:
-    """The bins of one commit: their files, and what executors made of them.
+    """The bins of one commit: their files, and the results of executors.
 
     Attributes:
-        snapshot: The version that they were planned from.
+        snapshot: The version from which they were planned.
         files: The files, with ``bin``.
-        adds: All that were written, with ``bin``.
+        adds: All new files, with ``bin``.
         unread: Files that could not be read.
-        rows: Rows of the bins that are to be committed.
+        rows: Rows of the bins to commit.
     """
 
     snapshot: Snapshot
@@ -90,18 +90,18 @@ class _Round:
 
     @property
     def gone(self) -> pl.DataFrame:
-        """The files in place of which there are new ones."""
+        """The files that new ones replace."""
         read = self.files.filter(~pl.col("path").is_in(self.unread["path"].implode()))
         return read.filter(pl.col(BIN).is_in(list(self.rows)))
 
     @property
     def new(self) -> pl.DataFrame:
-        """The new files that are to be committed."""
+        """The new files to commit."""
         return self.adds.filter(pl.col(BIN).is_in(list(self.rows)))
 
     @property
     def marked(self) -> pl.DataFrame:
-        """The files that are skipped for a while."""
+        """The files that are skipped for a cooldown."""
         lasting = self.unread.filter("lasting")
         return self.files.filter(pl.col("path").is_in(lasting["path"].implode()))
 
@@ -122,7 +122,7 @@ def compact(
     storage_options: Mapping[str, Any],
     progress: Progress | None = None,
 ) -> StepReport:
-    """Rewrite small files until none is left that is worth it, of those that are there now.
+    """Rewrite the current small files until no candidate is left.
 
     Memory: on the driver, the live files; in a task, a reader's and a writer's.
     """
@@ -199,7 +199,7 @@ def _planned(
     files = with_marks(joined.collect())
     if total.begin is None:
         total.begin = snapshot.version
-    # What comes meanwhile is for the next run: a table that never rests would hold this one up.
+    # New files are left for the next run: otherwise a busy table would keep this run from ending.
     theirs = (pl.col("compactedTo") < target_bytes) | pl.col("dvStorageType").is_not_null()
     files = files.filter(~(theirs & (pl.col("version") > total.begin)).fill_null(value=False))
     if total.left:
@@ -217,7 +217,7 @@ def _planned(
 
 
 def _rewritten(spark: Any, rewriter: Rewriter, snapshot: Snapshot, files: pl.DataFrame) -> _Round:
-    """Let executors rewrite, exactly once: a second action would do it again."""
+    """Run the rewrite on executors with one Spark action: a second action would repeat it."""
     parts = files.partition_by(BIN, maintain_order=True)
     work = pa.table(
         {
@@ -247,8 +247,8 @@ def _rewritten(spark: Any, rewriter: Rewriter, snapshot: Snapshot, files: pl.Dat
 
 
 def _counted(made: _Round) -> _Round:
-    """The round, where bins whose rows are not as many as the log says count as unread: a process
-    that is wrong, rows that are lost would be lost for good.
+    """The round; bins whose row count differs from the log are treated as unread: committing them
+    could lose rows permanently.
     """
     left = pl.col("numRecords") - pl.col("dvCardinality").fill_null(0)
     told = made.gone.group_by(BIN).agg(
@@ -276,7 +276,7 @@ def _no_adds() -> pl.DataFrame:
 def _committed(
     table: Table, made: _Round, target_bytes: int, cooldown_ms: int, total: _Total
 ) -> None:
-    """Commit a round, or as much of it as others left whole."""
+    """Commit a round, without bins of which another commit removed files."""
     left = made.unread.filter(~pl.col("lasting"))
     total.left |= set(left["path"])
     total.skips |= dict(zip(left["path"], left["reason"], strict=True))
@@ -290,7 +290,7 @@ def _committed(
             made, version = _still_there(table, made)
             continue
         except (OutcomeUnknownError, UnavailableError):
-            raise  # it may arrive yet: nothing is deleted
+            raise  # the commit may still appear: nothing is deleted
         except LakelogError:
             _discard(table, begin, None)
             raise
@@ -330,7 +330,7 @@ def _plain(files: pl.DataFrame) -> pl.DataFrame:
 
 
 def _still_there(table: Table, made: _Round) -> tuple[_Round, int]:
-    """The bins all of whose files are live as they were, and the version that says so."""
+    """The bins whose files are all live and unchanged, and the version of this check."""
     now = table.snapshot()
     before = made.snapshot
     if now.metadata != before.metadata or now.protocol != before.protocol:
@@ -350,7 +350,7 @@ def _discard(table: Table, begin: _Round, kept: _Round | None) -> None:
 
 
 def _metrics(adds: pl.DataFrame, gone: pl.DataFrame) -> dict[str, Any]:
-    """As Delta's OPTIMIZE reports them."""
+    """Operation metrics, as Delta's OPTIMIZE reports them."""
     found = {
         "numRemovedFiles": gone.height,
         "numRemovedBytes": int(gone["size"].sum()),

@@ -1,7 +1,7 @@
 """`Pipeline`: a table and its steps.
 
-A frozen description. Running it is `lakelog.spark.pipeline.run`'s; every step can be run again at
-any time: what is done already is found done.
+A frozen description; `lakelog.spark.pipeline.run` runs it. Every step can be repeated at any time:
+completed work is detected.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _SECTIONS: dict[str, type[Settings]] = {
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A table, and the steps that fill it and look after it, in this order; those that are None
-    are left out.
+    """A table, and the steps that fill and maintain it, in this order; steps that are None are
+    omitted.
 
     Attributes:
-        name: What the table's log knows it by: two pipelines that ingest into one table have two
-            names, and a pipeline keeps its own.
+        name: Identifies the pipeline in the table's log. Two pipelines that ingest into one table
+            need different names, and the name of a pipeline must not change.
         table: The table.
-        ingest: Rows from anything that Spark reads, each once.
-        compact: Small files become large ones.
-        checkpoint: A checkpoint of the latest version.
-        cleanup: Log files that no promised version needs go.
-        vacuum: Data files that no retained version needs go.
-        spark: Settings of a session that is started for it: ``master``, and any of Spark's.
+        ingest: Writes the rows of a Spark source, each once.
+        compact: Merges small files.
+        checkpoint: Writes a checkpoint of the latest version.
+        cleanup: Deletes log files that no retained version needs.
+        vacuum: Deletes data files that no retained version needs.
+        spark: Settings of a session that is started for it: ``master``, and any Spark setting.
 
     >>> pipeline = Pipeline("clicks", Target(path="clicks"), compact=Compact(target_bytes="64MB"))
     >>> pipeline.steps, pipeline.compact.target_bytes
@@ -89,16 +89,16 @@ class Pipeline:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """Names of its steps, in the order in which they run."""
+        """Names of its steps, in execution order."""
         return tuple(step for step in STEPS if getattr(self, step) is not None)
 
     def chosen(self, only: Sequence[str] | None) -> tuple[str, ...]:
-        """The steps of these names, or of that one; None is all of them.
+        """The steps with these names, or this name; None means all.
 
         Raises:
             InvalidInputError: The step does not exist.
         """
-        if isinstance(only, str):  # else its letters would be taken for names
+        if isinstance(only, str):  # otherwise its letters would be treated as names
             only = (only,)
         for step in only or ():
             if step not in self.steps:
@@ -113,7 +113,7 @@ class Pipeline:
         for each step. An empty section is a step with its defaults.
 
         Args:
-            source: Path of the file. Paths in it are as they are from the working folder.
+            source: Path of the file. Relative paths in it are relative to the working directory.
 
         Raises:
             InvalidInputError: The file does not exist, it is not TOML, or a key is unknown, missing
@@ -141,46 +141,45 @@ class Pipeline:
         *,
         clock: Callable[[], int] | None = None,
     ) -> PipelineReport:
-        """Run the steps, one after the other.
+        """Run the steps, one after another.
 
-        Each step leaves a table that everybody can read, wherever it ends; run again, the pipeline
-        continues where it was. Nothing is written twice, and where nothing is left to do nothing is
-        changed.
+        The table is readable at any time, also if a step fails. A repeated run continues where the
+        last one ended. Nothing is written twice, and nothing is changed if nothing is left to do.
 
         Args:
-            spark: The session; None takes the one that is there, or starts one as `spark` says.
-            only: Names of the steps to run, or one name; None is all of them.
+            spark: The session; None uses the existing one, or starts one with the settings `spark`.
+            only: Names of the steps to run, or one name; None means all.
             progress: Called with ``(step, done, total)``.
-            clock: Milliseconds since the Unix epoch, for cooldowns and retentions; None is the
-                system's.
+            clock: Returns milliseconds since the Unix epoch, for cooldowns and retentions; None
+                uses the system clock.
 
         Returns:
-            What each step did.
+            The report of each step.
 
         Raises:
             MissingDependencyError: PySpark, or a Java that it can run on, is not installed.
             InvalidInputError: `only` names a step that the pipeline lacks, or the source does not
                 fit the table.
-            StreamMismatchError: The ingest's checkpoint is not the one that wrote before.
-            CorruptionError: A line of the source is not what its schema says; or the table's log
-                is damaged.
-            ConflictError, UnavailableError, UnsupportedError: As the step's own work; the notes of
-                the error show the steps before.
+            StreamMismatchError: The checkpoint of the ingest is not the one of earlier batches.
+            CorruptionError: A line of the source does not match the schema; or the table's log is
+                damaged.
+            ConflictError, UnavailableError, UnsupportedError: Raised by a step; the notes of the
+                error list the completed steps.
         """
         from lakelog.spark.session import active_session
 
-        steps = self.chosen(only)  # before a session is started for nothing
+        steps = self.chosen(only)  # checked before a session is started
         if spark is None:
             spark = active_session() or self.session()
-        from lakelog.spark.pipeline.run import run  # not before PySpark is known to be there
+        from lakelog.spark.pipeline.run import run  # after the check for PySpark
 
         return run(self, spark, steps, progress, clock)
 
     def session(self, config: Mapping[str, str] | None = None) -> Any:
-        """The session that is there, or a new one with the pipeline's settings.
+        """The existing session, or a new one with the pipeline's settings.
 
         Args:
-            config: Settings below the pipeline's own.
+            config: Settings that the pipeline's own override.
 
         Raises:
             MissingDependencyError: As `lakelog.spark.session`.

@@ -1,12 +1,13 @@
 """The step ``ingest``: writes rows of any Spark source, each exactly once.
 
-- ``available_now`` is a stream that ends where the source ends. Spark keeps in its checkpoint what
-  every batch reads, before it reads it, and the sink records each batch in the table in one commit
-  with its rows: a batch that is run again is recognised, and a lost checkpoint is refused.
-- ``batch`` writes all that is there, as one commit that records ``batch_id``. Which rows a batch
-  holds is the caller's to keep apart; that it is written once is the table's.
+- ``available_now`` is a stream that ends at the end of the source. Spark records the input of every
+  batch in its checkpoint before it reads it. The sink records each batch in the commit that
+  contains its rows: a repeated batch is recognised, and a lost checkpoint is refused.
+- ``batch`` writes the whole source as one commit that records ``batch_id``. The caller decides
+  which rows belong to a batch; the table ensures that it is written once.
 
-Files are read strictly: see `lines` for NDJSON; other text formats fail at the first bad record.
+Files are read strictly: see `lines` for NDJSON; other text formats fail at the first malformed
+record.
 
 Source: Delta protocol, Transaction Identifiers.
 """
@@ -53,7 +54,7 @@ def ingest(
     name: str,
     progress: Progress | None = None,
 ) -> StepReport:
-    """Write what the source has and the table has not."""
+    """Write the rows of the source that the table lacks."""
     app = f"{name}/{step.mode}"
     if table is not None and step.batch_id is not None and _recorded(table, app) >= step.batch_id:
         note = f"batch {step.batch_id} of {app} is in the table"
@@ -130,7 +131,7 @@ def _is_on(options: Mapping[str, str], name: str) -> bool:
 
 
 def _failfast(options: dict[str, str]) -> dict[str, str]:
-    """Options under which a record that cannot be read fails the job, and is not lost."""
+    """Options with which a malformed record fails the job, so that it is not lost."""
     given = {key.lower(): value for key, value in options.items()}
     if given.get("mode", "FAILFAST").upper() != "FAILFAST":
         raise InvalidInputError(
@@ -139,14 +140,14 @@ def _failfast(options: dict[str, str]) -> dict[str, str]:
             found=given["mode"],
             hint="leave it out",
         )
-    # The header of a CSV file is compared with the schema, not passed over.
+    # The header of a CSV file is compared with the schema, not skipped.
     extra = {"enforceSchema": "false"} if "enforceschema" not in given else {}
     return {**options, "mode": "FAILFAST", **extra}
 
 
 def _schema(table: Table | None, step: Ingest) -> Any | None:
-    """The columns of the source: as they are given, else, of files, the table's; None where the
-    source says them itself.
+    """The columns of the source: those given, or for files those of the table; None if the source
+    defines them.
     """
     form = step.format.lower()
     if step.schema is not None:
@@ -193,13 +194,13 @@ def _created(frame: Any, target: Target) -> Table:
 
 
 def _recorded(table: Table, app: str) -> int:
-    """The application's last version that still counts; -1 where there is none."""
+    """The application's last unexpired version; -1 without one."""
     rows = table.snapshot().transactions().filter(appId=app).filter(~pl.col("expired")).collect()
     return int(rows["txnVersion"][0]) if rows.height else -1
 
 
 def _report(table: Table, before: int, app: str) -> StepReport:
-    """What the commits since then, by this application, say of themselves."""
+    """The report, from the commits of this application since then."""
     after = table.version()
     rows = files = size = commits = 0
     if after > before:

@@ -1,10 +1,10 @@
 """Strict NDJSON: each line must be one JSON object of the schema, or the job fails and names it.
 
-Spark's own reader turns a text in a column of numbers into null, and a line that was cut short into
-a row of nulls, and says nothing; after two objects on a line it forgets the second. Here lines are
-read as texts, and parsed by Spark with what it could not read kept next to; such a line, one that
-holds anything but one value, and one that is not UTF-8 raise an error with file and text. Blank
-lines are passed over. A key that the schema lacks is not read, and one that the line lacks is null.
+Spark's own reader silently reads a text in a numeric column as null, a truncated line as a row of
+nulls, and only the first of two objects on a line. Here lines are read as text. Spark parses them
+and keeps malformed input in a separate column. A malformed line, a line without exactly one value,
+and a line that is not UTF-8 raise an error with file and text. Blank lines are skipped. A key that
+the schema lacks is not read, and a key that the line lacks is null.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REFUSED = {"mode", "columnnameofcorruptrecord", "encoding", "charset", "wholete
 
 
 def refuse_loose(options: Mapping[str, str]) -> None:
-    """Refuse options under which lines would be read that are no JSON, or lost in silence."""
+    """Refuse options that would accept malformed lines or drop them silently."""
     for name, value in options.items():
         lower = name.lower()
         if lower == "mode" and value.upper() == "FAILFAST":
@@ -54,7 +54,7 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
         **options,
         "mode": "PERMISSIVE",
         "columnNameOfCorruptRecord": CORRUPT,
-        "allowSingleQuotes": "false",  # Spark takes them unless configured not to
+        "allowSingleQuotes": "false",  # Spark accepts them by default
     }
     beside = StructType([*schema.fields, StructField(CORRUPT, StringType())])
     row = sql.from_json(line, beside, strict)
@@ -73,7 +73,7 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
 
 @contextmanager
 def named(hint: str) -> Iterator[None]:
-    """Make Spark's failure over a line an error that names its file, line and text."""
+    """Convert Spark's failure for a line to an error with its file, line and text."""
     try:
         yield
     except LakelogError:
@@ -105,7 +105,7 @@ def _told(message: str) -> dict[str, str] | None:
 
 
 def _line_number(path: str, text: str) -> int | None:
-    """Where the line is, 1-based, where this machine can read the file."""
+    """The 1-based number of the line, if this machine can read the file."""
     wanted = text.encode()
     with suppress(Exception), fsspec.open(path, "rb") as file:
         searched = 0

@@ -1,7 +1,7 @@
 """Lists the files of a table's folder in executors.
 
-The driver lists folders down to those of partitions; executors list what is below them. What is
-directly in the folders above is listed on the driver.
+The driver lists the folders above the partition folders, and the files directly in them. Executors
+list everything below the partition folders.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Lister:
 
     Attributes:
         location: Path or URL of the table; a local one is absolute.
-        storage_options: For the store.
+        storage_options: Options of the store.
     """
 
     location: str
@@ -47,7 +47,7 @@ class Lister:
 
 
 def _batch(entries: Iterable[FileEntry], prefix: str) -> pa.RecordBatch:
-    # A name that is not a text cannot be in a log, and cannot be sent.
+    # A name that is not valid text cannot be in a log, and cannot be sent.
     rows = [(prefix + e.name, e.size_bytes, e.modified_ms) for e in entries if _is_text(e.name)]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
     arrays = [pa.array(c, f.type) for c, f in zip(columns, _ARROW, strict=True)]
@@ -61,9 +61,9 @@ def _is_text(name: str) -> bool:
 def list_table(
     spark: Any, store: LogStore, depth: int, log_folder: str, storage_options: Mapping[str, Any]
 ) -> pl.DataFrame:
-    """Every file of a table's folder, but for those of its log.
+    """Every file of a table's folder, except those of its log.
 
-    Memory: on the driver, some 150 bytes per file.
+    Memory: on the driver, about 150 bytes per file.
     """
     own = unbounded(store)
     leaves, above = _folders(own, depth, log_folder)
@@ -82,7 +82,7 @@ def list_table(
 
 
 def _folders(store: LogStore, depth: int, log_folder: str) -> tuple[list[str], list[str]]:
-    """Folders that executors list with all that is below, and those above them."""
+    """Folders that executors list recursively, and the folders above them."""
     above, level = [], [""]
     for _ in range(max(1, depth)):
         above += level
@@ -97,5 +97,5 @@ def _folders(store: LogStore, depth: int, log_folder: str) -> tuple[list[str], l
 
 
 def _is_link(store: LogStore, folder: str) -> bool:
-    """Whether a local folder is a link, which may lead anywhere: such are never entered."""
+    """Whether a local folder is a symbolic link; links are never followed."""
     return isinstance(store, LocalStore) and os.path.islink(f"{store.root}/{folder}")

@@ -31,20 +31,20 @@ REPORT_SCHEMA = pl.Schema(
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one step did.
+    """The result of one step.
 
     Attributes:
         step: Its name.
-        status: ``done``; ``nothing to do``; ``already done``, for a batch that the table holds;
-            ``incomplete``, where others kept it from finishing, and the next run goes on.
-        rows: Rows that were written.
-        files: Files that were written.
+        status: ``done``; ``nothing to do``; ``already done``, for a batch that the table contains;
+            ``incomplete``, if it could not finish; the next run continues.
+        rows: Rows written.
+        files: Files written.
         bytes: Bytes in them.
-        removed: Files that were taken out of the table (``compact``) or deleted.
-        skips: Files that could not be read, or deleted, and were passed over.
-        seconds: How long it took.
+        removed: Files removed from the table (``compact``) or deleted.
+        skips: Files that could not be read or deleted, and were skipped.
+        seconds: Duration.
         version: The table's version after it.
-        notes: What deserves attention, one sentence each.
+        notes: Notes for the user, one sentence each.
     """
 
     step: str
@@ -61,12 +61,12 @@ class StepReport:
 
 @dataclass(frozen=True)
 class PipelineReport:
-    """What a run did, step by step.
+    """The result of a run, step by step.
 
     Attributes:
         name: The pipeline.
         table: Location of the table.
-        steps: One a step that ran, in order.
+        steps: One per step that ran, in order.
     """
 
     name: str
@@ -86,11 +86,11 @@ class PipelineReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every step finished, and passed nothing over."""
+        """Whether every step finished and skipped nothing."""
         return not any(each.skips or each.status == "incomplete" for each in self.steps)
 
     def to_polars(self) -> pl.DataFrame:
-        """One row a step; see `REPORT_SCHEMA`."""
+        """One row per step; see `REPORT_SCHEMA`."""
         names = list(REPORT_SCHEMA)
         rows = [{name: getattr(each, name) for name in names} for each in self.steps]
         plain = [row | {"notes": list(row["notes"])} for row in rows]

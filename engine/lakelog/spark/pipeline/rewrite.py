@@ -1,8 +1,8 @@
 """The executor's part of compaction: writes the rows of a group of files to new ones.
 
-A file that cannot be read does not stop it: the others are rewritten without it, and the answer
-says which one it was and why. What was begun before that was noticed is deleted: a file of which
-only some rows were copied must never be committed.
+A file that cannot be read is skipped: the other files are rewritten, and the result reports the
+file and the reason. New files that were started before are deleted: a new file with only some rows
+of a source file must never be committed.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _ANSWER = pa.schema(
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What became of one bin.
+    """The result of one bin.
 
     Attributes:
-        adds: Rows for `lakelog.transaction.transaction.Transaction.add`, none of them where no row
-            was left; None where it is not worth rewriting what could be read.
+        adds: Rows for `lakelog.transaction.transaction.Transaction.add`, empty if no row
+            was left; None if the readable files need no rewrite.
         unread: Files that could not be read (`UNREAD_SCHEMA`).
-        rows: Rows that were written.
+        rows: Rows written.
     """
 
     adds: pl.DataFrame | None
@@ -69,7 +69,7 @@ class Rewriter:
     target: WritePlan
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row a bin. Memory: that of a reader and of a writer."""
+        """One row per bin. Memory: that of a reader and of a writer."""
         store = open_bounded(self.source.location, self.source.storage_options)
         for batch in batches:
             for number, files in zip(*(column.to_pylist() for column in batch), strict=True):
@@ -94,11 +94,11 @@ class Rewriter:
             except (NotFoundError, CorruptionError, UnavailableError):
                 found = self._unreadable(left, store)
                 if not found.height:
-                    raise  # all can be read: it was the writing
+                    raise  # all files can be read: the error came from writing
                 unread = pl.concat([unread, found])
 
     def _unreadable(self, files: pl.DataFrame, store: LogStore) -> pl.DataFrame:
-        """Each file by itself, to its end."""
+        """Read each file separately, to its end."""
         found = []
         for file in files.iter_slices(1):
             try:

@@ -87,7 +87,7 @@ def _step(
 
 
 def _opened(pipeline: Pipeline, clock: Callable[[], int] | None) -> Table:
-    # The steps themselves look after the log.
+    # The steps maintain the log themselves.
     target = pipeline.table
     table = open_table(
         target.path,
@@ -99,7 +99,7 @@ def _opened(pipeline: Pipeline, clock: Callable[[], int] | None) -> Table:
 
 
 def _there(pipeline: Pipeline, clock: Callable[[], int] | None) -> Table | None:
-    """The table, or None where the pipeline is to create it."""
+    """The table, or None if the pipeline will create it."""
     try:
         return _opened(pipeline, clock)
     except TableNotFoundError as error:
