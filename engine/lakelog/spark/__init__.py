@@ -1,7 +1,7 @@
 """lakelog on Spark: sessions, and the data source ``lakelog``.
 
-The log stays lakelog's, the work is Spark's. The only part of lakelog that imports PySpark
-(``pip install 'lakelog[spark]'``), and not before it is used.
+lakelog reads the log, Spark processes the rows. This is the only part of lakelog that imports
+PySpark (``pip install 'lakelog[spark]'``), on first use.
 
 >>> import lakelog.spark
 >>> callable(lakelog.spark.session)

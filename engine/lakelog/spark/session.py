@@ -21,7 +21,7 @@ EVERYWHERE = {
     "spark.sql.codegen.wholeStage.union.enabled": "true",
 }
 ON_ONE_MACHINE = {
-    # The name of a machine need not lead to it.
+    # The host name of a machine may not resolve.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
@@ -32,16 +32,16 @@ def session(
 ) -> Any:
     """A Spark session that reads and writes ``format("lakelog")``.
 
-    A session that is there already, classic or Connect, is taken as it is: `name`, `master` and
-    `config` then say nothing, and none of its settings is changed. Else one is started, on the
-    system's Java, or on a packaged one where there is none that serves (``JAVA_HOME`` of this
-    process is then set, and on one machine ``PYSPARK_PYTHON``, unless it is); where the environment
-    names a Connect server (``SPARK_REMOTE``), it is one of that server.
+    An existing session, classic or Connect, is used unchanged; `name`, `master` and `config` are
+    then ignored. Otherwise a session is started: on the Connect server that the environment names
+    (``SPARK_REMOTE``), else with the system's Java, or with a packaged one if the system's is not
+    suitable (``JAVA_HOME`` of this process is then set). If Spark runs on one machine,
+    ``PYSPARK_PYTHON`` is set, unless it is set already.
 
     Args:
         name: Name of the application.
-        master: Where it runs: ``local[*]`` is this machine, with all its cores.
-        config: Settings of Spark; they win over lakelog's own, which are UTC, Parquet's
+        master: The Spark master; ``local[*]`` is this machine with all its cores.
+        config: Settings of Spark; they override those of lakelog, which are UTC, Parquet
             timestamps in microseconds, and Arrow.
 
     Returns:
@@ -58,7 +58,7 @@ def session(
 
 
 def active_session() -> Any | None:
-    """The session that is there already, classic or Connect; None if there is none.
+    """The existing session, classic or Connect; None without one.
 
     Raises:
         MissingDependencyError: PySpark is not installed.
@@ -78,7 +78,7 @@ def active_session() -> Any | None:
 
 @contextmanager
 def errors_unlogged() -> Iterator[None]:
-    """Meanwhile PySpark does not also log the errors that it raises, each with Java's stack."""
+    """In this block, PySpark does not log the errors that it raises, with their Java stack."""
     from pyspark.logger import PySparkLogger
 
     names = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -96,12 +96,12 @@ def errors_unlogged() -> Iterator[None]:
 def register(spark: Any) -> None:
     """Register the data source ``lakelog`` with a session, and ship the package to its executors.
 
-    Where lakelog is installed on the driver and on the executors, Spark finds the source by
-    itself; registering it also sets how many tasks the session runs at a time, by which it
+    If lakelog is installed on the driver and on the executors, Spark finds the source without this
+    call. Registration also sets the number of concurrent tasks of the session, by which the source
     divides small tables.
 
-    A thread in which no session is active gets this one: there Spark finds no data source of
-    Python's to write to.
+    If the thread has no active session, this one becomes active: without one, Spark finds no Python
+    data source to write to.
 
     Args:
         spark: A session, classic or Connect.
@@ -116,7 +116,7 @@ def register(spark: Any) -> None:
 
 
 def parallelism(spark: Any) -> int | None:
-    """How many tasks a session runs at a time; None where it does not say (Connect)."""
+    """The number of concurrent tasks of a session; None if it is unknown (Connect)."""
     if not is_connect(spark):
         return int(spark.sparkContext.defaultParallelism)
     for key in ("spark.sql.leafNodeDefaultParallelism", "spark.default.parallelism"):
@@ -141,6 +141,6 @@ def _start(name: str, master: str, config: Mapping[str, str]) -> Any:
     if place is not None and not place.startswith("sc://"):  # a JVM is started by this process
         prepare_java()
         if place.startswith("local"):
-            # Tasks run next to this process, and may as well run on its Python.
+            # Tasks run on this machine, so they can use the Python of this process.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return builder.config(map=settings | dict(config)).getOrCreate()

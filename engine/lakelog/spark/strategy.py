@@ -1,19 +1,20 @@
 """Chooses the replay strategy from the sizes of log and checkpoint. Pure.
 
 ==============  ====================================================================================
-strategy        what happens
+strategy        execution
 ==============  ====================================================================================
-``broadcast``   Spark reads the checkpoint's Parquet itself, with only the columns that a query
-                needs. The driver replays the commits above it; their files' identities go to every
-                task, which leaves out the checkpoint's rows that they speak of.
-``hash``        Executors decode the checkpoint's files and the commits with lakelog's own readers;
-                rows meet by a hash of their path and are reconciled there with Polars.
-``polars``      The driver replays everything, and hands the rows to Spark.
+``broadcast``   Spark reads the checkpoint's Parquet directly, with only the columns that a query
+                needs. The driver replays the commits above it. The keys of their file actions are
+                broadcast, and tasks drop the checkpoint's rows with these keys.
+``hash``        Executors decode the checkpoint's files and the commits with lakelog's own readers.
+                Rows are partitioned by a hash of their path and reconciled with Polars.
+``polars``      The driver replays everything and passes the rows to Spark.
 ==============  ====================================================================================
 
-``auto`` takes ``polars`` for what one machine does sooner than Spark starts its tasks, else
-``broadcast`` where the commits above the checkpoint fit a broadcast, else ``hash``, which has no
-bound. What Spark cannot read as lakelog does (an *obstacle*) leaves ``polars`` and ``hash``.
+``auto`` selects ``polars`` for small states, which one machine replays before Spark starts tasks.
+Otherwise it selects ``broadcast`` if the commits above the checkpoint fit a broadcast, else
+``hash``, which has no limit. If Spark would read the checkpoint differently than lakelog (an
+*obstacle*), only ``polars`` and ``hash`` are possible.
 """
 
 from __future__ import annotations
@@ -45,20 +46,20 @@ PARTITION_ROWS = 250_000
 
 _LEAST_PARTITIONS = 2
 _MOST_PARTITIONS = 20_000
-_TEXT_OF_ACTION = 300  # bytes of a commit's text, about
+_TEXT_OF_ACTION = 300  # approximate bytes of a commit's text
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What there is to replay.
+    """The sizes of the replayed files.
 
     Attributes:
-        base_rows: Rows of the checkpoint, by its footers; an estimate where it has none.
+        base_rows: Rows of the checkpoint, by its footers; an estimate without footers.
         base_bytes: Length of its files.
         tail_bytes: Text of the commits above it, as listed.
-        layout: Layout of the checkpoint; None where replay starts from nothing.
-        obstacle: Why Spark cannot read the checkpoint as lakelog does, in a few words; None where
-            it can.
+        layout: Layout of the checkpoint; None without a checkpoint.
+        obstacle: Why Spark would read the checkpoint differently than lakelog, in a few words;
+            None if it would not.
     """
 
     base_rows: int = 0
@@ -69,23 +70,23 @@ class Sizes:
 
     @property
     def tail_rows(self) -> int:
-        """File actions above the checkpoint, about."""
+        """Approximate number of file actions above the checkpoint."""
         return self.tail_bytes // _TEXT_OF_ACTION
 
     @property
     def rows(self) -> int:
-        """Rows in all, about."""
+        """Approximate total number of rows."""
         return self.base_rows + self.tail_rows
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy, and why it was taken.
+    """A strategy, and the reason for its selection.
 
     Attributes:
         strategy: One of `STRATEGIES`.
-        reason: Why, as half a sentence.
-        partitions: Partitions that rows are dealt to, for ``hash``; 0 for the others.
+        reason: The reason, as a phrase.
+        partitions: Number of partitions for ``hash``; 0 for the others.
     """
 
     strategy: str
@@ -97,7 +98,7 @@ class Choice:
 
 
 def choose(sizes: Sizes, asked: str = AUTO) -> Choice:
-    """The strategy for what there is to replay.
+    """The strategy for a replay of these sizes.
 
     >>> print(choose(Sizes(base_rows=5_000_000, tail_bytes=3_000_000, layout="classic")))
     broadcast: 5,000,000 rows in a checkpoint (classic), some 10,000 above it
@@ -137,7 +138,7 @@ def choose(sizes: Sizes, asked: str = AUTO) -> Choice:
 
 
 def count_partitions(rows: int) -> int:
-    """Into how many partitions so many rows are dealt."""
+    """The number of partitions for a number of rows."""
     return max(_LEAST_PARTITIONS, min(_MOST_PARTITIONS, -(-rows // PARTITION_ROWS)))
 
 
