@@ -1,9 +1,11 @@
-"""What the linter cannot see: short files, nothing unfinished, nothing of one machine."""
+"""What the linter cannot see: short files, nothing unfinished or of one machine, plain English."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,3 +73,67 @@ def test_every_exception_from_lint_or_types_names_its_rule() -> None:
         if bare.search(path.read_text("utf-8")) and path != Path(__file__)
     ]
     assert found == []
+
+
+BANNED = {
+    "whoever, nobody, somebody": "the reader, another process, no caller",
+    "(is|are|was|were|be|been) told": "is reported, raises, logs, returns",
+    "tells": "shows, reports, records",
+    "(?<!there )is no (?!longer|more|such|other)[a-z]+": "is not a valid X",
+    "there is no such": "X not found, unknown X",
+    "stands": "is, is stored, exists",
+    "lies": "is",
+    "goes on": "continues",
+    "rests? on": "depends on",
+    "looks? again, a look": "list again, retry, read",
+    "mends?, mended, mending": "repair",
+    "sound, unsound": "valid, invalid",
+    "anew": "again",
+    "beside": "next to",
+    "as far as": "where, up to",
+    "amounts? to": "add up to, result in",
+    "lest": "so that not",
+    "keeps to, heeds?, is believed": "obeys, applies, is used",
+    "(row|rows|bytes) a (file|commit|row)(?=[.;:)]|$)": "per file",
+}
+"""Patterns that readers stumble over, and what to write instead."""
+
+PLAIN = re.compile(
+    "|".join(rf"\b(?:{each})\b" for each in ", ".join(BANNED).split(", ")), re.IGNORECASE
+)
+
+
+def english(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a module's docstrings, comments and texts, without code in backticks."""
+    source = path.read_text("utf-8")
+    tree = ast.parse(source)
+    inside = {id(part) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for part in n.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (str(p.value) if isinstance(p, ast.Constant) else "X" for p in node.values)
+            yield node.lineno, "".join(parts)
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in inside
+        ):
+            for number, line in enumerate(node.value.split("\n")):
+                yield node.lineno + number, line
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def test_texts_use_the_terms_of_the_field() -> None:
+    pages = [REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md"]
+    for folder, kind in (("schemas", "md"), ("docs", "md"), ("notebooks", "ipynb")):
+        pages += sorted((REPOSITORY / folder).rglob(f"*.{kind}"))
+    texts = [(path, english(path)) for path in sources("engine")]
+    texts += [(path, enumerate(path.read_text("utf-8").split("\n"), 1)) for path in pages]
+    found = [
+        f"{relative(path)}:{number}: {match[0]}"
+        for path, lines in texts
+        for number, line in lines
+        if (match := PLAIN.search(re.sub(r"`[^`]*`", "", line)))
+    ]
+    assert found == [], BANNED
