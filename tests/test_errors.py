@@ -104,17 +104,21 @@ def test_the_errors_of_checkpoints_have_a_common_base() -> None:
 @pytest.mark.parametrize("error", TREE, ids=lambda e: e.__name__)
 def test_every_error_is_public_and_shows_its_fields(error: type[LakelogError]) -> None:
     assert getattr(lakelog, error.__name__) is error
-    raised = error("broken", path="p", version=3, line=0, byte_offset=0, found="x", hint="mend it")
-    assert str(raised) == "broken [path=p, version=3, line=0, byte_offset=0, found=x] Next: mend it"
+    raised = error(
+        "broken", path="p", column="c", version=3, line=0, byte_offset=0, found="x", hint="fix it"
+    )
+    shown = "path=p, column=c, version=3, line=0, byte_offset=0, found=x"
+    assert str(raised) == f"broken [{shown}] Next: fix it"
     assert raised.as_dict() == {
         "kind": error.kind,
         "message": "broken",
         "path": "p",
+        "column": "c",
         "version": 3,
         "line": 0,
         "byte_offset": 0,
         "found": "x",
-        "hint": "mend it",
+        "hint": "fix it",
     }
 
 

@@ -1,9 +1,9 @@
 """The error classes of lakelog, grouped by how a caller handles them.
 
 Every error has a stable ``kind`` and the structured fields that apply: ``path`` (the file or
-table), ``version``, ``line`` (1-based), ``byte_offset`` (0-based, in the decoded bytes of the
-file), ``expected``, ``found``, and ``hint`` (the next step). Each group also inherits the builtin
-exception that a caller would expect.
+table), ``column``, ``version``, ``line`` (1-based), ``byte_offset`` (0-based, in the decoded bytes
+of the file), ``expected``, ``found``, and ``hint`` (the next step). Each group also inherits the
+builtin exception that a caller would expect.
 
 Texts are redacted when an error is created (`lakelog.redaction`): messages and fields contain no
 credentials. A driver's error that is chained as the cause keeps its type and traceback, and its
@@ -38,7 +38,7 @@ from typing import Any, ClassVar
 
 from lakelog.redaction import redact, redacted
 
-_FIELDS = ("path", "version", "line", "byte_offset", "expected", "found")
+_FIELDS = ("path", "column", "version", "line", "byte_offset", "expected", "found")
 
 
 class LakelogError(Exception):
@@ -46,7 +46,8 @@ class LakelogError(Exception):
 
     Args:
         message: One sentence that states the problem.
-        path: The file or table, as the store names it.
+        path: The file or table, as the store names it, or a field of the metadata.
+        column: The column, with the names of nested fields after dots.
         version: The table version.
         line: 1-based line in ``path``.
         byte_offset: 0-based offset in the decoded bytes of ``path``.
@@ -62,6 +63,7 @@ class LakelogError(Exception):
         message: str,
         *,
         path: str | None = None,
+        column: str | None = None,
         version: int | None = None,
         line: int | None = None,
         byte_offset: int | None = None,
@@ -75,6 +77,7 @@ class LakelogError(Exception):
         self.message = message
         # A file's own path is kept as it is: its parts may be partition values, and it is compared.
         self.path = redact(path) if path is not None and "://" in path else path
+        self.column = column
         self.version = version
         self.line = line
         self.byte_offset = byte_offset

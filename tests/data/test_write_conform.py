@@ -78,8 +78,8 @@ CHANGING: list[tuple[Any, DataType]] = [
 @pytest.mark.parametrize(("values", "type_"), CHANGING)
 def test_a_value_that_would_change_is_refused(values: Any, type_: DataType) -> None:
     error = refused(values, type_)
-    assert "would change" in error.message
-    assert error.path == "c"
+    assert "without loss" in error.message
+    assert error.column == "c"
 
 
 OTHERS: list[tuple[Any, DataType]] = [
@@ -101,11 +101,11 @@ OTHERS: list[tuple[Any, DataType]] = [
 
 @pytest.mark.parametrize(("values", "type_"), OTHERS)
 def test_a_type_that_means_something_else_is_refused(values: Any, type_: DataType) -> None:
-    assert "of another type" in refused(values, type_).message or type_ == LONG
+    assert "has another type" in refused(values, type_).message or type_ == LONG
 
 
 def test_the_hint_of_a_time_without_a_zone_says_what_to_do() -> None:
-    assert "which zone" in str(refused(pa.array([WHEN]), TIMESTAMP).hint)
+    assert "time zone" in str(refused(pa.array([WHEN]), TIMESTAMP).hint)
 
 
 def test_times_of_any_zone_are_the_same_instant() -> None:
@@ -126,24 +126,24 @@ def test_unknown_and_double_columns_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="no column 'z'") as error:
         conform.table(pa.table({"a": [1], "z": [1]}))
     assert "merge" in str(error.value.hint)
-    with pytest.raises(InvalidInputError, match="given twice"):
+    with pytest.raises(InvalidInputError, match="occurs twice"):
         conform.table(pa.table({"a": [1], "A": [1]}))
 
 
 def test_what_may_not_be_null_is_neither_null_nor_missing() -> None:
-    assert "may not be null" in refused([1, None], LONG, nullable=False).message
+    assert "is NOT NULL" in refused([1, None], LONG, nullable=False).message
     conform = Conform([Field("a", LONG, nullable=False), Field("b", LONG)])
     with pytest.raises(InvalidInputError, match="is missing"):
         conform.table(pa.table({"b": [1]}))
 
 
 def test_nulls_inside_are_refused_where_the_type_says_so() -> None:
-    assert refused([[1, None]], Array(LONG, contains_null=False)).path == "c.element"
+    assert refused([[1, None]], Array(LONG, contains_null=False)).column == "c.element"
     assert fitted([[1], None], Array(LONG, contains_null=False)) == [[1], None]
     entries = pa.array([[("k", None)]], pa.map_(pa.string(), pa.int64()))
-    assert refused(entries, Map(STRING, LONG, value_contains_null=False)).path == "c.value"
+    assert refused(entries, Map(STRING, LONG, value_contains_null=False)).column == "c.value"
     inner = Struct((Field("a", LONG, nullable=False),))
-    assert refused([{"a": None}], inner).path == "c.a"
+    assert refused([{"a": None}], inner).column == "c.a"
     assert fitted([{"a": 1}, None], inner) == [{"a": 1}, None]
     lacking = pa.array([{"b": 1}]), Struct((Field("a", LONG, nullable=False), Field("b", LONG)))
     assert "is missing" in refused(*lacking).message
@@ -157,7 +157,7 @@ def test_fields_of_structs_go_by_name_too() -> None:
         None,
         {"a": None, "b": None},
     ]
-    assert refused(pa.array([{"z": 1}]), type_).path == "c.z"
+    assert refused(pa.array([{"z": 1}]), type_).column == "c.z"
 
 
 def test_slices_of_nested_columns_bring_their_own_rows_only() -> None:

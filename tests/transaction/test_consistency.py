@@ -117,7 +117,7 @@ class TestMetadata:
 
     @pytest.mark.parametrize("type_", ["interval year", "char(3)", "decimal(39,1)", "decimal(4,5)"])
     def test_a_type_is_one_of_the_formats(self, type_: str) -> None:
-        assert refuse(table(column("x", type_)), "type").path == "x"
+        assert refuse(table(column("x", type_)), "type").column == "x"
         check(table(column("x", type_), column("y")), table(column("x", type_)))
 
     def test_partition_columns_are_columns(self) -> None:

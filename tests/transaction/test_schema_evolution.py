@@ -70,11 +70,11 @@ def test_nulls_may_come_and_not_go() -> None:
                    column("m", map_of("string", "long", False)))  # fmt: skip
     loose = table(ID, column("a", array("long")), column("m", map_of("string", "long")))
     evolve(strict, loose)
-    assert refuse(loose, strict, "becomes NOT NULL").path == "id"
+    assert refuse(loose, strict, "becomes NOT NULL").column == "id"
     assert refuse(
         table(ID, column("a", array("long"))), table(ID, column("a", array("long", False))),
         "nulls are no longer allowed",
-    ).path == "a.element"  # fmt: skip
+    ).column == "a.element"  # fmt: skip
     refuse(
         table(ID, column("m", map_of("string", "long"))),
         table(ID, column("m", map_of("string", "long", False))),
@@ -84,7 +84,7 @@ def test_nulls_may_come_and_not_go() -> None:
 
 def test_a_new_column_may_be_null() -> None:
     error = refuse(table(ID), table(ID, column("more", nullable=False)), "must be nullable")
-    assert error.path == "more"
+    assert error.column == "more"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_default_may_be_given_to_a_column_that_is_there() -> None:
     ],
 )
 def test_what_files_hold_is_not_taken_away(new: Metadata, why: str, path: str) -> None:
-    assert refuse(table(ID, NAME), new, why).path == path
+    assert refuse(table(ID, NAME), new, why).column == path
 
 
 def test_nested_columns_follow_the_same_rules() -> None:
@@ -127,9 +127,9 @@ def test_nested_columns_follow_the_same_rules() -> None:
 
     evolve(within(column("x")), within(column("x"), column("y")))
     gone = refuse(within(column("x"), column("y")), within(column("x")), "was removed")
-    assert gone.path == "s.element.y"
+    assert gone.column == "s.element.y"
     changed = refuse(within(column("x")), within(column("x", "string")), "type changes")
-    assert changed.path == "s.element.x"
+    assert changed.column == "s.element.x"
 
 
 def test_a_void_column_may_get_a_type() -> None:
@@ -164,7 +164,7 @@ class TestWidening:
         refuse(old, table(new, NAME, properties=WIDE), "type changes", V12)
         refuse(old, table(new, NAME), "type changes", WIDENING)
         bare = table(column("n", "long"), NAME, properties=WIDE)
-        assert refuse(old, bare, "not recorded", WIDENING).path == "n"
+        assert refuse(old, bare, "not recorded", WIDENING).column == "n"
         wrong = table(recorded("n", "long", ("short", "long", "")), NAME, properties=WIDE)
         refuse(old, wrong, "not recorded", WIDENING)
 

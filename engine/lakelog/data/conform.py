@@ -81,14 +81,14 @@ class Conform:
             if column is None:
                 raise InvalidInputError(
                     f"the table has no column {name!r}",
-                    path=name,
+                    column=name,
                     expected=", ".join(self._struct.names),
                     found=name,
                     hint='drop it, or add it to the table by Table.append(…, schema_mode="merge")',
                 )
             if column.name in found:
                 raise InvalidInputError(
-                    f"the column {column.name!r} is given twice", path=column.name, found=name
+                    f"the column {column.name!r} occurs twice", column=column.name, found=name
                 )
             found[column.name] = place
         return found
@@ -107,8 +107,8 @@ class Conform:
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"empty values of the partition column {column.name!r} are stored as null: the "
-                "Delta protocol has one spelling for both",
+                f"empty values of the partition column {column.name!r} are stored as "
+                "null: the Delta protocol encodes both the same way",
                 LakelogWarning,
                 stacklevel=2,
             )
@@ -122,7 +122,7 @@ class Conform:
             array = pa.nulls(count, wide_type(column.type))
         else:
             raise InvalidInputError(
-                f"the column {column.name!r} may not be null, and is missing", path=column.name
+                f"the column {column.name!r} is NOT NULL, and is missing", column=column.name
             )
         return pa.chunked_array([array])
 
@@ -145,10 +145,10 @@ def _default(column: Field) -> pa.Scalar | None:
     raise UnsupportedFeatureError(
         f"the column {column.name!r} is missing, and its default is an expression that lakelog "
         "does not evaluate",
-        path=column.name,
+        column=column.name,
         expected="a literal",
         found=text,
-        hint="give the column",
+        hint="add the column to the data",
     )
 
 
@@ -169,8 +169,8 @@ def _check(values: Any, column: Field, path: str) -> None:
     """Nulls and lengths that the column does not admit."""
     if not column.nullable and values.null_count:
         raise InvalidInputError(
-            f"the column {path!r} may not be null",
-            path=path,
+            f"the column {path!r} is NOT NULL, and the data contains nulls",
+            column=path,
             expected="no nulls",
             found=f"{values.null_count} nulls",
         )
@@ -180,8 +180,8 @@ def _check(values: Any, column: Field, path: str) -> None:
     longest = pc.max(pc.utf8_length(values)).as_py()
     if longest is not None and longest > int(limit[1]):
         raise InvalidInputError(
-            f"a text of the column {path!r} is too long",
-            path=path,
+            f"a string of the column {path!r} is too long",
+            column=path,
             expected=limit[0],
             found=f"{longest} characters",
         )
@@ -213,8 +213,8 @@ def _fit(array: pa.Array, type_: DataType, path: str) -> pa.Array:
         return _cast(array, target)
     except pa.ArrowException as cause:
         raise InvalidInputError(
-            f"a value of {path!r} would change if it became the table's type",
-            path=path,
+            f"a value of {path!r} cannot be cast to the table's type without loss",
+            column=path,
             expected=contract.to_json(type_),
             found=str(cause).split("\n", 1)[0],
         ) from cause
@@ -232,10 +232,10 @@ def _require_kin(given: pa.DataType, type_: DataType, path: str) -> None:
     name = _name(type_)
     if _is_opaque(type_):
         raise UnsupportedFeatureError(
-            f"the column {path!r} is of a type that lakelog does not write: {name}",
-            path=path,
+            f"the column {path!r} has a type that lakelog does not write: {name}",
+            column=path,
             found=name,
-            hint="leave the column out, and it is null",
+            hint="omit the column; its values will be null",
         )
     number = is_.is_integer(given) or is_.is_floating(given)
     if isinstance(type_, Decimal):
@@ -260,10 +260,10 @@ def _require_kin(given: pa.DataType, type_: DataType, path: str) -> None:
 def _refuse(given: pa.DataType, type_: DataType, path: str) -> NoReturn:
     hint = None
     if pa.types.is_timestamp(given) and _name(type_) in {"timestamp", "timestamp_ntz"}:
-        hint = "say which zone the times are in, or take it away"
+        hint = "set the time zone of the times, or remove it"
     raise InvalidInputError(
-        f"the column {path!r} is of another type",
-        path=path,
+        f"the column {path!r} has another type",
+        column=path,
         expected=contract.to_json(type_),
         found=str(given),
         hint=hint,
@@ -278,7 +278,7 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_float32(target) and pa.types.is_float64(array.type):
         same = pc.or_(pc.equal(cast.cast(array.type), array), pc.is_nan(array))
         if not pc.all(same).as_py() and len(array) > array.null_count:
-            raise pa.ArrowInvalid("a number has more digits than a float holds")
+            raise pa.ArrowInvalid("a number has more digits than a float can represent")
     return cast
 
 
@@ -291,8 +291,8 @@ def _fit_struct(array: pa.Array, type_: Struct, path: str) -> pa.Array:
         known = type_.field(name)
         if known is None or known.name in given:
             raise InvalidInputError(
-                f"{path!r} has no field {name!r}" if known is None else f"{name!r} is given twice",
-                path=f"{path}.{name}",
+                f"{path!r} has no field {name!r}" if known is None else f"{name!r} occurs twice",
+                column=f"{path}.{name}",
                 expected=", ".join(type_.names),
                 found=name,
             )
@@ -307,7 +307,7 @@ def _fit_struct(array: pa.Array, type_: Struct, path: str) -> pa.Array:
         else:
             if not field.nullable and len(array) > array.null_count:
                 raise InvalidInputError(
-                    f"the column {here!r} may not be null, and is missing", path=here
+                    f"the column {here!r} is NOT NULL, and is missing", column=here
                 )
             child = pa.nulls(len(array), wide_type(field.type))
         children.append(child)

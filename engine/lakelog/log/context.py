@@ -15,6 +15,7 @@ from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.gc_pause import gc_paused
 from lakelog.errors import LakelogError, VersionNotFoundError
 from lakelog.log.segment import has_hole, latest_version, rebuildable
+from lakelog.log.timestamps import iso_text
 from lakelog.storage import LogStore
 from lakelog.storage.containment import NOTHING, External
 
@@ -175,13 +176,13 @@ def _before(
     timestamp_ms: int, first: int, last: int, earliest_ms: int | None, table: str
 ) -> VersionNotFoundError:
     return VersionNotFoundError(
-        f"no version that can be rebuilt was committed at or before {timestamp_ms} ms",
+        f"no readable version was committed at or before {iso_text(timestamp_ms)}",
         path=table,
-        expected=f"versions {first} to {last}, from {earliest_ms} ms"
+        expected=f"versions {first} to {last}, from {iso_text(earliest_ms)}"
         if earliest_ms is not None
-        else f"versions {first} to {last}, which carry no commit time",
-        found=timestamp_ms,
-        hint="choose a later time, or a version",
+        else f"versions {first} to {last}, which have no commit time",
+        found=iso_text(timestamp_ms),
+        hint="use a later time, or a version",
     )
 
 

@@ -1,4 +1,4 @@
-"""Points in time as callers give them, in milliseconds since the Unix epoch."""
+"""Points in time: from what callers give to milliseconds since the Unix epoch, and to text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def to_ms(timestamp: Timestamp) -> int:
     (86400000, 0, 5)
     """
     if isinstance(timestamp, bool) or timestamp is None:
-        raise InvalidInputError("a timestamp is wanted", found=timestamp)
+        raise InvalidInputError("invalid timestamp", found=timestamp)
     if isinstance(timestamp, int):
         return require_int("timestamp", timestamp, -_MOST_MS, _MOST_MS)
     if isinstance(timestamp, str):
@@ -33,7 +33,7 @@ def to_ms(timestamp: Timestamp) -> int:
             raise InvalidInputError(
                 "the timestamp cannot be parsed",
                 found=timestamp,
-                expected="ISO 8601, or milliseconds since 1970, of five digits or more",
+                expected="ISO 8601, or milliseconds since 1970-01-01 with at least five digits",
             ) from cause
     if isinstance(timestamp, dt.datetime):
         aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=dt.UTC)
@@ -41,5 +41,18 @@ def to_ms(timestamp: Timestamp) -> int:
     if isinstance(timestamp, dt.date):
         return to_ms(dt.datetime.combine(timestamp, dt.time(), dt.UTC))
     raise InvalidInputError(
-        "a timestamp is wanted", found=repr(timestamp), expected="int, str, date or datetime"
+        "invalid timestamp", found=repr(timestamp), expected="int, str, date or datetime"
     )
+
+
+def iso_text(at_ms: int) -> str:
+    """A point in time as ISO 8601; in milliseconds if it is beyond the years 1 to 9999.
+
+    >>> iso_text(1_700_000_000_123), iso_text(1 << 60)
+    ('2023-11-14T22:13:20.123Z', '1152921504606846976 ms')
+    """
+    try:
+        at = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=at_ms)
+    except OverflowError:
+        return f"{at_ms} ms"
+    return at.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

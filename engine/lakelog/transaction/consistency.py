@@ -155,19 +155,19 @@ def _check_names(
             if counts[name.lower()] > 1:
                 raise InvalidMetadataError(
                     "two columns have the same name (case-insensitive)",
-                    path=f"{path}.{name}".lstrip("."),
+                    column=f"{path}.{name}".lstrip("."),
                     expected="names that are unique (case-insensitive)",
                     found=[n for n in struct.names if n.lower() == name.lower()],
                 )
     for at in fields_of(schema):
         if not at.field.name:
-            raise InvalidMetadataError("a column has no name", path=at.text)
+            raise InvalidMetadataError("a column has no name", column=at.text)
         if mapped or format != "delta" or at.path in before:
             continue
         if _FORBIDDEN.search(at.field.name):
             raise InvalidMetadataError(
                 "a column's name contains a character that Parquet does not allow",
-                path=at.text,
+                column=at.text,
                 expected="none of ' ,;{}()\\n\\t='",
                 found=at.field.name,
                 hint="column mapping (delta.columnMapping.mode name) allows any name",
@@ -182,7 +182,7 @@ def _check_types(schema: contract.Struct, before: dict[tuple[str, ...], contract
             if not contract.is_known(leaf):
                 raise InvalidMetadataError(
                     "the column's type is not a type of the format",
-                    path=at.text,
+                    column=at.text,
                     expected="a type of the Delta protocol, Primitive Types",
                     found=contract.to_json(leaf),
                 )
@@ -191,7 +191,7 @@ def _check_types(schema: contract.Struct, before: dict[tuple[str, ...], contract
             ):
                 raise InvalidMetadataError(
                     "the column's decimal type has an invalid precision or scale",
-                    path=at.text,
+                    column=at.text,
                     expected=f"a precision of 1 to {_MAX_DIGITS}, a scale of 0 to the precision",
                     found=contract.to_json(leaf),
                 )
@@ -256,7 +256,7 @@ def _check_delta(
             if name.lower() in _CHANGE_DATA_COLUMNS:
                 raise InvalidMetadataError(
                     "a column has a name that is reserved by the change data feed",
-                    path=name,
+                    column=name,
                     expected=f"none of {', '.join(sorted(_CHANGE_DATA_COLUMNS))}",
                     found=name,
                 )
@@ -303,21 +303,21 @@ def _check_mapping(new: Metadata, old: Metadata | None, schema: contract.Struct)
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MAX_ID:
             raise InvalidMetadataError(
                 "a column of a mapped table has no id",
-                path=at.text,
+                column=at.text,
                 expected=contract.COLUMN_ID,
                 found=number,
             )
         if not isinstance(name, str) or not name:
             raise InvalidMetadataError(
                 "a column of a mapped table has no physical name",
-                path=at.text,
+                column=at.text,
                 expected=contract.PHYSICAL_NAME,
                 found=name,
             )
         if number in ids:
             raise InvalidMetadataError(
                 "two columns have the same id",
-                path=at.text,
+                column=at.text,
                 expected="unique ids",
                 found=f"{number}, as {ids[number]}",
             )
@@ -328,7 +328,7 @@ def _check_mapping(new: Metadata, old: Metadata | None, schema: contract.Struct)
             if count > 1:
                 raise InvalidMetadataError(
                     "two columns have the same physical name",
-                    path=path or None,
+                    column=path or None,
                     expected="unique physical names",
                     found=name,
                 )

@@ -139,7 +139,7 @@ class _Rules:
                     "the column's name changed only in letter case, and existing files "
                     "contain the old name"
                 ),
-                path=".".join((*path, gone.name)),
+                column=".".join((*path, gone.name)),
                 expected=gone.name,
                 found=same,
                 hint="renaming and dropping columns needs column mapping",
@@ -238,7 +238,7 @@ class _Rules:
             return [(".".join(below), old, new)]
         raise SchemaEvolutionError(
             "the column's type changes, and existing files contain the old type",
-            path=".".join((*path, *below)),
+            column=".".join((*path, *below)),
             expected=contract.to_json(old),
             found=contract.to_json(new),
             hint="delta.enableTypeWidening allows wider types"
@@ -284,7 +284,7 @@ def _alike(a: Field, b: Field) -> bool:
 
 
 def _refuse(message: str, path: tuple[str, ...], expected: object, found: object) -> None:
-    raise SchemaEvolutionError(message, path=".".join(path), expected=expected, found=found)
+    raise SchemaEvolutionError(message, column=".".join(path), expected=expected, found=found)
 
 
 def _record(field: Field) -> list[Any]:

@@ -1,0 +1,138 @@
+"""The texts of errors that users meet, as one file, so that a change of wording is seen in review.
+
+``LAKELOG_REWRITE=1`` writes the file again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+import lakelog
+from lakelog.errors import LakelogError, LakelogWarning
+from tests.handmade import Handmade, add, metadata, protocol
+
+TEXTS = Path(__file__).with_name("error_texts.txt")
+
+Calls = dict[str, Callable[[], Any]]
+
+
+def of_tables(root: Path) -> Calls:
+    """Wrong calls of a table, and of none."""
+    table = lakelog.create(root / "t", {"id": pl.Int64, "day": pl.Date}, ["day"], upkeep=False)
+    snapshot = table.snapshot()
+    odd: Any = object()
+    sql: Any = "day = ="
+    return {
+        "open: no table": lambda: lakelog.open(root / "none"),
+        "open: empty location": lambda: lakelog.open(""),
+        "open: parallelism": lambda: lakelog.open(root / "t", parallelism=0),
+        "create: a table exists": lambda: lakelog.create(root / "t", {"id": pl.Int64}),
+        "create: format": lambda: lakelog.create(root / "u", {"id": pl.Int64}, format="iceberg"),
+        "create: partition column": lambda: lakelog.create(root / "u", {"id": pl.Int64}, ["day"]),
+        "create: property": lambda: lakelog.create(
+            root / "u", {"id": pl.Int64}, configuration={"delta.checkpointInterval": "0"}
+        ),
+        "snapshot: version of a wrong type": lambda: table.snapshot("5"),  # type: ignore[arg-type]
+        "snapshot: negative version": lambda: table.snapshot(-1),
+        "snapshot: later version": lambda: table.snapshot(7),
+        "snapshot: time before the table": lambda: table.snapshot(timestamp="2001-01-01"),
+        "snapshot: version and time": lambda: table.snapshot(0, timestamp="2026-01-01"),
+        "files: column of the condition": lambda: snapshot.files(where=pl.col("nope") == 1),
+        "files: SQL": lambda: snapshot.files(where=sql),
+        "scan: condition of a wrong type": lambda: snapshot.scan(where=odd),
+        "append: unknown column": lambda: table.append(pl.DataFrame({"id": [1], "x": [1]})),
+        "append: value of a wrong type": lambda: table.append(pl.DataFrame({"id": ["a"]})),
+        "append: rows of a wrong type": lambda: table.append(odd),
+        "overwrite: row outside of the condition": lambda: table.overwrite(
+            pl.DataFrame({"id": [1]}), where=pl.col("id") == 2
+        ),
+        "checkpoint: layout": lambda: table.checkpoint(layout="zip"),
+        "checkpoint: layout that the protocol forbids": lambda: table.checkpoint(layout="v2"),
+        "checkpoint: memory": lambda: table.checkpoint(memory_limit=1),
+        "verify: no checkpoint": table.verify,
+        "compact_log: range": lambda: table.compact_log(3, 1),
+        "cleanup: retention": lambda: table.cleanup(retention="-3 days"),
+        "vacuum: retention": lambda: table.vacuum(retention="1 hour"),
+        "vacuum: duration": lambda: table.vacuum(retention="soon"),
+        "write_parquet: folder in use": lambda: snapshot.write_parquet(root / "t"),
+    }
+
+
+def of_damage(root: Path) -> Calls:
+    """Logs that are damaged, or of a feature that lakelog does not support."""
+
+    def reading(name: str, damage: Callable[[Handmade], Any]) -> Callable[[], Any]:
+        made = Handmade(root / name).start(add("a"))
+        made.commit(1, add("b"))
+        damage(made)
+        return lambda: made.table.snapshot().files().collect()
+
+    def without_commits(made: Handmade) -> None:
+        made.checkpoint(1, protocol(), metadata(), add("a")).write_bytes(b"PAR1 and no more")
+        made.forget(0, 1)
+
+    def without_a_commit(made: Handmade) -> None:
+        made.commit(2)
+        made.forget(1)
+
+    def without_metadata(made: Handmade) -> None:
+        made.forget(0, 1)
+        made.commit(0, protocol(), add("a"))
+
+    future = {"readerFeatures": ["holograms"], "writerFeatures": ["holograms"]}
+    return {
+        "a commit is no JSON": reading("json", lambda made: made.write(f"{1:020d}.json", b"{add")),
+        "a commit is missing": reading("gap", without_a_commit),
+        "a field is missing": reading("field", lambda made: made.commit(2, {"add": {"size": 1}})),
+        "a checkpoint is damaged": reading("checkpoint", without_commits),
+        "a feature is unknown": reading(
+            "feature", lambda made: made.commit(2, protocol(3, 7, **future))
+        ),
+        "no metadata": reading("metadata", without_metadata),
+    }
+
+
+def of_stores(root: Path) -> Calls:
+    """Wrong calls of the write-ahead log and the keyed store."""
+    lakelog.WriteAheadLog(root / "wal").close()
+    return {
+        "WriteAheadLog: no log": lambda: lakelog.WriteAheadLog(root / "none", read_only=True),
+        "WriteAheadLog: operation": lambda: _appended(root / "wal", "MERGE", "k"),
+        "WriteAheadLog: key": lambda: _appended(root / "wal", "PUT", 5),
+        "KeyedStore: a log is there": lambda: lakelog.KeyedStore(root / "wal"),
+    }
+
+
+def _appended(folder: Path, operation: Any, key: Any) -> None:
+    with lakelog.WriteAheadLog(folder) as log:
+        log.append(operation, key, "v")
+
+
+def text_of(call: Callable[[], Any], root: Path) -> str:
+    """The text of the error that a call raises, without what differs from run to run."""
+    try:
+        call()
+    except LakelogError as error:
+        found = f"{type(error).__name__}: {error}".replace(os.fspath(root), "<folder>")
+        found = re.sub(r"0x[0-9a-f]+", "0x…", found)
+        found = re.sub(r"memory_limit >= \d+", "memory_limit >= <bytes>", found)
+        return re.sub(r"20\d\d-\d\d-\d\d[T ][\d:.]+(Z|\+00:00)?", "<time>", found)
+    raise AssertionError("the call raised no error")
+
+
+def test_the_texts_of_errors_are_those_of_the_golden_file(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakelogWarning)
+        calls = of_tables(tmp_path) | of_damage(tmp_path) | of_stores(tmp_path)
+        lines = [f"{name}\n    {text_of(call, tmp_path)}\n" for name, call in calls.items()]
+    found = "\n".join(lines)
+    if os.environ.get("LAKELOG_REWRITE"):
+        TEXTS.write_text(found, "utf-8")
+    assert found == TEXTS.read_text("utf-8"), "LAKELOG_REWRITE=1 writes the file again"
