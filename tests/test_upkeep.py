@@ -83,7 +83,7 @@ def test_a_failure_fails_no_commit_and_is_told(tmp_path: Path) -> None:
     commit(table, 1, 1)
     first = tmp_path / "table" / "_delta_log" / "00000000000000000000.json"
     first.rename(first.with_suffix(".away"))
-    with pytest.warns(LakelogWarning, match="no checkpoint was written in the background"):
+    with pytest.warns(LakelogWarning, match="writing a checkpoint in the background failed"):
         _commit_and_settle(table, 2)
     assert table.scheduler is not None
     assert table.scheduler.last_error is not None

@@ -139,7 +139,7 @@ class Table(Upkeep):
         if timestamp is not None:
             if version is not None:
                 raise InvalidInputError(
-                    "give a version or a timestamp, not both",
+                    "pass version or timestamp, not both",
                     found=f"version={version}, timestamp={timestamp}",
                 )
             return self._with_table_limits(self._cache.snapshot_at(to_ms(timestamp), max_staleness))
@@ -502,7 +502,7 @@ def create(
     dialects = {dialect.name: dialect for dialect in DIALECTS}
     if format not in dialects:
         raise InvalidInputError(
-            "there is no such format", expected=" or ".join(dialects), found=format
+            "unknown table format", expected=" or ".join(dialects), found=format
         )
     store = open_bounded(_without_log_folder(os.fspath(path)), storage_options)
     log = Log(store, dialects[format], storage_options=storage_options)
@@ -554,17 +554,17 @@ def detect_dialect(store: LogStore) -> Dialect:
     found = [dialect for dialect, is_there in zip(DIALECTS, there, strict=True) if is_there]
     if not found:
         raise TableNotFoundError(
-            "there is no log folder here",
+            "log folder not found",
             path=store.root,
             expected=" or ".join(d.log_folder for d in DIALECTS),
-            hint="give the table's own folder; lakelog.create makes a table",
+            hint="pass the table's own folder; lakelog.create creates a table",
         )
     if len(found) > 1:
         raise InvalidInputError(
-            "the location holds logs of two dialects",
+            "the location contains logs of two dialects",
             path=store.root,
             found=", ".join(d.log_folder for d in found),
-            hint="move one of them away",
+            hint="move one of them to another location",
         )
     return found[0]
 

@@ -173,7 +173,7 @@ def test_commits_that_hold_no_state_are_refused(tmp_path: Path) -> None:
     log = Handmade(tmp_path / "t").start()
     log.commit(1, handmade.info())
     log.commit(2, handmade.info())
-    with pytest.raises(InvalidInputError, match="nothing"):
+    with pytest.raises(InvalidInputError, match="no actions"):
         compact_log(log.context(), 1, 2)
     assert [p.name for p in log.log.iterdir() if "json" not in p.name] == []
 
@@ -276,7 +276,7 @@ def test_a_compaction_that_was_cut_at_a_line_end_is_left_out(tmp_path: Path, wri
         assert found.to_polars().drop("version").sort("path").equals(expected), kept
         assert found.domains().collect().height == 0
         assert found.provenance.compactions == ()
-        assert "was left out" in " ".join(found.provenance.warnings)
+        assert "was ignored" in " ".join(found.provenance.warnings)
 
 
 def test_a_compaction_with_a_changed_or_missing_line_is_left_out(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_past_a_damaged_sidecar_the_commits_give_a_whole_checkpoint(
     table = make(tmp_path / "t")
     damage(table.root, how)
     table.commit(add("new"), dead(names("base", 30)[7]))
-    with pytest.warns(LakelogWarning, match="passed over"):
+    with pytest.warns(LakelogWarning, match="was ignored"):
         report = lakelog.open(table.root).checkpoint()
     assert (report.reused_files, report.num_adds, report.verified) == (0, 30, True)
     assert lakelog.open(table.root).snapshot().num_files() == 30

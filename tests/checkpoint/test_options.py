@@ -112,7 +112,7 @@ def test_keys_of_indextables_count_in_any_case_and_once() -> None:
     key = "SPARK.IndexTables.checkpoint.INTERVAL"
     assert CheckpointOptions.of({key: "3"}, "indextables").interval == 3
     assert CheckpointOptions.of({key: "3", key.lower(): "3"}, "indextables").interval == 3
-    with pytest.raises(InvalidPropertyError, match="stands twice") as refused:
+    with pytest.raises(InvalidPropertyError, match="set twice") as refused:
         CheckpointOptions.of({key: "3", key.lower(): "4"}, "indextables")
     assert refused.value.path == key.lower()
     assert refused.value.expected == f"{key} = 3"

@@ -394,7 +394,7 @@ def test_a_cleanup_that_fails_is_told_and_the_checkpoint_stands(tmp_path: Path) 
         raise UnavailableError("cannot delete")
 
     bench = Bench(tmp_path, cleanup=cleanup)
-    with pytest.warns(LakelogWarning, match="not cleaned up"):
+    with pytest.warns(LakelogWarning, match="cleaning up the log"):
         bench.commit(10)
     assert bench.scheduler.last_report == "checkpoint 10"
     assert isinstance(bench.scheduler.last_error, UnavailableError)

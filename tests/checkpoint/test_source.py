@@ -346,5 +346,5 @@ def test_a_manifest_that_cannot_be_read_in_batches_is_refused_within_a_limit(
     root = generate(
         tmp_path / "t", 2, Options(commits=4, layouts=("v2-json",), forced=(2,), checkpoints=0)
     )
-    with pytest.raises(InvalidInputError, match="read whole"):
+    with pytest.raises(InvalidInputError, match="read as a whole"):
         file_rows(source_of(root, replace(SPILL, whole=10)))

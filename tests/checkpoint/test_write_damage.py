@@ -154,7 +154,7 @@ def test_lines_that_are_lost_are_found(tmp_path: Path) -> None:
         files[0].write_bytes(b"".join(lines[:-1]))
 
     error = refuse(JSON, tmp_path, lose)
-    assert "not as it was written" in error.message
+    assert "differs from its checksum" in error.message
 
 
 Harm = Callable[[pl.DataFrame], pl.DataFrame]

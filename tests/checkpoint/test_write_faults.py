@@ -249,7 +249,7 @@ def test_a_failed_removal_does_not_hide_what_failed_first(tmp_path: Path) -> Non
     root = make(CLASSIC, tmp_path / "t")
     rules = [Rule("fail", "move", times=None), Rule("fail", "delete", times=None)]
     store = InjectingStore(open_store(str(root)), rules)
-    with pytest.raises(CheckpointWriteError, match="could not be given its name") as failed:
+    with pytest.raises(CheckpointWriteError, match="could not be renamed into place") as failed:
         write_checkpoint(over(store, CLASSIC.dialect))
     assert isinstance(failed.value.__cause__, UnavailableError)
     assert ("delete", failed.value.path) not in store.operations

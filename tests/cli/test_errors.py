@@ -25,10 +25,10 @@ def fail_with(error: BaseException) -> Any:
 def test_a_missing_table_is_refused_with_a_hint(lakelog: Any, tmp_path: Path) -> None:
     outcome = lakelog("info", tmp_path)
     assert (outcome.code, outcome.raw) == (1, b"")
-    assert outcome.errors.startswith("lakelog: there is no log folder here\n")
+    assert outcome.errors.startswith("lakelog: log folder not found\n")
     assert "table_not_found" in outcome.errors
     assert "_delta_log or _transaction_log" in outcome.errors
-    assert "Next: give the table's own folder" in outcome.errors
+    assert "Next: pass the table's own folder" in outcome.errors
     assert "Traceback" not in outcome.errors
 
 
@@ -112,7 +112,7 @@ def test_debug_shows_the_traceback(lakelog: Any, tmp_path: Path, words: tuple[st
     outcome = lakelog(*(tmp_path if word == "X" else word for word in words))
     assert outcome.code == 1
     assert "Traceback (most recent call last)" in outcome.errors
-    assert "lakelog: there is no log folder here" in outcome.errors
+    assert "lakelog: log folder not found" in outcome.errors
 
 
 def test_the_unexpected_is_short_and_points_to_debug(

@@ -85,7 +85,7 @@ def test_a_wrong_file_is_a_wrong_call(lakelog: Call, session: Session, tmp_path:
     assert (outcome.code, "cannot be read" in outcome.errors) == (2, True)
     (tmp_path / "p.toml").write_text(TOML + "[compakt]")
     outcome = lakelog("spark", "run", tmp_path / "p.toml")
-    assert (outcome.code, "perhaps compact is meant" in outcome.errors) == (2, True)
+    assert (outcome.code, "did you mean compact" in outcome.errors) == (2, True)
 
 
 def test_without_pyspark_it_says_what_to_install(
@@ -108,13 +108,13 @@ def test_without_pyspark_it_says_what_to_install(
             "AnalysisException",
             "[UNRESOLVED_COLUMN] There is no `idd`. SQLSTATE: 42703; line 1\n'Project ['idd]",
             2,
-            "Spark cannot do what the pipeline says: [UNRESOLVED_COLUMN] There is no `idd`.",
+            "Spark cannot run the pipeline: [UNRESOLVED_COLUMN] There is no `idd`.",
         ),
         (
             "Py4JJavaError",
             "An error occurred.\n: java.X: no jsonn. SQLSTATE: 42K02\n\tat a.b",
             2,
-            "Spark cannot do what the pipeline says: java.X: no jsonn.",
+            "Spark cannot run the pipeline: java.X: no jsonn.",
         ),
         (
             "PythonException",

@@ -160,7 +160,7 @@ def test_what_is_no_log_is_refused(lakelog: Call, tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("neither the one nor the other, and long enough to see it")
     assert lakelog("wal", "inspect", tmp_path / "nowhere").code == 1
     outcome = lakelog("wal", "inspect", tmp_path / "notes")
-    assert (outcome.code, "cannot be told" in outcome.errors) == (2, True)
+    assert (outcome.code, "cannot be determined" in outcome.errors) == (2, True)
     assert lakelog("wal", "inspect", tmp_path, "--format", "004").code == 2
 
 
@@ -214,8 +214,8 @@ def test_a_single_file_is_looked_at_and_replayed_but_changed_in_its_folder(
     assert lakelog("wal", "replay", file).code == 0
     for name, code, *more in (("upgrade", 1), ("truncate", 2, 1)):
         outcome = lakelog("wal", name, file, *more)
-        assert (outcome.code, "this is a file" in outcome.errors) == (code, True)
-        assert "name the folder" in outcome.errors
+        assert (outcome.code, "the path is a file" in outcome.errors) == (code, True)
+        assert "pass the folder" in outcome.errors
 
 
 def test_a_folder_with_the_name_of_a_file_is_no_log(lakelog: Call, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ class _Unreadable(StoreWrapper):
     def put_if_absent(self, path: str, data: bytes) -> bool:
         super().put_if_absent(path, data)
         self.lost = True
-        raise OutcomeUnknownError("the answer was lost", path=path)
+        raise OutcomeUnknownError("the response was lost", path=path)
 
     def read(self, path: str) -> bytes:
         if self.lost:
@@ -172,7 +172,7 @@ def test_files_are_deleted_only_once_the_log_was_read_again(away: bool) -> None:
     assert len(orphans(location)) == away
     assert ids(location) == [1, 2, 3]
     notes = str(getattr(failed.value, "__notes__", ""))
-    assert ("cannot be read again" in notes) == away
+    assert ("cannot be read" in notes) == away
 
 
 class _Lying(StoreWrapper):
@@ -187,7 +187,7 @@ def test_files_that_the_log_names_are_kept_whatever_the_store_said() -> None:
     location = prepared()
     with pytest.raises(UnavailableError, match="no room") as failed:
         over(location, _Lying).append(NEW)
-    assert "the log names them" in str(failed.value.__notes__)
+    assert "the log refers to them" in str(failed.value.__notes__)
     assert ids(location) == [1, 2, 3, 10]
 
 

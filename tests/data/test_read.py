@@ -213,7 +213,7 @@ def test_deleted_rows_are_left_out_however_the_vector_is_kept(tmp_path: Path, se
 
 def test_a_vector_beyond_the_files_rows_is_corruption(tmp_path: Path) -> None:
     file = data_file(tmp_path, "a.parquet", numbers(1, 2), deletionVector=inline([2]))
-    with pytest.raises(CorruptionError, match="does not have") as caught:
+    with pytest.raises(CorruptionError, match="beyond the end") as caught:
         rows(snapshot_of(tmp_path, NUMBERS, file))
     assert caught.value.path == "a.parquet"
 
@@ -375,7 +375,7 @@ def test_columns_come_in_the_order_asked_for_and_only_those_of_the_table(tmp_pat
         ReadPlan.of(snapshot, ["ID"])
     with pytest.raises(InvalidInputError, match="twice"):
         ReadPlan.of(snapshot, ["id", "id"])
-    with pytest.raises(InvalidInputError, match="a batch has rows"):
+    with pytest.raises(InvalidInputError, match="invalid batch_rows"):
         read_files(ReadPlan.of(snapshot), snapshot.files().collect(), batch_rows=0)
 
 
@@ -515,7 +515,7 @@ def test_a_type_change_that_the_protocol_does_not_know_is_refused(tmp_path: Path
     change = {"fromType": "string", "toType": "long"}
     column = field("n", **{"delta.typeChanges": [change]})
     snapshot = snapshot_of(tmp_path, [column], data_file(tmp_path, "a.parquet", numbers(1)))
-    with pytest.raises(UnsupportedFeatureError, match="changed its type"):
+    with pytest.raises(UnsupportedFeatureError, match="unknown type change"):
         ReadPlan.of(snapshot)
 
 

@@ -437,18 +437,18 @@ def test_a_file_without_ids_is_refused_where_columns_are_found_by_them(tmp_path:
 def test_nulls_are_refused_where_the_schema_allows_none(tmp_path: Path) -> None:
     required = {**field("n"), "nullable": False}
     assert read_back(tmp_path / "sound", pa.table({"n": [1]}), [required]) == [{"n": 1}]
-    with pytest.raises(CorruptionError, match="may not be null"):
+    with pytest.raises(CorruptionError, match="is NOT NULL"):
         read_back(tmp_path / "null", pa.table({"n": pa.array([1, None])}), [required])
-    with pytest.raises(CorruptionError, match="may not be null"):
+    with pytest.raises(CorruptionError, match="is NOT NULL"):
         read_back(tmp_path / "missing", pa.table({"x": [1]}), [required])
     inner = field("s", struct(required))
     values = pa.array([{"n": 1}, None], pa.struct([("n", pa.int64())]))
     assert read_back(tmp_path / "outer", pa.table({"s": values}), [inner])[1] == {"s": None}
     values = pa.array([{"n": None}, None], pa.struct([("n", pa.int64())]))
-    with pytest.raises(CorruptionError, match="may not be null"):
+    with pytest.raises(CorruptionError, match="is NOT NULL"):
         read_back(tmp_path / "inner", pa.table({"s": values}), [inner])
     listed = field("l", array("long", contains_null=False))
-    with pytest.raises(CorruptionError, match="may not be null"):
+    with pytest.raises(CorruptionError, match="is NOT NULL"):
         read_back(tmp_path / "list", pa.table({"l": [[1, None]]}), [listed])
 
 

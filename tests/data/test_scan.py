@@ -87,7 +87,7 @@ def test_files_that_cannot_match_are_not_opened(tmp_path: Path) -> None:
     asked = pl.col("n").is_between(22, 25)
     assert snapshot.scan().filter(asked).collect()["n"].to_list() == [22, 23, 24, 25]
     assert snapshot.scan(asked).select("s").collect()["s"].to_list() == ["s2", "s3", "s4", "s5"]
-    with pytest.raises(Exception, match="not there"):
+    with pytest.raises(Exception, match="not found"):
         snapshot.scan().collect()
 
 

@@ -94,13 +94,17 @@ def flip(at: int) -> Callable[[bytes], bytes]:
     [
         (flip(-1 % 49), {}, "checksum"),
         (flip(20), {}, "checksum"),
-        (flip(0), {}, "version that lakelog does not know"),
-        (flip(4), {}, "size that the log says"),
-        (lambda content: content[:-3], {}, "cut short"),
-        (lambda _: b"", {}, "version that lakelog does not know"),
-        (lambda content: content, {"cardinality": 5}, "more rows than the log says"),
-        (lambda content: content, {"size_bytes": 12}, "size that the log says"),
-        (lambda content: content, {"offset": 2}, "size that the log says"),
+        (flip(0), {}, "unknown format version"),
+        (flip(4), {}, "size of a deletion vector differs from the log"),
+        (lambda content: content[:-3], {}, "is truncated"),
+        (lambda _: b"", {}, "unknown format version"),
+        (lambda content: content, {"cardinality": 5}, "more rows than the log records"),
+        (
+            lambda content: content,
+            {"size_bytes": 12},
+            "size of a deletion vector differs from the log",
+        ),
+        (lambda content: content, {"offset": 2}, "size of a deletion vector differs from the log"),
     ],
 )
 def test_a_stored_vector_that_is_wrong_is_corruption(
@@ -155,7 +159,7 @@ def test_an_inline_vector_that_is_no_z85_or_too_short_is_corruption(text: str) -
 
 def test_a_missing_file_of_vectors_is_told() -> None:
     def missing(path: str) -> io.BytesIO:
-        raise NotFoundError("the file is not there", path=path)
+        raise NotFoundError("the file was not found", path=path)
 
     with pytest.raises(NotFoundError, match="deletion vector") as caught:
         VectorReader(missing).read(Vector("v.bin", None, 1, 44, 6))
@@ -192,7 +196,7 @@ def test_descriptors_say_where_vectors_are() -> None:
 def test_descriptors_that_do_not_say_enough_are_refused() -> None:
     with pytest.raises(CorruptionError, match="size or its cardinality"):
         Vector.of(descriptors(dvCardinality=None))
-    with pytest.raises(InvalidActionError, match="stored in a way"):
+    with pytest.raises(InvalidActionError, match="unknown storage type"):
         Vector.of(descriptors(dvStorageType="x"))
 
 
@@ -222,7 +226,7 @@ def test_a_small_vector_of_many_rows_is_refused_before_it_is_expanded(
         return whole(cursor, size, is_run)
 
     monkeypatch.setattr(deletion_vectors, "_decode_container", counted)
-    with pytest.raises(CorruptionError, match="more rows than the log says"):
+    with pytest.raises(CorruptionError, match="more rows than the log records"):
         read(framed_file(data), stored(data, 5))
     reader = VectorReader(lambda _path: io.BytesIO(framed_file(data)))
     with pytest.raises(CorruptionError, match="more rows than the data file has"):

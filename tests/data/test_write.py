@@ -437,7 +437,7 @@ def test_a_record_of_clustering_that_cannot_be_read_is_an_error(tmp_path: Path) 
         metadata(field("a")),
         {"domainMetadata": domain},
     )
-    with pytest.raises(CorruptionError, match="clustered by"):
+    with pytest.raises(CorruptionError, match="clustering columns"):
         WritePlan.of(made.table.snapshot())
 
 
@@ -454,7 +454,7 @@ def test_types_that_cannot_be_written_are_refused_inside_others(
 ) -> None:
     made = Handmade(tmp_path)
     made.commit(0, protocol(1, 2), metadata(field("a"), field("odd", type_)))
-    with pytest.raises(UnsupportedFeatureError, match="'odd' holds a type"):
+    with pytest.raises(UnsupportedFeatureError, match="'odd' has a type"):
         WritePlan.of(made.table.snapshot())
 
 

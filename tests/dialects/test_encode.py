@@ -165,29 +165,29 @@ REFUSED: dict[str, tuple[CommitContent, str]] = {
     "no size": (one(size=None), "required"),
     "no type": (one(actionType=None), "no action type"),
     "a column of another action": (one(schemaString="{}"), "no field"),
-    "extra that is no JSON": (one(extra="{"), "not JSON"),
+    "extra that is no JSON": (one(extra="{"), "not valid JSON"),
     "extra that is no object": (one(extra="[1]"), "not an object"),
     "extra with a known field": (one(extra='{"stats":"{}"}'), "own column"),
     "extra with a known inner field": (one(extra='{"deletionVector":{"offset":1}}'), "own column"),
     "extra in place of an inner object": (one(extra='{"deletionVector":1}'), "not an object"),
     "deep extra": (one(extra='{"a":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}"), "too deep"),
-    "commit info as a row": (one(actionType="commitInfo"), "no place"),
-    "a mergeskip": (one(actionType="mergeskip"), "no place"),
+    "commit info as a row": (one(actionType="commitInfo"), "cannot store"),
+    "a mergeskip": (one(actionType="mergeskip"), "cannot store"),
     "an unknown action without a body": (
         CommitContent({}, files=frame([{"actionType": "zzz", "path": None, "extra": None}])),
-        "no body",
+        "no content",
     ),
     "an unknown column": (
         CommitContent({}, files=one().files.with_columns(pl.lit(1).alias("colour"))),
-        "no such column",
+        "unknown column",
     ),
     "a column of another type": (
         CommitContent({}, files=one().files.with_columns(pl.lit("x").alias("size"))),
         "type",
     ),
-    "info that is no JSON": (CommitContent({"a": object()}), "not JSON"),
-    "info with a lone surrogate": (CommitContent({"a": "\ud800"}), "not JSON"),
-    "info with a number beyond 64 bits": (CommitContent({"a": 2**64}), "not JSON"),
+    "info that is no JSON": (CommitContent({"a": object()}), "not valid JSON"),
+    "info with a lone surrogate": (CommitContent({"a": "\ud800"}), "not valid JSON"),
+    "info with a number beyond 64 bits": (CommitContent({"a": 2**64}), "not valid JSON"),
     "a key twice": (
         CommitContent(
             {},
@@ -212,7 +212,7 @@ def test_what_could_not_be_read_back_is_refused(case: str) -> None:
 
 def test_the_other_dialects_actions_are_refused() -> None:
     txn = frame([{"actionType": "txn", "appId": "a", "txnVersion": 1}])
-    with pytest.raises(InvalidTransactionError, match="no place"):
+    with pytest.raises(InvalidTransactionError, match="cannot store"):
         INDEXTABLES.encode(CommitContent({}, meta=txn))
 
 

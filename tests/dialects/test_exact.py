@@ -93,7 +93,7 @@ def test_skip_is_read_as_mergeskip() -> None:
 def test_a_null_action_is_absent_but_a_file_of_them_is_torn() -> None:
     decoded = decode_exact([blob('{"add":null,"remove":{"path":"a"}}')], DELTA)
     assert decoded.files["actionType"].to_list() == ["remove"]
-    with pytest.raises(MalformedLogError, match="holds no action"):
+    with pytest.raises(MalformedLogError, match="contains no action"):
         decode_exact([blob('{"add":null}', "{}")], DELTA)
 
 

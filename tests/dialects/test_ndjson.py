@@ -500,7 +500,7 @@ REFUSED = {
     "NaN in a known field": [b'{"add":{"path":"a","size":NaN}}'],
     "NaN in an unknown field": [b'{"add":{"path":"a","size":1,"x":NaN}}'],
     "a number beyond 64 bits": [b'{"add":{"path":"a","size":9223372036854775808}}'],
-    "a fraction for a whole number": [b'{"add":{"path":"a","size":1.0}}'],
+    "a fraction for an integer": [b'{"add":{"path":"a","size":1.0}}'],
     "a text for a number": [b'{"add":{"path":"a","size":"1"}}'],
     "a number for a text": [b'{"add":{"path":1,"size":1}}'],
     "a list for a map": [b'{"add":{"path":"a","size":1,"tags":[]}}'],
@@ -568,7 +568,7 @@ def test_damage_in_a_later_piece_is_placed_in_its_file(monkeypatch: pytest.Monke
 
 def test_a_large_file_of_blanks_is_as_torn_as_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 4)
-    with pytest.raises(MalformedLogError, match="holds no action"):
+    with pytest.raises(MalformedLogError, match="contains no action"):
         decode_lines([Blob(0, "0.json", b" \n" * 10)], DELTA)
 
 

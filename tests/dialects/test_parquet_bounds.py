@@ -156,5 +156,5 @@ def test_the_memory_of_file_actions_is_bounded(
 def test_more_rows_than_a_file_can_hold_are_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "f.parquet"
     pq.write_table(pa.table({"a": pa.nulls(10_000_000, pa.int8())}), path)
-    with pytest.raises(ValueError, match="promise 10000000 rows"):
+    with pytest.raises(ValueError, match="declare 10000000 rows"):
         Bound(pq.read_metadata(path), path.stat().st_size)

@@ -38,7 +38,9 @@ def test_a_commit_of_lakelog_that_was_cut_is_refused(
         for length in cuts(data):
             file.write_bytes(data[:length])
             opened = lakelog.open(tmp_path / "t")
-            with pytest.raises(MalformedLogError, match="as many actions as it says") as refused:
+            with pytest.raises(
+                MalformedLogError, match="number of actions in the commit differs"
+            ) as refused:
                 ask(opened, question)
             assert refused.value.path is not None
             assert refused.value.path.endswith(file.name)

@@ -173,7 +173,7 @@ class MemoryDisk:
     def lock(self, path: str, owner: str) -> MemoryLock:
         self.step("lock")
         if path in self._locks:
-            raise LogLockedError("another writer has this log", path=path)
+            raise LogLockedError("another writer has locked this log", path=path)
         self._locks.add(path)
         return MemoryLock(self._locks, path)
 

@@ -38,7 +38,7 @@ def test_it_is_exported_and_usable_as_a_context_manager(tmp_path: Path) -> None:
 def test_a_store_says_where_it_is_and_where_none_is(tmp_path: Path) -> None:
     with KeyedStore(tmp_path / "kept") as store:
         assert repr(store) == f"KeyedStore({str(tmp_path / 'kept')!r})"
-    with pytest.raises(NotFoundError, match=r"^there is no keyed store"):
+    with pytest.raises(NotFoundError, match=r"^keyed store not found"):
         KeyedStore(tmp_path / "none", read_only=True)
 
 
@@ -377,7 +377,7 @@ def test_a_log_by_itself_is_no_store_and_none_is_made_in_it(tmp_path: Path) -> N
     for directory in (tmp_path / "store" / "wal", tmp_path / "log", tmp_path / "old"):
         before = sorted(directory.iterdir())
         for read_only in (False, True):
-            with pytest.raises(InvalidInputError, match="no keyed store"):
+            with pytest.raises(InvalidInputError, match="not a keyed store"):
                 KeyedStore(directory, read_only=read_only)
         assert sorted(directory.iterdir()) == before
 
@@ -398,6 +398,6 @@ def test_any_table_of_columns_can_be_put(tmp_path: Path) -> None:
                 store.put_table(wrong)
         pairs: list[Any] = [None, [("a",)], 5, [("a", "b", "c")]]
         for none in pairs:
-            with pytest.raises(InvalidInputError, match="keys and their values"):
+            with pytest.raises(InvalidInputError, match="keys and values"):
                 store.put_many(none)
         assert state(store) == {b"a": b"1"}

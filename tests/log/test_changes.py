@@ -441,7 +441,7 @@ def test_a_path_may_be_given_decoded_or_as_the_log_spells_it(made: Handmade, spe
 
 def test_an_unknown_path_is_refused(made: Handmade) -> None:
     made.start(add("a"))
-    with pytest.raises(NotFoundError, match="does not know"):
+    with pytest.raises(NotFoundError, match="does not contain this file"):
         blame(made.context(), "b")
     with pytest.raises(InvalidInputError, match="empty"):
         blame(made.context(), "")

@@ -370,6 +370,6 @@ def test_a_column_mapping_that_nobody_knows_is_refused_where_names_matter(tmp_pa
         lambda: snapshot.scan().collect(),
     ]
     for ask in asks:
-        with pytest.raises(UnsupportedFeatureError, match="maps its columns") as refused:
+        with pytest.raises(UnsupportedFeatureError, match="unknown column mapping mode") as refused:
             ask()
         assert refused.value.found == "letter"

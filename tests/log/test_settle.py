@@ -198,7 +198,7 @@ def test_two_spellings_are_replayed_from_the_commits_where_these_are_there(tmp_p
     commit(tmp_path, 2, remove("p=%C3%A9/a"), add("b"))
     # The tombstone of "old" has expired, so that nothing in the checkpoint shows that it is gone.
     checkpoint(tmp_path, 2, add("p=é/a"), add("p=é/old"), add("b"), remove("p=%C3%A9/a"))
-    with pytest.warns(LakelogWarning, match="was passed over"):
+    with pytest.warns(LakelogWarning, match="was ignored"):
         assert live(opened(tmp_path)) == ["b"]
 
 

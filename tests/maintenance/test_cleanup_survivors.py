@@ -80,7 +80,7 @@ def test_a_truncated_checkpoint_keeps_all_the_commits_below_it(tmp_path: Path, c
     with pytest.raises(UnsafeRetentionError, match="nothing was cleaned up"):
         found.apply()
     assert made.names() == before
-    with pytest.warns(LakelogWarning, match="passed over"):
+    with pytest.warns(LakelogWarning, match="was ignored"):
         assert len(content(made.table())) > 40
 
 
@@ -121,7 +121,7 @@ def test_a_missing_sidecar_keeps_all_the_commits(tmp_path: Path) -> None:
     assert "sidecar" in found.why
     with pytest.raises(UnsafeRetentionError):
         found.apply()
-    with pytest.warns(LakelogWarning, match="passed over"):
+    with pytest.warns(LakelogWarning, match="was ignored"):
         content(made.table())
 
 

@@ -76,7 +76,7 @@ def test_quarantines_are_listed_until_they_are_purged(made: MadeLog) -> None:
     assert table.purge_quarantines(dt.timedelta(days=3))["id"].to_list() == [report.quarantine]
     assert table.quarantines().height == 0
     assert not [p for p in (made.folder / ".lakelog-quarantine").rglob("*") if p.is_file()]
-    with pytest.raises(InvalidInputError, match="no such quarantine"):
+    with pytest.raises(InvalidInputError, match="quarantine not found"):
         report.undo()
 
 
@@ -124,7 +124,7 @@ def test_a_sidecar_that_a_manifest_in_quarantine_names_waits_for_it(made: MadeLo
 def test_what_was_deleted_cannot_be_undone(made: MadeLog) -> None:
     report = made.table().cleanup(plan=False)
     assert isinstance(report, CleanupReport)
-    with pytest.raises(InvalidInputError, match="nothing is in quarantine"):
+    with pytest.raises(InvalidInputError, match="no quarantine was found"):
         report.undo()
 
 
@@ -318,7 +318,7 @@ def test_a_record_that_names_a_live_data_file_replaces_nothing(made: MadeLog) ->
     record = json.loads((folder / "quarantine.json").read_text())
     record["files"].append(record["files"][0] | {"path": live.name})
     (folder / "quarantine.json").write_text(json.dumps(record))
-    with pytest.raises(CorruptionError, match="not of the log"):
+    with pytest.raises(CorruptionError, match="not a file of the log"):
         report.undo()
     assert live.read_bytes() == b"rows"
 

@@ -120,7 +120,7 @@ def test_durations_that_are_none_are_refused(made: MadeLog) -> None:
     for value in wrong:
         with pytest.raises(InvalidInputError):
             table.simulate_retention(value)
-    with pytest.raises(InvalidInputError, match="as many durations"):
+    with pytest.raises(InvalidInputError, match="equal lengths"):
         table.simulate_retention([1, 2], [1, 2, 3])
 
 

@@ -43,7 +43,7 @@ class Flaky(InjectingStore):
         if draw >= (0.35 if kind == "put_if_absent" else 0.03):
             return None
         if fault == "fail":
-            raise UnavailableError("the store failed, and nothing was done (injected)", path=path)
+            raise UnavailableError("the store failed before the operation (injected)", path=path)
         return fault
 
 

@@ -163,7 +163,7 @@ def test_a_dynamic_overwrite_takes_the_place_of_the_partitions_that_it_writes(
     made = writer(tmp_path / "whole", overwrite=True, partitionOverwriteMode="dynamic")
     assert finish(made, [task(made, rows(3))]) is None
     assert ids(tmp_path / "whole") == [3]
-    with pytest.raises(InvalidInputError, match="leave one of them out"):
+    with pytest.raises(InvalidInputError, match="remove one of them"):
         writer(where, overwrite=True, partitionOverwriteMode="dynamic", replaceWhere="id = 1")
     with pytest.raises(InvalidInputError, match=r"static \| dynamic"):
         writer(where, overwrite=True, partitionOverwriteMode="some")
@@ -295,11 +295,11 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(tmp_path: Path) ->
     assert "no column 'more'" in str(refusal(StructType(list(good)).add("more", LongType())))
     assert "another type" in str(refusal(StructType().add("id", StringType())))
     assert "no columns" in str(refusal(StructType()))
-    assert "go together" in str(refusal(good, txnAppId="job"))
-    assert "is to append" in str(refusal(good, replaceWhere="id = 1"))
+    assert "pass options txnAppId and txnVersion" in str(refusal(good, txnAppId="job"))
+    assert "the mode is append" in str(refusal(good, replaceWhere="id = 1"))
     assert "codec" in str(refusal(good, compression="none such"))
     new_table(tmp_path / "c", configuration=FEED)
-    with pytest.raises(UnsupportedFeatureError, match="changes row by row"):
+    with pytest.raises(UnsupportedFeatureError, match="change data feed"):
         writer(tmp_path / "c", overwrite=True, replaceWhere="day = 'd0' and id > 1")
     kept = new_table(tmp_path / "a", configuration={"delta.appendOnly": "true"})
     for overwrites in (writer, sink):

@@ -118,9 +118,9 @@ def test_a_broken_checkpoint_is_passed_over_where_that_is_sound(
     root = tables.make(tables.CLASSIC, tmp_path / "t")
     broken = root / "_delta_log" / f"{tables.EARLIER:020d}.checkpoint.parquet"
     broken.write_bytes(broken.read_bytes()[:200])
-    with pytest.warns(lakelog.LakelogWarning, match="was passed over"):
+    with pytest.warns(lakelog.LakelogWarning, match="was ignored"):
         planned = plan_replay(careless, root, strategy=HASH, columns=COLUMNS)
-    assert "was passed over" in planned.warnings[-1]
+    assert "was ignored" in planned.warnings[-1]
     (root / "_delta_log" / "_last_checkpoint").unlink()
     broken.unlink()
     expected = local_state(lakelog.open(root, upkeep=False).snapshot(), COLUMNS)
@@ -148,7 +148,7 @@ def test_spark_compares_a_checkpoint_with_the_files_that_the_pointer_records(
     made.table.checkpoint(layout="classic")
     made.checkpoint(1, handmade.protocol(), handmade.metadata(), handmade.add("a"))
     for strategy in (POLARS, HASH, "auto"):
-        with pytest.warns(LakelogWarning, match="as many files as"):
+        with pytest.warns(LakelogWarning, match="number of files in the checkpoint differs"):
             found = plan_replay(spark, tmp_path / "t", strategy=strategy, columns=COLUMNS)
         rows = found.frame.where("path is not null").select("path").collect()
         assert sorted(row.path for row in rows) == ["a", "b"]

@@ -67,5 +67,5 @@ def test_partitions_grow_with_the_rows() -> None:
 def test_what_cannot_serve_is_refused(sizes: Sizes) -> None:
     with pytest.raises(InvalidInputError, match="cannot read the checkpoint itself"):
         choose(sizes, BROADCAST)
-    with pytest.raises(InvalidInputError, match="no such strategy"):
+    with pytest.raises(InvalidInputError, match="unknown replay strategy"):
         choose(sizes, "magic")

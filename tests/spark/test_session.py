@@ -97,7 +97,7 @@ def test_a_java_that_is_too_old_gives_way_to_the_packaged_one(
 
 
 def test_without_any_java_the_error_says_what_to_install(no_java: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingDependencyError, match="there is none"):
+    with pytest.raises(MissingDependencyError, match="no Java was found"):
         java.prepare_java()
 
 

@@ -73,8 +73,8 @@ def test_views_of_sql_take_every_option(connect: Any, table: lakelog.Table) -> N
 
 
 def test_errors_reach_the_client(connect: Any, table: lakelog.Table) -> None:
-    with pytest.raises(Exception, match=r"option vresion is unknown.*perhaps version is meant"):
+    with pytest.raises(Exception, match=r"option vresion is unknown.*did you mean version"):
         connect.read.format("lakelog").option("vresion", "1").load(table.path).collect()
     # The server has a working folder of its own.
-    with pytest.raises(Exception, match=r"'orders' was looked up in .* server .* absolute path"):
+    with pytest.raises(Exception, match=r"'orders' was searched (?s:.*) absolute path"):
         connect.read.format("lakelog").load("orders").collect()

@@ -68,8 +68,8 @@ def test_options_of_the_store_are_passed_by_prefix_and_never_printed() -> None:
 @pytest.mark.parametrize(
     ("use", "given", "message"),
     [
-        ("read", {"vresion": "1"}, "option vresion is unknown.*perhaps version is meant"),
-        ("read", {"zzz": "1"}, "option zzz is unknown.*leave it out"),
+        ("read", {"vresion": "1"}, "option vresion is unknown.*did you mean version"),
+        ("read", {"zzz": "1"}, "option zzz is unknown.*remove it"),
         ("read", {"replaceWhere": "a = 1"}, "replaceWhere does not apply here.*option of: write"),
         ("write", {"version": "1"}, "version does not apply here"),
         ("read", {"version": "-1"}, "version is malformed.*found=-1"),
@@ -104,13 +104,13 @@ def test_a_relative_path_that_leads_nowhere_is_told_as_it_was_given(
     lakelog.create("here", {"id": pl.Int64}, upkeep=False)
     for open_ in (open_table, kept_table):
         assert open_(parse_options({"path": "here"})).path == str(tmp_path / "here")
-        with pytest.raises(TableNotFoundError, match=r"'a/b' was looked up.*absolute path") as told:
+        with pytest.raises(TableNotFoundError, match=r"'a/b' was searched.*absolute path") as told:
             open_(parse_options({"path": "a/b"}))
         assert told.value.path == str(tmp_path / "a/b")
         for path in (str(tmp_path / "a/b"), f"file://{tmp_path}/a/b"):
             with pytest.raises(TableNotFoundError) as told:
                 open_(parse_options({"path": path}))
-            assert "looked up" not in str(told.value)
+            assert "was searched" not in str(told.value)
 
 
 def test_a_table_of_sql_without_a_place_is_refused() -> None:

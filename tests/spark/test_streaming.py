@@ -55,7 +55,7 @@ def test_rows_go_from_table_to_table_once_through_restarts_and_copies_of_checkpo
     assert run(quiet, source, target, checkpoint, maxFilesPerTrigger=1) == [1, 1, 1]
     assert ids(target) == [0, 1, 2, 3, 4]
     # A copy of the checkpoint from before knows nothing of the batches since.
-    with pytest.raises(Exception, match="older than the last one"):
+    with pytest.raises(Exception, match="older than the last batch"):
         run(quiet, source, target, kept)
     # Rows that were replaced cannot be taken back from the target.
     table.overwrite(pl.DataFrame(rows(9)))

@@ -205,7 +205,7 @@ def test_commits_that_were_cleaned_up_are_named_or_passed_over(tmp_path: Path) -
         end = careless.advance(start, EVERYTHING)
     with pytest.warns(LakelogWarning, match="cleaned up"):
         assert careless.files(start, end)["path"].to_list() == ["c", "d"]
-    with pytest.raises(VersionNotFoundError, match="not yet read all"):
+    with pytest.raises(VersionNotFoundError, match="not read its starting version"):
         backlog.advance(Offset.beginning(start.table_id, 2, is_initial=True), EVERYTHING)
     (tmp_path / f"_delta_log/{3:020}.json").unlink()
     (tmp_path / f"_delta_log/{4:020}.json").unlink()
@@ -254,9 +254,9 @@ def test_a_table_made_anew_below_a_running_stream_is_noticed(tmp_path: Path, com
         later = (tmp_path / "old/_delta_log" / f"{0:020}.json").stat().st_mtime + 60
         os.utime(file, (later, later))
     for offset in (quick, slow):
-        with pytest.raises(StreamMismatchError, match=r"another table|does not have"):
+        with pytest.raises(StreamMismatchError, match=r"another table|do not exist"):
             backlog.advance(offset, EVERYTHING)
-        with pytest.raises(StreamMismatchError, match=r"another table|does not have"):
+        with pytest.raises(StreamMismatchError, match=r"another table|do not exist"):
             backlog.files(offset, offset.next_version())
 
 
@@ -276,9 +276,9 @@ def test_an_offset_of_another_table_or_of_the_future_is_refused(tmp_path: Path) 
     backlog = StreamPlanner(table)
     with pytest.raises(StreamMismatchError, match="another table"):
         backlog.advance(Offset.beginning("other", 0), EVERYTHING)
-    with pytest.raises(StreamMismatchError, match="does not have"):
+    with pytest.raises(StreamMismatchError, match="do not exist"):
         backlog.advance(backlog.from_version(0).next_version().next_version(), EVERYTHING)
-    with pytest.raises(InvalidInputError, match="does not know"):
+    with pytest.raises(InvalidInputError, match="unknown offset"):
         Offset.of(backlog.beginning().as_json() | {"sourceVersion": 2})
     with pytest.raises(TableNotFoundError):
         lakelog.open(tmp_path / "none")

@@ -99,7 +99,7 @@ def test_a_checkpoint_that_was_set_back_is_refused(where: Path) -> None:
 
 def test_a_repetition_with_other_rows_is_warned_of(where: Path) -> None:
     write(where, 0, 0, 1)
-    with pytest.warns(LakelogWarning, match="with 2 rows, and has 3"):
+    with pytest.warns(LakelogWarning, match="with 2 rows, and now has 3"):
         write(where, 0, 0, 1, 2)
     assert ids(where) == [0, 1]
     # What the log no longer tells is nothing to warn of.
@@ -185,7 +185,7 @@ def test_tasks_that_do_not_know_their_query_are_refused(
     where: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_sink, "query_of_task", lambda: None)
-    with pytest.raises(InvalidInputError, match="which query"):
+    with pytest.raises(InvalidInputError, match="query id"):
         write(where, 0, 0)
 
 

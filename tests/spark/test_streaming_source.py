@@ -76,7 +76,7 @@ def test_options_say_where_a_stream_begins_and_how_much_a_batch_takes(where: Pat
         reader(where, startingVersion="first").initialOffset()
     with pytest.raises(VersionNotFoundError):
         reader(where, startingVersion=9).initialOffset()
-    with pytest.raises(InvalidInputError, match="another kind"):
+    with pytest.raises(InvalidInputError, match="wrong type"):
         ids(reader(where), ReadMaxRows(1))
 
 

@@ -221,6 +221,6 @@ def test_what_the_log_no_longer_tells_is_left_for_vacuum(
     assert vacuum_takes(where) & on_disk(where)
     with monkeypatch.context() as patch:
         over(where, [Rule("fail", "list", 1, None)], patch)
-        with pytest.warns(LakelogWarning, match="left for vacuum"):
+        with pytest.warns(LakelogWarning, match="remain for vacuum"):
             made.abort([task(made, rows(8)), None])
     assert ids(where) == [0, 1, 5, 6]

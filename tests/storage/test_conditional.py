@@ -379,7 +379,7 @@ def test_gcs_a_gcsfs_without_the_seam_is_refused(monkeypatch: pytest.MonkeyPatch
 def test_what_cannot_create_exclusively_refuses_by_name(url: str, protocol: str) -> None:
     store = open_store(url)
     assert type(store) is FsspecStore
-    assert f"{protocol}:// cannot create" in str(store.refusal)
+    assert f"{protocol}:// has no atomic put-if-absent" in str(store.refusal)
     writes: list[Callable[[], object]] = [
         lambda: store.put_if_absent("log/1", b"x"),
         lambda: store.put("log/1", b"x"),
@@ -389,7 +389,7 @@ def test_what_cannot_create_exclusively_refuses_by_name(url: str, protocol: str)
         lambda: store.delete_many(["log/1"]),
     ]
     for write in writes:
-        with pytest.raises(UnsupportedStoreError, match="cannot create"):
+        with pytest.raises(UnsupportedStoreError, match="no atomic put-if-absent"):
             write()
 
 
@@ -410,7 +410,7 @@ def test_a_driver_that_only_calls_itself_s3_is_refused() -> None:
         protocol = "s3"
 
     store = store_of(S3FileSystem(), "b/t", "s3://b/t")
-    assert "s3:// cannot create" in str(store.refusal)
+    assert "s3:// has no atomic put-if-absent" in str(store.refusal)
 
 
 def test_a_url_of_local_disk_is_local_disk(tmp_path: Any) -> None:

@@ -326,7 +326,7 @@ def test_a_process_dies_before_or_after_the_effect(
     [{"fault": "explode"}, {"fault": "fail", "kinds": "write"}, {"fault": "fail", "nth": 0}],
 )
 def test_a_rule_that_means_nothing_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(InvalidInputError, match="no such rule"):
+    with pytest.raises(InvalidInputError, match="invalid fault rule"):
         Rule(**wrong)  # type: ignore[arg-type]
 
 

@@ -166,7 +166,7 @@ def test_metadata_that_no_table_may_have_creates_nothing(tmp_path: Path) -> None
         new_table(where, configuration={"delta.appendOnly": "perhaps"})
     with pytest.raises(UnsupportedFeatureError):
         new_table(where, configuration={"delta.feature.flux": "supported"})
-    with pytest.raises(InvalidInputError, match="no such format"):
+    with pytest.raises(InvalidInputError, match="unknown table format"):
         new_table(where, "iceberg")
     with pytest.raises(InvalidInputError, match="partition_by must be a sequence of str"):
         new_table(where, partition_by="day")

@@ -219,7 +219,9 @@ class CrashDisk:
     def lock(self, path: str, owner: str) -> Held:
         self.watch(Operation("lock", path))
         if path in self._locks:
-            raise LogLockedError("another writer has this log", path=path, found=self._locks[path])
+            raise LogLockedError(
+                "another writer has locked this log", path=path, found=self._locks[path]
+            )
         self._locks[path] = owner
         was_left_well = path in self._left_well
         self._left_well.discard(path)

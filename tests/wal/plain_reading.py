@@ -113,7 +113,7 @@ def _read_segment(
         if is_sealed or (frame.first_seq != log.next_seq and not is_jump):
             raise DamagedError("a frame does not follow")
         if is_open and not frame.flags & BATCH:
-            raise DamagedError("a batch does not go on")
+            raise DamagedError("a batch is not continued")
         if frame.kind == RECORDS:
             batch += plain.frame_records(frame)
         is_sealed = frame.kind == SEAL

@@ -164,7 +164,7 @@ def test_a_duplicated_segment_is_found(directory: Path) -> None:
     Damage(
         path=copy,
         offset=24,
-        message="a segment has the name of another one",
+        message="a segment has the file name of another one",
         expected=paths[1].name,
         found=copy.name,
         safe=list(range(1, 2 * PER_SEGMENT + 1)),
@@ -184,7 +184,7 @@ def test_segments_in_another_order_are_found(directory: Path) -> None:
         directory,
         1,
         offset=24,
-        message="a segment has the name of another one",
+        message="a segment has the file name of another one",
         expected=two.name,
         found=one.name,
     ).check(directory)
@@ -202,7 +202,7 @@ def test_two_segments_with_the_same_numbers_are_found(tmp_path: Path) -> None:
     Damage(
         path=other,
         offset=24,
-        message="two segments hold the same sequence numbers",
+        message="two segments contain the same sequence numbers",
         expected=f"sequence number {PER_SEGMENT + 1}",
         found=f"sequence number {PER_SEGMENT}",
         safe=list(range(1, PER_SEGMENT + 1)),

@@ -454,7 +454,7 @@ def test_a_full_disk_leaves_every_acknowledged_record_and_is_used_once_there_is_
         assert keys(log) == acknowledged
         with opened(disk.clone(rng), read_only=True) as reader:
             assert keys(reader) == acknowledged
-    assert all("once the disk has room" in str(hint) for hint in hints)
+    assert all("free disk space" in str(hint) for hint in hints)
     assert 5 < sum(int(key[4:]) < 40 for key in acknowledged) < 40
     assert sum(int(key[4:]) >= 40 for key in acknowledged) > 5
     # What is stored elsewhere makes room for what comes.

@@ -357,7 +357,7 @@ def test_a_foreign_file_is_no_torn_tail() -> None:
         log = read(*files, strict=False)
         assert log.last_seq == expected
         assert only(log).is_damage
-        assert only(log).reason == "the file does not begin like a record"
+        assert only(log).reason == "the file does not begin with a record"
     with pytest.raises(WalCorruptionError):
         read(foreign, *FILES[1:])
 

@@ -151,14 +151,14 @@ def test_what_nobody_can_know_of_a_historic_log_is_told(tmp_path: Path) -> None:
     ended = sound + record_002(4, "COMMIT")
     checked = file_003(PAIRS, is_checked=True)
     assert doubts(ended) == doubts(checked) == doubts(checked + bytes(40)) == ()
-    assert said("from number 1 on may be half of one", sound)
-    assert said("may have been a whole record", ended + sound[:20])
-    assert said("may have been a whole record", checked[:-1])
+    assert said("from number 1 on may be an incomplete batch", sound)
+    assert said("may have been a complete record", ended + sound[:20])
+    assert said("may have been a complete record", checked[:-1])
     assert said("without checksums", file_003(PAIRS, is_checked=False))
     assert said("sequence number of the only one", record_002(7, "PUT", b"k", b"v"))
     # Of a log that was truncated whole, the program began to count anew.
     (tmp_path / "000001.wal").write_bytes(b"")
-    assert "which sequence numbers were used" in inspect(tmp_path / "000001.wal").doubts[0]
+    assert "sequence numbers that were used" in inspect(tmp_path / "000001.wal").doubts[0]
     assert inspect(made(tmp_path / "log")).doubts == ()
 
 
@@ -182,9 +182,11 @@ def test_an_interrupted_upgrade_is_told(tmp_path: Path) -> None:
 def test_nothing_to_look_at_is_told(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         inspect(tmp_path / "nowhere")
-    with pytest.raises(NotFoundError, match=r"no write-ahead log.*keyed store is called wal"):
+    with pytest.raises(
+        NotFoundError, match=r"write-ahead log not found.*keyed store it is named wal"
+    ):
         inspect(tmp_path)
-    with pytest.raises(InvalidInputError, match="no historic log"):
+    with pytest.raises(InvalidInputError, match="historic log not found"):
         inspect(made(tmp_path), "002")
 
 

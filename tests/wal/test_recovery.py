@@ -78,7 +78,7 @@ def test_a_torn_tail_is_trimmed_reported_and_written_over(tmp_path: Path) -> Non
         assert (report.path, report.byte_offset) == (str(path), last.offset)
         assert (report.dropped_bytes, report.dropped_records) == (50, 0)
         assert report.safe_seq == 5
-        assert report.reason == "a frame that was not written to its end"
+        assert report.reason == "a frame that was not written completely"
         assert report.damage is None
         assert path.stat().st_size == last.offset
         assert log.append("PUT", "next") == 6
@@ -108,7 +108,7 @@ def test_an_unfinished_batch_is_trimmed_whole(tmp_path: Path) -> None:
             if frame is not batch[0]:
                 assert log.recovery is not None
                 assert log.recovery.byte_offset == batch[0].offset
-                assert log.recovery.reason == "a batch that was not written to its end"
+                assert log.recovery.reason == "a batch that was not written completely"
         shutil.rmtree(copy)
 
 
@@ -124,7 +124,7 @@ def test_what_was_never_synced_may_be_torn_anywhere(tmp_path: Path) -> None:
         assert report is not None
         assert report.byte_offset == sixth.offset
         assert report.dropped_records == 4
-        assert report.reason == "a frame that was not written whole"
+        assert report.reason == "a frame that was not written completely"
         assert report.damage is None
 
 

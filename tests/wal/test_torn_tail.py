@@ -68,7 +68,7 @@ def test_a_tail_torn_at_any_byte_of_the_last_frame_is_trimmed_and_told_of(tmp_pa
     last = frames(path)[-1]
     for cut in range(last.offset + 1, last.end):
         path.write_bytes(data[:cut])
-        reason = "a frame that was not written to its end"
+        reason = "a frame that was not written completely"
         torn(tmp_path, last.offset, reason, (cut - last.offset, 0), 2)
     path.write_bytes(data[: last.offset])
     with WriteAheadLog(tmp_path) as log:
@@ -102,7 +102,7 @@ def test_a_last_frame_with_other_bytes_is_trimmed_and_told_of(directory: Path, f
     torn(
         directory,
         last.offset,
-        "a frame that was not written whole",
+        "a frame that was not written completely",
         dropped,
         LAST - 1,
         is_plain=False,
@@ -113,7 +113,7 @@ def test_bytes_that_are_no_frame_at_the_end_are_trimmed_and_told_of(directory: P
     path = segments(directory)[-1]
     size = path.stat().st_size
     path.write_bytes(path.read_bytes() + b"something else")
-    torn(directory, size, "bytes that are no frame", (14, 0), LAST, is_plain=False)
+    torn(directory, size, "bytes that are not a frame", (14, 0), LAST, is_plain=False)
 
 
 def test_frames_of_another_log_in_recycled_space_are_never_taken(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_frames_of_another_log_in_recycled_space_are_never_taken(tmp_path: Path)
         *(3, 4)
     ]
     path.write_bytes(path.read_bytes() + rest)
-    reason = "a frame that was not written whole"
+    reason = "a frame that was not written completely"
     torn(tmp_path / "log", size, reason, (len(rest), 0), 2, is_plain=False)
 
 
@@ -141,7 +141,7 @@ def test_an_old_frame_of_the_same_log_within_a_torn_one_proves_nothing(tmp_path:
     data = path.read_bytes()
     assert old in data[size:]
     path.write_bytes(data[:-100])
-    torn(tmp_path, size, "a frame that was not written to its end", (len(data) - 100 - size, 0), 2)
+    torn(tmp_path, size, "a frame that was not written completely", (len(data) - 100 - size, 0), 2)
 
 
 @pytest.mark.parametrize("left", [0, 1, 63, "zeros"])
@@ -167,7 +167,7 @@ def test_a_segment_that_was_never_begun_is_removed_and_told_of(
         assert report is not None
         assert (report.path, report.byte_offset) == (str(made), 0)
         assert (report.dropped_bytes, report.dropped_records) == (len(part), 0)
-        assert (report.reason, report.damage) == ("the segment was never begun", None)
+        assert (report.reason, report.damage) == ("the segment has no header", None)
         assert not made.exists()
         assert log.append("PUT", b"key %d" % (last + 1), value_of(last + 1)) == last + 1
         assert seqs(log) == list(range(1, last + 2))
@@ -186,4 +186,4 @@ def test_an_unfinished_batch_at_the_end_is_trimmed_and_told_of(tmp_path: Path) -
         path.write_bytes(data[: of_batch[count].offset])
         records = sum(frame.records for frame in of_batch[:count])
         dropped = (of_batch[count].offset - size, records)
-        torn(tmp_path, size, "a batch that was not written to its end", dropped, 2)
+        torn(tmp_path, size, "a batch that was not written completely", dropped, 2)

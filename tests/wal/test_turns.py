@@ -91,7 +91,7 @@ def test_who_writes_does_not_wait_for_himself() -> None:
     serve = bench.serve
 
     def again(works: Sequence[Work]) -> None:
-        with pytest.raises(InvalidInputError, match="at work"):
+        with pytest.raises(InvalidInputError, match="already uses"):
             bench.turns.take(Work("in between"))
         serve(works)
 

@@ -177,7 +177,7 @@ def test_files_with_bytes_that_no_record_holds_are_kept(tmp_path: Path, form: st
     damaged = data[:-1] + bytes([data[-1] ^ 1])
     report = upgrade(write(tmp_path, {name: damaged}), keep_old=False)
     assert [finding.kind for finding in report.findings] == ["torn_tail"]
-    assert any("may have been a whole record" in doubt for doubt in report.doubts)
+    assert any("may have been a complete record" in doubt for doubt in report.doubts)
     assert (tmp_path / f"{name}.upgraded").read_bytes() == damaged
 
 

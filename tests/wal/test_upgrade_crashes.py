@@ -197,7 +197,7 @@ def test_a_fault_at_every_operation_is_told_and_upgrading_again_goes_on(log: str
 def test_a_fault_says_that_nothing_is_lost() -> None:
     disk = disk_with(log_002())
     disk.watch = StopAt(3, fail(errno.ENOSPC))
-    with pytest.raises(UnavailableError, match="nothing is lost") as caught:
+    with pytest.raises(UnavailableError, match="no data is lost") as caught:
         upgrade("log", disk=disk)
     assert caught.value.hint is not None
     assert sorted(disk.list("log")) == sorted(log_002())

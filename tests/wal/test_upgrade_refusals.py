@@ -40,7 +40,7 @@ def test_a_format_that_is_named_wrongly_removes_nothing(
     files = {"wal.log": file_003(PAIRS, is_checked=False)}
     write(tmp_path, files)
     for strict in (True, False):
-        with pytest.raises(InvalidInputError, match="not of the format that was named"):
+        with pytest.raises(InvalidInputError, match="not have the requested format"):
             upgrade(tmp_path, form, keep_old=False, strict=strict)
     assert (tmp_path / "wal.log").read_bytes() == files["wal.log"]
 
@@ -50,17 +50,17 @@ def test_a_new_log_beside_the_old_one_is_not_taken_for_its_upgrade(tmp_path: Pat
         log.append("PUT", b"k", b"v")
     write(tmp_path, log_002())
     before = names(tmp_path)
-    with pytest.raises(InvalidInputError, match="not made of it"):
+    with pytest.raises(InvalidInputError, match="not made from it"):
         upgrade(tmp_path)
     write(tmp_path, {MARKER_NAME: b"an upgrade of something else"})
-    with pytest.raises(InvalidInputError, match="not made of it"):
+    with pytest.raises(InvalidInputError, match="not made from it"):
         upgrade(tmp_path)
     assert names(tmp_path) == sorted([*before, MARKER_NAME])
 
 
 def test_a_file_in_place_of_a_folder_is_told(tmp_path: Path) -> None:
     write(tmp_path, {"wal.log": file_003(PAIRS, is_checked=True)})
-    with pytest.raises(NotFoundError, match="this is a file") as caught:
+    with pytest.raises(NotFoundError, match="the path is a file") as caught:
         upgrade(tmp_path / "wal.log")
     assert "folder" in (caught.value.hint or "")
 

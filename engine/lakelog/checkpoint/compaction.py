@@ -164,7 +164,7 @@ class _Compaction:
             written, expected = self._stage(commits)
             if not expected.total:
                 raise InvalidInputError(
-                    "the commits hold nothing that a log compaction keeps",
+                    "the commits have no actions that a log compaction keeps",
                     path=self.path,
                     expected="an action that is not commitInfo or cdc",
                 )
@@ -193,11 +193,11 @@ class _Compaction:
         missing = next((v for v in range(self.start, self.end + 1) if v not in there), None)
         if missing is not None:
             raise VersionNotFoundError(
-                "a commit of the range is not there",
+                "a commit of the range was not found",
                 path=self.log.dialect.commit_path(missing),
                 version=missing,
                 expected=f"commits {self.start} to {self.end}",
-                hint="compact versions whose commits are all there",
+                hint="choose a range of versions whose commits all exist",
             )
         return commits
 
@@ -228,11 +228,11 @@ class _Compaction:
             return self.log.dialect.encode(content)
         except InvalidTransactionError as cause:
             raise UnsupportedError(
-                f"an action of the log cannot be spelled anew: {cause.message}",
+                f"an action of the log cannot be encoded again: {cause.message}",
                 path=self.path,
                 expected=cause.expected,
                 found=cause.found,
-                hint="leave its commits as they are",
+                hint="leave out the log compaction; the commits remain readable",
             ) from cause
 
     def _verify(self, written: int, expected: Digest) -> None:
@@ -248,12 +248,12 @@ class _Compaction:
         if differences:
             kind, there, here = differences[0]
             raise CheckpointValidationError(
-                f"the log compaction is not what its commits say: {kind}",
+                f"the log compaction differs from its commits: {kind}",
                 path=self.path,
                 version=self.end,
                 expected=there,
-                found=here if here != there else "as many, with another content",
-                hint="nothing was published; try again, and report it if it stays",
+                found=here if here != there else "the same number of actions, with other content",
+                hint="nothing was published; try again, and report it if it happens again",
             )
 
     def _publish(self, size_bytes: int) -> bool:

@@ -119,15 +119,19 @@ def plan_incremental(
     if log.dialect.name != "delta" or not plan.layout.startswith("v2-"):
         return Unfit("only V2 checkpoints share sidecars")
     if not previous.layout.startswith("v2-"):
-        return Unfit("the checkpoint below is not of V2")
+        return Unfit("the previous checkpoint is not a V2 checkpoint")
     if state.base is None or state.base.checkpoint != previous:
-        return Unfit("the version does not rest on that checkpoint")
+        return Unfit("the version was not derived from that checkpoint")
     if log.list_since(previous.version + 1).checkpoints:
-        return Unfit("a later checkpoint exists, so this one may be cleaned up meanwhile")
+        return Unfit(
+            "a later checkpoint exists, so this one may be deleted by a concurrent cleanup"
+        )
     configuration = state.metadata.configuration
     keys = state.layers.keys().unique()
     if state.path_texts(keys["path"]).drop_nulls().height:
-        return Unfit("a path has another writer's text, which no fingerprint finds")
+        return Unfit(
+            "a path is encoded as another writer does it, and the fingerprints cannot find it"
+        )
     minimum = now_ms - properties.deleted_file_retention_ms(configuration)
     columns, _ = file_action_columns(plan, configuration)
     with broken_checkpoint(previous):
@@ -236,12 +240,12 @@ class Incremental:
         """Refuse to write on from a sidecar whose rows are not those that were recorded."""
         if found != sidecar.digest:
             raise MalformedLogError(
-                "a sidecar does not hold the rows that its manifest records",
+                "a sidecar does not contain the rows that its manifest records",
                 path=sidecar.file.path,
                 version=self.previous.version,
                 expected=counts_of(sidecar.digest),
                 found=counts_of(found),
-                hint="restore the file, or remove the checkpoint's files if its commits are there",
+                hint="restore the file, or remove the checkpoint's files if its commits exist",
             )
 
     def verify(
@@ -288,7 +292,7 @@ class Incremental:
         repeated = every.filter(every.is_duplicated())
         if repeated.height:
             raise self._wrong(
-                "the new sidecars hold a file twice", "each once", repeated["path"][0]
+                "the new sidecars contain a file twice", "each once", repeated["path"][0]
             )
         self._same_digest("the new sidecars", self._expected, new)
         self._same_digest("the recorded total", self.expected, manifest.total or Digest())
@@ -321,15 +325,15 @@ class Incremental:
     def _same_digest(self, what: str, expected: Digest, found: Digest) -> None:
         if expected != found:
             raise self._wrong(
-                f"{what} does not hold what it should", counts_of(expected), counts_of(found)
+                f"{what} has unexpected content", counts_of(expected), counts_of(found)
             )
 
     def _wrong(self, what: str, expected: object, found: object) -> CheckpointValidationError:
         return CheckpointValidationError(
-            f"the incremental checkpoint is not what replay gives: {what}",
+            f"the incremental checkpoint differs from replay: {what}",
             path=self._log.table,
             version=self.plan.version,
             expected=expected,
             found=found,
-            hint="nothing was published, and the checkpoint before it is as it was; report this",
+            hint="nothing was published, and the previous checkpoint is unchanged; report this",
         )

@@ -56,10 +56,10 @@ class Budget:
         floor = taken + LEAST_WORK_BYTES
         if memory_limit < floor:
             raise InvalidInputError(
-                "the memory limit is below what Python, Polars and pyarrow need themselves",
+                "the memory limit is below the minimum that Python, Polars and pyarrow need",
                 expected=f"memory_limit >= {floor}",
                 found=memory_limit,
-                hint="raise the limit, or call it in a process that holds less",
+                hint="raise the limit, or run it in a process that uses less memory",
             )
         # A third: the writer takes another, and the allocators keep the last for themselves.
         share = (memory_limit - taken) // 3

@@ -180,7 +180,7 @@ class _Reader:
             lower = key.lower()
             if value is not None and self._values.setdefault(lower, value) != value:
                 raise InvalidPropertyError(
-                    "the property stands twice, in two cases, and says two things",
+                    "the property is set twice, in different letter case, with different values",
                     path=key,
                     expected=f"{spelled[lower]} = {self._values[lower]}",
                     found=value,

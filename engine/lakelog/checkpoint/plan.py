@@ -156,7 +156,7 @@ def choose_layout(
                 layout,
                 "the table supports v2Checkpoint, which forbids checkpoints in parts",
                 "classic, v2-json, v2-parquet",
-                "leave the layout out, or take v2-json, whose sidecars are its parts",
+                "omit layout, or use v2-json, which splits the checkpoint into sidecars",
             )
         if found.startswith("v2-") and not v2:
             raise _refused(
@@ -164,7 +164,7 @@ def choose_layout(
                 layout,
                 "the table's protocol lacks the feature v2Checkpoint",
                 "classic, multipart",
-                "set delta.checkpointPolicy to v2, which brings the feature",
+                "set delta.checkpointPolicy to v2, which adds the feature",
             )
     else:
         reader = table.protocol.min_reader_version or 1
@@ -176,13 +176,13 @@ def choose_layout(
             raise _refused(
                 table,
                 layout,
-                "readers of this protocol would take the manifest of the parts for all there is",
+                "readers of this protocol would read the manifest as the whole checkpoint",
                 "json, flattened",
-                f"raise the protocol to {_MULTI_PART_PROTOCOL}, or take flattened",
+                f"raise the protocol to {_MULTI_PART_PROTOCOL}, or use layout flattened",
             )
     if found not in known:
         raise InvalidInputError(
-            "there is no such checkpoint layout",
+            "unknown checkpoint layout",
             path=table.path,
             expected=", ".join((AUTO, *known) if table.format != "delta" else (AUTO, *known, "v2")),
             found=layout,
@@ -240,7 +240,7 @@ def check_writers(table: Table) -> None:
     unknown = supported(table.protocol, table.format) - set(features_of(table.format))
     if unknown:
         raise UnsupportedFeatureError(
-            "lakelog does not know what a feature asks of writers, checkpoints included",
+            "lakelog does not know what a feature requires of writers and checkpoints",
             path=table.path,
             expected="features that lakelog knows",
             found=", ".join(sorted(unknown)),
@@ -257,7 +257,7 @@ def _schema(metadata: Metadata) -> contract.Struct | None:
 
 def _refused(table: Table, layout: str, reason: str, expected: str, hint: str) -> InvalidInputError:
     return InvalidInputError(
-        f"the layout {layout} is not allowed here: {reason}",
+        f"checkpoint layout {layout} is not allowed here: {reason}",
         path=table.path,
         expected=expected,
         found=layout,

@@ -70,10 +70,10 @@ def publish(
         except LakelogError as cause:
             _take_back(store, [f for f in staged.files[:number] if f.target in fresh])
             raise CheckpointWriteError(
-                f"a file of the checkpoint could not be given its name: {cause.message}",
+                f"a file of the checkpoint could not be renamed into place: {cause.message}",
                 path=file.target,
                 version=staged.checkpoint.version,
-                hint="the checkpoint before it is as it was; try again",
+                hint="the previous checkpoint is unchanged; try again",
             ) from cause
         if on_file is not None:
             on_file(number, len(staged.files))
@@ -94,7 +94,7 @@ def move_pointer(store: LogStore, dialect: Dialect, staged: StagedCheckpoint) ->
             return Published(False)
         return Published(_put(store, path, content))
     except LakelogError as error:
-        return Published(False, f"the pointer {path} was not moved: {error.message}")
+        return Published(False, f"the pointer {path} was not updated: {error.message}")
 
 
 def point_at(log: Log, checkpoint: Checkpoint) -> bool:

@@ -124,7 +124,7 @@ def replicate(
                     f"the checkpoint could not be replicated: {cause.message}",
                     path=path,
                     version=checkpoint.version,
-                    hint="what was there before is as it was; try again",
+                    hint="the location is unchanged; try again",
                 ) from cause
             copied += was_copied
             size_bytes += length
@@ -160,11 +160,11 @@ def _require_same_table(log: Log, other: Log, version: int) -> None:
     ours = open_state(log, version).metadata.id
     if ours != theirs:
         raise InvalidInputError(
-            "the other location holds another table",
+            "the location contains another table",
             path=other.table,
             expected=ours,
             found=theirs,
-            hint="give an empty folder, or one that holds a replica of this table",
+            hint="use an empty folder, or one that contains a replica of this table",
         )
 
 
@@ -207,7 +207,7 @@ def _copy(source: LogStore, target: LogStore, path: str) -> tuple[bool, int]:
 def _require_same(store: LogStore, hidden: str, wanted: str, path: str) -> None:
     if not _is(store, hidden, wanted):
         raise CheckpointValidationError(
-            "the copy of a file is not what was copied",
+            "a copied file differs from its source",
             path=path,
             expected=f"SHA-256 {wanted}",
             hint="the copy was not published; try again",

@@ -347,9 +347,9 @@ class Scheduler:
     def _failed(self, event: str, version: int | None, error: Exception) -> None:
         self.last_error = error
         telemetry.event(event, logging.WARNING, version=version, table=self._log.table, error=error)
-        what = "no checkpoint was written in the background"
+        what = "writing a checkpoint in the background failed"
         if event.startswith("cleanup"):
-            what = "the log was not cleaned up in the background"
+            what = "cleaning up the log in the background failed"
         # Where warnings are errors, this one is: but not in the way of a commit.
         with contextlib.suppress(LakelogWarning):
             warnings.warn(f"{what}: {error}", LakelogWarning, stacklevel=2)
@@ -384,7 +384,9 @@ class Scheduler:
             Whether nothing runs.
         """
         if timeout is not None and timeout < 0:
-            raise InvalidInputError("a time-out is not negative", found=timeout, expected=">= 0")
+            raise InvalidInputError(
+                "a time-out must not be negative", found=timeout, expected=">= 0"
+            )
         with self._idle:
             self._waiting += 1
             self._idle.notify_all()

@@ -72,26 +72,26 @@ def known_sidecars(
 ) -> list[tuple[SidecarFile, Fingerprint]] | str:
     """The sidecars with their fingerprints, or why none of them can be kept."""
     if not manifest.files:
-        return "the checkpoint below has no sidecars"
+        return "the previous checkpoint has no sidecars"
     known: list[tuple[SidecarFile, Fingerprint]] = []
     for file in manifest.files:
         fingerprint = Fingerprint.of_tags(file.tags)
         if fingerprint is None:
-            return f"nothing is recorded of {file.path}"
+            return f"no record of {file.path} was found"
         if fingerprint.shape != shape:
-            return "the table's columns, or the form of their statistics, are others now"
+            return "the table's columns, or the format of their statistics, have changed"
         known.append((file, fingerprint))
     if manifest.total is None:
-        return "the checkpoint below does not record what it holds"
+        return "the previous checkpoint does not record the content of its sidecars"
     total = sum((fingerprint.digest for _, fingerprint in known), Digest())
     if total != manifest.total:
         raise MalformedLogError(
-            "the sidecars of the manifest are not those that it was written with",
+            "the sidecars of the manifest differ from those that were written with it",
             path=checkpoint.paths[0],
             version=checkpoint.version,
             expected=counts_of(manifest.total),
             found=counts_of(total),
-            hint="restore the file, or remove the checkpoint's files if its commits are there",
+            hint="restore the file, or remove the checkpoint's files if its commits exist",
         )
     return known
 

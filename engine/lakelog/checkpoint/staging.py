@@ -127,7 +127,7 @@ class Staging:
             version=self.plan.version,
             expected=cause.expected,
             found=cause.found,
-            hint="nothing was published, and the checkpoint before it is as it was",
+            hint="nothing was published, and the previous checkpoint is unchanged",
         )
 
     def _unwritten(self, message: str, path: str | None) -> CheckpointWriteError:
@@ -135,7 +135,7 @@ class Staging:
             f"the checkpoint could not be written: {message}",
             path=path or self.log.table,
             version=self.plan.version,
-            hint="the checkpoint before it is as it was; try again",
+            hint="the previous checkpoint is unchanged; try again",
         )
 
     def _files(self) -> Iterator[pl.DataFrame]:
@@ -178,7 +178,7 @@ class Staging:
     # --- reading back --------------------------------------------------------------------------
 
     def read_back(self, staged: StagedCheckpoint, expected: Digest) -> None:
-        """Compare what stands in the staged files with what came out of replay."""
+        """Compare the content of the staged files with the result of replay."""
         if self.memory_limit is not None:
             self.source.close()  # what it holds is of no more use
         try:
@@ -207,7 +207,9 @@ class Staging:
         rows = sum(file.num_actions for file in staged.files)
         if not self.plan.layout.startswith("v2-") and rows != expected.total:
             # Readers of JSON count a repeated line once.
-            raise self._wrong(staged, "it holds more actions than it should", expected.total, rows)
+            raise self._wrong(
+                staged, "it contains more actions than expected", expected.total, rows
+            )
 
     def _reader(self, staged: StagedCheckpoint) -> CheckpointReader:
         limit = self.memory_limit
@@ -226,7 +228,7 @@ class Staging:
     def _require_unchanging(self, frame: pl.DataFrame, staged: StagedCheckpoint) -> None:
         """No file action of a state changes data."""
         if "dataChange" in frame.columns and frame["dataChange"].any():
-            raise self._wrong(staged, "a file action says that it changes data", False, True)
+            raise self._wrong(staged, "a file action has dataChange true", False, True)
 
     def _compare_footers(self, staged: StagedCheckpoint) -> None:
         """Each Parquet file holds as many rows as were written to it, and typed statistics say
@@ -251,14 +253,18 @@ class Staging:
             if footer.num_rows != entry.num_actions:
                 raise self._wrong(
                     staged,
-                    "a file does not hold the rows that were written to it",
+                    "a file does not contain the rows that were written to it",
                     f"{entry.num_actions} rows",
                     f"{footer.num_rows} rows",
                     entry.path,
                 )
             if differ:
                 raise self._wrong(
-                    staged, "typed statistics differ from their text", None, None, entry.path
+                    staged,
+                    "typed statistics differ from the JSON statistics",
+                    None,
+                    None,
+                    entry.path,
                 )
 
     def _differs(
@@ -301,12 +307,12 @@ class Staging:
         path: str | None = None,
     ) -> CheckpointValidationError:
         return CheckpointValidationError(
-            f"the checkpoint that was just written is not what replay gives: {what}",
+            f"the checkpoint that was just written differs from replay: {what}",
             path=path or staged.checkpoint.paths[0],
             version=self.plan.version,
             expected=expected,
             found=found,
-            hint="nothing was published, and the checkpoint before it is as it was; report this",
+            hint="nothing was published, and the previous checkpoint is unchanged; report this",
         )
 
 

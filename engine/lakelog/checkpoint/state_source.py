@@ -378,12 +378,15 @@ def _require_batches(log: Log, checkpoint: Checkpoint, budget: Budget) -> None:
     text = size if checkpoint.layout == "v2-json" else size * _COMPRESSED
     if text > budget.whole:
         raise InvalidInputError(
-            "a checkpoint of this layout is read whole, for which the memory limit has no room",
+            (
+                "a checkpoint of this layout is read as a whole, and does not fit in the "
+                "memory limit"
+            ),
             path=checkpoint.paths[0],
             version=checkpoint.version,
-            expected=f"{budget.whole} bytes at most",
+            expected=f"at most {budget.whole} bytes",
             found=text,
-            hint="raise the limit, or leave it out",
+            hint="raise memory_limit, or omit it",
         )
 
 

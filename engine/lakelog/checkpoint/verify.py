@@ -202,7 +202,7 @@ def _in_use(log: Log, listing: LogListing, version: int | None) -> Checkpoint:
     there = [c for c in listing.checkpoints if version is None or c.version == version]
     if not there:
         raise NotFoundError(
-            "there is no complete checkpoint" + ("" if version is None else " of that version"),
+            "no complete checkpoint was found" + ("" if version is None else " of that version"),
             path=log.table,
             version=version,
             expected=", ".join(str(v) for v in sorted({c.version for c in listing.checkpoints}))
@@ -303,7 +303,7 @@ class _Proof:
             return replace(
                 report,
                 verdict="unprovable",
-                reason="the commits that it could be replayed from are not all there",
+                reason="commits that are needed to replay the checkpoint are missing",
             )
         while True:
             try:
@@ -311,7 +311,7 @@ class _Proof:
                 if len(ids) > 1:
                     # A table was written over: what readers begin with is the checkpoint.
                     told = ", ".join(sorted(map(str, ids)))
-                    reason = f"the commits below are another table's (ids {told})"
+                    reason = f"the commits below belong to another table (ids {told})"
                     return replace(report, verdict="unprovable", reason=reason)
                 expected = self._side(other, comparison)
                 break
@@ -326,7 +326,7 @@ class _Proof:
                 return replace(
                     report,
                     verdict="unprovable",
-                    reason=f"what it would be replayed from is damaged: {error.message}",
+                    reason=f"the files that are needed to replay it are damaged: {error.message}",
                 )
         report = replace(report, expected=expected.whole, replayed=other.provenance.files)
         return self._judged(report, comparison, (own, found), (other, expected))
@@ -343,7 +343,9 @@ class _Proof:
         if self._keeps_no_tombstones(found.whole):
             kinds = (set(expected.whole.counts) | set(found.whole.counts)) - {"remove"}
             if "remove" in expected.whole.counts:
-                note = "it keeps no tombstones, as the reference's writer does not"
+                note = (
+                    "it has no tombstones, because the reference implementation's writer keeps none"
+                )
             expected = expected.only(kinds)
         if self.log.dialect.name == "indextables":
             lost = lost_mapping(other[0].metadata.configuration, own[0].metadata.configuration)
@@ -351,17 +353,20 @@ class _Proof:
                 reason = f"metaData lacks the document mapping {lost}"
                 return replace(report, verdict="wrong", reason=reason)
             if _is_raised(own[0].protocol, other[0].protocol):
-                note = "its protocol is above that of the commits: IndexTables' writer raises it"
+                note = (
+                    "its protocol is higher than that of the commits, because IndexTables' "
+                    "writer raises it"
+                )
                 kinds = {*found.whole.counts, *expected.whole.counts} - {"protocol"}
                 found, expected = found.only(kinds), expected.only(kinds)
         if found.whole == expected.whole:
             return replace(report, verdict="proved", reason=note)
         if found.bare == expected.bare:
             if not found.columns & {*_STATISTICS}:
-                return replace(report, verdict="proved", reason="it keeps no statistics")
+                return replace(report, verdict="proved", reason="it has no statistics")
             typed = replace(comparison, typed=True, kept=self._kept_statistics(own[0], comparison))
             if self._digest(own[0], typed) == self._digest(other[0], typed):
-                reason = "statistics were spelled anew, and say the same"
+                reason = "statistics are encoded differently, with equal values"
                 return replace(report, verdict="proved", reason=reason)
             reason, shown = "statistics differ", typed
         else:

@@ -172,7 +172,7 @@ def checksum_of(state: State, source: StateSource, counts: FileCounts) -> dict[s
         body["deletedRecordCountsHistogramOpt"] = {"deletedRecordCounts": counts.deleted}
     if counts.size_bytes >= _LONG or counts.deleted_rows >= _LONG:
         raise UnsupportedError(
-            "the files' sizes sum up to more than a checksum has room for",
+            "the sum of the file sizes does not fit in a version checksum",
             path=log.table,
             found=counts.size_bytes,
         )
@@ -273,7 +273,7 @@ def _in_commit_time(state: State, info: CommitInfo | None) -> int:
     at = None if info is None else in_commit_timestamp(info)
     if at is None:
         raise CorruptionError(
-            "the table's commits tell their own time, and this version's cannot be read",
+            "the table uses in-commit timestamps, and that of this version cannot be read",
             path=state.log.dialect.commit_path(state.version),
             version=state.version,
             expected="commitInfo.inCommitTimestamp",
@@ -286,12 +286,12 @@ def _require_agreement(snapshot: Snapshot, body: Mapping[str, Any]) -> None:
     wrong = compare_checksum(snapshot, body).filter(~pl.col("agrees"))
     if wrong.height:
         raise CheckpointValidationError(
-            f"two counts of what replay gives differ: {', '.join(wrong['field'])}",
+            f"two counts of the replayed state differ: {', '.join(wrong['field'])}",
             path=snapshot.path,
             version=snapshot.version,
             expected=wrong["found"][0],
             found=wrong["recorded"][0],
-            hint="nothing was written; the log may have changed meanwhile",
+            hint="nothing was written; the log may have changed during the call",
         )
 
 

@@ -325,7 +325,7 @@ class _Job:
             self._notes.append(f"no version checksum was written: {error.message}")
             return
         if found.disagreements:
-            self._notes.append(f"{found.path} is not what replay gives, and was left as it is")
+            self._notes.append(f"{found.path} differs from replay, and was not changed")
 
     def _incremental(self, source: StateSource, plan: CheckpointPlan) -> Incremental | None:
         base = self.state.base
@@ -392,7 +392,7 @@ def remove_replaced(
     taken = {file.target for file in staged.files}
     gone = [path for c in replaced for path in c.paths if path not in taken]
     return [
-        f"a checkpoint that is not sound could not be deleted: {error}"
+        f"an invalid checkpoint could not be deleted: {error}"
         for error in (log.store.delete_many(gone) if gone else ())
     ]
 

@@ -104,7 +104,7 @@ class Size(click.ParamType[int]):
         """The number of bytes."""
         match = _SIZE.fullmatch(str(value).strip())
         if match is None or not int(match[1]):
-            self.fail(f"{value!r} is no size; write 134217728, 128MB or 1G", param, ctx)
+            self.fail(f"invalid size {value!r}: write 134217728, 128MB or 1G", param, ctx)
         return int(match[1]) << (10 * _UNITS[match[2].upper()])
 
 
@@ -118,7 +118,7 @@ class Duration(click.ParamType[int]):
         match = _DURATION.fullmatch(str(value).strip().lower())
         unit = next((u for u in _DURATIONS_MS if match and match[2] in _spellings(u)), None)
         if match is None or unit is None:
-            self.fail(f"{value!r} is no length of time; write 30 days, 12h or 500ms", param, ctx)
+            self.fail(f"invalid duration {value!r}: write 30 days, 12h or 500ms", param, ctx)
         return int(match[1]) * _DURATIONS_MS[unit]
 
 

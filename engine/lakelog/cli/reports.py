@@ -59,7 +59,7 @@ def read_inventory(path: str | None) -> pl.DataFrame | None:
     reader = _READERS.get(suffix)
     if reader is None:
         raise InvalidInputError(
-            "the inventory's format is told by its suffix",
+            "the suffix decides the format of the inventory",
             path=path,
             expected=", ".join(f".{known}" for known in _READERS),
         )

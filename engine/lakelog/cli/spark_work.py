@@ -59,13 +59,13 @@ def of_spark(error: Exception, file: str) -> LakelogError:
     told: LakelogError
     if state and state[1].startswith("42"):
         told = InvalidInputError(
-            f"Spark cannot do what the pipeline says: {reason}",
+            f"Spark cannot run the pipeline: {reason}",
             path=file,
-            hint="mend the file; --debug shows all that Spark says",
+            hint="correct the file; --debug shows Spark's full output",
         )
     else:
         told = UnavailableError(
-            f"Spark failed: {reason}", path=file, hint="--debug shows all that Spark says"
+            f"Spark failed: {reason}", path=file, hint="--debug shows Spark's full output"
         )
     for note in getattr(error, "__notes__", ()):
         told.add_note(note)

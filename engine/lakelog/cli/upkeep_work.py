@@ -223,7 +223,7 @@ def compact(target: Target, a: int, b: int, memory_limit: int | None, output: Ou
         ("versions", f"{report.start} to {report.end}"),
         ("path", report.path),
         ("written", after if report.written else "no, it was there already"),
-        ("stands for", f"commits of {before}"),
+        ("replaces", f"commits of {before}"),
         ("files", files),
         ("other actions", f"{report.num_others:,}"),
     ]

@@ -266,7 +266,7 @@ def _as_text(table: pa.Table, name: str, *, is_asked: bool, is_shown: bool) -> p
         if not is_asked:
             return table
         raise InvalidInputError(
-            f"a {name} is no text in UTF-8", hint="leave out --text: bytes come as base64"
+            f"a {name} is not valid UTF-8", hint="leave out --text: bytes come as base64"
         ) from cause
     return table.set_column(table.column_names.index(name), name, column)
 
@@ -308,9 +308,9 @@ def truncate(directory: str, up_to_seq: int, output: Output, *, apply: bool) -> 
     check(output)
     if os.path.isfile(directory):
         raise InvalidInputError(
-            "this is a file, and a log is truncated in its folder",
+            "the path is a file, and a log is truncated in its folder",
             path=directory,
-            hint="name the folder",
+            hint="pass the folder",
         )
     if _is_historic(directory):
         raise InvalidInputError(

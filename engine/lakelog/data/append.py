@@ -76,7 +76,7 @@ class WriteOptions:
     def __post_init__(self) -> None:
         if self.schema_mode not in {None, "merge"}:
             raise InvalidInputError(
-                "there is no such schema mode", expected="merge, or None", found=self.schema_mode
+                "unknown schema_mode", expected="'merge' or None", found=self.schema_mode
             )
 
 
@@ -106,9 +106,14 @@ class WriteReport:
     duplicate: bool = False
 
     def _facts(self) -> list[tuple[str, str]]:
-        version = "none: nothing was written" if self.version is None else str(self.version)
+        version = "nothing was written" if self.version is None else str(self.version)
         facts = [
-            ("version", "none: it was written before" if self.duplicate else version),
+            (
+                "version",
+                "nothing was written: this app_version was committed before"
+                if self.duplicate
+                else version,
+            ),
             ("rows", f"{self.num_rows:,}"),
             ("files", f"{self.num_files:,}, {size_text(self.num_bytes)}"),
         ]
@@ -269,12 +274,12 @@ class _Write:
         if now or not then:
             return
         raise ConcurrentDeleteReadError(
-            "a data file of the version that the rows were read at was removed since, and deleted",
+            "a data file of the version that was read has been removed and deleted since",
             path=missing.path,
             version=live.version,
             rule="read_files_deleted",
             expected=f"the files of version {self._options.version}",
-            hint="read the table again, decide again what to write, and retry",
+            hint="read the table again, recompute the rows, and retry",
         ) from missing
 
     # --- rows --------------------------------------------------------------------------------
@@ -353,7 +358,7 @@ class _Write:
         try:
             tx.commit()
         except CommitOutcomeUnknown as unknown:
-            unknown.add_note(f"lakelog: {self._kept()}, for the commit may name them")
+            unknown.add_note(f"lakelog: {self._kept()}, because the commit may refer to them")
             raise
         except LakelogError as error:
             if not tx.committed:
@@ -361,7 +366,7 @@ class _Write:
             raise
         except BaseException as interrupt:
             if not tx.committed:
-                interrupt.add_note(f"lakelog: {self._kept()}, for the commit may name them")
+                interrupt.add_note(f"lakelog: {self._kept()}, because the commit may refer to them")
             raise
         if not tx.committed:
             self._give_up(None)
@@ -378,12 +383,12 @@ class _Write:
             named = live.is_in(paths).any()
         except LakelogError as cause:
             if error is not None:
-                error.add_note(f"lakelog: {self._kept()}: the log cannot be read again: {cause}")
+                error.add_note(f"lakelog: {self._kept()}: the log cannot be read: {cause}")
             return
         if not named:
             discard(self._log.store, paths)
         elif error is not None:
-            error.add_note(f"lakelog: {self._kept()}: the log names them")
+            error.add_note(f"lakelog: {self._kept()}: the log refers to them")
 
     def _paths(self) -> list[str]:
         return [path for writer in self._writers for path in writer.paths]
@@ -450,11 +455,10 @@ def require_all(table: pa.Table, where: pl.Expr) -> None:
     if wrong.len():
         row = int(wrong[0])
         raise InvalidInputError(
-            "a row does not satisfy the predicate of the overwrite, and would stand beside those "
-            "that are not replaced",
+            "a row does not satisfy the predicate of the overwrite",
             expected=str(where),
             found={"row": row, **(rows.row(row, named=True) if columns else {})},
-            hint="give only rows for which it is true, or another predicate",
+            hint="pass only rows for which the predicate is true, or change the predicate",
         )
 
 

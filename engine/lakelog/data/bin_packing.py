@@ -34,8 +34,8 @@ def pack(
     """
     if target_bytes < 1 or open_cost_bytes < 0 or at_least < 1:
         raise InvalidInputError(
-            "files cannot be packed so",
-            expected="target_bytes and at_least above 0, open_cost_bytes not below",
+            "invalid sizes for bin packing",
+            expected="target_bytes > 0, at_least > 0, open_cost_bytes >= 0",
             found=f"{target_bytes}, {at_least}, {open_cost_bytes}",
         )
     weights = sizes.fill_null(0).cast(pl.Int64).clip(0) + open_cost_bytes

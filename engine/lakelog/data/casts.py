@@ -45,10 +45,10 @@ def leaf_cast(source: pa.DataType, target: contract.DataType, name: str) -> Conv
 def mismatch(name: str, target: contract.DataType, source: pa.DataType) -> CorruptionError:
     """The error of a file whose column is of a type that the table's cannot have been."""
     return CorruptionError(
-        f"a data file's column {name!r} is not of the table's type",
+        f"a data file's column {name!r} has another type than the table's column",
         expected=str(contract.to_json(target)),
         found=str(source),
-        hint="the file was not written for this table, or by a writer that broke the protocol",
+        hint="the file was written for another table, or its writer violated the protocol",
     )
 
 

@@ -24,7 +24,7 @@ from lakelog.errors import CorruptionError
 from lakelog.model import contract
 
 _FIELD_ID = b"PARQUET:field_id"
-_HINT = "the file was not written for this table, or its writer broke the protocol"
+_HINT = "the file was written for another table, or its writer violated the protocol"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Columns:
         """Work it out for a file's schema."""
         if mapping == "id" and fields and not _has_ids(schema):
             raise CorruptionError(
-                "the table finds columns by their ids, and a data file has none",
+                "the table maps columns by field id, and a data file has no field ids",
                 expected="a field_id for each column",
                 hint=_HINT,
             )
@@ -105,7 +105,7 @@ def require_values(array: pa.Array, field: pa.Field, parent: pa.Array | None = N
     if parent is not None and not pc.any(pc.and_(array.is_null(), parent.is_valid())).as_py():
         return
     raise CorruptionError(
-        f"the column {field.name!r} may not be null, and a data file has nulls in it",
+        f"the column {field.name!r} is NOT NULL, and a data file contains nulls",
         expected="NOT NULL",
         found="null",
         hint=_HINT,
@@ -174,7 +174,7 @@ def _match(
             found = [c for c in children if c.field.name.lower() == key.lower()]
     if len(found) > 1:
         raise CorruptionError(
-            f"several columns of a data file could be {name!r}",
+            f"several columns of a data file match {name!r}",
             expected="one",
             found=", ".join(c.field.name for c in found),
             hint=_HINT,

@@ -81,7 +81,9 @@ class Vector:
                     "a deletion vector lacks its size or its cardinality",
                     path=row["path"],
                     expected="sizeInBytes and cardinality",
-                    hint="repair the log; the file's rows cannot be told without them",
+                    hint=(
+                        "repair the log; without these fields the file's deleted rows are unknown"
+                    ),
                 )
             vectors.append(
                 Vector(
@@ -143,7 +145,7 @@ class VectorReader:
         version, framed = self._shared(path).read((0, 1), (vector.offset, vector.size_bytes + 8))
         if version != bytes([FILE_VERSION]):
             raise _wrong(
-                "a deletion vector file is of a version that lakelog does not know",
+                "a deletion vector file has an unknown format version",
                 path,
                 0,
                 FILE_VERSION,
@@ -152,7 +154,7 @@ class VectorReader:
         size = int.from_bytes(framed[:4], "big")
         if len(framed) >= 4 and size != vector.size_bytes:
             raise _wrong(
-                "a deletion vector is not of the size that the log says",
+                "the size of a deletion vector differs from the log",
                 path,
                 vector.offset,
                 vector.size_bytes,
@@ -160,7 +162,7 @@ class VectorReader:
             )
         if len(framed) < vector.size_bytes + 8:
             raise _wrong(
-                "a deletion vector is cut short",
+                "a deletion vector is truncated",
                 path,
                 vector.offset,
                 f"{vector.size_bytes + 8} bytes",
@@ -170,7 +172,7 @@ class VectorReader:
         checksum = int.from_bytes(framed[-4:], "big")
         if (found := zlib.crc32(data)) != checksum:
             raise _wrong(
-                "a deletion vector does not have its checksum",
+                "the checksum of a deletion vector does not match",
                 path,
                 vector.offset,
                 f"{checksum:#010x}",
@@ -208,9 +210,9 @@ class _Shared:
                     self._file = self._open_file(self._path)
                 except NotFoundError as error:
                     raise NotFoundError(
-                        "a deletion vector's file is not there",
+                        "a deletion vector's file was not found",
                         path=self._path,
-                        hint="restore it: without it, deleted rows would come back",
+                        hint="restore the file: without it, deleted rows would be visible again",
                     ) from error
             try:
                 return [_read_at(self._file, offset, size) for offset, size in ranges]
@@ -252,17 +254,25 @@ def decode_vector(data: bytes, most: int | None = None) -> Rows:
         at = cursor.at
         key = index if key_form is None else cursor.number(key_form)
         if not last < key < 1 << 31:
-            raise _wrong("a deletion vector's keys do not ascend", None, at, f"above {last}", key)
+            raise _wrong(
+                "a deletion vector's keys are not ascending", None, at, f"above {last}", key
+            )
         last = key
         size = None if bitmap_form is None else cursor.number(bitmap_form)
         at = cursor.at
         low = _decode_bitmap(cursor)
         if size is not None and cursor.at - at != size:
-            raise _wrong("a bitmap is not of the size that it says", None, at, size, cursor.at - at)
+            raise _wrong(
+                "the size of a bitmap differs from its header", None, at, size, cursor.at - at
+            )
         parts.append(low | np.uint64(key << 32))
     if cursor.at != len(data):
         raise _wrong(
-            "bytes follow a deletion vector", None, cursor.at, f"{cursor.at} bytes", len(data)
+            "unexpected bytes follow a deletion vector",
+            None,
+            cursor.at,
+            f"{cursor.at} bytes",
+            len(data),
         )
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
@@ -282,10 +292,10 @@ class _Cursor:
         self.left -= values
         if self.left < 0:
             raise _wrong(
-                "a deletion vector holds more rows than the log says",
+                "a deletion vector contains more rows than the log records",
                 None,
                 self.at,
-                "as many rows as its cardinality",
+                "a number of rows equal to its cardinality",
                 f"at least {-self.left} more",
             )
 
@@ -296,7 +306,7 @@ class _Cursor:
         end = self.at + size
         if end > len(self.data):
             raise _wrong(
-                "a deletion vector is cut short",
+                "a deletion vector is truncated",
                 None,
                 self.at,
                 f"{size} bytes more",
@@ -324,11 +334,19 @@ def _decode_bitmap(cursor: _Cursor) -> Rows:
         if count > 1 << 16:
             raise _wrong("a bitmap has too many containers", None, at, "65536 at most", count)
     else:
-        raise _wrong("a bitmap does not begin with its cookie", None, at, _PLAIN_COOKIE, cookie)
+        raise _wrong(
+            "a bitmap does not begin with its cookie (magic number)",
+            None,
+            at,
+            _PLAIN_COOKIE,
+            cookie,
+        )
     header = cursor.array("<u2", 2 * count).astype(np.uint32)
     keys, sizes = header[::2], header[1::2] + 1
     if (np.diff(keys.astype(np.int64)) <= 0).any():
-        raise _wrong("a bitmap's containers do not ascend", None, at, "ascending keys", "others")
+        raise _wrong(
+            "a bitmap's containers are not ascending", None, at, "ascending keys", "others"
+        )
     if runs is None or count >= _NO_OFFSETS_BELOW:
         cursor.take(4 * count)  # where each container begins: they are read one after the other
     cursor.spend(int(sizes.sum()))
@@ -356,13 +374,15 @@ def _decode_container(cursor: _Cursor, size: int, is_run: bool) -> Rows:
     elif size <= _ARRAY_MOST:
         values = cursor.array("<u2", size).astype(np.int64)
         if (np.diff(values) <= 0).any():
-            raise _wrong("a bitmap's values do not ascend", None, at, "ascending values", "others")
+            raise _wrong(
+                "a bitmap's values are not ascending", None, at, "ascending values", "others"
+            )
     else:
         bits = np.frombuffer(cursor.take(_BITMAP_BYTES), np.uint8)
         values = np.flatnonzero(np.unpackbits(bits, bitorder="little"))
     if len(values) != size:
         raise _wrong(
-            "a bitmap's container does not hold as many values as it says",
+            "the number of values in a bitmap's container differs from its header",
             None,
             at,
             size,
@@ -376,7 +396,7 @@ def _inline(vector: Vector) -> bytes:
     data = decode_z85(vector.inline or "")
     if data is None or not 0 <= len(data) - vector.size_bytes < 4:
         raise _wrong(
-            "a deletion vector in the log is not as long as it says, or not Z85",
+            "an inline deletion vector has another length than recorded, or is not valid Z85",
             None,
             None,
             f"{vector.size_bytes} bytes",
@@ -388,7 +408,7 @@ def _inline(vector: Vector) -> bytes:
 def _counted(rows: Rows, vector: Vector) -> Rows:
     if len(rows) != vector.cardinality:
         raise _wrong(
-            "a deletion vector does not delete as many rows as the log says",
+            "the number of rows that a deletion vector deletes differs from the log",
             None,
             None,
             vector.cardinality,
@@ -416,5 +436,5 @@ def _wrong(
         byte_offset=at,
         expected=expected,
         found=found,
-        hint="restore the file or the log from a copy: the rows cannot be told without it",
+        hint="restore the file or the log from a copy: without it the deleted rows are unknown",
     )

@@ -77,7 +77,7 @@ class Sources:
                     else:
                         source = pa.OSFile(local)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as cause:
-                raise NotFoundError("the file is not there", path=path) from cause
+                raise NotFoundError("the file was not found", path=path) from cause
             except OSError as cause:
                 raise UnavailableError(
                     f"the store failed: {cause.strerror or cause}",
@@ -146,10 +146,10 @@ def explained(
             error.version = version
             raise
         raise NotFoundError(
-            "a data file that the table's log names is not there",
+            "a data file that the log refers to was not found",
             path=path,
             version=version,
-            hint="it was deleted: look for a vacuum that ran since, or restore the file",
+            hint="the file was deleted: check for a recent vacuum, or restore the file",
         ) from error
     except LakelogError as error:
         if error.path in {None, sources.name(path)}:
@@ -158,11 +158,11 @@ def explained(
         raise
     except MemoryError as cause:  # values that repeat are in the file once
         raise UnavailableError(
-            "a data file needs more memory than is left",
+            "a data file needs more memory than is available",
             path=path,
             version=version,
             found=None if size_bytes is None else f"{size_bytes} bytes of Parquet",
-            hint="read fewer columns, or smaller batches, or allow more memory",
+            hint="read fewer columns, use smaller batches, or allow more memory",
         ) from cause
     except (pa.ArrowException, OSError, ValueError, IndexError) as cause:
         found = sources.size(path)
@@ -174,5 +174,5 @@ def explained(
             version=version,
             expected=f"{size_bytes} bytes of Parquet" if short else "whole Parquet",
             found=f"{found} bytes" if short else None,
-            hint="restore the file from a copy; none of its rows can be told",
+            hint="restore the file from a copy; its rows cannot be read",
         ) from cause

@@ -79,12 +79,15 @@ class ReadPlan:
         metadata = snapshot.metadata
         if snapshot.format != "delta":
             raise UnsupportedFeatureError(
-                "the rows of an IndexTables table are in search index splits, not in Parquet files",
+                (
+                    "the rows of an IndexTables table are stored in search index splits, "
+                    "not in Parquet files"
+                ),
                 path=snapshot.path,
                 version=snapshot.version,
                 expected="a Delta table",
                 found=snapshot.format,
-                hint="read its files and statistics with Snapshot.files, its rows with IndexTables",
+                hint="read files and statistics with Snapshot.files, and rows with IndexTables",
             )
         if (metadata.format_provider or "parquet").lower() != "parquet":
             raise UnsupportedFeatureError(
@@ -127,7 +130,7 @@ class ReadPlan:
             _check_type(found.type, name, self)
         if len(set(columns)) < len(columns):
             raise InvalidInputError(
-                "a column is asked for twice", found=", ".join(columns), expected="each once"
+                "a column is requested twice", found=", ".join(columns), expected="each once"
             )
         return replace(self, columns=tuple(columns))
 
@@ -190,11 +193,11 @@ def _check_type(type_: contract.DataType, name: str, plan: ReadPlan) -> None:
             texts = kind.startswith(("string", "char", "varchar"))
             if kind == "variant" or not (texts or contract.is_known(type_)):
                 raise UnsupportedFeatureError(
-                    f"the column {name!r} is of a type that lakelog does not read: {kind}",
+                    f"the column {name!r} has a type that lakelog does not read: {kind}",
                     path=plan.location,
                     version=plan.version,
                     found=kind,
-                    hint="ask for other columns",
+                    hint="select other columns",
                 )
 
 
@@ -204,7 +207,7 @@ def _check_widenings(schema: contract.Struct, snapshot: Snapshot) -> None:
             before, after = str(change.get("fromType")), str(change.get("toType"))
             if not is_widening(before, after):
                 raise UnsupportedFeatureError(
-                    f"the column {path!r} changed its type in a way that lakelog does not know",
+                    f"the column {path!r} has an unknown type change",
                     path=snapshot.path,
                     version=snapshot.version,
                     expected="a type change of the Delta protocol",

@@ -65,7 +65,7 @@ class Incoming:
 
 def _not_rows(rows: object) -> InvalidInputError:
     return InvalidInputError(
-        "those are no rows",
+        "invalid input: not a table of rows",
         expected="a Polars, pandas or Arrow frame, or an Arrow reader",
         found=type(rows).__name__,
     )

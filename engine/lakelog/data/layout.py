@@ -70,7 +70,7 @@ def codec_of(name: str | None) -> Codec:
     found = CODECS.get((name or DEFAULT_CODEC).lower())
     if found is None:
         raise InvalidPropertyError(
-            "data files are not written with this codec",
+            "unsupported compression codec for data files",
             path=CODEC_PROPERTY,
             expected=", ".join(CODECS),
             found=name,
@@ -90,7 +90,7 @@ def size_of(text: str | None) -> int:
     size = 0 if match is None else int(match[1]) * _UNITS[match[2]]
     if size < 1:
         raise InvalidPropertyError(
-            "that is no size of a file", path=SIZE_PROPERTY, expected="such as '128mb'", found=text
+            "invalid file size", path=SIZE_PROPERTY, expected="a size such as '128mb'", found=text
         )
     return size
 
@@ -123,7 +123,7 @@ def partition_texts(values: pl.Series, type_: contract.DataType) -> pl.Series:
         return _no_empty(values.cast(pl.String))
     raise InvalidInputError(
         f"a table cannot be partitioned by the column {values.name!r}",
-        expected="a type whose values are written as text",
+        expected="a type that can be a partition column",
         found=contract.to_json(type_),
     )
 
@@ -137,8 +137,8 @@ def _utf8(values: pl.Series) -> pl.Series:
         return values.cast(pl.String)
     except pl.exceptions.PolarsError as cause:
         raise InvalidInputError(
-            f"a value of the partition column {values.name!r} is no UTF-8 text, and the log has no "
-            "other way to spell it",
+            f"a value of the partition column {values.name!r} is not valid UTF-8, and "
+            "the log cannot store it",
             expected="UTF-8",
             found=str(cause).split("\n", 1)[0],
         ) from cause

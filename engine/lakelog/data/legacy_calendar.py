@@ -74,7 +74,7 @@ class Calendar:
             return array
         if self.zone not in _UTC:
             raise UnsupportedFeatureError(
-                "times before 1900 were written in the calendar of old, and in a zone of their own",
+                "times before 1900 use the Julian calendar and an unknown time zone",
                 expected="UTC",
                 found=self.zone,
                 hint="rewrite the file with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED",

@@ -83,12 +83,12 @@ def find_replaced(
             deleted += hit
     if partly and is_on(metadata.configuration, ENABLED):
         raise UnsupportedFeatureError(
-            "the table tracks its rows, and rows that are copied would lose their ids",
+            "the table has row tracking, and copied rows would lose their row ids",
             path=snapshot.path,
             version=snapshot.version,
-            expected="a predicate that holds for all rows of a file, or for none",
+            expected="a predicate that is true for all rows of a file, or for none",
             found="rowTracking",
-            hint="overwrite by partition columns, or with an engine that keeps row ids",
+            hint="overwrite by partition columns, or with an engine that preserves row ids",
         )
     return Replaced(pl.concat([none, *whole]), pl.concat([none, *partly]), deleted)
 
@@ -137,8 +137,8 @@ def _of_partitions(
     for known in typed.known.get_columns():
         if not known.all():
             raise UnsupportedFeatureError(
-                "a file has a partition value that cannot be told, so it is not known whether its "
-                "rows are to be replaced",
+                "a file has an invalid partition value, so whether its rows match the "
+                "predicate is unknown",
                 path=files["path"].filter(~known)[0],
                 version=snapshot.version,
                 expected=known.name.removeprefix(PREFIX),

@@ -93,13 +93,13 @@ def read_files(
     lacking = [name for name in FILE_COLUMNS if name not in files.columns]
     if lacking:
         raise InvalidInputError(
-            "the files lack what reading needs",
+            "the files frame lacks columns that reading requires",
             expected=", ".join(FILE_COLUMNS),
             found=f"no {', '.join(lacking)}",
             hint="pass rows of Snapshot.files() with all their columns",
         )
     if batch_rows < 1:
-        raise InvalidInputError("a batch has rows", expected="batch_rows > 0", found=batch_rows)
+        raise InvalidInputError("invalid batch_rows", expected="batch_rows > 0", found=batch_rows)
     roots = () if predicate is None else referenced_columns(predicate, plan.schema)
     reading = _Reading(plan.select(list(dict.fromkeys((*plan.columns, *roots)))), batch_rows)
     reading.prepare(files, Sources(plan.reach, store))
@@ -271,10 +271,10 @@ class _Reading:
                 first = last
             if first != end:
                 raise CorruptionError(
-                    "a data file does not hold as many rows as its footer says",
+                    "the number of rows in a data file differs from its footer",
                     expected=end - start,
                     found=first - start,
-                    hint="restore the file from a copy; none of its rows can be told",
+                    hint="restore the file from a copy; its rows cannot be read",
                 )
 
     def _runs(
@@ -390,10 +390,13 @@ def _ahead(opened: _Opened, pool: ThreadPoolExecutor) -> Iterator[pa.RecordBatch
 def _check_deleted(deleted: Rows | None, rows: int) -> None:
     if deleted is not None and len(deleted) and int(deleted[-1]) >= rows:
         raise CorruptionError(
-            "a deletion vector deletes rows that the data file does not have",
+            "a deletion vector deletes rows beyond the end of the data file",
             expected=f"below {rows}",
             found=int(deleted[-1]),
-            hint="the file or the vector is another one than the log means; restore it from a copy",
+            hint=(
+                "the file or the deletion vector is not the one that the log refers to; "
+                "restore it from a copy"
+            ),
         )
 
 
@@ -447,10 +450,13 @@ def _unknown_value(
     path = files["path"][row]
     type_ = str(contract.to_json(field.type))
     return CorruptionError(
-        f"a file's partition value of {field.name!r} is missing, or none of its type",
+        (
+            f"a file's partition value of {field.name!r} is missing, or does not have the "
+            "column's type"
+        ),
         path=path,
         version=plan.version,
         expected=type_,
         found="no value" if text is None else repr(text),
-        hint="repair the log: the rows of this file cannot be told without it",
+        hint="repair the log: without the value the file's rows cannot be read",
     )

@@ -17,8 +17,8 @@ import orjson
 from lakelog.errors import CorruptionError
 
 _HINT = (
-    "the file was replaced or damaged after it was committed: restore it from a copy, or restore "
-    "the table to a version before the file"
+    "the file was replaced or damaged after its commit: restore it from a copy, or "
+    "restore the table to a version before the file"
 )
 
 Path = tuple[str, ...]
@@ -29,7 +29,7 @@ def require_size(recorded: int | None, found: int | None) -> None:
     if recorded is None or found is None or found == recorded:
         return
     raise CorruptionError(
-        "a data file has another length than the log records",
+        "the length of a data file differs from the log",
         expected=f"{recorded} bytes of Parquet",
         found=f"{found} bytes",
         hint=_HINT,
@@ -44,7 +44,7 @@ def require_contents(
     records = recorded.get("numRecords")
     if type(records) is int and records != num_rows:
         raise CorruptionError(
-            "a data file has another number of rows than the log records",
+            "the number of rows of a data file differs from the log",
             expected=f"{records} rows",
             found=f"{num_rows} rows",
             hint=_HINT,
@@ -54,7 +54,7 @@ def require_contents(
     for column in absent if num_rows > num_deleted else ():
         for path, evidence in _values(recorded, column, most):
             raise CorruptionError(
-                f"a data file has no column {'.'.join(path)!r}, and the log records values in it",
+                f"a data file has no column {'.'.join(path)!r}, but the log records values of it",
                 expected=evidence,
                 found="no such column",
                 hint=_HINT,

@@ -151,9 +151,9 @@ def column_names(text: str) -> list[list[str]]:
         if not quoted:
             return names[:-1]
     raise InvalidPropertyError(
-        "the columns of statistics cannot be told",
+        "the list of statistics columns cannot be parsed",
         path=COLUMNS,
-        expected="names with commas between, such as id,`odd name`,place.city",
+        expected="comma-separated names, such as id,`odd name`,place.city",
         found=text,
     )
 
@@ -166,7 +166,7 @@ def _whole(configuration: Mapping[str, str | None], key: str, default: int) -> i
         return int(text)
     except ValueError as cause:
         raise InvalidPropertyError(
-            f"{key} is no whole number", path=key, expected="a whole number", found=text
+            f"{key} is not an integer", path=key, expected="an integer", found=text
         ) from cause
 
 

@@ -139,7 +139,7 @@ class DataFileWriter:
         self._done: list[dict[str, Any]] = []
         self._over = False
         if not self._schema.names:
-            raise InvalidInputError("the table has no column that files could hold")
+            raise InvalidInputError("the table has no column that can be stored in data files")
 
     # --- rows --------------------------------------------------------------------------------
 
@@ -364,7 +364,7 @@ class DataFileWriter:
 
     def _require_open(self) -> None:
         if self._over:
-            raise InvalidInputError("the writer is finished", hint="make another one")
+            raise InvalidInputError("the writer is finished", hint="create another one")
 
     def __enter__(self) -> Self:
         self._require_open()

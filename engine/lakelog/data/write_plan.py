@@ -190,7 +190,7 @@ def clustering_columns(snapshot: Snapshot) -> tuple[tuple[str, ...], ...]:
         return clustering_paths(text)
     except (ValueError, TypeError, AttributeError) as cause:
         raise CorruptionError(
-            "the columns that the table is clustered by cannot be read",
+            "the clustering columns of the table cannot be read",
             path=snapshot.path,
             version=snapshot.version,
             expected=f"clusteringColumns in the domain {CLUSTERING}",
@@ -220,12 +220,12 @@ def require_rows_writable(
     provider = metadata.format_provider or "parquet"
     if format != "delta" or provider.lower() != "parquet":
         raise UnsupportedFeatureError(
-            "the table's rows do not stand in Parquet files",
+            "the table's data files are not Parquet files",
             path=location,
             expected="a Delta table of Parquet files",
             found=format if format != "delta" else provider,
-            hint="write rows with the engine that made the table, and commit its files with "
-            "Table.transaction",
+            hint="write rows with the engine that created the table, and commit the files "
+            "with Table.transaction",
         )
     write_support.check_writable(protocol, metadata, location, format)
     # What the table would say to a file of rows, it says now.
@@ -241,7 +241,7 @@ def require_rows_writable(
     for column in metadata.schema.fields:
         if any(is_never_written(t) for t in _types_inside(column.type)):
             raise UnsupportedFeatureError(
-                f"the column {column.name!r} holds a type that lakelog does not write",
+                f"the column {column.name!r} has a type that lakelog does not write",
                 path=location,
                 found=contract.to_json(column.type),
             )

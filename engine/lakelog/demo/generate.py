@@ -79,7 +79,7 @@ def make_table(directory: str | os.PathLike[str], commits: int = 300, seed: int 
         raise InvalidInputError(
             "the folder for the table is not empty",
             path=str(root),
-            hint="give a new folder",
+            hint="use a new folder",
         )
     log = build_log(commits, seed)
     try:
@@ -88,7 +88,7 @@ def make_table(directory: str | os.PathLike[str], commits: int = 300, seed: int 
         raise UnavailableError(
             f"the table cannot be written: {cause.strerror or cause}",
             path=str(root),
-            hint="give another folder, or make room",
+            hint="use another folder, or free disk space",
         ) from cause
     return str(root)
 

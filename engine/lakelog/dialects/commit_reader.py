@@ -78,12 +78,12 @@ class Counts:
             found = self._lines.get(version, lines)
             if found != lines:
                 raise MalformedLogError(
-                    "the commit does not hold as many actions as it says",
+                    "the number of actions in the commit differs from its header",
                     path=next((c.path for c in commits if c.version == version), None),
                     version=version,
                     expected=f"{actions} actions on {lines} lines",
                     found=f"{found} lines",
-                    hint="the file is cut short or damaged: restore it from a copy",
+                    hint="the file is truncated or damaged: restore it from a copy",
                 )
 
 

@@ -133,11 +133,15 @@ class Digest:
             sums = {kind: int(pair[1], 16) for kind, pair in body.items()}
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as cause:
             raise InvalidInputError(
-                "the text is no digest", expected="JSON as Digest.to_text gives", found=text[:200]
+                "the text is not a valid digest",
+                expected="JSON from Digest.to_text",
+                found=text[:200],
             ) from cause
         if made_by != algorithm():
             raise InvalidInputError(
-                "the digest was made by another algorithm", expected=algorithm(), found=made_by
+                "the digest was computed with another algorithm",
+                expected=algorithm(),
+                found=made_by,
             )
         return Digest(counts, sums)
 

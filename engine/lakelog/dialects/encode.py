@@ -31,7 +31,7 @@ def require_content(content: CommitContent) -> None:
     """Refuse a commit without any action: readers take such a file for a torn write."""
     rows = content.meta.height + content.files.height
     if not content.info and not rows and not content.spelled:
-        raise InvalidTransactionError("a commit holds one action or more")
+        raise InvalidTransactionError("a commit must contain at least one action")
 
 
 def ordered_content(content: CommitContent, dialect: str) -> tuple[pl.DataFrame, pl.DataFrame]:

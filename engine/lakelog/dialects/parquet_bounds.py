@@ -29,7 +29,7 @@ class Bound:
         groups = range(metadata.num_row_groups)
         rows = max(metadata.num_rows, sum(metadata.row_group(i).num_rows for i in groups))
         if rows > MAX_ROWS_PER_BYTE * size_bytes:
-            raise ValueError(f"{size_bytes} bytes promise {rows} rows")
+            raise ValueError(f"{size_bytes} bytes declare {rows} rows")
         self._size_bytes = size_bytes
         self._room = max(FREE_BYTES, MAX_RATIO * size_bytes)
         self.is_suspicious = rows > size_bytes
@@ -39,7 +39,9 @@ class Bound:
         """Count a batch of file actions that was read."""
         self._room -= int(files.estimated_size())
         if self._room < 0:
-            raise ValueError(f"{self._size_bytes} bytes expand to more than their length allows")
+            raise ValueError(
+                f"{self._size_bytes} bytes decompress to more than their length allows"
+            )
         self.check_paths(files)
 
     def check_paths(self, files: pl.DataFrame) -> None:
@@ -47,4 +49,4 @@ class Bound:
         if self.is_suspicious and files.height > _FEW_ROWS and "path" in files.columns:
             paths = files["path"].n_unique()
             if paths * _MOST_ROWS_A_PATH < files.height:
-                raise ValueError(f"{files.height} rows name {paths} files")
+                raise ValueError(f"{files.height} rows have {paths} files")

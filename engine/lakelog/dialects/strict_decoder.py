@@ -76,12 +76,12 @@ def decode_exact(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Ac
 def no_action(blob: Blob) -> MalformedLogError:
     """The error of a file without any action."""
     return MalformedLogError(
-        "the file holds no action",
+        "the file contains no action",
         path=blob.path,
         version=blob.version,
-        expected="one action or more",
+        expected="at least one action",
         found=f"{len(blob.data)} bytes",
-        hint="it is a torn write: restore the file from a copy",
+        hint="the write was incomplete: restore the file from a copy",
     )
 
 
@@ -118,7 +118,7 @@ class Line(NamedTuple):
             version=self.version,
             line=self.number + 1,
             byte_offset=self.offset + at,
-            hint="restore the file from a copy; no state is read past it",
+            hint="restore the file from a copy; reading stopped here",
             **fields,
         )
 
@@ -131,7 +131,7 @@ def parse_object(line: Line) -> dict[str, Any]:
     except orjson.JSONDecodeError as cause:
         at = len(cause.doc[: cause.pos].encode("utf-8", "surrogatepass"))
         raise line.refuse(
-            f"the line is not JSON: {cause.msg}",
+            f"the line is not valid JSON: {cause.msg}",
             at,
             expected="one JSON object",
             found=text[max(0, at - 20) : at + 20].decode("utf-8", "replace"),
@@ -178,7 +178,7 @@ def _check_keys(parsed: dict[str, Any], line: Line) -> None:
         keys = _count_keys(parsed)
     except RecursionError as cause:
         raise line.refuse(
-            "the line nests too deep", expected=f"arrays and objects at most {MAX_DEPTH} deep"
+            "the line is nested too deeply", expected=f"arrays and objects at most {MAX_DEPTH} deep"
         ) from cause
     if line.text.count(b'":') - line.text.count(b'\\":') != keys:
         _refuse_duplicates(line)
@@ -206,7 +206,7 @@ def _refuse_duplicates(line: Line) -> None:
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
             raise line.refuse(
-                "a key stands twice in one JSON object", expected="each key once", found=twice
+                "a key occurs twice in a JSON object", expected="each key once", found=twice
             )
         return seen
 
@@ -284,7 +284,7 @@ def _invalid(message: str, where: _Where, expected: object, found: object) -> In
         byte_offset=line.offset,
         expected=expected,
         found=None if found is None else repr(found)[:80],
-        hint="restore the file from a copy; no state is read past it",
+        hint="restore the file from a copy; reading stopped here",
     )
 
 

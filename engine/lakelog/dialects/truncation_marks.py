@@ -37,7 +37,7 @@ def without_closing_line(data: bytes, path: str) -> bytes:
     closing = _CLOSING.fullmatch(data, start)
     if closing is None:
         raise MalformedLogError(
-            "the log compaction does not say where it ends, so it may be cut short",
+            "the log compaction has no end marker, so it may be truncated",
             path=path,
             expected="a last line with the number of lines",
         )
@@ -46,7 +46,7 @@ def without_closing_line(data: bytes, path: str) -> bytes:
     expected = (int(closing[1]), int(closing[2]))
     if found != expected:
         raise MalformedLogError(
-            "the log compaction is not as it was written",
+            "the log compaction's content differs from its checksum",
             path=path,
             expected=_said(expected),
             found=_said(found),
@@ -93,7 +93,7 @@ def unmark(data: bytes, path: str, name: str, version: int) -> tuple[Blob, ...] 
     if begin is None and end is None:
         return None
     if begin is None or end is None:
-        raise _damaged(path, version, "marks on its first and its last line", "one of them")
+        raise _damaged(path, version, "markers on its first and its last line", "only one of them")
     if begin[1] != name.encode():
         raise _damaged(path, version, name, begin[1].decode("utf-8", "replace"))
     last = b"{" + data[end.end() :]
@@ -130,10 +130,10 @@ def _said(of: tuple[int, int]) -> str:
 
 def _damaged(path: str, version: int, expected: str, found: str) -> MalformedLogError:
     return MalformedLogError(
-        "the checkpoint is not as it was written",
+        "the checkpoint's content differs from its checksum",
         path=path,
         version=version,
         expected=expected,
         found=found,
-        hint="the file is cut short or damaged: restore it, or replay the commits without it",
+        hint="the file is truncated or damaged: restore it, or replay the commits without it",
     )

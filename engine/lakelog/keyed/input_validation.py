@@ -29,7 +29,7 @@ def pairs(items: Items) -> pl.DataFrame:
         found = [(key, value) for key, value in _each(items)]
     except (TypeError, ValueError) as cause:
         raise InvalidInputError(
-            "a batch holds keys and their values",
+            "a batch must contain keys and values",
             expected="a mapping, or pairs of key and value",
             found=type(items).__name__,
         ) from cause
@@ -56,7 +56,7 @@ def batch(table: Any) -> pl.DataFrame:
         found = frame.schema.get(name)
         if found not in {pl.Binary, pl.String, pl.Null if name == "value" else pl.Binary}:
             raise InvalidInputError(
-                f"A table of records has a column {name}.",
+                f"A table of records lacks the column {name}.",
                 expected=f"{name} as binary or text",
                 found=found or f"columns {frame.columns}",
             )
@@ -70,8 +70,8 @@ def batch(table: Any) -> pl.DataFrame:
     ).row(0, named=True)
     if any(wrong.values()):
         raise InvalidInputError(
-            "A table of records has rows that are none.",
-            expected="a key, op PUT or DELETE, and a value where it is PUT",
+            "A table of records contains invalid rows.",
+            expected="a key, op PUT or DELETE, and a value for PUT",
             found=", ".join(f"{count} wrong {what}" for what, count in wrong.items() if count),
         )
     return batch

@@ -72,7 +72,7 @@ def decode(data: bytes, path: str) -> StoreManifest:
     match = _CHECKSUM.match(data)
     if match is None:
         found = data[:32]
-        raise _corrupt("does not begin as one", path, found=found, expected=_ZEROS.decode())
+        raise _corrupt("has an invalid header", path, found=found, expected=_ZEROS.decode())
     found_crc = google_crc32c.value(_ZEROS + data[match.end() :])
     if found_crc != int(match[1], 16):
         raise _corrupt("is damaged", path, found=f"{found_crc:08x}", expected=match[1].decode())
@@ -133,7 +133,7 @@ def _check_order(manifest: StoreManifest, path: str) -> None:
             )
     if manifest.files and manifest.files[-1][1].max_seq_num > manifest.flushed_seq_num:
         raise _corrupt(
-            "names a file that goes beyond it",
+            "names a file with records after flushedSeqNum",
             path,
             found=manifest.files[-1][1].max_seq_num,
             expected=f"at most {manifest.flushed_seq_num}",
@@ -146,6 +146,6 @@ def _corrupt(what: str, path: str, *, found: object, expected: object) -> Corrup
         path=path,
         expected=expected,
         found=found,
-        hint="restore it from a copy that was made together with the files and the log; what the "
-        "files hold, any Parquet reader reads as schemas/keyed.md says",
+        hint="restore it from a copy that was made together with the files and the log; any "
+        "Parquet reader can read the files (see schemas/keyed.md)",
     )

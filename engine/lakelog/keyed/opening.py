@@ -29,9 +29,12 @@ def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bo
     names = _names(disk, directory)
     if any(named_seq(name) is not None or is_historic(name) for name in names):
         raise InvalidInputError(
-            "the directory holds a write-ahead log, and no keyed store",
+            "the directory contains a write-ahead log, not a keyed store",
             path=directory,
-            hint="that of a store is in its folder wal; give the folder above it, or another one",
+            hint=(
+                "the log of a keyed store is in its folder wal; pass the folder above it, "
+                "or another one"
+            ),
         )
     for _ in range(_LOOKS):
         if any(named_seq(name) is not None for name in _names(disk, log_directory)):
@@ -40,12 +43,12 @@ def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bo
         raise CorruptionError(
             "The log of the keyed store is missing.",
             path=log_directory,
-            expected="a segment of the log at least",
-            found="none, beside files of the store",
+            expected="at least one segment of the log",
+            found="no segment, but files of the store",
             hint=_RESTORE,
         )
     if read_only:
-        raise NotFoundError("there is no keyed store", path=directory)
+        raise NotFoundError("keyed store not found", path=directory)
 
 
 def look(room: FileRoom, log: WriteAheadLog, known: Iterable[SortedFile] = ()) -> View:
@@ -67,7 +70,7 @@ def look_beside_a_writer(
             if found == before:
                 raise
     raise UnavailableError(
-        "The keyed store is changed faster than it can be opened for reading.",
+        "The keyed store changes too fast to be opened for reading.",
         path=room.manifest_path,
         hint="try again",
     )
@@ -91,16 +94,19 @@ def _check_log(found: StoreManifest, manifest_path: str, log: WriteAheadLog) -> 
         raise CorruptionError(
             "The manifest of the keyed store is missing, or older than its log.",
             path=manifest_path,
-            expected=f"flushedSeqNum {truncated_to} at least",
+            expected=f"flushedSeqNum at least {truncated_to}",
             found=found.flushed_seq_num,
-            hint="restore the manifest and the files that it names; the log no longer has them",
+            hint=(
+                "restore the manifest and the files that it names; the log does not "
+                "contain them any more"
+            ),
         )
     last = log.current_seq_num()
     if last < found.flushed_seq_num:
         raise CorruptionError(
-            "The log of the keyed store is older than its files, or of another store.",
+            "The log of the keyed store is older than its files, or belongs to another store.",
             path=log.directory,
-            expected=f"sequence numbers up to {found.flushed_seq_num} at least",
+            expected=f"sequence numbers up to at least {found.flushed_seq_num}",
             found=last,
             hint=_RESTORE,
         )
@@ -114,6 +120,6 @@ def _names(disk: Disk, directory: str) -> list[str]:
 
 
 _RESTORE = (
-    "restore the log and the files from copies made together; what the files alone hold, any "
-    "Parquet reader reads as schemas/keyed.md says"
+    "restore the log and the files from copies made together; any Parquet reader can "
+    "read the files (see schemas/keyed.md)"
 )

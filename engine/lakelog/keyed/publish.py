@@ -196,8 +196,8 @@ def _ours(name: str) -> re.Match[str] | None:
 def store_errors(what: str, path: str) -> AbstractContextManager[None]:
     """Errors of the operating system as ours."""
     return disk_errors(
-        f"The keyed store could not {what}",
+        f"The keyed store failed to {what}",
         path,
-        hint="what was acknowledged is safe in the log and the files; make room or mend the disk, "
-        "and try again",
+        hint="acknowledged records are safe in the log and the files; free disk space or "
+        "repair the disk, and try again",
     )

@@ -245,7 +245,9 @@ class SortedFile:
     def _check_footer(self) -> None:
         size_bytes, expected_bytes = self._data.size, self.facts.size_bytes
         if size_bytes != expected_bytes:
-            raise self._corrupt("is not of its size", size_bytes, f"{expected_bytes} bytes")
+            raise self._corrupt(
+                "has another size than recorded", size_bytes, f"{expected_bytes} bytes"
+            )
         tail = bytes(self._data.slice(max(0, size_bytes - _TAIL_BYTES)))
         footer_bytes = int.from_bytes(tail[:4], "little") + _TAIL_BYTES
         start = max(0, size_bytes - footer_bytes)

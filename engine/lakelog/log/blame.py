@@ -56,7 +56,9 @@ def blame(log: Log, path: str, open_latest: Callable[[], Snapshot] | None = None
     Memory: the commits decoded at a time, about 64 MB, and the file's own rows.
     """
     if not path:
-        raise InvalidInputError("the path is empty", expected="a file of the table")
+        raise InvalidInputError(
+            "the path must not be empty", expected="the path of a file of the table"
+        )
     names = _spellings(log, path)
     latest = Snapshot.open(log) if open_latest is None else open_latest()
     rows = with_stable_listing(log, lambda listing: _life(log, listing, names))
@@ -64,9 +66,9 @@ def blame(log: Log, path: str, open_latest: Callable[[], Snapshot] | None = None
         rows = _remembered(latest, names)
     if not rows.height:
         raise NotFoundError(
-            "the log does not know this file",
+            "the log does not contain this file",
             path=path,
-            hint="give the path as `files` or `actions` shows it",
+            hint="use the path as `files` or `actions` returns it",
         )
     return _with_vacuum_date(actions_frame(log, rows), latest, names)
 

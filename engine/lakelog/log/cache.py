@@ -192,8 +192,8 @@ class SnapshotCache:
         """A version (None: the latest); errors as `Table.snapshot`."""
         if not max_staleness_s >= 0:
             raise InvalidInputError(
-                "a snapshot cannot be newer than the table",
-                expected="max_staleness of 0 seconds or more",
+                "invalid max_staleness",
+                expected="at least 0 seconds",
                 found=max_staleness_s,
             )
         state: State | None = None

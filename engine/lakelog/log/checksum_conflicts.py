@@ -46,10 +46,10 @@ def hold_against_checksum(state: State, found: Mapping[str, Any]) -> None:
     path = state.log.dialect.checksum_path(state.version)
     name = differ[0]
     warnings.warn(
-        f"{path} disagrees with the log on {', '.join(differ)} (for {name} it says "
-        f"{said[name]!r:.100}, the log gives {_plain(found[name])!r:.100}); the checksum was "
-        "ignored. If a commit or checkpoint lost actions, restore it; else the checksum is wrong: "
-        "repair the table",
+        f"{path} differs from the log in {', '.join(differ)} (for {name} the checksum "
+        f"has {said[name]!r:.100}, the log {_plain(found[name])!r:.100}); the checksum "
+        "was ignored. If a commit or checkpoint lost actions, restore it; else the "
+        "checksum is wrong: repair the table",
         LakelogWarning,
         stacklevel=2,
     )
@@ -90,7 +90,7 @@ def _refuse_cut(state: State, said: Mapping[str, Any], found: Mapping[str, Any])
             raise _refusal(
                 state,
                 cut,
-                "the commit holds fewer files than its metrics and the version checksum say",
+                "the commit has fewer files than its metrics and the version checksum record",
                 f"{said['numFiles']} files in version {state.version}",
                 f"{found['numFiles']} files",
             )
@@ -101,9 +101,9 @@ def _refuse_cut(state: State, said: Mapping[str, Any], found: Mapping[str, Any])
             raise _refusal(
                 state,
                 last,
-                "the commit holds nothing, and the version checksum has other metadata",
+                "the commit is empty, and the version checksum has other metadata",
                 "the metadata that the checksum records",
-                "no action beside the commitInfo",
+                "only a commitInfo action",
             )
 
 
@@ -149,6 +149,6 @@ def _refusal(
         version=version,
         expected=expected,
         found=found,
-        hint="the file is cut short: restore it from a copy; if it is whole, delete the checksum "
-        f"{state.log.dialect.checksum_path(state.version)}",
+        hint="the file is truncated: restore it from a copy; if it is complete, delete the "
+        f"checksum {state.log.dialect.checksum_path(state.version)}",
     )

@@ -166,7 +166,7 @@ def write_state(
 
     if max_part_bytes <= 0:
         raise InvalidInputError(
-            "a part needs room", expected="max_part_bytes > 0", found=max_part_bytes
+            "invalid max_part_bytes", expected="max_part_bytes > 0", found=max_part_bytes
         )
     target = str(directory)
     require_location(target)
@@ -179,7 +179,7 @@ def write_state(
                 raise InvalidInputError(
                     f"the output directory is {what}",
                     path=target,
-                    hint="give a new directory, so that no part of another state is mixed in",
+                    hint="use a new directory, so that parts of different states are not mixed",
                 )
         filesystem.makedirs(root, exist_ok=True)
     except OSError as cause:
@@ -215,9 +215,9 @@ def _sorted_state(state: State) -> Iterator[pl.DataFrame]:
 
 def _unwritable(target: str, cause: OSError) -> UnavailableError:
     return UnavailableError(
-        f"the output cannot be written: {cause}",
+        f"writing the output failed: {cause}",
         path=target,
-        hint="make room or check permissions; what was written has been removed",
+        hint="free disk space or check permissions; the written files were removed",
     )
 
 
@@ -291,7 +291,7 @@ class _PartWriter:
                 found = pq.read_metadata(file).num_rows
             if found != part.num_rows:
                 raise InternalError(
-                    "a part does not hold what was written to it",
+                    "a written part differs from its content in memory",
                     path=part.path,
                     expected=part.num_rows,
                     found=found,

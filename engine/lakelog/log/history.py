@@ -68,7 +68,7 @@ def history(log: Log, limit: int | None = None) -> pl.DataFrame:
     Memory: the commitInfo bodies of the commits read.
     """
     if limit is not None and limit < 0:
-        raise InvalidInputError("limit is negative", expected=">= 0", found=limit)
+        raise InvalidInputError("limit must not be negative", expected=">= 0", found=limit)
     return with_stable_listing(log, lambda listing: _history(log, listing, limit))
 
 
@@ -154,14 +154,14 @@ def commits_between(
     commits = tuple(c for c in listing.commits if start <= c.version <= last)
     if not commits:
         raise VersionNotFoundError(
-            f"no commit from {start} to {last} is on disk any more",
+            f"the commits {start} to {last} were not found on disk",
             path=log.table,
             expected=_on_disk(listing.commits),
-            hint="choose versions whose commits are still there",
+            hint="choose versions whose commits exist",
         )
     if commits[0].version > start:
         warnings.warn(
-            f"commits {start} to {commits[0].version - 1} are no longer on disk",
+            f"commits {start} to {commits[0].version - 1} were not found on disk",
             LakelogWarning,
             stacklevel=2,
         )

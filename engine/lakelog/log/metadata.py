@@ -114,7 +114,7 @@ class Metadata:
         repeated = _repeated(schema)
         if repeated is not None:
             raise CorruptionError(
-                "two columns of the metadata's schema have one name",
+                "two columns of the metadata's schema have the same name",
                 expected="names that are unique",
                 found=repeated,
                 hint="file paths and sizes can still be read without it",
@@ -143,7 +143,7 @@ def honoured_mapping(protocol: Protocol, metadata: Metadata) -> str:
     mode = mapping_mode(protocol, metadata)
     if mode not in _MAPPING_MODES:
         raise UnsupportedFeatureError(
-            "the table maps its columns in a way that lakelog does not know",
+            "unknown column mapping mode",
             path="delta.columnMapping.mode",
             expected="none, name or id",
             found=mode,

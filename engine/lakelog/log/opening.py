@@ -146,10 +146,12 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
         except VersionNotFoundError as gap:
             if doubted is not None:
                 return _despite_checksum(doubted, error)
-            error.hint = f"no older files give this version ({gap.found}); restore the checkpoint"
+            error.hint = (
+                f"older files cannot rebuild this version ({gap.found}); restore the checkpoint"
+            )
             raise error from broken
         note = (
-            f"the checkpoint {excluded[-1].paths[0]} cannot be read and was passed over: "
+            f"the checkpoint {excluded[-1].paths[0]} cannot be read and was ignored: "
             f"{error.message}"
         )
         candidate = State.of(state.log, segment, (*state.notes, note), excluded)
@@ -163,8 +165,9 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
             if doubted is not None:
                 return _despite_checksum(doubted, error)
             error.hint = (
-                f"replaying older files meets the table ids {', '.join(sorted(map(str, ids)))}, "
-                "so it may bring back another table; restore the checkpoint"
+                "the older files have several table ids "
+                f"({', '.join(sorted(map(str, ids)))}), so replay may return another "
+                "table; restore the checkpoint"
             )
             raise error from broken
         warnings.warn(note, LakelogWarning, stacklevel=2)

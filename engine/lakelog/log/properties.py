@@ -82,7 +82,7 @@ def to_duration_ms(value: Duration) -> int:
         found = value
     if type(found) is not int or not 0 <= found <= _LONGEST_MS:
         raise InvalidInputError(
-            "a duration is wanted",
+            "invalid duration",
             expected="milliseconds, a timedelta, or a text such as '30 days'",
             found=repr(value),
         )

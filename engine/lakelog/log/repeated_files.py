@@ -53,9 +53,9 @@ def repeat_error(checkpoint: Checkpoint, repeated: pl.DataFrame) -> InvalidActio
     kinds = repeated.filter(repeated["path"] == path)["actionType"].unique()
     both = len(kinds) > 1
     return InvalidActionError(
-        "the checkpoint holds an add and a remove of the same file"
+        "the checkpoint contains an add and a remove of the same file"
         if both
-        else "the checkpoint holds the same file twice, so it is not reconciled",
+        else "the checkpoint contains the same file twice, so it is not reconciled",
         path=checkpoint.paths[0],
         version=checkpoint.version,
         expected="each (path, dvId) once",
@@ -113,9 +113,10 @@ def _decide(state: State) -> Settled | None:
         if rows.height
     ]
     note = (
-        f"the checkpoint {base.checkpoint.paths[0]} holds {clashes.height} files more than once, "
-        f"such as {clashes['path'][0]}; the action that counts was decided"
-        f" ({', '.join(how) or 'all were removed'}); write the checkpoint again with checkpoint()"
+        f"the checkpoint {base.checkpoint.paths[0]} contains {clashes.height} files "
+        f"more than once, such as {clashes['path'][0]}; the valid action was determined "
+        f"({', '.join(how) or 'all were removed'}); write the checkpoint again with "
+        "checkpoint()"
     )
     return Settled(Layers().push(kept), note)
 

@@ -71,9 +71,9 @@ def latest_version(listing: LogListing, table: str) -> int:
     candidates = [f[-1].version for f in (listing.commits, listing.checkpoints) if f]
     if not candidates:
         raise TableNotFoundError(
-            "the log folder holds no commit and no complete checkpoint",
+            "the log folder contains no commit and no complete checkpoint",
             path=table,
-            hint="check the path; a new table has a commit 0",
+            hint="check the path; a new table has a commit of version 0",
         )
     return max(candidates)
 
@@ -138,7 +138,7 @@ def choose_segment(
             raise
         ranges = rebuildable(listing)
         raise VersionNotFoundError(
-            f"version {version} cannot be rebuilt from what is on disk",
+            f"version {version} cannot be rebuilt from the remaining files",
             path=table or None,
             version=version,
             expected=", ".join(f"{a} to {b}" if a != b else str(a) for a, b in ranges),

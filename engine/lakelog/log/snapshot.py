@@ -377,9 +377,9 @@ class Snapshot:
         require_version(version)
         if version is not None and version < self.version:
             raise InvalidInputError(
-                "update goes forward only",
+                "update cannot go to an older version",
                 version=version,
-                expected=f"{self.version} or later",
+                expected=f"version {self.version} or later",
                 found=version,
                 hint="use Table.snapshot(version) to go back",
             )
@@ -410,7 +410,7 @@ class Snapshot:
         unknown = [] if columns is None else [name for name in columns if name not in known]
         if unknown:
             raise InvalidInputError(
-                "columns of the flattened action table are wanted",
+                "unknown columns of the flattened action table",
                 expected=", ".join(known),
                 found=repr(unknown[0]),
             )

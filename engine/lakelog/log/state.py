@@ -155,7 +155,7 @@ class State:
         for compaction in self.segment.compactions:
             compacted, problem = self._sound_compaction(compaction)
             if compacted is None:
-                notes.append(f"{compaction.path} was left out: {problem}")
+                notes.append(f"{compaction.path} was ignored: {problem}")
                 continue
             before = [c for c in waiting if c.version < compaction.start]
             waiting = [c for c in waiting if c.version > compaction.end]
@@ -179,11 +179,11 @@ class State:
         except CorruptionError as error:
             return None, error.message
         if decoded.commit_infos:
-            return None, "it holds commitInfo, so it is a commit and not reconciled"
+            return None, "it contains commitInfo, so it is a commit and not reconciled"
         if reconcile_files(decoded.files).height != decoded.files.height:
-            return None, "it holds the same file twice, so it is not reconciled"
+            return None, "it contains the same file twice, so it is not reconciled"
         if reconcile_meta([decoded.meta]).height != decoded.meta.height:
-            return None, "it holds the same action twice, so it is not reconciled"
+            return None, "it contains the same action twice, so it is not reconciled"
         return decoded, ""
 
     @cached_property
@@ -343,11 +343,11 @@ class State:
     def _missing(self, kind: str) -> MissingActionError:
         where = self.base.checkpoint.paths[0] if self.base is not None else self.log.table
         return MissingActionError(
-            f"there is no {kind} action" + (" in the checkpoint" if self.base else " in the log"),
+            f"{kind} action not found" + (" in the checkpoint" if self.base else " in the log"),
             path=where,
             version=self.version,
             expected=kind,
-            hint="the log was not written whole; repair it from a copy",
+            hint="the log is incomplete; restore it from a copy",
         )
 
     @cached_property

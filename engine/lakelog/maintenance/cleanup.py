@@ -115,7 +115,7 @@ class CleanupReport:
         """
         if self.quarantine is None or self._log is None:
             raise InvalidInputError(
-                "nothing is in quarantine, so nothing can be undone",
+                "no quarantine was found, so there is nothing to undo",
                 path=self.table,
                 hint="clean up with quarantine=True",
             )
@@ -242,7 +242,7 @@ def plan_cleanup(log: Log, request: Request) -> CleanupPlan:
     """
     if request.failure_policy not in {None, *POLICIES}:
         raise InvalidInputError(
-            "no such failure policy", expected=" or ".join(POLICIES), found=request.failure_policy
+            "unknown failure policy", expected=" or ".join(POLICIES), found=request.failure_policy
         )
     with telemetry.span("cleanup.plan", format=log.dialect.name):
         seen = _settled(log, lambda entries: _looked(log, request, entries))[0]
@@ -270,8 +270,8 @@ def _explained(files: pl.DataFrame, horizon: Horizon, covered_by: str | None) ->
     at = dt.datetime.fromtimestamp(horizon.cutoff_ms / 1000, dt.UTC)
     texts = dict(horizons.GATES)
     texts["expired"] += (
-        f": version {horizon.commit} was the table at {at:%Y-%m-%d %H:%M} UTC, and it and all later"
-        f" ones are rebuilt from the checkpoint of version {horizon.checkpoint}"
+        f": version {horizon.commit} was the table at {at:%Y-%m-%dT%H:%MZ}; it and all "
+        f"later versions are rebuilt from the checkpoint of version {horizon.checkpoint}"
     )
     if horizon.gate is not None:
         texts[horizon.gate] += f": {horizon.why}"
@@ -355,7 +355,7 @@ def _looked(log: Log, request: Request, entries: list[FileEntry]) -> _Found:
 
 
 def _proved(plan: CleanupPlan, tell: Progress, entries: list[FileEntry]) -> _Found:
-    """Look again, and prove whatever is about to go."""
+    """List the log again, and prove what is to be deleted."""
     log, request = plan._log, plan._request  # noqa: SLF001 - a plan's own hidden half
     seen = survey(log, request, entries=entries)
     same = ["path", "size_bytes", "modified_ms"]
@@ -382,9 +382,9 @@ def _refuse(log: Log, horizon: Horizon) -> None:
             version=horizon.checkpoint,
             expected=horizons.GATES[horizon.gate],
             found=horizon.gate,
-            hint="mend the log first: t.repair() says how"
+            hint="repair the log first: t.repair() lists the repairs"
             if horizon.gate in {"missing-commits", "checkpoint-broken"}
-            else "clean up with the engine that owns the table",
+            else "run the cleanup with the engine that owns the table",
         )
 
 

@@ -59,10 +59,10 @@ def whole_problem(log: Log, checkpoint: Checkpoint, sidecars: Collection[str]) -
     wanted = {"metaData"} if log.dialect.default_protocol is not None else {"metaData", "protocol"}
     missing = wanted - set(pair["actionType"] if pair.height else ())
     if missing:
-        return f"it holds no {' and no '.join(sorted(missing))}"
+        return f"it has no {' and no '.join(sorted(missing))}"
     named = [path for path in files if path.startswith(f"{SIDECAR_FOLDER}/")]
     gone = [path for path in named if path not in sidecars]
-    return f"its sidecar {gone[0]} is gone" if gone else None
+    return f"its sidecar {gone[0]} was not found" if gone else None
 
 
 def prove_checkpoint(log: Log, horizon: Horizon) -> str:
@@ -97,10 +97,10 @@ def _not_proved(
         f"nothing was cleaned up: the cut-off checkpoint is {verdict}",
         path=f"{log.table}/{checkpoint.paths[0]}",
         version=checkpoint.version,
-        expected="what replay of the files below it gives",
+        expected="the result of replaying the files below it",
         found=found,
-        hint="write the checkpoint anew (t.repair() says how); the commits below it are all that "
-        "the versions up to it can be rebuilt from",
+        hint="write the checkpoint again (t.repair() returns the steps); the versions up to "
+        "it can be rebuilt only from the commits below it",
     )
 
 
@@ -145,7 +145,7 @@ def check_times(log: Log, listing: LogListing, commits: Commits, horizon: Horizo
             version=late[0] if late else None,
             expected=f"every commit up to {horizon.commit} at or before {horizon.cutoff_ms} ms",
             found=f"{len(late)} later ones, and {len(timed) - len(times)} commits without one",
-            hint="clean up once these commits are older than the retention, too",
+            hint="run the cleanup when these commits are older than the retention, too",
         )
 
 
@@ -177,16 +177,16 @@ def check_reopens(log: Log, hidden: frozenset[str], oldest: int) -> None:
         differences = _digest(Snapshot(held), now_ms).differences(found)
         if differences:
             what = ", ".join(f"{d.found} {d.action_type} of {d.expected}" for d in differences)
-            raise _would_be_lost(log, version, f"it would hold {what}")
+            raise _would_be_lost(log, version, f"it would contain {what}")
 
 
 def _would_be_lost(log: Log, version: int, why: str) -> UnsafeRetentionError:
     return UnsafeRetentionError(
-        "nothing was cleaned up: a version that the retention promises would be lost",
+        "nothing was cleaned up: a version within the retention would be lost",
         path=log.table,
         version=version,
         found=why,
-        hint="run t.verify(), and report how the log came to be like this",
+        hint="run t.verify(), and report how this log was created",
     )
 
 

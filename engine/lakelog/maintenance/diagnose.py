@@ -88,13 +88,13 @@ def look_at_checkpoints(log: Log, listing: LogListing, progress: Progress) -> It
         path, version = checkpoint.paths[0], checkpoint.version
         reason = report.reason or "its content differs"
         if report.verdict == "unprovable":
-            why = "it is sound in itself, and what would prove it is not there"
+            why = "it is valid, and the files that would verify it were not found"
             yield Finding("checkpoint", path, version, reason, KEEP, why, checkpoint)
         elif report.verdict != "proved":
             problem = f"it is {report.verdict}: {reason}"
             unsound = _why_unsound(log, report)
             action = WRITE if unsound is None else REFUSE
-            why = unsound or "replay of older files gives its version, under one table id"
+            why = unsound or "replay of older files rebuilds its version, with one table id"
             yield Finding("checkpoint", path, version, problem, action, why, checkpoint)
     progress("verify", count, count)
 
@@ -108,19 +108,21 @@ def _why_unsound(log: Log, report: VerifyReport) -> str | None:
         alone = LogSegment(report.version, report.checkpoint, ())
         if settle(State.of(log, alone)) is not None:
             return None  # the checkpoint itself proves what it should hold
-        return "commits are missing that it would be replayed from; restore them, or the checkpoint"
+        return "commits that are needed to replay it are missing; restore them, or the checkpoint"
     try:
         ids = table_ids(state)
         state.ensure_readable()
     except _DEPENDS as error:
-        return f"what it would be replayed from is damaged: {error.message}"
+        return f"the files that are needed to replay it are damaged: {error.message}"
     try:
         own = log.dialect.open_checkpoint(log.store, report.checkpoint).read_meta(("metaData",))
         ids |= set(actions.conform(own, ("metadataId",))["metadataId"].to_list())
     except _DEPENDS:
         pass  # it says nothing, then
     if len(ids) > 1:
-        return f"replay meets the table ids {', '.join(sorted(map(str, ids)))}: another table's"
+        return (
+            f"replay found the table ids {', '.join(sorted(map(str, ids)))}: files of another table"
+        )
     return None
 
 
@@ -140,25 +142,30 @@ def look_at_pointer(
     if content is None:
         if newest is None:
             return
-        problem = "it is not there"
+        problem = "it was not found"
     elif pointed is None:
         problem = "it is damaged"
     elif pointed not in versions:
-        problem = f"it names version {pointed}, where no complete sound checkpoint stands"
+        problem = f"it names version {pointed}, which has no complete valid checkpoint"
     elif not any(_may_be_named(log, c) for c in sound if c.version == pointed):
-        problem = f"it names version {pointed}, whose checkpoint not all readers of the table know"
+        problem = (
+            f"it names version {pointed}, whose checkpoint layout not all readers of the "
+            "table support"
+        )
     elif newest is not None and pointed < newest.version:
-        problem = f"it names version {pointed}, and a checkpoint stands at {newest.version}"
+        problem = (
+            f"it names version {pointed}, but the newest checkpoint has version {newest.version}"
+        )
     else:
         return
     if newest is None:
-        why = "there is no checkpoint to name; readers begin with the first commit"
+        why = "no checkpoint was found; readers begin with the first commit"
         yield Finding("pointer", path, pointed, problem, DELETE, why)
     elif newest.layout not in LAYOUTS[log.dialect.name]:
         why = f"lakelog does not write pointers to the layout {newest.layout}"
         yield Finding("pointer", path, pointed, problem, REFUSE, why)
     else:
-        why = "a pointer is a hint: the checkpoint that it will name is complete"
+        why = "the pointer is only a hint, and the checkpoint that it will name is complete"
         yield Finding("pointer", path, newest.version, problem, WRITE, why, newest)
 
 
@@ -213,8 +220,10 @@ def look_at_checksums(
             if not wrong.height:
                 continue
             field, found, replayed = wrong.select("field", "recorded", "found").row(0)
-            problem = f"it records {field} {found}, and replay gives {replayed}"
-        yield Finding("checksum", path, version, problem, WRITE, "replay gives what it should say")
+            problem = f"it records {field} {found}, but replay returns {replayed}"
+        yield Finding(
+            "checksum", path, version, problem, WRITE, "replay returns the correct values"
+        )
 
 
 def look_at_files(log: Log, listed: pl.Series, *, remove: bool) -> Iterator[Finding]:
@@ -224,10 +233,10 @@ def look_at_files(log: Log, listed: pl.Series, *, remove: bool) -> Iterator[Find
     relative = live.filter(~live.str.contains(ABSOLUTE))
     gone = relative.filter(~relative.is_in(listed.implode())).sort()
     why = (
-        "its rows are lost either way; readers fail until it is removed"
+        "its rows are lost in any case; readers fail until it is removed"
         if remove
-        else "restore it, or ask for its removal: its rows are then gone for good"
+        else "restore it, or request its removal: its rows are then permanently lost"
     )
     for path in gone:
         action = REMOVE if remove else KEEP
-        yield Finding("data", path, snapshot.version, "a live file is not there", action, why)
+        yield Finding("data", path, snapshot.version, "a live file was not found", action, why)

@@ -208,4 +208,4 @@ class HidingStore(StoreWrapper):
 
     def _look(self, path: str) -> None:
         if path in self._hidden:
-            raise NotFoundError("the file is not there", path=path)
+            raise NotFoundError("the file was not found", path=path)

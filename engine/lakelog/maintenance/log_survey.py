@@ -193,7 +193,9 @@ def _before_all(complete: tuple[Checkpoint, ...]) -> tuple[str, str] | None:
     checkpoint.
     """
     if any(c.layout == "avro-state" for c in complete):
-        why = "the log holds Avro states, whose metadata and skips stand in the commits below them"
+        why = (
+            "the log has Avro states, whose metadata and skips are stored in the commits below them"
+        )
         return "avro-state", why
     if not complete:
         return "no-cut-off-checkpoint", "the log has no complete checkpoint"
@@ -216,7 +218,7 @@ def _of_properties(
         if name in _CATALOG and switched:
             return "catalog", f"the table has the feature {name!r}"
     if not options.cleanup_enabled and not request.force:
-        return "cleanup-disabled", "forced, it is cleaned up nevertheless"
+        return "cleanup-disabled", "with force it is cleaned up nevertheless"
     return None
 
 
@@ -235,14 +237,14 @@ def _retention(
         if asked is None:
             continue
         if asked < 0:
-            raise InvalidInputError(f"{name} is a time from 0", expected=">= 0", found=asked)
+            raise InvalidInputError(f"{name} must be a duration >= 0", expected=">= 0", found=asked)
         if promised and asked < owned and not request.force:
             raise UnsafeRetentionError(
                 "the retention is shorter than the table's own",
                 path=log.table,
                 expected=f"{name} of at least {duration_text(owned)}",
                 found=duration_text(asked),
-                hint="change the table's properties, or force it",
+                hint="change the table's properties, or use force",
             )
     is_delta = log.dialect.name == "delta"
     (_, log_ms, own_log_ms), (_, checkpoint_ms, own_checkpoint_ms) = wanted

@@ -156,7 +156,7 @@ def _moved_back(held: Quarantine, path: str) -> LakelogError | None:
     place = held.place_of(path)
     stat = held.log.store.stat
     if stat(path) is not None and stat(place) is not None:  # not moved back by another undo
-        return _TakenError("another file has the name", path=path)
+        return _TakenError("a file with this name exists", path=path)
     return _moved(held.log, place, path)
 
 
@@ -314,7 +314,9 @@ def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
         UnavailableError: A file could not be deleted; purging again continues from there.
     """
     if older_than_ms < 0:
-        raise InvalidInputError("an age is a time from 0", expected=">= 0", found=older_than_ms)
+        raise InvalidInputError(
+            "an age must be a duration >= 0", expected=">= 0", found=older_than_ms
+        )
     before_ms = log.clock() - older_than_ms
     lying = _lying(log)  # once: another purge or an undo may be at work
     old = _described(log, lying).filter(pl.col("created").dt.epoch("ms") <= before_ms)
@@ -333,7 +335,7 @@ def _recorded(log: Log, quarantine: object) -> pl.DataFrame:
     if not isinstance(quarantine, str) or _created(quarantine) is None:
         raise InvalidInputError(
             "the id of the quarantine is invalid",
-            expected="an id that `t.quarantines()` or `lakelog undo` without one lists",
+            expected="an id from `t.quarantines()`, or from `lakelog undo` without an id",
             found=quarantine,
         )
     path = f"{Quarantine(log, quarantine).folder}/{RECORD}"
@@ -342,16 +344,16 @@ def _recorded(log: Log, quarantine: object) -> pl.DataFrame:
         files = pl.DataFrame([dict(file) for file in record["files"]], schema=_FILE)
     except NotFoundError as cause:
         raise InvalidInputError(
-            "there is no such quarantine",
+            "quarantine not found",
             path=path,
-            expected=", ".join(quarantines(log)["id"]) or "there is none",
+            expected=", ".join(quarantines(log)["id"]) or "no quarantine exists",
             found=quarantine,
         ) from cause
     except (ValueError, KeyError, TypeError, OverflowError, pl.exceptions.PolarsError) as cause:
         raise _malformed(path, str(cause)) from cause
     wrong = files.filter(~_is_of_the_log(log).fill_null(value=False))
     if wrong.height:
-        raise _malformed(path, f"a file that is not of the log: {wrong['path'][0]}")
+        raise _malformed(path, f"not a file of the log: {wrong['path'][0]}")
     return files
 
 
@@ -369,7 +371,7 @@ def _malformed(path: str, found: str) -> CorruptionError:
     return CorruptionError(
         "the record of the quarantine is malformed; no file was moved",
         path=path,
-        expected="the files that were moved, each below the log folder",
+        expected="the moved files, each below the log folder",
         found=found[:200],
-        hint="move its files back by hand: they are in its folder under their own names",
+        hint="move its files back by hand: they are in its folder under their original names",
     )

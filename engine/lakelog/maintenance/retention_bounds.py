@@ -31,34 +31,34 @@ DAY_MS = 86_400_000
 
 GATES: Mapping[str, str] = {
     # What keeps a file.
-    "promised": "it is needed for a version that the retention promises",
-    "cut-off-checkpoint": "the promised versions are rebuilt from it",
-    "checkpoint-retention": "a checkpoint stays for a while after it was written",
+    "promised": "a version within the retention needs it",
+    "cut-off-checkpoint": "the versions within the retention are rebuilt from it",
+    "checkpoint-retention": "a checkpoint is kept for a while after it was written",
     "pointed": "_last_checkpoint names it",
-    "pointer": "the pointer itself always stays",
-    "young": "whoever writes it may not be done",
-    "named-by-checkpoint": "a checkpoint that stays names the sidecar",
-    "manifest-unreadable": "a checkpoint that stays cannot be read, so it may name the sidecar",
-    "unlisted-commits": "the compaction is all that is left of commits that are gone",
-    "avro-state": "Avro states rest on commits and on files that they share",
+    "pointer": "the pointer is always kept",
+    "young": "its writer may still be running",
+    "named-by-checkpoint": "a checkpoint that is kept names the sidecar",
+    "manifest-unreadable": "a checkpoint that is kept cannot be read, so it may name the sidecar",
+    "unlisted-commits": "the compaction replaces commits that no longer exist",
+    "avro-state": "Avro states depend on commits and on files that they share",
     "quarantine": "it is in quarantine already",
-    "unknown": "it is no file of the log that cleanup knows",
+    "unknown": "it is not a log file that cleanup knows",
     # What keeps them all.
-    "cleanup-disabled": "the table's properties switch cleanup off",
+    "cleanup-disabled": "the table's properties disable cleanup",
     "catalog": "only the table's catalog may clean up",
-    "unknown-feature": "the table has a feature whose rules for cleanup are not known",
+    "unknown-feature": "the table has a feature whose cleanup rules are unknown",
     "no-cut-off-commit": "no version is older than the retention",
-    "no-cut-off-checkpoint": "no complete checkpoint covers what is older than the retention",
+    "no-cut-off-checkpoint": "no complete checkpoint covers the versions older than the retention",
     "missing-commits": "commits are missing between the cut-off checkpoint and the cut-off commit",
-    "checkpoint-protection": "checkpointProtection wants all older versions gone at once",
-    "checkpoint-broken": "the cut-off checkpoint cannot be read whole",
-    "foreign-readers": "other readers of the table could not read what would be left",
+    "checkpoint-protection": "checkpointProtection: older versions must be removed together",
+    "checkpoint-broken": "the cut-off checkpoint cannot be read completely",
+    "foreign-readers": "other readers of the table could not read the remaining files",
     # What lets a file go.
-    "expired": "a checkpoint that stays covers it, and no promised version needs it",
+    "expired": "a checkpoint that is kept covers it, and no version within the retention needs it",
     "covered-compaction": "the compaction begins at or below the cut-off checkpoint",
-    "orphan-part": "it belongs to no complete checkpoint, and a checkpoint that stays covers it",
-    "unnamed-sidecar": "no checkpoint that stays names the sidecar",
-    "staged-leftover": "whoever wrote it is long gone",
+    "orphan-part": "it belongs to no complete checkpoint, and a checkpoint that is kept covers it",
+    "unnamed-sidecar": "no checkpoint that is kept names the sidecar",
+    "staged-leftover": "its writer ended long ago",
 }
 """Every gate of cleanup, and what it says."""
 
@@ -191,7 +191,7 @@ def find_horizon(
     if commit is not None and retention.versions is not None and checkpoints:
         commit = min(commit, checkpoints[-1].version - retention.versions)
     if commit is None or not len(commits.versions) or commit < commits.versions[0]:
-        why = "every version is within the retention, so all of them are promised"
+        why = "every version is within the retention"
         return Horizon(cutoff_ms, None, gate="no-cut-off-commit", why=why)
     there = commits.versions
     candidates = [
@@ -201,7 +201,7 @@ def find_horizon(
     ]
     if not candidates:
         kind = " with the commit of its version" if own_commit else ""
-        why = f"no complete checkpoint{kind} stands at or below version {commit}"
+        why = f"no complete checkpoint{kind} was found at or below version {commit}"
         return Horizon(cutoff_ms, commit, gate="no-cut-off-checkpoint", why=why)
     known = [c for c in candidates if found_by_all is None or c in found_by_all]
     if not known:
@@ -215,12 +215,12 @@ def find_horizon(
         best = candidates[-1].version
         found = replace(found, why=_passed_over(best), passed_over=best)
     if _count_between(there, version + 1, commit) != commit - version:
-        why = f"not every commit from {version + 1} to {commit} is there"
+        why = f"some commits from {version + 1} to {commit} are missing"
         return _kept(found, "missing-commits", why)
     if protected_before > version:
         why = (
-            f"versions below {protected_before} may go only all at once, and the cut-off "
-            f"checkpoint is of version {version}"
+            f"versions below {protected_before} must be removed together, and the "
+            f"cut-off checkpoint has version {version}"
         )
         return _kept(found, "checkpoint-protection", why)
     return found
@@ -232,10 +232,11 @@ def _kept(horizon: Horizon, gate: str, why: str) -> Horizon:
 
 def _passed_over(version: int) -> str:
     return (
-        f"IndexTables' own readers do not find the checkpoint of version {version}: they know JSON "
-        "alone, and begin at the one that _last_checkpoint names. Write one that they find "
-        "(layout json, or from protocol 3 json-multipart); or, where lakelog alone reads the "
-        "table, give its protocol the feature columnarCommits"
+        f"IndexTables' own readers do not find the checkpoint of version {version}: "
+        "they read only JSON, and begin at the checkpoint that _last_checkpoint names. "
+        "Write a checkpoint that they find (layout json, or from protocol 3 "
+        "json-multipart); or, if only lakelog reads the table, add the feature "
+        "columnarCommits to its protocol"
     )
 
 

@@ -147,8 +147,8 @@ def proposals(
     lengths = {len(values) for values in given if len(values) != 1}
     if len(lengths) > 1:
         raise InvalidInputError(
-            "as many durations are needed of each retention, or one",
-            expected="one length",
+            "the lists of durations must have equal lengths, or one entry",
+            expected="lists of equal length",
             found=", ".join(str(len(values)) for values in given),
         )
     count = max(map(len, given))
@@ -162,7 +162,7 @@ def _many(value: Proposed) -> list[int | None]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         return [to_duration_ms(value)]
     if not value:
-        raise InvalidInputError("an empty list proposes nothing")
+        raise InvalidInputError("an empty list has no retention to simulate")
     return [to_duration_ms(one) for one in value]
 
 

@@ -330,7 +330,7 @@ class Vacuum:
             return promised
         if self.retention_ms < 0:
             raise InvalidInputError(
-                "a retention is a time from 0", expected=">= 0", found=self.retention_ms
+                "retention must be a duration >= 0", expected=">= 0", found=self.retention_ms
             )
         if self.retention_ms < promised and not self.force:
             raise UnsafeRetentionError(
@@ -338,8 +338,8 @@ class Vacuum:
                 path=self.log.table,
                 expected=f"at least {duration_text(promised)}",
                 found=duration_text(self.retention_ms),
-                hint="readers and writers at work may still need the files; force it if there "
-                "are none, or change delta.deletedFileRetentionDuration",
+                hint="running readers and writers may still need the files; use force if "
+                "there are none, or change delta.deletedFileRetentionDuration",
             )
         return self.retention_ms
 

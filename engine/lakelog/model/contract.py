@@ -319,8 +319,8 @@ def require_exportable(names: Iterable[str]) -> None:
     for name in names:
         if "\0" in name:
             raise InvalidInputError(
-                "a column's name has a NUL character",
-                expected="a name without NUL characters",
+                "a column's name contains a NUL character",
+                expected="names without NUL characters",
                 found=repr(name),
             )
 
@@ -402,7 +402,7 @@ def schema_directory() -> Traversable:
         if (candidate / "actions.json").is_file():
             return candidate
     raise InternalError(
-        "the contract is missing from this installation",
+        "the contract files are missing from this installation",
         expected=" or ".join(str(c) for c in _CANDIDATES),
         hint="reinstall lakelog",
     )

@@ -47,19 +47,19 @@ def referenced_columns(where: pl.Expr, schema: contract.Struct) -> tuple[str, ..
         roots = set(where.meta.root_names())
         several = where.meta.has_multiple_outputs()
     except pl.exceptions.PolarsError as cause:
-        raise InvalidInputError("where cannot be read as an expression", found=where) from cause
+        raise InvalidInputError("where cannot be parsed as an expression", found=where) from cause
     if several:
         raise InvalidInputError(
-            "where selects several columns; it must give one Boolean",
+            "where selects several columns; it must return one Boolean",
             found=where,
-            hint="join the conditions with & or pl.all_horizontal",
+            hint="combine the conditions with & or pl.all_horizontal",
         )
     for name in sorted(roots - set(schema.names)):
         folded = {n.lower(): n for n in schema.names}
         close = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.5)
         hint = "did you mean " + ", ".join(folded[c] for c in close) + "?" if close else None
         raise InvalidInputError(
-            f"where names a column that the table does not have: {name}",
+            f"where uses a column that the table does not have: {name}",
             found=name,
             hint=hint or "the table's columns: " + ", ".join(schema.names[:20]),
         )
@@ -74,7 +74,9 @@ def referenced_columns(where: pl.Expr, schema: contract.Struct) -> tuple[str, ..
             hint="compare each column with a value of its own type",
         ) from cause
     if outcome != pl.Boolean:
-        raise InvalidInputError("where must give a Boolean", found=str(outcome), expected="Boolean")
+        raise InvalidInputError(
+            "where must return a Boolean", found=str(outcome), expected="Boolean"
+        )
     return tuple(n for n in schema.names if n in roots)
 
 
@@ -123,9 +125,9 @@ def _refuse_beyond_row(expr: pl.Expr, node: Any, *, listed: bool = False) -> Non
         own_row = True
     if not own_row:
         raise InvalidInputError(
-            "where must be decided row by row: aggregates, windows and shifts are refused",
+            "where must be evaluated row by row: aggregates, windows and shifts are not allowed",
             found=expr,
-            hint="compute the value first and compare with it as a literal",
+            hint="compute the value first and pass it as a literal",
         )
     match node:
         case {"Function": {"function": {"Boolean": {"IsIn": _}}}}:

@@ -32,7 +32,7 @@ def parse_where(text: str, schema: contract.Struct) -> pl.Expr:
             return _parsed(sql, schema)
         except pl.exceptions.PolarsError as cause:
             refused = refused or cause
-    assert refused is not None, "every spelling was refused"
+    assert refused is not None, "all forms of the condition were rejected"
     raise _refusal(text, refused) from refused
 
 

@@ -34,18 +34,23 @@ def created_with(options: Mapping[str, str]) -> dict[str, str]:
     """The source's options of a table that is being created; its properties are the catalog's."""
     if "location" not in options:
         raise InvalidInputError(
-            "a catalog's table needs the folder of a table that is there",
+            "the folder of the catalog's table contains no table",
             expected="CREATE TABLE … USING lakelog LOCATION '…'",
-            hint="lakelog.create makes a table",
+            hint="create the table with lakelog.create",
         )
     own = {k.removeprefix(_OPTION): v for k, v in options.items() if k.startswith(_OPTION)}
     secret = sorted(key for key in own if key.startswith(STORAGE))
     if secret:
         raise InvalidInputError(
-            "a catalog's table cannot have options of the store, which anybody could read there",
+            (
+                "a catalog's table cannot have options of the store: every user of the "
+                "catalog could read them"
+            ),
             path=options.get("path"),
             found=", ".join(secret),
-            hint="create a temporary view with them, or let the store find its credentials",
+            hint=(
+                "create a temporary view with the options, or let the store find its credentials"
+            ),
         )
     return own | {"path": options["location"]}
 

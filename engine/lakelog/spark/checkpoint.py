@@ -299,7 +299,7 @@ class _Job:
             numbers = [w.partition for w in written]
             if numbers != list(range(plan.parts)):
                 raise InternalError(
-                    "the tasks did not write each part once",
+                    "the tasks did not write each part exactly once",
                     expected=f"parts 0 to {plan.parts - 1}",
                     found=numbers[:20],
                 )
@@ -309,10 +309,10 @@ class _Job:
         """What a failed job means: removed files, damage that tasks met, or a failure."""
         if has_left(self.log, self.state.segment):
             return NotFoundError(
-                "files that the version is read from were removed while executors read them",
+                "files of the version were removed while executors read them",
                 path=self.log.table,
                 version=plan.version,
-                hint="try again, when no cleanup is running",
+                hint="try again when no cleanup is running",
             )
         lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
         told = next((line for line in lines if any(m in line for m in _DAMAGE)), None)
@@ -331,7 +331,7 @@ class _Job:
             f"executors could not write the checkpoint: {last[:300]}",
             path=self.log.table,
             version=plan.version,
-            hint="the checkpoint before it is as it was; try again",
+            hint="the previous checkpoint is unchanged; try again",
         )
 
     def _stage(
@@ -397,7 +397,7 @@ class _Job:
         reader = self.log.dialect.open_checkpoint(self.log.store, staged.checkpoint)
         named = set(reader.files_read()) - set(staged.checkpoint.paths)
         if named != {w.path for w in written}:
-            what = "the manifest names other sidecars"
+            what = "the manifest names unexpected sidecars"
             raise self._wrong(plan, what, len(written), len(named))
         return comparison.digest(reader.read_meta())
 
@@ -420,18 +420,18 @@ class _Job:
             )
         rows = sum(w.num_actions for w in written)
         if not plan.layout.startswith("v2-") and rows != expected.total:
-            raise self._wrong(plan, "it holds another number of actions", expected.total, rows)
+            raise self._wrong(plan, "it has another number of actions", expected.total, rows)
 
     def _wrong(
         self, plan: CheckpointPlan, what: str, expected: object, found: object, path: str = ""
     ) -> CheckpointValidationError:
         return CheckpointValidationError(
-            f"the checkpoint that was just written is not what replay gives: {what}",
+            f"the checkpoint that was just written differs from replay: {what}",
             path=path or self.log.table,
             version=plan.version,
             expected=expected,
             found=found,
-            hint="nothing was published, and the checkpoint before it is as it was; report this",
+            hint="nothing was published, and the previous checkpoint is unchanged; report this",
         )
 
     def _delete(self, paths: Sequence[str]) -> None:
@@ -452,11 +452,14 @@ def _layout(table: PlannedTable, asked: str) -> str:
         return "v2" if supports(table.protocol, "v2Checkpoint") else "multipart"
     if asked in PLANNED_LAYOUTS[table.format] and asked not in known:
         raise InvalidInputError(
-            f"executors write checkpoints of several files, and {asked} is written by one machine",
+            (
+                f"executors write only checkpoints of several files, and {asked} is written "
+                "by one process"
+            ),
             path=table.path,
             expected=", ".join((AUTO, *known)),
             found=asked,
-            hint="take another layout, or Table.checkpoint",
+            hint="use another layout, or Table.checkpoint",
         )
     return asked
 
@@ -467,7 +470,7 @@ def _with_parts(plan: CheckpointPlan, parts: int | None, rows: int) -> Checkpoin
     least = 2 if plan.layout == "multipart" else 1
     if parts < least:
         raise InvalidInputError(
-            f"a checkpoint of this layout ({plan.layout}) has more parts",
+            f"a checkpoint of this layout ({plan.layout}) needs more parts",
             expected=f"{least} or more",
             found=parts,
         )

@@ -250,15 +250,15 @@ class _Part:
             for frame in reader.iter_files(columns):
                 found += job.comparison.digest(frame)
                 changing |= "dataChange" in frame.columns and bool(frame["dataChange"].any())
-            problem = "a file action says that it changes data" if changing else ""
+            problem = "a file action has dataChange true" if changing else ""
             with self.store.open(told.path, told.size_bytes) as source:
                 file = pq.ParquetFile(source, page_checksum_verification=True)
                 if any(map(job.comparison.typed_copies_differ, sample_statistics(file))):
-                    problem = "typed statistics differ from their text"
+                    problem = "typed statistics differ from the JSON statistics"
                 groups = (file.metadata.row_group(n) for n in range(file.metadata.num_row_groups))
                 plain = sum(group.total_byte_size for group in groups)
                 if file.metadata.num_rows != told.num_actions:
-                    problem = f"it holds {file.metadata.num_rows} rows of {told.num_actions}"
+                    problem = f"it has {file.metadata.num_rows} rows, expected {told.num_actions}"
         except (LakelogError, pa.ArrowException, OSError, ValueError) as error:
             # Reported, and not raised: to write it again would not help, and the driver says it
             # better.
@@ -448,7 +448,7 @@ def _require_dealt(parts: np.ndarray[tuple[int], Any], number: int) -> None:
     """Rows reach the part that the format demands, however they were distributed."""
     if (parts != number).any():
         raise InternalError(
-            "a row of a checkpoint was dealt to another part than the format demands",
+            "a row of a checkpoint was assigned to the wrong part",
             expected=int(parts[parts != number][0]),
             found=number,
         )

@@ -138,7 +138,7 @@ def decoded_sound_path(path: str) -> str:
     paths slows it down on all others.
     """
     decoded = f"CAST(url_decode(replace({path}, '+', '%2B')) AS STRING)"
-    odd = _fail("a path is percent-encoded in an odd way; take strategy hash")
+    odd = _fail("a path has an unusual percent-encoding; use strategy hash")
     sound = f"CASE WHEN {path} RLIKE '{_SOUND_PATH}' THEN {decoded} ELSE {odd} END"
     return f"CASE WHEN contains({path}, '%') THEN {sound} ELSE {path} END"
 
@@ -309,7 +309,7 @@ class _Columns:
     def _action_type(self) -> str:
         if self._kinds == ("add",):
             return "'add'"
-        both = _fail("a row of the checkpoint is an add and a remove at once")
+        both = _fail("a row of the checkpoint is both an add and a remove")
         add, remove = "add IS NOT NULL", "remove IS NOT NULL"
         return f"CASE WHEN {add} AND {remove} THEN {both} WHEN {add} THEN 'add' ELSE 'remove' END"
 
@@ -365,7 +365,7 @@ def _object(sql: Any, kind: str, above: tuple[str, ...], unknown: Sequence[tuple
 def _json(sql: Any, struct: Any) -> Any:
     """A struct as compact JSON without nulls, in lakelog's spelling."""
     text = sql.to_json(struct, _JSON)
-    what = "a text holds a control character, which Spark spells in its own way; take strategy hash"
+    what = "a text contains a control character, which Spark encodes differently; use strategy hash"
     return sql.when(text.rlike(_ESCAPED), sql.expr(_fail(what))).otherwise(text)
 
 
@@ -395,7 +395,7 @@ def _flattened(
 
 
 def _known_kind(kind: str) -> str:
-    fail = _fail("a row has an action type that no state holds")
+    fail = _fail("a row has an action type that cannot be in a state")
     known = _texts((*actions.FILE_ACTIONS, *CHECKPOINT_META))
     return f"CASE WHEN NOT {kind} IN ({known}) THEN {fail} ELSE actionType END"
 

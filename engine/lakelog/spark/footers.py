@@ -119,7 +119,7 @@ def read_footers(state: State) -> Footers:
     with broken_checkpoint(checkpoint):
         if checkpoint.layout in _NO_PARQUET:
             size = sum(checkpoint.sizes_bytes)
-            obstacle = f"Spark does not read a checkpoint of this layout ({checkpoint.layout})"
+            obstacle = f"Spark cannot read a checkpoint of this layout ({checkpoint.layout})"
             return Footers(rows=size // _TEXT_OF_ACTION, size_bytes=size, obstacle=obstacle)
         every, own = state.base.files, len(checkpoint.paths)
         if checkpoint.layout == "flattened":
@@ -138,7 +138,7 @@ def read_footers(state: State) -> Footers:
             require_adds(checkpoint, recorded_adds(store, checkpoint), adds)
         found = _survey(files, _delta_obstacle)
     if inline:
-        obstacle = "file actions stand in a manifest of JSON"
+        obstacle = "a JSON manifest contains file actions"
         found = replace(found, rows=found.rows + inline, obstacle=obstacle)
     return found
 
@@ -208,7 +208,7 @@ def _refuse_other_actions(file: pq.ParquetFile, path: str) -> None:
     """A sidecar holds file actions only (Delta protocol, Sidecar Files)."""
     for kind in find_rows(file, _NOT_IN_SIDECARS):
         raise InvalidActionError(
-            "a sidecar holds what is not a file action",
+            "a sidecar contains an action that is not a file action",
             path=path,
             expected="add and remove",
             found=kind,
@@ -233,15 +233,15 @@ def _survey(files: Sequence[_File], obstacle_of: Callable[[_File], str | None]) 
     for file in files:
         for position, type_ in _unknown_fields(file):
             if unknown.setdefault(position, type_) != type_ or type_ not in _PLAIN_EXTRA:
-                obstacle = f"{file.path}: {'.'.join(position)} is a field that nobody knows"
+                obstacle = f"{file.path}: {'.'.join(position)} is an unknown field"
                 return replace(found, obstacle=obstacle)
         type_ = child_type(file.schema, "add", STRUCT_STATISTICS)
         if type_ is None or not pa.types.is_struct(type_) or _text_is_everywhere(file):
             continue
         if statistics is not None and not _spark_equal(statistics, type_):
-            return replace(found, obstacle="its files differ in the type of their statistics")
+            return replace(found, obstacle="its files have different types of statistics")
         if not _spark_reads(type_):
-            return replace(found, obstacle="Spark cannot read its typed statistics as they are")
+            return replace(found, obstacle="Spark cannot read its typed statistics")
         statistics = type_
     return replace(
         found,
@@ -259,7 +259,7 @@ def _delta_obstacle(file: _File) -> str | None:
         if type_ is None:
             continue
         if not pa.types.is_struct(type_):
-            return f"{kind} is no struct"
+            return f"{kind} is not a struct"
         obstacle = _node_obstacle(type_, _WIRE.wrappers[kind], kind)
         if obstacle is not None:
             return obstacle
@@ -277,7 +277,7 @@ def _node_obstacle(type_: pa.StructType, node: Node, name: str) -> str | None:
         inner = None
         if isinstance(known, Node):
             if not pa.types.is_struct(field.type):
-                return f"{name}.{field.name} is no struct"
+                return f"{name}.{field.name} is not a struct"
             inner = _node_obstacle(field.type, known, f"{name}.{field.name}")
         elif known is not None and not _reads_as(field.type, known):
             inner = f"{name}.{field.name} is {field.type}"
@@ -298,12 +298,12 @@ def _reads_as(type_: pa.DataType, leaf: Leaf) -> bool:
 
 def _flattened_obstacle(file: _File) -> str | None:
     if FOOTER_KEY.encode() not in (file.footer.metadata or {}):
-        return "somebody else wrote it, and may have repeated files"
+        return "another writer wrote it, and may have repeated files"
     leaves = {f.name: Leaf(f.name, f.type, False) for f in contract.load("actions").fields}
     for name, leaf in leaves.items():
         index = file.schema.get_field_index(name)
         if index < 0 or not _reads_as(file.schema.field(index).type, leaf):
-            return f"{name} is not as the contract has it"
+            return f"{name} has another type than the contract"
     return _ambiguous(file.schema.names)
 
 
@@ -312,7 +312,7 @@ def _ambiguous(names: Iterable[str]) -> str | None:
     seen: dict[str, str] = {}
     for name in names:
         if seen.setdefault(name.lower(), name) != name:
-            return f"{name} stands there in two cases"
+            return f"{name} occurs twice, in different letter case"
     return None
 
 

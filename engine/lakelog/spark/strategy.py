@@ -107,23 +107,23 @@ def choose(sizes: Sizes, asked: str = AUTO) -> Choice:
     if asked != AUTO:
         if asked not in STRATEGIES:
             raise InvalidInputError(
-                "there is no such strategy of replay",
+                "unknown replay strategy",
                 expected=", ".join((AUTO, *STRATEGIES)),
                 found=asked,
             )
-        obstacle = "there is no checkpoint" if sizes.layout is None else sizes.obstacle
+        obstacle = "no checkpoint" if sizes.layout is None else sizes.obstacle
         if asked == BROADCAST and obstacle is not None:
             raise InvalidInputError(
                 f"Spark cannot read the checkpoint itself: {obstacle}",
                 expected=f"{HASH}, {POLARS}",
                 found=asked,
-                hint="leave the strategy out",
+                hint="omit the strategy",
             )
-        return Choice(asked, "it was asked for", partitions if asked == HASH else 0)
+        return Choice(asked, "it was requested", partitions if asked == HASH else 0)
     told = _told(sizes)
     tail_fits = sizes.tail_rows <= MOST_TAIL_ROWS and sizes.tail_bytes <= MOST_TAIL_BYTES
     if sizes.rows <= FEW_ROWS:
-        return Choice(POLARS, f"{told}: the driver alone is quickest")
+        return Choice(POLARS, f"{told}: the driver alone is fastest")
     if sizes.layout is not None and sizes.obstacle is None and tail_fits:
         return Choice(BROADCAST, told)
     if sizes.layout is None:
@@ -131,7 +131,7 @@ def choose(sizes: Sizes, asked: str = AUTO) -> Choice:
     elif sizes.obstacle is not None:
         why = f"{told}; {sizes.obstacle}"
     else:
-        why = f"{told}, too many to send to every task"
+        why = f"{told}, too many to broadcast"
     if sizes.rows <= MOST_ROWS_OF_DRIVER:
         return Choice(POLARS, why)
     return Choice(HASH, why, partitions)

@@ -43,7 +43,7 @@ from lakelog.table import Table
 
 _CHUNK_BYTES = 16 << 20
 _ORDER = ("modificationTime", "path", "dvId")
-_NEW = "or begin a new stream, with a new checkpoint, from where this one ends"
+_NEW = "or begin a new stream, with a new checkpoint, from the version where this one ended"
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class StreamPlanner:
                 path=self._table.path,
                 version=version,
                 expected=f"<= {latest + 1}",
-                hint="start at a version that is there, or at the next one",
+                hint="start at an existing version, or at the next one",
             )
         return self._at(version)
 
@@ -191,7 +191,7 @@ class StreamPlanner:
     def _require_id(self, of_stream: str, of_table: str | None) -> None:
         if of_stream != (of_table or ""):
             raise StreamMismatchError(
-                "the stream's checkpoint is of another table that was at this place",
+                "the stream's checkpoint belongs to another table that was at this location",
                 path=self._table.path,
                 expected=f"table id {of_stream}",
                 found=of_table,
@@ -209,8 +209,9 @@ class StreamPlanner:
                 files = rows.sort(_ORDER).select(FILE_COLUMNS).collect()
             except VersionNotFoundError as error:
                 error.hint = (
-                    "the stream has not yet read all of the version that it began with: keep the "
-                    "log for longer, and begin a new stream, with a new checkpoint"
+                    "the stream has not read its starting version completely: set a "
+                    "longer log retention, and begin a new stream, with a new "
+                    "checkpoint"
                 )
                 raise
             self._initial = version, files
@@ -239,13 +240,13 @@ class StreamPlanner:
             latest = self._table.version()
             if version > latest + 1:
                 raise StreamMismatchError(
-                    "the stream has read versions that the table does not have",
+                    "the stream has read versions that do not exist in the table",
                     path=self._table.path,
                     version=latest,
                     expected=f"version {version - 1}",
                     found=f"version {latest}",
-                    hint="the log was put back to an earlier one: begin a new stream, with a new "
-                    "checkpoint",
+                    hint="the log was restored to an earlier state: begin a new stream, "
+                    "with a new checkpoint",
                 )
             if version == latest + 1:
                 return []
@@ -269,9 +270,9 @@ class StreamPlanner:
 
     def _lost(self, version: int, found: list[CommitFile]) -> None:
         upto = f"{found[0].version - 1}" if found else "the latest"
-        message = f"commits {version} to {upto} were cleaned up before the stream had read them"
+        message = f"commits {version} to {upto} were cleaned up before the stream read them"
         if not self._fails:
-            warnings.warn(f"{message}; their rows are missing from it", LakelogWarning, 4)
+            warnings.warn(f"{message}; the stream misses their rows", LakelogWarning, 4)
             return
         raise VersionNotFoundError(
             message,
@@ -279,8 +280,9 @@ class StreamPlanner:
             version=version,
             expected=f"commit {version}",
             found=f"commit {found[0].version} is the first" if found else "a checkpoint",
-            hint="restore the commits; or go on without their rows by option failOnDataLoss=false; "
-            "and keep the log for longer (delta.logRetentionDuration)",
+            hint="restore the commits; or continue without their rows by option "
+            "failOnDataLoss=false; and set a longer log retention "
+            "(delta.logRetentionDuration)",
         )
 
     def _added_by(self, version: int, decoded: Actions) -> pl.DataFrame:
@@ -306,12 +308,17 @@ class StreamPlanner:
         named = [i.body.get("operation") for i in decoded.commit_infos if i.version == version]
         operation = f" ({named[0]})" if named and named[0] else ""
         return StreamMismatchError(
-            f"version {version}{operation} removed or changed rows that a stream has given already",
+            (
+                f"version {version}{operation} removed or changed rows that a stream has "
+                "already read"
+            ),
             path=self._table.path,
             version=version,
             expected="commits that only add rows",
             found=f"{removed.height} files removed, such as {removed['path'][0]}",
-            hint="pass over such commits, with what they add, by option skipChangeCommits=true; "
+            hint=(
+                "skip such commits, and the rows that they add, by option skipChangeCommits=true; "
+            )
             + _NEW,
         )
 
@@ -343,7 +350,7 @@ class StreamPlanner:
     def _check_schema(self, version: int, metadata: Metadata) -> None:
         ours = self.snapshot.metadata
         if metadata.id != ours.id:
-            what: str | None = "the table became another one"
+            what: str | None = "the table was replaced by another one"
         elif tuple(metadata.partition_columns) != tuple(ours.partition_columns):
             what = "the partition columns changed"
         else:
@@ -351,14 +358,14 @@ class StreamPlanner:
         if what is None:
             return
         if version > self.snapshot.version:
-            hint = f"start the stream again: it goes on here with the table's latest schema; {_NEW}"
+            hint = f"start the stream again: it continues with the table's latest schema; {_NEW}"
         else:
             hint = (
-                "its rows would not be the same under the table's latest schema: begin a new "
-                "stream, with a new checkpoint, from a version that has that schema"
+                "the latest schema would change its rows: begin a new stream, with a "
+                "new checkpoint, from a version that has that schema"
             )
         raise StreamMismatchError(
-            f"version {version} has a schema that the stream was not started with: {what}",
+            f"version {version} has another schema than the stream: {what}",
             path=self._table.path,
             version=version,
             hint=hint,

@@ -71,26 +71,26 @@ def is_repetition(recorded: Mapping[str, int], app: str, query: str, batch: int,
     mine = last if app == query else recorded.get(own_id(app, query))
     if last is not None and (mine is None or mine < last):
         raise StreamMismatchError(
-            f"batch {batch} is of another checkpoint than the table's last batch under txnAppId "
-            f"{app!r}: it would be taken for a repetition, or repeat rows",
+            f"batch {batch} belongs to another checkpoint than the table's last batch "
+            f"of txnAppId {app!r}: it would be skipped as a repetition, or repeat rows",
             path=path,
             expected=f"the query that wrote batch {last}",
             found=f"query {query}",
-            hint="go on with the old checkpoint; or, if the new one is meant to be, give it another"
-            " txnAppId, and see that its source does not begin before where the old one ended",
+            hint="continue with the old checkpoint; or, if the new one is intended, use "
+            "another txnAppId, and start its source where the old one ended",
         )
     if last is None or batch > last:
         return False
     if batch == last:
         return True
     raise StreamMismatchError(
-        f"batch {batch} is older than the last one that the query wrote: its checkpoint was set "
-        "back, or another driver runs the same query",
+        f"batch {batch} is older than the last batch of the query: its checkpoint was "
+        "restored to an earlier state, or another driver runs the same query",
         path=path,
-        expected=f"batch {last}, once more, or a later one",
+        expected=f"batch {last} again, or a later one",
         found=f"batch {batch} of query {query}",
-        hint="see that one driver runs the query, and that its checkpoint is the latest; if that is"
-        " lost, begin a new one with a txnAppId of its own, from where the table ends",
+        hint="make sure that one driver runs the query, with its latest checkpoint; if that "
+        "is lost, begin a new one with a new txnAppId, from where the table ends",
     )
 
 
@@ -170,11 +170,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             if each.query is not None:
                 return each.query
         raise InvalidInputError(
-            "the tasks of the batch do not say which query they are of",
+            "the tasks of the batch do not report their query id",
             path=self.options.path,
             expected=QUERY_PROPERTY,
-            hint="write with writeStream; in foreachBatch use a batch write with txnAppId and "
-            "txnVersion",
+            hint="use writeStream; in foreachBatch use a batch write with txnAppId and txnVersion",
         )
 
     @readable
@@ -211,8 +210,9 @@ def warn_of_other_rows(
     rows = int(num_records(adds["stats"]).sum()) if adds.height else 0
     if told and int(told[0]) != rows:
         warnings.warn(
-            f"batch {batch} is in the table with {told[0]} rows, and has {rows} now that it is run "
-            "again: its query does not give the same twice, or its checkpoint was set back",
+            f"batch {batch} was committed with {told[0]} rows, and now has {rows}: its "
+            "query is not deterministic, or its checkpoint was restored to an earlier "
+            "state",
             LakelogWarning,
             stacklevel=2,
         )

@@ -120,7 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             case ReadMaxFiles(files):
                 # Spark carries one limit; both hold where both were given.
                 return Limit(files, self._options.get("maxBytesPerTrigger"))
-        raise InvalidInputError("the limit of a batch is of another kind", found=repr(limit))
+        raise InvalidInputError("the limit of a batch has the wrong type", found=repr(limit))
 
     @readable
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Share]:

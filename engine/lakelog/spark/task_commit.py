@@ -162,7 +162,7 @@ def discard(table: Table, written: Sequence[pl.DataFrame], version: int) -> list
 
 def _leave(count: int, error: LakelogError) -> None:
     warnings.warn(
-        f"{count} data files of a write that failed are left for vacuum: {error}",
+        f"{count} data files of a failed write remain for vacuum: {error}",
         LakelogWarning,
         stacklevel=3,
     )

@@ -33,10 +33,10 @@ def spark_schema(struct: contract.Struct, columns: Sequence[str] | None = None) 
     for name in wanted:
         if name not in names:
             raise InvalidInputError(
-                f"there is no column {name!r}", expected=", ".join(names), found=name
+                f"column {name!r} not found", expected=", ".join(names), found=name
             )
     if len(set(wanted)) < len(wanted):
-        raise InvalidInputError("a column is asked for twice", found=", ".join(wanted))
+        raise InvalidInputError("a column is requested twice", found=", ".join(wanted))
     fields = tuple(_for_spark(names[name], name) for name in wanted)
     return StructType.fromJson(contract.to_json(contract.Struct(fields)))
 
@@ -59,9 +59,9 @@ def _type_for_spark(type_: contract.DataType, path: str) -> contract.DataType:
             return contract.Primitive("string")
         case contract.Primitive(name) if name == "variant" or not contract.is_known(type_):
             raise UnsupportedFeatureError(
-                f"column {path!r} is of a type that cannot be read: {name}",
+                f"column {path!r} has a type that cannot be read: {name}",
                 found=name,
-                hint="name the columns that you want in option columns",
+                hint="list the needed columns in option columns",
             )
         case _:
             return type_
@@ -79,14 +79,14 @@ def check_asked(asked: StructType, own: StructType) -> None:
         there = columns.get(field.name)
         if there is None:
             raise InvalidInputError(
-                f"there is no column {field.name!r}", expected=", ".join(columns), found=field.name
+                f"column {field.name!r} not found", expected=", ".join(columns), found=field.name
             )
         if not _fits(there.dataType, there.nullable, field.dataType, field.nullable):
             raise InvalidInputError(
-                f"column {field.name!r} is of another type",
+                f"column {field.name!r} has another type",
                 expected=_described(there),
                 found=_described(field),
-                hint="read it as it is, and cast it",
+                hint="read it with its own type, and cast it",
             )
 
 
@@ -134,7 +134,7 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     for field, column in zip(schema, columns, strict=True):
         if not field.nullable and column.null_count:
             raise CorruptionError(
-                f"column {field.name!r} is never null by the table's schema, and holds a null",
-                hint="the writer of the file broke the schema; check the file, or the schema",
+                f"column {field.name!r} is NOT NULL in the table's schema, and contains a null",
+                hint="the writer of the file violated the schema; check the file, or the schema",
             )
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -116,9 +116,9 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         if ("txnAppId" in options.values) != ("txnVersion" in options.values):
             raise InvalidInputError(
-                "options txnAppId and txnVersion go together",
+                "pass options txnAppId and txnVersion together",
                 path=options.path,
-                hint="number the writes of the application, and give each write its number",
+                hint="number the writes of the application, and pass the number of each write",
             )
         snapshot = kept_table(options).snapshot(options.get("readVersion"))
         self.options = options
@@ -127,9 +127,9 @@ class BatchWriter(DataSourceArrowWriter):
         self.plan = write_plan(snapshot, options, schema)
         if self._where is not None and not overwrite:
             raise InvalidInputError(
-                "option replaceWhere replaces rows, and the write is to append",
+                "option replaceWhere needs mode overwrite, and the mode is append",
                 path=options.path,
-                hint='write with .mode("overwrite")',
+                hint='use .mode("overwrite")',
             )
         if overwrite and self._where is None and options.get("partitionOverwriteMode") != "dynamic":
             require_removable(snapshot)
@@ -151,11 +151,14 @@ class BatchWriter(DataSourceArrowWriter):
         columns = referenced_columns(where, self.plan.schema)
         if not set(columns) <= set(self.plan.partition_columns):
             raise UnsupportedFeatureError(
-                "the table keeps its changes row by row, and rows of its files would stay",
+                (
+                    "the table has a change data feed, and the overwrite would keep some "
+                    "rows of its files"
+                ),
                 path=snapshot.path,
-                expected="a replaceWhere over partition columns, or the whole table",
+                expected="a replaceWhere over partition columns, or without replaceWhere",
                 found="delta.enableChangeDataFeed",
-                hint="use lakelog.Table.overwrite, which records what it deletes",
+                hint="use lakelog.Table.overwrite, which records the deleted rows",
             )
 
     # --- in a task ---------------------------------------------------------------------------

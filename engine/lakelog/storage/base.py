@@ -199,7 +199,7 @@ class LogStore(Protocol):
         ...
 
     def delete(self, path: str) -> None:
-        """Delete a file; one that is not there is no error.
+        """Delete a file; a missing file is not an error.
 
         Raises:
             UnavailableError: The store failed; the file may be gone.
@@ -237,4 +237,4 @@ def require_content(path: str, data: bytes) -> None:
         InvalidInputError: `data` is empty.
     """
     if not data:
-        raise InvalidInputError("an empty file is not created", path=path, expected="content")
+        raise InvalidInputError("an empty file cannot be created", path=path, expected="content")

@@ -51,8 +51,9 @@ _AHEAD_BYTES = 256 << 20
 _AHEAD = 16  # files that each thread may be ahead of the caller
 _NAMED = 20
 _HINT = (
-    "check the store and the network, or allow a longer time: lakelog.open(…, read_timeout=…), or "
-    "the table property spark.indextables.checkpoint.read.timeoutSeconds"
+    "check the store and the network, or set a longer time-out: lakelog.open(…, "
+    "read_timeout=…), or the table property "
+    "spark.indextables.checkpoint.read.timeoutSeconds"
 )
 
 
@@ -76,11 +77,11 @@ class ReadLimits:
     def __post_init__(self) -> None:
         if self.parallelism is not None and self.parallelism < 1:
             raise InvalidInputError(
-                "nothing can be read so few at a time", expected=">= 1", found=self.parallelism
+                "invalid number of parallel reads", expected=">= 1", found=self.parallelism
             )
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise InvalidInputError(
-                "a time-out is above 0 seconds", expected="> 0", found=self.timeout_s
+                "a time-out must be > 0 seconds", expected="> 0", found=self.timeout_s
             )
 
 
@@ -233,10 +234,13 @@ def require_by_location(store: LogStore) -> BoundedStore:
     own = issubclass(kind, StoreWrapper) or not kind.__module__.startswith("lakelog.storage.")
     if not isinstance(store, BoundedStore) or own:
         raise InvalidInputError(
-            "the table cannot be pickled: its store was not opened by a location",
+            (
+                "the table cannot be pickled: its store was passed as an object, not "
+                "opened from a location"
+            ),
             path=store.root,
             found=kind.__name__,
-            hint="send the location, and call lakelog.open in the other process",
+            hint="pass the location, and call lakelog.open in the other process",
         )
     return store
 
@@ -317,8 +321,8 @@ class _Gathering:
         names = [self._paths[i] for i in waiting[:_NAMED]]
         more = len(waiting) - len(names)
         return ReadTimeoutError(
-            f"{len(waiting)} of {len(self._paths)} files were not read: none arrived for "
-            f"{self._timeout_s:g} s",
+            f"{len(waiting)} of {len(self._paths)} files were not read: none arrived "
+            f"within {self._timeout_s:g} s",
             path=names[0],
             expected=f"each within {self._timeout_s:g} s",
             found=", ".join(names) + (f" and {more} more" if more else ""),
@@ -406,7 +410,7 @@ def _timed(
         given_up = not done
     if given_up:
         raise ReadTimeoutError(
-            f"the store did not answer for {timeout_s:g} s",
+            f"the store did not respond within {timeout_s:g} s",
             path=path,
             expected=f"progress within {timeout_s:g} s",
             found=path,

@@ -238,7 +238,7 @@ class CloudStore(FsspecStore):
         new = self._split(target)[1]
         found = self.stat(source)
         if found is None:
-            raise NotFoundError("the file is not there", path=source)
+            raise NotFoundError("the file was not found", path=source)
         if old == new:
             return
         cloud, filesystem, size = self._cloud, self._filesystem, found.size_bytes
@@ -251,9 +251,9 @@ class CloudStore(FsspecStore):
             self.delete(source)
         except UnavailableError as cause:
             raise OutcomeUnknownError(
-                "the file was copied, and may still have its old name too",
+                "the file was copied, and may still exist under its old name",
                 path=source,
-                hint=f"it stands as {target}: delete the old one if it is there",
+                hint=f"the copy is {target}: delete the old file if it exists",
             ) from cause
 
     def delete(self, path: str) -> None:
@@ -334,7 +334,7 @@ class CloudStore(FsspecStore):
         except UnavailableError:
             raise
         except FileNotFoundError as cause:
-            raise NotFoundError("the store knows no such place", path=path) from cause
+            raise NotFoundError("the store does not know this location", path=path) from cause
         except Exception as cause:
             raise unavailable(path, cause) from cause
 
@@ -361,7 +361,7 @@ class DeletesOneByOne:
 
 
 async def delete_one(filesystem: Any, bucket: str, key: str) -> None:
-    """Delete an object through a driver; one that is not there is no error."""
+    """Delete an object through a driver; a missing object is not an error."""
     try:
         await filesystem._rm_file(f"{bucket}/{key}")
     except FileNotFoundError:

@@ -116,7 +116,7 @@ async def write_until_certain(
     assert error is not None or doubt is not None
     if doubt is not None:
         raise OutcomeUnknownError(
-            f"the store did not say whether it wrote: {describe(doubt)}",
+            f"the store did not report whether the write succeeded: {describe(doubt)}",
             path=path,
             hint="read the file back before writing it again",
         ) from doubt
@@ -142,9 +142,9 @@ async def replace_until_certain(
     """
     if not await write_until_certain(attempt, judge, path, size_bytes):
         raise UnavailableError(
-            "nothing was written: the store does not let the file be replaced",
+            "nothing was written: the store does not allow the file to be replaced",
             path=path,
-            hint="look for a policy, a lease or a lock that holds it",
+            hint="check for a retention policy, a lease or a lock on the file",
         )
 
 

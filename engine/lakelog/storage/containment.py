@@ -32,8 +32,8 @@ _SEPARATORS = re.compile(r"[/\\]" if os.name == "nt" else "/")
 _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
 _OWN_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
 _HINT = (
-    "if the place can be trusted, pass lakelog.open(…, allow_external=[…]) with its URL or path, "
-    "or allow_external=True for all of them"
+    "if you trust the location, pass lakelog.open(…, allow_external=[…]) with its URL "
+    "or path, or allow_external=True for all locations"
 )
 
 
@@ -96,7 +96,7 @@ class External:
             folders = [a for each in given for a in addresses_of(os.fspath(each))]
         except ValueError as cause:  # a NUL character or a lone surrogate
             raise InvalidInputError(
-                "allow_external names a folder that cannot exist",
+                "allow_external contains a folder that cannot exist",
                 expected="URLs or paths of folders",
                 found=repr(allow_external)[:200],
             ) from cause
@@ -135,7 +135,10 @@ class Reach:
         if self.external.allows(address):
             return address
         raise ExternalPathError(
-            "a file that the table's log names is outside the table's folder, and was not opened",
+            (
+                "a file that the table's log refers to is outside the table's folder, and "
+                "was not opened"
+            ),
             path=path,
             expected=f"a file below {self.location}",
             found=str(address),
@@ -207,7 +210,7 @@ def require_contained(path: str, *, remote: bool = False) -> None:
         )
     if "\0" in path:
         raise ExternalPathError(
-            "a path has a NUL character, which no file's name can have",
+            "a path contains a NUL character",
             path=path.replace("\0", "\\0"),
             expected="a path below the table's folder",
             hint="remove this path from the table",
@@ -235,6 +238,6 @@ def require_no_links(root: str, path: str) -> None:
                 "deleted through it",
                 path=path,
                 found=f"{folder} -> {os.path.realpath(folder)}",
-                hint="put a real folder, or a mount, in the place of the link",
+                hint="use a real folder, or a mount, instead of the link",
             )
         at = path.find("/", at + 1)

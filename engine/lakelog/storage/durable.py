@@ -101,11 +101,12 @@ class DurableWriter:
                     break
             else:
                 self.refusal = (
-                    "the filesystem has neither hard links nor renameat2(RENAME_NOREPLACE), so "
-                    "two writers could both believe that they had written a version"
+                    "the filesystem has neither hard links nor "
+                    "renameat2(RENAME_NOREPLACE), so two writers could both write the "
+                    "same version"
                 )
                 raise UnsupportedStoreError(
-                    self.refusal, path=path, hint="keep the table on another filesystem"
+                    self.refusal, path=path, hint="move the table to another filesystem"
                 )
             if won:
                 _sync_named(folder, path)
@@ -449,7 +450,7 @@ def _status_of_file(name: str, path: str) -> os.stat_result:
 
 
 def _missing(path: str) -> NotFoundError:
-    return NotFoundError("the file is not there", path=path)
+    return NotFoundError("the file was not found", path=path)
 
 
 def _sync_named(folder: int, path: str) -> None:
@@ -457,7 +458,7 @@ def _sync_named(folder: int, path: str) -> None:
         _sync_descriptor(folder)
     except OSError as cause:
         raise OutcomeUnknownError(
-            f"the file has its name, but may lose it in a crash: {cause.strerror or cause}",
+            f"the file was written, but may be lost in a crash: {cause.strerror or cause}",
             path=path,
             hint="check the disk, and read the file back before writing it again",
         ) from cause

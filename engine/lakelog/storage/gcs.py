@@ -53,7 +53,7 @@ class Gcs(DeletesOneByOne):
         import gcsfs
 
         if not hasattr(gcsfs.GCSFileSystem._request, "__wrapped__"):
-            return f"gcsfs {gcsfs.__version__} is not one that lakelog knows to write with"
+            return f"lakelog does not support writes with gcsfs {gcsfs.__version__}"
         return None
 
     def read_options(self, filesystem: Any) -> dict[str, Any]:  # noqa: ARG002 - as the protocol gives it
@@ -209,7 +209,7 @@ class _Session:
             before = at
             at = await self._put(data[at - start :], f"bytes {at}-{end - 1}/{total}")
             if at is not None and at <= before:
-                raise OSError(f"the upload stays at byte {at}")
+                raise OSError(f"the upload does not proceed beyond byte {at}")
         self._in_doubt = False
 
     async def _put(self, data: bytes, content_range: str) -> int | None:

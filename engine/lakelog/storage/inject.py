@@ -10,7 +10,7 @@ it succeeds. It is between the layers above and any store, so a fault looks to t
 True
 >>> store.put_if_absent("log/2", b"y")
 Traceback (most recent call last):
-lakelog.errors.OutcomeUnknownError: the answer was lost (injected) [path=log/2] Next: look ...
+lakelog.errors.OutcomeUnknownError: the response was lost (injected) [path=log/2] Next: check ...
 >>> store.read("log/2"), store.operations[-1]
 (b'y', ('read', 'log/2'))
 """
@@ -91,7 +91,7 @@ class Rule:
             object.__setattr__(self, "kinds", (self.kinds,))
         if self.fault not in FAULTS or not set(self.kinds) <= set(KINDS) or self.nth < 1:
             raise InvalidInputError(
-                "no such rule",
+                "invalid fault rule",
                 expected=f"fault of {', '.join(FAULTS)}; kinds of {', '.join(KINDS)}; nth >= 1",
                 found=self,
             )
@@ -295,7 +295,7 @@ class InjectingStore(StoreWrapper):
         if fault == "kill_before":
             _die()
         if fault == "fail":
-            raise UnavailableError("the store failed, and nothing was done (injected)", path=path)
+            raise UnavailableError("the store failed before the operation (injected)", path=path)
         return fault
 
     def _strike(self, kind: Kind, path: str) -> Fault | None:
@@ -324,7 +324,7 @@ class _Operation:
         if self._fault == "kill_after":
             _die()
         if error is None and self._fault in {"unknown", "lost", "late"}:
-            raise UnavailableError("the answer was lost (injected)", path=self._path)
+            raise UnavailableError("the response was lost (injected)", path=self._path)
 
 
 class _Upload(ClosedOrAbandoned):
@@ -360,7 +360,11 @@ class _Upload(ClosedOrAbandoned):
 
 def _lost(kind: Kind, path: str) -> OutcomeUnknownError | UnavailableError:
     error = UnavailableError if kind == "delete" else OutcomeUnknownError
-    return error("the answer was lost (injected)", path=path, hint="look before doing it again")
+    return error(
+        "the response was lost (injected)",
+        path=path,
+        hint="check the store before repeating the operation",
+    )
 
 
 def _die() -> NoReturn:

@@ -128,10 +128,13 @@ class LocalStore:
             raise _unavailable(path, cause) from cause
         except (MemoryError, OverflowError) as cause:
             raise UnavailableError(
-                "the file is larger than the memory that is left",
+                "the file does not fit in the remaining memory",
                 path=path,
                 found=f"{size_bytes} bytes",
-                hint="no log file is that large: check who wrote it, or allow more memory",
+                hint=(
+                    "a log file is not expected to be that large: check its writer, or "
+                    "allow more memory"
+                ),
             ) from cause
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
@@ -336,7 +339,7 @@ def _not_regular(mode: int, path: str) -> NotRegularFileError:
 def _not_found(path: str, cause: OSError) -> NotFoundError:
     if isinstance(cause, IsADirectoryError):
         return NotFoundError("a directory has the name of the file", path=path, found="a directory")
-    return NotFoundError("the file is not there", path=path)
+    return NotFoundError("the file was not found", path=path)
 
 
 def _unavailable(path: str, cause: OSError) -> UnavailableError:

@@ -69,7 +69,7 @@ class MemoryStore(FsspecStore):
             raise UnavailableError(
                 f"nothing was written: {type(cause).__name__}: {cause}",
                 path=path,
-                hint="a file stands where a folder is needed, or the reverse",
+                hint="a file exists where a folder is needed, or the reverse",
             ) from cause
 
     def delete(self, path: str) -> None:
@@ -87,7 +87,7 @@ class MemoryStore(FsspecStore):
         with _LOCK:
             name = self._absolute(source)
             if not self._filesystem.isfile(name):
-                raise NotFoundError("the file is not there", path=source)
+                raise NotFoundError("the file was not found", path=source)
             if source != target:
                 self._write(target, self._filesystem.cat_file(name))
                 self._filesystem.rm_file(name)

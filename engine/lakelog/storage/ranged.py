@@ -77,10 +77,10 @@ class _Blocks:
         for run, (start, end), data in zip(runs, ranges, self.fetch(ranges), strict=True):
             if len(data) != end - start:
                 raise UnavailableError(
-                    "the store gave fewer bytes than the file has",
+                    "the store returned fewer bytes than the size of the file",
                     expected=end - start,
                     found=len(data),
-                    hint="the file was replaced while it was read; open the table again",
+                    hint="the file was replaced during the read; open the table again",
                 )
             for index, number in enumerate(run):
                 blocks[number] = data[index * _BLOCK_BYTES : (index + 1) * _BLOCK_BYTES]

@@ -195,7 +195,7 @@ class FsspecStore:
         if size_bytes is None:
             entry = self.stat(path)
             if entry is None:
-                raise NotFoundError("the file is not there", path=path)
+                raise NotFoundError("the file was not found", path=path)
             size_bytes = entry.size_bytes
         if not size_bytes:  # or a server that does not report it
             return io.BytesIO(self.read(path))
@@ -235,8 +235,8 @@ class FsspecStore:
         """Why nothing can be committed here: the driver only looks before it writes, if that."""
         protocol = self._root.split("://", 1)[0].split("::", 1)[0]  # of a chain, the first driver
         return (
-            f"the driver of {protocol}:// cannot create a file only if it is absent, so two "
-            "writers could both believe that they had written a version"
+            f"the driver of {protocol}:// has no atomic put-if-absent, so two writers "
+            "could both write the same version"
         )
 
     def put_if_absent(self, path: str, data: bytes) -> bool:  # noqa: ARG002 - refused
@@ -265,9 +265,9 @@ class FsspecStore:
 
     def _refused(self, path: str) -> UnsupportedStoreError:
         return UnsupportedStoreError(
-            self.refusal or "nothing can be written here",
+            self.refusal or "writes are not supported here",
             path=path,
-            hint="keep the table on local disk, S3, Azure or Google Cloud Storage",
+            hint="move the table to local disk, S3, Azure or Google Cloud Storage",
         )
 
 
@@ -283,7 +283,7 @@ class _errors:  # noqa: N801 - a context manager, named as it reads
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, _MISSING):
             if not isinstance(error, NotFoundError):
-                raise NotFoundError("the file is not there", path=self._path) from error
+                raise NotFoundError("the file was not found", path=self._path) from error
         elif isinstance(error, CancelledError) or (
             isinstance(error, Exception) and not isinstance(error, LakelogError)
         ):

@@ -97,7 +97,7 @@ def require_location(text: str) -> None:
         InvalidInputError: It is empty, or has a NUL character or a lone surrogate.
     """
     if not text:
-        raise InvalidInputError("the location is empty", expected="a path or a URL")
+        raise InvalidInputError("the location must not be empty", expected="a path or a URL")
     if "\0" in text or not _is_text(text):
         raise InvalidInputError(
             "the location is not valid text",

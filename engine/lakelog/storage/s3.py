@@ -67,10 +67,7 @@ class S3:
         installed = metadata.version("botocore")
         if tuple(int(part) for part in installed.split(".")[:3] if part.isdigit()) < _BOTOCORE:
             needed = ".".join(map(str, _BOTOCORE))
-            return (
-                f"botocore {installed} cannot create a file only if it is absent, but {needed} "
-                "and newer can"
-            )
+            return f"botocore {installed} has no atomic put-if-absent; {needed} and newer have it"
         return None
 
     def read_options(self, filesystem: Any) -> dict[str, Any]:

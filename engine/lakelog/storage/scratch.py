@@ -60,16 +60,16 @@ class ScratchFile:
                 rest = rest[self._file.write(rest) :]
         except OSError as cause:
             raise self._error(
-                f"{what} that memory has no room for cannot be written to disk: {cause}",
+                f"{what} that does not fit in memory cannot be written to disk: {cause}",
                 path=tempfile.gettempdir(),
-                hint=f"make room there, set TMPDIR to a larger place, or {self._instead}",
+                hint=f"free disk space there, set TMPDIR to a larger disk, or {self._instead}",
             ) from cause
         self.size_bytes += place.size_bytes
         return place
 
     def read(self, place: ScratchRange) -> bytes:
         """The bytes at a place."""
-        assert self._file is not None, "a place is one of what was written"
+        assert self._file is not None, "not a location that this file returned"
         pieces, (at, left) = [], place
         # At its own offset: several threads read at once.
         while left and (piece := os.pread(self._file.fileno(), left, at)):

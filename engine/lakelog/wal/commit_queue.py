@@ -51,8 +51,8 @@ class Turns(Generic[T]):
         leader = self._leader
         if leader is not None and leader.thread == turn.thread:
             raise InvalidInputError(
-                "this thread is at work with the log already",
-                hint="in a signal's handler set a flag, and look at it where the log is used",
+                "this thread already uses the log",
+                hint="in a signal handler only set a flag, and check it where the log is used",
             )
         try:
             with self._lock:

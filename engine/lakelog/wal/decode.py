@@ -147,7 +147,7 @@ def _one_by_one(data: pa.Buffer, frames: Frames, path: str) -> Iterator[RecordCo
         has_nulls = bool(flags & FLAG_NULLS)
         at = layout_of(count, key_bytes, has_nulls)
         if payload.size < at[4]:
-            raise contradiction(path, offset, f"{at[4]} bytes or more", f"{payload.size}")
+            raise contradiction(path, offset, f"at least {at[4]} bytes", f"{payload.size}")
         ops = np.frombuffer(payload, dtype=np.uint8, count=count)
         key_ends = np.frombuffer(payload, dtype="<i4", count=count + 1, offset=at[0])
         value_ends = np.frombuffer(payload, dtype="<i4", count=count + 1, offset=at[1])
@@ -193,7 +193,7 @@ def _gather(data: pa.Buffer, frames: Frames, path: str) -> RecordColumns:
     key_offsets, value_offsets, validity, keys, values = (payload + part for part in layout)
     sizes = np.asarray(layout[4])
     if not (sizes <= frames.payload_bytes).all():
-        raise contradiction(path, base, "parts that have room in their frames", "others")
+        raise contradiction(path, base, "parts that fit in their frames", "others")
     if (counts == 1).all():
         return _gather_single(data, frames, (payload, keys, values), has_nulls, path)
     total = int(counts.sum())
@@ -218,7 +218,7 @@ def _gather(data: pa.Buffer, frames: Frames, path: str) -> RecordColumns:
         and (value_high <= room).all()
         and are_known(ops)
     ):
-        raise contradiction(path, base, "offsets that rise, and known operations", "others")
+        raise contradiction(path, base, "ascending offsets and known operations", "others")
     is_there = None
     if has_nulls.any():
         bits = array[np.minimum(spread(validity) + (within >> 3), len(array) - 1)]
@@ -255,7 +255,7 @@ def _gather_single(
         and are_known(ops)
     ):
         at = int(frames.offsets[0])
-        raise contradiction(path, at, "offsets that rise, and known operations", "others")
+        raise contradiction(path, at, "ascending offsets and known operations", "others")
     is_there = None
     if has_nulls.any():
         is_there = ~has_nulls

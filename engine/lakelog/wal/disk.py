@@ -189,10 +189,10 @@ class LocalDisk:
             raise
         os.close(file)
         raise LogLockedError(
-            "another writer has this log",
+            "another writer has locked this log",
             path=path,
             found=found or None,
-            hint="close it there, or read here with read_only=True",
+            hint="close it there, or open it here with read_only=True",
         )
 
 
@@ -204,7 +204,7 @@ def _open(path: str, flags: int) -> int:
         if cause.errno != errno.ELOOP or not os.path.islink(path):
             raise
         raise ExternalPathError(
-            "a file of the log is a symbolic link, and what it leads to is not changed",
+            "a file of the log is a symbolic link, and its target was not changed",
             path=path,
             expected="a regular file",
             found=f"a link to {os.path.realpath(path)}",

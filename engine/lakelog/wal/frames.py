@@ -175,7 +175,7 @@ class SegmentHeader:
         magic, version, flags, *fields, unused = SEGMENT_HEADER.unpack(data[:-4])
         if magic != SEGMENT_MAGIC:
             raise WalCorruptionError(
-                "the file is not a segment of a write-ahead log, or its beginning is damaged",
+                "the file is not a segment of a write-ahead log, or its header is damaged",
                 path=path,
                 byte_offset=0,
                 expected=SEGMENT_MAGIC.hex(),

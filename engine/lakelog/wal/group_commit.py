@@ -136,7 +136,7 @@ class Committer:
         except BaseException:
             # Whatever was under way, it is unknown how far it came.
             if any(entry.changes for entry in entries):
-                self.writer.poison = self.writer.poison or "what it did was interrupted"
+                self.writer.poison = self.writer.poison or "the operation was interrupted"
             raise
 
     def _serve_run(self, entries: Sequence[Entry]) -> None:

@@ -43,7 +43,7 @@ class Closing(ABC):
             raise InvalidInputError(
                 f"the {access.what} cannot be copied or pickled",
                 path=access.path,
-                hint="open it where it is to be used, with read_only=True beside a writer",
+                hint="open it in the other process; use read_only=True if a writer has it open",
             )
         return super().__reduce_ex__(protocol)
 
@@ -84,7 +84,10 @@ class Access:
             what, hint = "is closed", "open it again"
         elif self.is_elsewhere:
             what = "belongs to another process"
-            hint = "a fork does not take it along; open it here, with read_only=True beside it"
+            hint = (
+                "an open log cannot be used after a fork; open it again, with "
+                "read_only=True if the other process writes"
+            )
         else:
             what, hint = "was opened for reading only", "open it without read_only"
         return InvalidInputError(f"the {self.what} {what}", path=self.path, hint=hint)
@@ -101,7 +104,7 @@ def local_directory(directory: str | os.PathLike[str]) -> str:
     name = os.fsdecode(directory)
     if _ADDRESS.match(name) or "\0" in name or not _is_a_name(name):
         raise InvalidInputError(
-            "a log of small writes is on local disk",
+            "invalid location of a write-ahead log: it must be on local disk",
             expected="the path of a directory",
             found=repr(name),
         )

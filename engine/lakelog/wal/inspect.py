@@ -140,10 +140,10 @@ def inspect(
     if historic_names(names):
         return _historic(path, format, disk, modified, names)
     if format is not None:
-        raise InvalidInputError("there is no historic log", path=path, expected=format)
+        raise InvalidInputError("historic log not found", path=path, expected=format)
     if not any(named_seq(name) is not None for name in names):
-        hint = "give the folder that has the log's files; that of a keyed store is called wal"
-        raise NotFoundError("there is no write-ahead log", path=path, hint=hint)
+        hint = "pass the folder that contains the log's files; for a keyed store it is named wal"
+        raise NotFoundError("write-ahead log not found", path=path, hint=hint)
     with disk_errors("the log cannot be read", path):
         verdict = survey(disk, path)
     segments = _segments(verdict, modified)
@@ -231,7 +231,7 @@ def _historic(
     findings = list(log.findings)
     if MARKER_NAME in names or any(named_seq(name) is not None for name in names):
         marker = f"{path}/{MARKER_NAME}"
-        reason = "an upgrade of this log was interrupted; lakelog wal upgrade goes on with it"
+        reason = "an upgrade of this log was interrupted; lakelog wal upgrade continues it"
         findings.append(Finding("unfinished_upgrade", marker, 0, 0, reason))
     damage = log.damage
     is_damaged = False

@@ -161,7 +161,7 @@ class WriteAheadLog(Closing):
             if read_only:
                 found = self._survey(MAX_SEQ if strict else 0)
                 if not found.live and found.damage is None and not missing_ok:
-                    raise NotFoundError("there is no write-ahead log", path=self._directory)
+                    raise NotFoundError("write-ahead log not found", path=self._directory)
                 return
             self._disk.make_directory(self._directory)
             self._lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}", _owner())
@@ -314,7 +314,7 @@ class WriteAheadLog(Closing):
         def act() -> TruncateReport:
             if not 0 <= up_to_seq < writer.next_seq:
                 raise InvalidInputError(
-                    "a log cannot be truncated beyond its last record",
+                    "a log cannot be truncated after its last record",
                     path=self._directory,
                     expected=f"0 to {writer.next_seq - 1}",
                     found=up_to_seq,
@@ -421,12 +421,12 @@ class WriteAheadLog(Closing):
         return disk_errors(
             "the write-ahead log cannot be opened or read",
             self._directory,
-            missing="there is no write-ahead log" if may_be_missing else None,
+            missing="write-ahead log not found" if may_be_missing else None,
         )
 
     def _writer(self) -> Writer:
         self._access.check(to_write=True)
-        assert self._committer is not None, "a log that is not only read has one"
+        assert self._committer is not None, "open it without read_only to create a log"
         return self._committer.writer
 
     def _write(self, entry: Entry) -> int:
@@ -446,7 +446,7 @@ class WriteAheadLog(Closing):
         """The log as it is now, from a sequence number on."""
         if after_seq < 0:
             raise InvalidInputError(
-                "a sequence number is not negative", expected="0 or more", found=after_seq
+                "a sequence number must not be negative", expected="at least 0", found=after_seq
             )
         with self._errors():
             if self._committer is None:
@@ -487,7 +487,7 @@ def _whole(seq: int) -> int:
     try:
         return operator.index(seq)
     except TypeError:
-        raise InvalidInputError("a sequence number is a whole number", found=repr(seq)) from None
+        raise InvalidInputError("a sequence number must be an integer", found=repr(seq)) from None
 
 
 def _unchanged(found: Verdict | None, writer: Writer) -> Verdict | None:

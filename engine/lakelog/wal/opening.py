@@ -279,10 +279,10 @@ def _write_again(disk: Disk, last: Segment, seal: Seal) -> None:
     rest = last.data.slice(start, last.end - start)
     if google_crc32c.extend(seal.start, rest) != seal.start:
         raise UnavailableError(
-            "the end of the write-ahead log went away while it was opened",
+            "the end of the write-ahead log was removed while it was opened",
             path=last.path,
             byte_offset=start,
-            hint="the disk has lost what a sync had failed for; open the log again",
+            hint="the disk lost data of a failed sync; open the log again",
         )
 
 
@@ -330,7 +330,7 @@ def _left_behind(
         sum(each.data.size for each in left),
         int(frames.counts[frames.next_seq - 1 > verdict.truncated_to].sum()),
         verdict.safe_seq,
-        "a damaged segment was still to be set aside",
+        "a damaged segment could not be moved aside",
         set_aside=set_aside,
     )
 

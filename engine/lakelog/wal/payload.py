@@ -98,7 +98,7 @@ def check(
         and are_known(ops)
     ):
         return
-    raise contradiction(*place, "offsets that rise, and known operations", "others")
+    raise contradiction(*place, "ascending offsets and known operations", "others")
 
 
 def are_known(ops: _Ops) -> bool:
@@ -109,10 +109,10 @@ def are_known(ops: _Ops) -> bool:
 def contradiction(path: str, offset: int, expected: str, found: str) -> WalCorruptionError:
     """What to raise where a whole frame's parts do not fit together."""
     return WalCorruptionError(
-        "a frame of a write-ahead log contradicts itself",
+        "a frame of a write-ahead log is inconsistent",
         path=path,
         byte_offset=offset,
         expected=expected,
         found=found,
-        hint="its checksum is right, so this is a fault of the program that wrote it",
+        hint="its checksum matches, so this is a bug of the program that wrote it",
     )

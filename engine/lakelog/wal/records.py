@@ -127,7 +127,7 @@ def code_of(op: str) -> bytes:
         return _CODES[op]
     except (KeyError, TypeError):
         raise InvalidInputError(
-            "no such operation", expected=", ".join(OPS), found=repr(op)
+            "unknown operation", expected=", ".join(OPS), found=repr(op)
         ) from None
 
 
@@ -152,12 +152,12 @@ def data_of(text: bytes | str | bytearray | memoryview, what: str = "key") -> by
             return text.encode()
         except UnicodeEncodeError as cause:
             raise InvalidInputError(
-                f"a {what} is no text that can be encoded", found=repr(text)
+                f"a {what} cannot be encoded as text", found=repr(text)
             ) from cause
     if isinstance(text, bytes | bytearray | memoryview):
         return bytes(text)
     raise InvalidInputError(
-        f"a {what} has to be bytes or text", expected="bytes or str", found=type(text).__name__
+        f"a {what} must be bytes or text", expected="bytes or str", found=type(text).__name__
     )
 
 
@@ -167,14 +167,14 @@ def batch_of(
     """Codes, keys and values of a batch."""
     ops, keys, values = bytearray(), [], []
     if not isinstance(records, Iterable):
-        raise InvalidInputError("a batch is a list of records", found=type(records).__name__)
+        raise InvalidInputError("a batch must be a list of records", found=type(records).__name__)
     for record in records:
         try:
             op, key, value = record
             code = _DATA[op]
         except (TypeError, ValueError, KeyError):
             raise InvalidInputError(
-                "a batch holds tuples of operation, key and value",
+                "a batch must contain tuples of operation, key and value",
                 expected="('PUT' or 'DELETE', key, value or None)",
                 found=repr(record),
             ) from None
@@ -203,7 +203,7 @@ def arrow_table(table: Any) -> pa.Table:
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
         cause = error
     raise InvalidInputError(
-        "records in columns are an Arrow or a Polars table", found=type(table).__name__
+        "records in columns must be an Arrow or a Polars table", found=type(table).__name__
     ) from cause
 
 
@@ -220,7 +220,7 @@ def columns_of_table(table: Any) -> Iterator[Columns]:
         ops = _codes(batch["op"])
         keys = _bytes(batch["key"], "key")
         if keys.null_count:
-            raise InvalidInputError("a key is null")
+            raise InvalidInputError("a key must not be null")
         yield Columns(ops, keys, _bytes(batch["value"], "value"))
 
 
@@ -233,7 +233,7 @@ def _codes(column: pa.Array) -> Any:
         column = column.cast(pa.large_binary())
     if not (_is_text(column.type) or pa.types.is_large_binary(column.type)):
         raise InvalidInputError(
-            "the column of operations is of another type",
+            "the column of operations has another type",
             expected="text or bytes",
             found=str(column.type),
         )
@@ -246,7 +246,7 @@ def _codes(column: pa.Array) -> Any:
     if found.null_count:
         strange = column.filter(found.is_null())[0].as_py()
         raise InvalidInputError(
-            "a batch holds another operation", expected="PUT or DELETE", found=repr(strange)
+            "a batch contains an unknown operation", expected="PUT or DELETE", found=repr(strange)
         )
     indexes = np.frombuffer(found.buffers()[1], dtype=np.int32)[found.offset :][: len(found)]
     return indexes.astype(np.uint8) + np.uint8(1)
@@ -286,7 +286,7 @@ def _bytes(column: pa.Array, what: str) -> pa.LargeBinaryArray:
         or pa.types.is_fixed_size_binary(kind)
     ):
         raise InvalidInputError(
-            f"the column of {what}s is of another type",
+            f"the column of {what}s has another type",
             expected="bytes or text",
             found=str(kind),
         )

@@ -108,7 +108,7 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
     unborn, tail = None, None
     if segments and segments[-1].header is None and _is_unborn(segments):
         unborn = segments.pop()
-        tail = Tail(unborn.path, 0, unborn.data.size, 0, 0, "the segment was never begun")
+        tail = Tail(unborn.path, 0, unborn.data.size, 0, 0, "the segment has no header")
     if not segments:
         return Verdict(None, (), (), 0, 1, unborn, tail)
     truncated_to = max(_truncated_to(each, log_id) for each in segments)
@@ -148,8 +148,8 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
     verdict = replace(verdict, truncated_to=max(truncated_to, told))
     damage.safe_seq, damage.safe_records = verdict.safe_seq, verdict.records
     damage.hint = damage.hint or (
-        "restore the file from a copy; or open the log with strict=False, which goes on from what "
-        "is safe and sets the rest aside"
+        "restore the file from a copy; or open the log with strict=False, which "
+        "continues after the last safe record and moves the damaged files aside"
     )
     if unborn is not None:
         lost.append(unborn)
@@ -230,7 +230,7 @@ def _misfit(
         ids = ((log_id or b"").hex(), header.log_id.hex())
         return _differs(each, ID_OFFSET, message, "log id", *ids)
     if header.first_seq != each.named_seq:
-        message = "a segment has the name of another one"
+        message = "a segment has the file name of another one"
         names = (segment_name(header.first_seq), segment_name(each.named_seq))
         return _differs(each, SEQ_OFFSET, message, "name", *names)
     expected = live[-1].next_seq if live else done_seq + 1
@@ -242,7 +242,7 @@ def _misfit(
     message = (
         "a segment is missing before this one"
         if is_gap
-        else "two segments hold the same sequence numbers"
+        else "two segments contain the same sequence numbers"
     )
     numbers = (expected, header.follows_seq)
     return _differs(each, SEQ_OFFSET, message, "sequence number", *numbers)
@@ -263,9 +263,9 @@ def _differs(
 
 _MESSAGES = {
     "zeros": "records were overwritten with zero bytes",
-    "short": "a frame does not end where it says",
-    "magic": "no frame begins where one has to",
-    "checksum": "a frame's checksum is wrong",
+    "short": "a frame does not end at its recorded length",
+    "magic": "no frame begins at the expected position",
+    "checksum": "a frame's checksum does not match",
 }
 
 
@@ -351,7 +351,7 @@ def _out_of_sequence(each: Segment) -> _Fault:
     if not wrong.any():
         return None
     at = int(wrong.argmax())
-    message = "sequence numbers do not follow one another"
+    message = "sequence numbers are not contiguous"
     numbers = (expected[at], frames.first_seq[at])
     return at, _differs(each, int(frames.offsets[at]), message, "sequence number", *numbers)
 
@@ -363,7 +363,7 @@ def _after_its_end(each: Segment) -> _Fault:
         return None
     at = int(seals[0]) + 1
     return at, WalCorruptionError(
-        "a segment goes on behind its end",
+        "data follows the end of a segment",
         path=each.path,
         byte_offset=int(each.frames.offsets[at]),
         expected="the end of the file",
@@ -383,11 +383,11 @@ def _without_end(each: Segment) -> _Fault:
 
 def _endless(each: Segment, offset: int) -> WalCorruptionError:
     return WalCorruptionError(
-        "a batch does not go on where it has to",
+        "a batch is not continued at the expected position",
         path=each.path,
         byte_offset=offset,
         expected="a frame of the same batch",
-        found="something else",
+        found="other data",
     )
 
 
@@ -419,9 +419,9 @@ def _cut(each: Segment, frames: Frames) -> Segment:
 
 _REASONS = {
     "zeros": "zero bytes up to the end of the file",
-    "short": "a frame that was not written to its end",
-    "magic": "bytes that are no frame",
-    "checksum": "a frame that was not written whole",
+    "short": "a frame that was not written completely",
+    "magic": "bytes that are not a frame",
+    "checksum": "a frame that was not written completely",
 }
 
 
@@ -432,7 +432,7 @@ def _torn(each: Segment, safe: Segment) -> Tail:
     if each.gap is not None and each.gap.offset == safe.end:
         reason = _REASONS[each.gap.reason]
     else:
-        reason = "a batch that was not written to its end"
+        reason = "a batch that was not written completely"
     return Tail(
         each.path,
         safe.end,

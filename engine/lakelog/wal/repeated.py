@@ -44,7 +44,7 @@ def repeated(data: pa.Buffer, frames: Frames, path: str) -> RecordColumns | None
     at = layout_of(count, key_bytes, False)
     room = int(first.payload_bytes[0]) - at[4]
     if room < 0:
-        raise contradiction(path, start, "parts that have room in their frames", "others")
+        raise contradiction(path, start, "parts that fit in their frames", "others")
 
     def rows(part: int, size: int) -> _Bytes:
         place = start + FRAME_HEADER_BYTES + part

@@ -189,7 +189,10 @@ def scan(data: pa.Buffer, seal: Seal, start: int = SEGMENT_HEADER_BYTES) -> Scan
             whole = int(np.flatnonzero(_checksums(data, part, seal))[0])
             at = int(offsets[whole])
             bad = Break(
-                "checksum", at, "a frame with its checksum", "other bytes than were written"
+                "checksum",
+                at,
+                "a frame with its checksum",
+                "bytes that differ from what was written",
             )
             return Scan(Frames.concat([*parts, part[:whole]]), at, bad)
         parts.append(part)

@@ -67,14 +67,14 @@ def read_segments(
     old = sorted(filter(is_historic, names))
     if old:
         raise UnsupportedError(
-            "the directory holds a write-ahead log of an earlier program",
+            "the directory contains a write-ahead log of an earlier program",
             path=f"{directory}/{old[0]}",
             hint="lakelog wal upgrade",
         )
     found = sorted((seq, name) for name in names if (seq := named_seq(name)) is not None)
     # The last segment may be cut while it is read, and so may the one before it, which is the last
-    # one again if the last one comes to nothing. A page of a mapped file that was cut kills whoever
-    # looks at it.
+    # one again if the last one is truncated to nothing. Reading a page of a mapped file that was
+    # cut ends the process.
     settled = {seq for seq, _ in (found if alone else found[:-2])}
 
     def read(seq: int, name: str) -> Segment:

@@ -35,7 +35,7 @@ from lakelog.wal.frames import (
 from lakelog.wal.segment_reader import with_header
 from lakelog.wal.segments import Segment, segment_name
 
-LOOK = "close the log, open it again, and look whether the record is there"
+LOOK = "close the log, open it again, and check whether it contains the record"
 """What to do where it is unknown."""
 
 _JOINED_BYTES = 1 << 20  # pieces are joined to writes of about this size
@@ -111,9 +111,12 @@ class Writer:
             raise InvalidInputError("the log is closed", path=self.directory)
         if self.poison is not None:
             raise LogPoisonedError(
-                f"the log does not know what the disk holds: {self.poison}",
+                f"the state of the log on disk is unknown: {self.poison}",
                 path=self.directory,
-                hint="close the log and open it again; it then goes on from what is there",
+                hint=(
+                    "close the log and open it again; it then continues after the last "
+                    "durable record"
+                ),
             )
 
     def write(self, pieces: Sequence[Bytes], records: int) -> None:
@@ -121,7 +124,7 @@ class Writer:
         self.check()
         if records > MAX_SEQ - self.next_seq:
             raise InvalidInputError(
-                "there are no sequence numbers left",
+                "the sequence numbers are exhausted",
                 path=self.path,
                 expected=f"at most {MAX_SEQ - self.next_seq} records",
                 found=records,
@@ -135,7 +138,7 @@ class Writer:
             raise UnavailableError(
                 f"the write-ahead log cannot be written: {cause}",
                 path=self.path,
-                hint="nothing of it was written; try again once the disk has room",
+                hint="nothing of it was written; free disk space and try again",
             ) from cause
         except BaseException:
             self.poison = "a write was interrupted"
@@ -156,9 +159,9 @@ class Writer:
             self.file.truncate(start)
             self.file.sync()
         except BaseException as second:  # noqa: BLE001 - an interrupt leaves no less unknown
-            self.poison = f"a write failed ({cause}), and could not be taken back ({second})"
+            self.poison = f"a write failed ({cause}), and could not be undone ({second})"
             raise OutcomeUnknownError(
-                "a write to the write-ahead log failed, and could not be taken back",
+                "a write to the write-ahead log failed, and could not be undone",
                 path=self.path,
                 hint=LOOK,
             ) from cause
@@ -215,12 +218,12 @@ class Writer:
                 self.poison = str(cause)
                 raise
             raise UnavailableError(
-                f"the write-ahead log cannot begin a segment: {cause}",
+                f"a segment of the write-ahead log cannot be created: {cause}",
                 path=place.path,
-                hint="nothing was written; try again once the disk has room",
+                hint="nothing was written; free disk space and try again",
             ) from cause
         except BaseException:
-            self.poison = "the making of a segment was interrupted"
+            self.poison = "creating a segment was interrupted"
             raise
 
     def _move_to(self, place: SegmentRef, file: WritableFile) -> None:
@@ -267,7 +270,9 @@ class Writer:
             raise UnavailableError(
                 f"segments of the write-ahead log cannot be removed: {cause}",
                 path=self.places[0].path,
-                hint="their records are void all the same; truncate again to remove them",
+                hint=(
+                    "their records are truncated nevertheless; truncate again to remove the files"
+                ),
             ) from cause
         return removed
 
@@ -314,8 +319,8 @@ def begin_segment(
                 disk.sync_directory(directory)
         except OSError as second:
             raise OutcomeUnknownError(
-                f"a segment could not be begun ({cause}), nor what there is of it be removed "
-                f"({second})",
+                f"a segment could not be created ({cause}), and its partial file could "
+                f"not be removed ({second})",
                 path=place.path,
                 hint=LOOK,
             ) from cause
@@ -331,7 +336,7 @@ def _write_all(file: WritableFile, pieces: Sequence[Bytes]) -> int:
         while len(rest):
             taken = file.write(rest)
             if taken <= 0:
-                raise OSError("the disk takes no more")
+                raise OSError("the disk accepts no more data")
             written += taken
             rest = rest[taken:] if taken < len(rest) else b""
     return written

@@ -137,13 +137,13 @@ def test_what_is_written_is_read(
 
 
 def test_an_unknown_layout_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="no such checkpoint layout"):
+    with pytest.raises(InvalidInputError, match="unknown checkpoint layout"):
         DIALECT.checkpoint_writer(open_store(str(tmp_path)), plan_of(1, "flattened"))
 
 
 def test_an_action_that_no_checkpoint_holds_is_refused(tmp_path: Path) -> None:
     writer = DIALECT.checkpoint_writer(open_store(str(tmp_path)), plan_of(1))
-    with pytest.raises(InvalidInputError, match="holds such an action"):
+    with pytest.raises(InvalidInputError, match="cannot contain this action"):
         writer.write_meta(frame_of([{"actionType": "mergeskip", "path": "a"}]))
     writer.abandon()
 

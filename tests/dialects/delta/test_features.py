@@ -44,7 +44,7 @@ def test_a_reader_version_out_of_range_is_refused(version: int) -> None:
 
 
 def test_version_three_without_a_list_is_damage() -> None:
-    with pytest.raises(CorruptionError, match="no list"):
+    with pytest.raises(CorruptionError, match="but no"):
         check_readable(3, None, "t")
 
 

@@ -56,7 +56,7 @@ def test_a_newer_version_stands_above_any_layout() -> None:
 def test_a_checkpoint_that_lacks_a_part_does_not_exist_and_is_noted() -> None:
     found = listing(f"{V}.checkpoint.{1:010d}.{2:010d}.parquet")
     assert found.checkpoints == ()
-    assert found.notes == ("the checkpoint of version 7 in 2 parts has only 1 and was left out",)
+    assert found.notes == ("the checkpoint of version 7 in 2 parts has only 1 and was ignored",)
 
 
 @pytest.mark.parametrize(

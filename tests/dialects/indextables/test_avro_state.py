@@ -67,7 +67,7 @@ def test_a_state_hands_out_no_removes(log: Log) -> None:
 
 
 def test_a_tombstone_without_an_entry_is_counted_as_writers_count_it(log: Log) -> None:
-    reader = _state(log, tombstones=["b", "long gone"], numFiles=1)
+    reader = _state(log, tombstones=["b", "ended long ago"], numFiles=1)
     assert paths(read_files(reader)) == ["a", "c"]
 
 

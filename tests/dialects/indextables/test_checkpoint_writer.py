@@ -611,7 +611,7 @@ def test_a_store_that_fails_at_any_write_leaves_nothing(
 
 
 def test_other_layouts_are_refused(store: LogStore) -> None:
-    with pytest.raises(InvalidInputError, match="such a layout") as refused:
+    with pytest.raises(InvalidInputError, match="unknown checkpoint layout") as refused:
         checkpoint_writer(store, plan(layout="avro-state"))
     assert refused.value.expected == ", ".join(LAYOUTS)
     assert DIALECT.checkpoint_writer(store, plan()) is not None

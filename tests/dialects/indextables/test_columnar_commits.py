@@ -237,7 +237,7 @@ def test_a_file_without_actions_is_refused(table: pa.Table) -> None:
 
 def test_extra_that_is_no_json_is_refused_before_it_is_written() -> None:
     files = adds(3).files.with_columns(pl.Series("extra", [None, "{}", "{"]))
-    with pytest.raises(InvalidTransactionError, match="not JSON"):
+    with pytest.raises(InvalidTransactionError, match="not valid JSON"):
         DIALECT.encode(CommitContent({}, files=files), columnar_above=0)
 
 

@@ -159,7 +159,7 @@ def test_an_avro_file_is_bounded_by_its_length(monkeypatch: pytest.MonkeyPatch) 
     for copies, refused in ((1, False), (400, True)):
         data = _container(_ENTRY, copies, _deflate(record * copies), "deflate")
         if refused:
-            with pytest.raises(MalformedLogError, match="expands to more"):
+            with pytest.raises(MalformedLogError, match="decompresses to more"):
                 Container(data, "m", 1)
         else:
             assert Container(data, "m", 1).records == copies

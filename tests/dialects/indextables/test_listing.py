@@ -51,7 +51,7 @@ def test_other_files_are_ignored(log: Log) -> None:
     listing = DIALECT.list_log(log.store)
     assert [c.version for c in listing.commits] == [0]
     assert listing.checkpoints == ()
-    assert listing.notes == ("state-v00000000000000000004 holds no _manifest.avro: not committed",)
+    assert listing.notes == ("state-v00000000000000000004 has no _manifest.avro: not committed",)
 
 
 def test_a_folder_that_is_not_there_lists_empty(tmp_path: Path) -> None:

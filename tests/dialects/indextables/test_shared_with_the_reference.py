@@ -171,7 +171,7 @@ def test_a_checkpoint_with_another_spelling_of_a_document_mapping_is_proved(
         _MAPPING.replace("text", "u64"),
         _MAPPING.replace('"b"', '"c"'),
         _MAPPING[:-1] + ',{"name":"o","type":"object","field_mappings":[{"name":"x"}]}]',
-        "not JSON",
+        "not valid JSON",
     ],
 )
 def test_a_checkpoint_with_another_document_mapping_is_wrong(

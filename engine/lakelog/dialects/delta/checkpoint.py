@@ -127,12 +127,12 @@ class DeltaCheckpointReader:
             return
         if list(versions) != [self.checkpoint.version]:
             raise MalformedLogError(
-                "the checkpoint does not say, once, which version it is of",
+                "the checkpoint does not record its version exactly once",
                 path=self.checkpoint.paths[0],
                 version=self.checkpoint.version,
-                expected=f"one checkpointMetadata of version {self.checkpoint.version}",
+                expected=f"one checkpointMetadata with version {self.checkpoint.version}",
                 found=", ".join(map(str, versions)) or None,
-                hint="restore the file, or remove the checkpoint's files if its commits are there",
+                hint="restore the file, or remove the checkpoint's files if its commits exist",
             )
 
     @cached_property
@@ -183,7 +183,7 @@ class DeltaCheckpointReader:
 
     def _repeated(self, kind: str, rows: int) -> InvalidActionError:
         return InvalidActionError(
-            "the checkpoint holds the same action twice, so it is not reconciled",
+            "the checkpoint contains the same action twice, so it is not reconciled",
             path=self.checkpoint.paths[0],
             version=self.checkpoint.version,
             expected=f"one {kind}",
@@ -241,12 +241,12 @@ class DeltaCheckpointReader:
         held = sum(self._counts.get(path, 0) for path in self._sidecars)
         if self._sidecars and self._sidecar_actions not in {None, held}:
             raise MalformedLogError(
-                "the sidecars do not hold as many actions as their manifest says",
+                "the number of actions in the sidecars differs from their manifest",
                 path=self.checkpoint.paths[0],
                 version=self.checkpoint.version,
                 expected=f"sidecarNumActions {self._sidecar_actions}",
                 found=held,
-                hint="restore them, or remove the checkpoint's files if its commits are there",
+                hint="restore them, or remove the checkpoint's files if its commits exist",
             )
 
     def _iter_parquet(
@@ -277,7 +277,7 @@ class DeltaCheckpointReader:
             try:
                 while parts := [part for f in ahead if (part := f.result()) is not None]:
                     if len(parts) < len(readers):
-                        raise pa.ArrowInvalid("the columns disagree on how many rows there are")
+                        raise pa.ArrowInvalid("the columns have different numbers of rows")
                     ahead = [submit(next, reader, None) for reader in readers]
                     for kind in kinds:
                         frame = assemble([p[kind] for p in parts if kind in p], kind, columns, path)
@@ -423,24 +423,24 @@ def require_adds(checkpoint: Checkpoint, recorded: tuple[str, int | None], found
     source, expected = recorded
     if expected is not None and found != expected:
         raise MalformedLogError(
-            f"the checkpoint does not hold as many files as {source} records",
+            f"the number of files in the checkpoint differs from {source}",
             path=source,
             version=checkpoint.version,
             expected=f"{expected} add actions",
             found=f"{found} in {checkpoint.paths[0]}",
-            hint="restore the checkpoint's files, or remove them if its commits are there",
+            hint="restore the checkpoint's files, or remove them if its commits exist",
         )
 
 
 @contextmanager
 def unreadable_is_malformed(path: str, version: int) -> Iterator[None]:
     """What reading a checkpoint's file raises, as an error of the log."""
-    hint = "restore the file, or remove the checkpoint's files if its commits are there"
+    hint = "restore the file, or remove the checkpoint's files if its commits exist"
     try:
         yield
     except NotFoundError as cause:
         raise MalformedLogError(
-            "a file of the checkpoint is gone", path=path, version=version, hint=hint
+            "a file of the checkpoint was not found", path=path, version=version, hint=hint
         ) from cause
     except LakelogError:
         raise
@@ -496,7 +496,7 @@ def _refuse_other_actions(file: pq.ParquetFile, path: str) -> None:
     """
     for kind in find_rows(file, (*CHECKPOINT_META, *_MANIFEST_ONLY)):
         raise InvalidActionError(
-            "a sidecar holds what is not a file action",
+            "a sidecar contains an action that is not a file action",
             path=path,
             expected="add and remove",
             found=kind,

@@ -65,7 +65,7 @@ def require_columns(
                 path=path,
                 expected=".".join(names),
                 found=None,
-                hint="restore the file, or remove the checkpoint's files if its commits are there",
+                hint="restore the file, or remove the checkpoint's files if its commits exist",
             )
 
 
@@ -93,7 +93,7 @@ def require_actions(file: pq.ParquetFile, path: str) -> None:
             path=path,
             expected=f"{rows} actions",
             found=f"{held} actions",
-            hint="restore the file, or remove the checkpoint's files if its commits are there",
+            hint="restore the file, or remove the checkpoint's files if its commits exist",
         )
 
 
@@ -126,7 +126,7 @@ def features_of(meta: pl.DataFrame, path: str) -> frozenset[str] | None:
                 path=path,
                 expected=f"protocol.{features}",
                 found=None,
-                hint="restore the file, or remove the checkpoint's files if its commits are there",
+                hint="restore the file, or remove the checkpoint's files if its commits exist",
             )
     found = frozenset(feature for name in names for feature in row[name] or ())
     metadata = actions.conform(actions.of_type(meta, "metaData"), ("partitionColumns",))

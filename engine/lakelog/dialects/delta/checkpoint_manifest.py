@@ -64,13 +64,13 @@ def require_whole(meta: pl.DataFrame, others: int, path: str, version: int) -> i
         said = tags.get(key) or ""
         if said.isascii() and said.isdigit() and said.lstrip("0") != str(value).lstrip("0"):
             raise MalformedLogError(
-                "the manifest does not hold what its tags say",
+                "the manifest's content differs from its tags",
                 path=path,
                 version=version,
                 expected=f"{key} {said:.30}",
                 found=value,
-                hint="the file is cut short or damaged: restore it from a copy, or remove the "
-                "checkpoint's files if its commits are there",
+                hint="the file is truncated or damaged: restore it from a copy, or remove "
+                "the checkpoint's files if its commits exist",
             )
     said = tags.get("sidecarNumActions") or ""
     return int(said) if said.isascii() and said.isdigit() and len(said) < 19 else None
@@ -111,7 +111,7 @@ def count_actions(store: LogStore, sidecars: Sequence[SidecarFile]) -> FileActio
             found = inspect_sidecar(store, sidecar.path)  # its recorded length may be wrong
         if found.adds is None or found.removes is None:
             raise MalformedLogError(
-                "the footer of a sidecar does not count its actions", path=sidecar.path
+                "the footer of a sidecar does not record its number of actions", path=sidecar.path
             )
         adds += found.adds
         removes += found.removes

@@ -154,7 +154,7 @@ def _spark_type(type_: pa.DataType) -> contract.DataType:
         return contract.Decimal(type_.precision, type_.scale)
     name = _SPARK_NAMES.get(type_)
     if name is None:
-        raise InternalError("no checkpoint has a column of this type", found=str(type_))
+        raise InternalError("a checkpoint column cannot have this type", found=str(type_))
     return contract.Primitive(name)
 
 

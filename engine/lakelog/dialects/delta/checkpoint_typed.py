@@ -174,7 +174,7 @@ def indexed_columns(
         count = int(text)
     except ValueError as cause:
         raise InvalidPropertyError(
-            f"{_NUM_INDEXED} is malformed", found=text, expected="a whole number"
+            f"{_NUM_INDEXED} is malformed", found=text, expected="an integer"
         ) from cause
     return own if count < 0 else _first(own, count)[0]
 
@@ -189,7 +189,7 @@ def _names(text: str) -> list[list[str]]:
             raise InvalidPropertyError(
                 f"{_STATS_COLUMNS} is malformed",
                 found=text,
-                expected="columns separated by commas, as in a, b.c, `d e`",
+                expected="comma-separated columns, such as a, b.c, `d e`",
             )
         quoted, bare, end = match.groups()
         names[-1].append(bare if quoted is None else quoted.replace("``", "`"))

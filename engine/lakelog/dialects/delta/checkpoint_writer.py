@@ -151,7 +151,7 @@ class DeltaCheckpointWriter:
         kinds = meta["actionType"].unique().to_list() if meta.height else []
         if unknown := sorted(set(kinds) - set(META_ORDER)):
             raise InvalidInputError(
-                "no Delta checkpoint holds such an action",
+                "a Delta checkpoint cannot contain this action",
                 found=unknown[0],
                 expected=", ".join(META_ORDER),
             )
@@ -370,17 +370,17 @@ class DeltaCheckpointWriter:
 def _check(plan: CheckpointPlan) -> None:
     if plan.layout not in LAYOUTS:
         raise InvalidInputError(
-            "Delta has no such checkpoint layout", found=plan.layout, expected=", ".join(LAYOUTS)
+            "unknown checkpoint layout of Delta", found=plan.layout, expected=", ".join(LAYOUTS)
         )
     least = {"classic": 1, "multipart": 2}.get(plan.layout, 0)
     if plan.parts < least:
         raise InvalidInputError(
-            f"a checkpoint of this layout ({plan.layout}) has more parts",
+            f"a checkpoint of this layout ({plan.layout}) needs more parts",
             found=plan.parts,
             expected=f"{least} or more",
         )
     if plan.kept and plan.layout in {"classic", "multipart"}:
-        raise InvalidInputError("only V2 checkpoints keep sidecars", found=plan.layout)
+        raise InvalidInputError("only V2 checkpoints have sidecars", found=plan.layout)
 
 
 def _configuration(meta: pl.DataFrame) -> Mapping[str, str | None]:

@@ -34,7 +34,7 @@ def vector_paths(files: pl.DataFrame) -> pl.Series:
     strange = types.filter(~types.is_in(["u", "p", "i"])).drop_nulls()
     if strange.len():
         raise InvalidActionError(
-            "a deletion vector is stored in a way that lakelog does not know",
+            "unknown storage type of a deletion vector",
             expected="storageType u, p or i",
             found=strange[0],
         )

@@ -80,8 +80,8 @@ class DeltaDialect:
                         for c in listing.checkpoints
                     )
                     return replace(listing, checkpoints=tuple(checkpoints))
-                missing = f"no complete checkpoint stands at or above version {pointer.version}"
-                notes = (f"{LAST_CHECKPOINT} is wrong: {missing}",)
+                missing = f"no complete checkpoint was found at or above version {pointer.version}"
+                notes = (f"{LAST_CHECKPOINT} is invalid: {missing}",)
             elif pointer.note:
                 notes = (pointer.note,)
         listing = parse_listing(store.list_from(LOG_FOLDER, f"{start:020d}" if start else ""))

@@ -55,16 +55,16 @@ def check_readable(
         )
     if min_reader_version == MAX_READER_VERSION and reader_features is None:
         raise CorruptionError(
-            "the protocol has reader version 3 and no list of reader features",
+            "the protocol has reader version 3 but no readerFeatures",
             path=table,
             expected="readerFeatures",
             found=None,
-            hint="the protocol action breaks the Delta protocol; repair the log",
+            hint="the protocol action violates the Delta protocol; repair the log",
         )
     for feature in sorted(reader_features or ()):
         if feature in ROW_ONLY or feature in HONOURED:
             continue
-        reason = REFUSED.get(feature, "lakelog does not know what it changes")
+        reason = REFUSED.get(feature, "lakelog does not support it")
         raise UnsupportedFeatureError(
             f"the table needs the reader feature {feature!r}: {reason}",
             path=table,

@@ -35,7 +35,7 @@ def require_sound_chunks(
             found = metadata.row_group(group).column(leaf).physical_type
             expected = metadata.schema.column(leaf).physical_type
             if found != expected:
-                raise pa.ArrowInvalid(f"a column chunk of {expected} says that it is {found}")
+                raise pa.ArrowInvalid(f"a column chunk of {expected} records {found}")
 
 
 class _Zeros(io.RawIOBase):
@@ -59,6 +59,6 @@ class _Zeros(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _MOST_BYTES:
-            raise OSError(f"the footer says that a column chunk has {size} bytes")
+            raise OSError(f"the footer records a column chunk of {size} bytes")
         self._at += size
         return bytes(size)

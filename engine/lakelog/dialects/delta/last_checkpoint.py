@@ -60,9 +60,9 @@ def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
         pointer = json.loads(data, parse_int=_Number, parse_float=_Number, object_pairs_hook=_once)
         version = int(pointer["version"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return LastCheckpoint(None, f"{LAST_CHECKPOINT} is damaged and was left out")
+        return LastCheckpoint(None, f"{LAST_CHECKPOINT} is damaged and was ignored")
     if not 0 <= version < 10**20:
-        return LastCheckpoint(None, f"{LAST_CHECKPOINT} names the impossible version {version}")
+        return LastCheckpoint(None, f"{LAST_CHECKPOINT} names the invalid version {version}")
     written = pointer.get("checksum")
     if not isinstance(written, str):
         return LastCheckpoint(version)
@@ -77,7 +77,7 @@ def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key occurs twice")
     return found
 
 

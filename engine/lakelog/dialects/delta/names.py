@@ -115,7 +115,7 @@ def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
             if match := _CHECKSUM.fullmatch(name):
                 checksums.add(int(match[1]))
         elif not size_bytes:
-            notes.append(f"{path} is empty and was left out")
+            notes.append(f"{path} is empty and was ignored")
         elif match := _CLASSIC.fullmatch(name):
             checkpoints.append(Checkpoint(int(match[1]), "classic", _CLASSIC_RANK, (path,), size))
         elif match := _PART.fullmatch(name):
@@ -131,8 +131,8 @@ def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
             checkpoints.append(Checkpoint(version, "multipart", total, paths, sizes))
         else:
             notes.append(
-                f"the checkpoint of version {version} in {total} parts has only {len(found)} "
-                "and was left out"
+                f"the checkpoint of version {version} in {total} parts has only "
+                f"{len(found)} and was ignored"
             )
     checkpoints = [
         replace(c, checksum_path=f"{LOG_FOLDER}/{checksum_name(c.version)}")

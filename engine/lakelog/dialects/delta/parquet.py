@@ -221,7 +221,7 @@ def assemble(parts: Sequence[Part], kind: str, columns: Sequence[str], path: str
     first, *others = parts
     for other in others:
         if not _same(first.valid, other.valid):
-            raise pa.ArrowInvalid(f"the columns disagree on which rows are of type {kind}")
+            raise pa.ArrowInvalid(f"the columns have different rows of type {kind}")
     if not first.height:
         return actions.empty(("path",))
     frame = pl.DataFrame({name: s for part in parts for name, s in part.series.items()})
@@ -386,7 +386,7 @@ def rows_of(
                 if missing <= 0 and whole:
                     break
         if missing:
-            raise pa.ArrowInvalid(f"the leaves of {kind} disagree on its rows")
+            raise pa.ArrowInvalid(f"the leaf columns of {kind} have different numbers of rows")
     return pa.concat_arrays(found)
 
 
@@ -414,7 +414,7 @@ def checked_batches(
         plain = plain or plain_schema(batch.schema)
         yield batch if plain.equals(batch.schema) else batch.cast(plain)
     if rows != promised:
-        raise pa.ArrowInvalid(f"{rows} rows of {promised} can be read")
+        raise pa.ArrowInvalid(f"only {rows} rows of {promised} can be read")
 
 
 def _columns(file: pq.ParquetFile) -> Iterator[pq.ColumnSchema]:
@@ -467,7 +467,7 @@ def _series(array: pa.Array, leaf: Leaf, path: str) -> pl.Series:
         return series.cast(expected)
     except pl.exceptions.PolarsError as cause:
         raise InvalidActionError(
-            f"a column of the checkpoint has an impossible type: {leaf.column}",
+            f"a column of the checkpoint has an invalid type: {leaf.column}",
             path=path,
             expected=str(expected),
             found=str(array.type),
@@ -477,7 +477,7 @@ def _series(array: pa.Array, leaf: Leaf, path: str) -> pl.Series:
 def _family(dtype: pl.DataType) -> str:
     """Types between which a cast changes no value."""
     if dtype.is_integer():
-        return "whole number"
+        return "integer"
     if dtype.is_nested():
         return "nested"
     return "text" if dtype in (pl.String, pl.Binary, pl.Categorical, pl.Enum) else str(dtype)

@@ -207,7 +207,7 @@ def with_dv_id(files: pl.DataFrame) -> pl.DataFrame:
                 version=incomplete["version"][0] if "version" in incomplete.columns else None,
                 expected=required,
                 found=incomplete["path"][0],
-                hint="restore the file from a copy; no state is read past it",
+                hint="restore the file from a copy; reading stopped here",
             )
     if not set(_DV_COLUMNS[:2]) <= set(columns):
         return files

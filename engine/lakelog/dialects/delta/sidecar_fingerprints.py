@@ -179,9 +179,9 @@ def check_inspection(found: Inspection, file: SidecarFile, recorded: Fingerprint
     for what, expected, actual in pairs:
         if expected != actual:
             raise MalformedLogError(
-                f"a sidecar is not the one that its manifest describes: {what} differ",
+                f"a sidecar differs from its manifest: {what}",
                 path=file.path,
                 expected=expected,
                 found=actual,
-                hint="restore the file, or remove the checkpoint's files if its commits are there",
+                hint="restore the file, or remove the checkpoint's files if its commits exist",
             )

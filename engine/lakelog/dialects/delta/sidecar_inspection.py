@@ -150,7 +150,7 @@ def _opened(store: LogStore, path: str, size_bytes: int | None) -> Iterator[Bina
         with store.open(path, size_bytes) as source:
             yield source
     except NotFoundError as cause:
-        raise MalformedLogError("a sidecar of the checkpoint is gone", path=path) from cause
+        raise MalformedLogError("a sidecar of the checkpoint was not found", path=path) from cause
     except LakelogError:
         raise
     except (pa.ArrowException, OSError, ValueError, MemoryError) as cause:

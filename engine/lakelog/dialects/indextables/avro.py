@@ -57,7 +57,7 @@ class Container:
             self._schema = orjson.loads(reader.metadata["avro.schema"])
             least = _least_bytes(reader.writer_schema, {}, 0)
             if not isinstance(self._schema, dict) or "fields" not in self._schema:
-                raise ValueError("it does not hold records")
+                raise ValueError("it does not contain records")
             codec = reader.metadata.get("avro.codec", "null")
             blocks = _Blocks(data, source.tell(), codec, least, most_bytes)
             plain: list[bytes | memoryview] = [
@@ -94,21 +94,21 @@ class Container:
             yield
         except TooLargeError as cause:
             raise MalformedLogError(
-                "the Avro file expands to more than its length allows",
+                "the Avro file decompresses to more bytes than its length allows",
                 path=self._path,
                 version=self._version,
                 expected=str(cause).replace("more than", "at most"),
-                hint="restore the file from a copy; no state is read from it",
+                hint="restore the file from a copy; reading stopped here",
             ) from cause
         except _CodecMissingError as cause:
             raise _missing(f"the Avro codec {cause}", self._path, self._version) from cause
         except Exception as cause:
             raise MalformedLogError(
-                "the file is not a whole Avro container",
+                "the file is not a complete Avro container",
                 path=self._path,
                 version=self._version,
                 found=f"{type(cause).__name__}: {cause}"[:200],
-                hint="restore the file from a copy; no state is read from it",
+                hint="restore the file from a copy; reading stopped here",
             ) from cause
 
 
@@ -120,7 +120,7 @@ def read_state_record(
     container = Container(data, path, version, min(most, most_decompressed(len(data))))
     if container.records != 1:
         raise MalformedLogError(
-            "a state manifest holds one record",
+            "a state manifest must contain one record",
             path=path,
             version=version,
             expected=1,
@@ -160,7 +160,7 @@ class _Blocks:
             block = self._expand(view[self._at : end], self._room)
             self._room -= len(block)
             if count < 0 or count * self._least > len(block):
-                raise ValueError(f"a block of {len(block)} bytes says it has {count} records")
+                raise ValueError(f"a block of {len(block)} bytes records {count} records")
             self.records += count
             self._at = end + _SYNC_BYTES
             yield count, block
@@ -170,7 +170,7 @@ class _Blocks:
         value = shift = 0
         while True:
             if self._at >= len(self._data) or shift > 63:
-                raise EOFError("a block's head is truncated")
+                raise EOFError("a block's header is truncated")
             byte = self._data[self._at]
             self._at += 1
             value |= (byte & 0x7F) << shift
@@ -223,7 +223,7 @@ class _Snappy:
         if promised > most_bytes:
             raise TooLargeError(f"more than {most_bytes} bytes")
         if promised > self._MOST_RATIO * len(packed):
-            raise ValueError(f"{len(packed)} bytes of snappy promise {promised}")
+            raise ValueError(f"{len(packed)} bytes of snappy declare {promised}")
         found = bytes(self._cramjam.snappy.decompress_raw(packed))
         if zlib.crc32(found) != int.from_bytes(crc, "big"):
             raise ValueError("the checksum of a block does not match")
@@ -279,7 +279,7 @@ def _least_bytes(schema: Any, named: dict[str, int | None], depth: int) -> int:
 
 def _some(size: int, kind: str) -> int:
     if size < 1:
-        raise ValueError(f"a {kind} of the schema takes no bytes")
+        raise ValueError(f"a {kind} of the schema has zero bytes")
     return size
 
 

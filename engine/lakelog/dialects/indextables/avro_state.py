@@ -238,15 +238,14 @@ class AvroStateReader:
         self._require_not_replaced()
         if (forgotten := self._forgotten) is not None:
             raise UnsupportedError(
-                "the log holds two histories: its Avro states were begun without what the JSON "
-                "commits hold",
+                "the log contains two histories: its Avro states do not include the JSON commits",
                 path=state_manifest_path(_FIRST_STATE),
                 version=self.checkpoint.version,
-                expected="a first state that holds the files of the commits up to its version",
+                expected="a first state that contains the files of the commits up to its version",
                 found=forgotten,
-                hint="decide which history is right, and move the files of the other one out of "
-                "the log; set spark.indextables.state.format to json in every IndexTables session "
-                "that writes a table of JSON commits",
+                hint="decide which history is valid, and move the files of the other one "
+                "out of the log; set spark.indextables.state.format to json in every "
+                "IndexTables session that writes a table of JSON commits",
             )
 
     def _require_not_replaced(self) -> None:
@@ -263,8 +262,8 @@ class AvroStateReader:
             and created > self._state.created_ms
         ):
             raise UnsupportedError(
-                "the log holds two histories: a JSON checkpoint of a lower version was written "
-                "after this Avro state",
+                "the log contains two histories: a JSON checkpoint of a lower version "
+                "was written after this Avro state",
                 path=self.checkpoint.paths[0],
                 version=self.checkpoint.version,
                 expected=f"no Avro state above version {version}, which _last_checkpoint names",
@@ -325,7 +324,7 @@ class AvroStateReader:
                 data = next(contents)
             except NotFoundError as cause:
                 raise missing_file(
-                    f"state-v{state.version:020d} names a manifest that is not there",
+                    f"state-v{state.version:020d} names a manifest that was not found",
                     path,
                     state.version,
                     cause,
@@ -333,7 +332,7 @@ class AvroStateReader:
             container = Container(data, path, state.version)
             if container.records != count:
                 raise CorruptionError(
-                    "a manifest does not hold the entries that the state counts",
+                    "the number of entries in a manifest differs from the state",
                     path=path,
                     version=state.version,
                     expected=f"{count} entries",
@@ -433,14 +432,14 @@ def _check_counts(state: StateManifest, entries: Sequence[pl.DataFrame]) -> None
             # Was it added again after it was removed, or added twice before? No file says.
             twice = gone.filter(pl.col("path").is_duplicated())["path"][0]
             raise CorruptionError(
-                "a removed path has two entries, so whether it is live cannot be told",
+                "a removed path has two entries, so whether it is live is unknown",
                 path=state.path,
                 version=state.version,
                 found=twice,
             )
     if state.file_count not in {total - dead, total - len(state.tombstones)}:
         raise CorruptionError(
-            "the state does not hold the files that it counts",
+            "the number of files in the state differs from its count",
             path=state.path,
             version=state.version,
             expected=f"{state.file_count} files",
@@ -448,7 +447,7 @@ def _check_counts(state: StateManifest, entries: Sequence[pl.DataFrame]) -> None
         )
     if state.total_bytes < live_bytes:
         raise CorruptionError(
-            "the state holds more bytes than it counts",
+            "the number of bytes in the state exceeds its count",
             path=state.path,
             version=state.version,
             expected=f"{state.total_bytes} bytes",
@@ -481,7 +480,7 @@ def _resolve(path: str, state: str) -> str:
             path=state,
             expected="a path without '..'",
             found=path[:200],
-            hint="restore the state manifest; no state is read past it",
+            hint="restore the state manifest; reading stopped here",
         )
     if path.startswith(_SHARED):
         return f"{LOG_FOLDER}/{path}"
@@ -499,7 +498,7 @@ def _metadata_line(text: str | None, path: str, version: int) -> bytes | None:
         return orjson.dumps(parsed)
     except (orjson.JSONDecodeError, TypeError) as cause:  # TypeError: it nests too deep
         raise MalformedLogError(
-            "the metadata that the state caches is not JSON",
+            "the metadata that the state caches is not valid JSON",
             path=path,
             version=version,
             found=str(cause)[:80],

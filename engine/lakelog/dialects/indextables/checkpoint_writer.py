@@ -62,7 +62,7 @@ def checkpoint_writer(
     if plan.layout in LAYOUTS:
         return JsonCheckpointWriter(staging)
     raise InvalidInputError(
-        "IndexTables checkpoints are not written in such a layout",
+        "unknown checkpoint layout of IndexTables",
         found=plan.layout,
         expected=", ".join(LAYOUTS),
     )
@@ -211,7 +211,7 @@ class _LinesFile:
                 "the checkpoint is too large for one compressed file",
                 path=self.target,
                 expected=f"at most {most} bytes before compression",
-                hint="write json-multipart or flattened",
+                hint="use layout json-multipart or flattened",
             )
 
 

@@ -166,7 +166,7 @@ def _decode(blob: Blob, data: bytes, files: bool) -> Actions:
     metadata = pq.read_metadata(pa.BufferReader(data))
     names = metadata.schema.to_arrow_schema().names
     if not metadata.num_rows or ACTION_TYPE not in names:
-        raise _damaged(blob, "the columnar commit holds no action", "one action or more")
+        raise _damaged(blob, "the columnar commit contains no action", "at least one action")
     bound = Bound(metadata, len(data))
     types = _read(data, [ACTION_TYPE], 0, metadata.num_rows)[ACTION_TYPE].cast(pl.String)
     if bound.is_suspicious and "path" in names:
@@ -239,7 +239,9 @@ def _typed(frame: pl.DataFrame, blob: Blob, start: int) -> pl.DataFrame:
         )
     except pl.exceptions.PolarsError as cause:
         found = str(cause).splitlines()[0][:200]
-        raise _invalid(blob, "a column has the wrong type", "the contract's", found) from cause
+        raise _invalid(
+            blob, "a column has the wrong type", "the type in schemas/actions.json", found
+        ) from cause
     rows = _with_unknown(rows, [name for name in rows.columns if name not in schema])
     if blob.version is None:
         return rows
@@ -322,7 +324,7 @@ def _damaged(blob: Blob, message: str, expected: object, found: object = None) -
         version=blob.version,
         expected=expected,
         found=f"{len(blob.data)} bytes" if found is None else found,
-        hint="restore the file from a copy; no state is read past it",
+        hint="restore the file from a copy; reading stopped here",
     )
 
 

@@ -149,7 +149,7 @@ class FlattenedReader:
         # Arrow ends a read early, without a word, where a damaged page header makes a column short.
         if expected != found:
             raise MalformedLogError(
-                "the checkpoint holds fewer rows than its footer counts",
+                "the checkpoint has fewer rows than its footer records",
                 path=path,
                 version=self.checkpoint.version,
                 expected=f"{expected} rows",
@@ -190,7 +190,7 @@ class FlattenedReader:
         found = rows[_TYPE].unique(maintain_order=True)
         if strange := [kind for kind in found if kind not in _STATE_TYPES]:
             raise InvalidActionError(
-                "a row of the checkpoint has an action type that no state holds",
+                "a row of the checkpoint has an action type that cannot be in a state",
                 path=path,
                 version=self.checkpoint.version,
                 expected=", ".join(_STATE_TYPES),
@@ -208,7 +208,7 @@ class FlattenedReader:
                 yield file, Bound(file.metadata, size_bytes)
         except NotFoundError as cause:
             raise missing_file(
-                "a file of the checkpoint is not there", path, version, cause
+                "a file of the checkpoint was not found", path, version, cause
             ) from cause
         except LakelogError:
             raise
@@ -221,11 +221,11 @@ class FlattenedReader:
             MemoryError,
         ) as cause:
             raise MalformedLogError(
-                "the checkpoint is not whole Parquet",
+                "the checkpoint is not a complete Parquet file",
                 path=path,
                 version=version,
                 found=str(cause)[:200],
-                hint="restore the file, or remove it if the commits below are there",
+                hint="restore the file, or remove it if the commits below it exist",
             ) from cause
 
 

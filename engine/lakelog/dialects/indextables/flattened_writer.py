@@ -63,7 +63,7 @@ class FlattenedWriter:
         kinds = meta[_TYPE].unique().to_list() if meta.height else []
         if unknown := sorted(set(kinds) - set(CHECKPOINT_META)):
             raise InvalidInputError(
-                "no checkpoint holds such an action",
+                "a checkpoint cannot contain this action",
                 found=unknown[0],
                 expected=", ".join(CHECKPOINT_META),
             )

@@ -91,7 +91,9 @@ def _level(configuration: Mapping[str, str | None]) -> int | None:
             f"{_CODEC} names an unknown codec", expected="gzip or none", found=codec
         )
     if level not in set("0123456789"):
-        raise InvalidPropertyError(f"{_LEVEL} is no level", expected="0 to 9", found=level)
+        raise InvalidPropertyError(
+            f"{_LEVEL} is not a valid compression level", expected="0 to 9", found=level
+        )
     return None if codec == "none" else int(level)
 
 
@@ -151,7 +153,7 @@ def unframe(data: bytes, path: str, version: int | None = None) -> bytes:
     if data[:1] == bytes((_CODEC_MAGIC,)):
         if data[1:2] != bytes((_CODEC_GZIP,)):
             raise MalformedLogError(
-                "the file has a compression codec that no writer is known to use",
+                "the file has an unknown compression codec",
                 path=path,
                 version=version,
                 byte_offset=1,
@@ -169,26 +171,26 @@ def _gunzip(data: memoryview, path: str, version: int | None) -> bytes:
         return decompress(lambda: zlib.decompressobj(_GZIP_WINDOW_BITS), data, most)
     except zlib.error as cause:
         raise MalformedLogError(
-            f"the gzip stream is broken: {cause}",
+            f"the gzip stream is damaged: {cause}",
             path=path,
             version=version,
             expected="a gzip stream",
-            hint="restore the file from a copy; no state is read past it",
+            hint="restore the file from a copy; reading stopped here",
         ) from cause
     except EOFError as cause:
         raise MalformedLogError(
-            "the gzip stream ends early",
+            "the gzip stream is truncated",
             path=path,
             version=version,
-            expected="a whole gzip stream",
+            expected="a complete gzip stream",
             found=f"{len(data)} bytes",
             hint="the file is truncated: restore it from a copy",
         ) from cause
     except (TooLargeError, MemoryError) as cause:
         raise MalformedLogError(
-            "the file decompresses to more than a log file may hold",
+            "the file decompresses to more bytes than a log file may have",
             path=path,
             version=version,
             expected=f"at most {most} bytes",
-            hint="restore the file from a copy; no state is read past it",
+            hint="restore the file from a copy; reading stopped here",
         ) from cause

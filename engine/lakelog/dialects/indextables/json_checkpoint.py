@@ -123,12 +123,15 @@ class JsonCheckpointReader:
             recorded = None if pointer is None else recorded_counts(pointer, version)
         if recorded is not None and held < recorded.actions and adds < recorded.adds:
             raise CorruptionError(
-                f"the checkpoint holds less than {LAST_CHECKPOINT} says",
+                f"the checkpoint has fewer actions than {LAST_CHECKPOINT} records",
                 path=self.checkpoint.paths[0],
                 version=version,
                 expected=f"{recorded.actions} actions, {recorded.adds} of them files",
                 found=f"{held} actions, {adds} of them files",
-                hint="a file of it is cut short: restore it, or replay the commits without it",
+                hint=(
+                    "a file of the checkpoint is truncated: restore it, or replay the "
+                    "commits without it"
+                ),
             )
 
     def is_reconciled(self) -> bool:
@@ -153,7 +156,7 @@ class JsonCheckpointReader:
                 part = self._load(path)
             except NotFoundError as cause:
                 raise missing_file(
-                    "a part of the checkpoint is not there", path, self.checkpoint.version, cause
+                    "a part of the checkpoint was not found", path, self.checkpoint.version, cause
                 ) from cause
             yield self._decode(path, part, files=files)
 
@@ -177,7 +180,7 @@ class JsonCheckpointReader:
         version = body.get("version")
         if names is None or version != self.checkpoint.version or len(set(names)) != len(names):
             raise CorruptionError(
-                "the manifest of a multi-part checkpoint contradicts itself",
+                "the manifest of a multi-part checkpoint is inconsistent",
                 path=path,
                 version=self.checkpoint.version,
                 expected=f"version {self.checkpoint.version} and the names of its parts, each once",
@@ -185,7 +188,7 @@ class JsonCheckpointReader:
             )
         if body.get("format") not in {None, "json"}:
             raise UnsupportedError(
-                "the parts of the checkpoint are in a format that lakelog does not read",
+                "the parts of the checkpoint have a format that lakelog does not support",
                 path=path,
                 version=self.checkpoint.version,
                 expected="json",
@@ -204,7 +207,7 @@ def as_lines(data: bytes, path: str) -> bytes:
         for item in value if isinstance(value, list) else [value]:
             if item is not None and not isinstance(item, dict):
                 raise MalformedLogError(
-                    "the checkpoint is neither lines of actions nor one object of them",
+                    "the checkpoint is neither NDJSON nor one JSON object of actions",
                     path=path,
                     expected=f"{wrapper}: an object or an array of objects",
                     found=repr(item)[:80],

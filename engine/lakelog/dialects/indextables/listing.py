@@ -228,7 +228,7 @@ def _find_json(store: LogStore, entries: list[FileEntry], found: _Found) -> None
             found.add(version, "json", [path])
         elif missing := [part for part in parts if part not in names]:
             found.notes.append(
-                f"checkpoint {entry.name} is incomplete: {', '.join(missing)} is not there"
+                f"checkpoint {entry.name} is incomplete: {', '.join(missing)} was not found"
             )
         else:
             parts_paths = [f"{LOG_FOLDER}/{part}" for part in parts]
@@ -268,14 +268,14 @@ def _find_states(
     # The manifest is the commit point. A writer that fails between making the folder and writing
     # the manifest leaves the folder; the next writer fills it. So only the last may be empty.
     while versions and store.stat(state_manifest_path(versions[-1])) is None:
-        found.notes.append(f"state-v{versions[-1]:020d} holds no {STATE_MANIFEST}: not committed")
+        found.notes.append(f"state-v{versions[-1]:020d} has no {STATE_MANIFEST}: not committed")
         versions.pop()
     listed = [version for version in versions if version >= start]
     late = _late_states(store, listed, commits)
     for version in listed:
         if version in late:
             found.notes.append(
-                f"state-v{version:020d} is not used: it was written after later states"
+                f"state-v{version:020d} is ignored: it was written after later states"
             )
         else:
             found.add(version, "avro-state", [state_manifest_path(version)])

@@ -54,7 +54,7 @@ def check_readable(protocol: Mapping[str, object], table: str) -> None:
     version = protocol.get("minReaderVersion")
     if not isinstance(version, int) or version < MIN_READER_VERSION:
         raise CorruptionError(
-            "the protocol names no reader version",
+            "the protocol has no minReaderVersion",
             path=table,
             expected=f"minReaderVersion {MIN_READER_VERSION} to {MAX_READER_VERSION}",
             found=version,

@@ -171,21 +171,21 @@ def compact(
 def _notes(total: _Total, *, overtaken: bool) -> tuple[str, ...]:
     notes = [f"{path}: {reason}" for path, reason in list(total.skips.items())[:_SHOWN]]
     if len(total.skips) > _SHOWN:
-        notes.append(f"and {len(total.skips) - _SHOWN} skipped files more")
+        notes.append(f"and {len(total.skips) - _SHOWN} more skipped files")
     if overtaken:
-        notes.append("others kept changing the files that were left; the next run goes on")
+        notes.append("other writers kept changing the remaining files; the next run continues")
     return tuple(notes)
 
 
 def _require_compactable(snapshot: Snapshot) -> None:
     if is_on(snapshot.metadata.configuration, ENABLED):
         raise UnsupportedFeatureError(
-            "the table tracks its rows, and rows that are rewritten would lose their ids",
+            "the table has row tracking, and rewritten rows would lose their row ids",
             path=snapshot.path,
             version=snapshot.version,
             expected=f"{ENABLED} false",
             found="rowTracking",
-            hint="compact it with an engine that keeps row ids",
+            hint="compact it with an engine that preserves row ids",
         )
 
 

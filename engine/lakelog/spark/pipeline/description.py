@@ -74,7 +74,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         name: object = self.name
         if not isinstance(name, str) or not name.strip():
-            raise InvalidInputError("a pipeline has a name", expected="a text", found=name)
+            raise InvalidInputError("the pipeline has no name", expected="a text", found=name)
         if not self.steps:
             raise InvalidInputError(
                 "the pipeline has no step", expected=" or ".join(f"[{step}]" for step in STEPS)
@@ -83,7 +83,9 @@ class Pipeline:
         values: list[object] = list(settings.values())
         if not all(isinstance(value, str) for value in values):
             raise InvalidInputError(
-                "[spark] holds texts", expected='"spark.driver.memory" = "2g"', found=settings
+                "[spark] must contain strings",
+                expected='"spark.driver.memory" = "2g"',
+                found=settings,
             )
         object.__setattr__(self, "spark", MappingProxyType(settings))
 
@@ -126,7 +128,9 @@ class Pipeline:
             reason = getattr(cause, "strerror", None) or str(cause)
             raise InvalidInputError(f"the pipeline cannot be read: {reason}", path=path) from cause
         except tomllib.TOMLDecodeError as cause:
-            raise InvalidInputError(f"the pipeline is no TOML: {cause}", path=path) from cause
+            raise InvalidInputError(
+                f"the pipeline is not valid TOML: {cause}", path=path
+            ) from cause
         try:
             return _described(given)
         except InvalidInputError as error:
@@ -196,11 +200,11 @@ def _described(given: Mapping[str, Any]) -> Pipeline:
     require_known(given, known, "the pipeline")
     for key in ("name", "table"):
         if key not in given:
-            raise InvalidInputError("the pipeline lacks a key", expected=key)
+            raise InvalidInputError("the pipeline lacks a required key", expected=key)
     made: dict[str, Any] = {
         name: section.of(given[name]) for name, section in _SECTIONS.items() if name in given
     }
     settings = given.get("spark", {})
     if not isinstance(settings, Mapping):
-        raise InvalidInputError("spark is a section", expected="[spark]", found=repr(settings))
+        raise InvalidInputError("spark must be a section", expected="[spark]", found=repr(settings))
     return Pipeline(name=given["name"], spark=settings, **made)

@@ -40,9 +40,9 @@ _PATIENCE_S = 1
 _TOLD = ("parquet", "orc", "avro")
 _RECORDS = ("csv", "xml")
 _HINTS = {
-    "batch": "mend the line, or move the file away, and run the step again",
+    "batch": "fix the line, or move the file away, and run the step again",
     # The batch is planned, with the names of its files.
-    "available_now": "mend the line, or leave the file there, empty, and run the step again",
+    "available_now": "fix the line, or replace the file by an empty one, and run the step again",
 }
 
 
@@ -121,7 +121,7 @@ def _frame(spark: Any, table: Table | None, step: Ingest) -> Any:
     where = () if not paths else (paths if len(paths) > 1 else paths[0],)
     frame = reader.load(*where)
     if lines:
-        assert schema is not None, "the columns of files are known"
+        assert schema is not None, "[ingest] columns of files must not be specified"
         frame = parsed(frame, schema, options)
     return frame.selectExpr(*step.select) if step.select else frame
 
@@ -135,10 +135,13 @@ def _failfast(options: dict[str, str]) -> dict[str, str]:
     given = {key.lower(): value for key, value in options.items()}
     if given.get("mode", "FAILFAST").upper() != "FAILFAST":
         raise InvalidInputError(
-            f"[ingest] option mode {given['mode']} makes nulls of what cannot be read, or drops it",
+            (
+                f"[ingest] option mode {given['mode']} replaces unreadable values by null, "
+                "or drops them"
+            ),
             expected="FAILFAST",
             found=given["mode"],
-            hint="leave it out",
+            hint="remove it",
         )
     # The header of a CSV file is compared with the schema, not skipped.
     extra = {"enforceSchema": "false"} if "enforceschema" not in given else {}
@@ -158,7 +161,10 @@ def _schema(table: Table | None, step: Ingest) -> Any | None:
         raise InvalidInputError(
             "[ingest] the columns of the source are not known",
             expected='schema, such as "id bigint, at timestamp"',
-            hint="say them; without select, and where the table is there, its own are taken",
+            hint=(
+                "set schema; if select is not set and the table exists, the table's "
+                "columns are used"
+            ),
         )
     return spark_schema(table.snapshot().schema)
 

@@ -37,9 +37,9 @@ def refuse_loose(options: Mapping[str, str]) -> None:
         if lower in _REFUSED or lower.startswith(_LOOSE):
             raise InvalidInputError(
                 f"[ingest] option {name} is not taken: NDJSON is read strictly, as UTF-8",
-                expected="no option that makes rows of what is no JSON of the schema",
+                expected="no option that accepts lines which are not JSON of the schema",
                 found=f"{name} = {value}",
-                hint="leave it out, or mend the files",
+                hint="remove the option, or fix the files",
             )
 
 

@@ -105,5 +105,5 @@ def _there(pipeline: Pipeline, clock: Callable[[], int] | None) -> Table | None:
     except TableNotFoundError as error:
         if pipeline.table.create:
             return None
-        error.hint = "create = true in [table] makes it of the ingested columns"
+        error.hint = "set create = true in [table] to create it with the ingested columns"
         raise

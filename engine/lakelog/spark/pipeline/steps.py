@@ -107,16 +107,16 @@ def _mode(value: Any) -> str:
 
 _KINDS = {
     "text": (_text, "a text"),
-    "texts": (_texts, "a text, or a list of texts"),
+    "texts": (_texts, "a string, or a list of strings"),
     "mapping": (_mapping, "names and values"),
     "options": (_options, "names and plain values"),
     "flag": (_flag, "true or false"),
-    "count": (_count, "a whole number from 0"),
-    "positive": (_positive, "a whole number from 1"),
-    "counts": (_counts, "a list of whole numbers from 0"),
-    "size": (to_bytes, 'a number of bytes, or a text such as "128MB"'),
+    "count": (_count, "an integer >= 0"),
+    "positive": (_positive, "an integer >= 1"),
+    "counts": (_counts, "a list of integers >= 0"),
+    "size": (to_bytes, 'a number of bytes, or a string such as "128MB"'),
     "share": (_share, "a number from 0 to 1"),
-    "duration": (to_duration_ms, 'milliseconds, or a text such as "24 hours"'),
+    "duration": (to_duration_ms, 'milliseconds, or a string such as "24 hours"'),
     "mode": (_mode, '"available_now" or "batch"'),
 }
 
@@ -163,7 +163,7 @@ class Settings:
         """
         if not isinstance(given, Mapping):
             raise InvalidInputError(
-                f"{cls.section} is a section", expected=f"[{cls.section}]", found=repr(given)
+                f"{cls.section} must be a section", expected=f"[{cls.section}]", found=repr(given)
             )
         known = {each.name: each for each in dataclasses.fields(cls)}
         require_known(given, known, f"[{cls.section}]")
@@ -171,7 +171,7 @@ class Settings:
             has_default = each.default is not dataclasses.MISSING
             has_default |= each.default_factory is not dataclasses.MISSING
             if not has_default and name not in given:
-                raise InvalidInputError(f"[{cls.section}] lacks a key", expected=name)
+                raise InvalidInputError(f"[{cls.section}] lacks a required key", expected=name)
         return cls(**given)
 
 
@@ -185,10 +185,10 @@ def require_known(given: Mapping[str, Any], known: Mapping[str, Any], place: str
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             raise InvalidInputError(
-                f"{place} has no key {key}",
+                f"{place} has an unknown key {key}",
                 expected=", ".join(known),
                 found=key,
-                hint=f"perhaps {near[0]} is meant" if near else "leave it out",
+                hint=f"did you mean {near[0]}?" if near else "remove it",
             )
 
 
@@ -219,9 +219,12 @@ class Target(Settings):
         """Refuse options that apply only to a new table."""
         if not self.create and (self.partition_by or self.properties):
             raise InvalidInputError(
-                "[table] partition_by and properties are of a table that the pipeline creates",
+                (
+                    "[table] partition_by and properties apply only to a table that the "
+                    "pipeline creates"
+                ),
                 expected="create = true",
-                hint="or leave them out: the table that is there has its own",
+                hint="or remove them: the existing table has its own",
             )
 
 
@@ -264,16 +267,16 @@ class Ingest(Settings):
         )
         if getattr(self, needed) is None or getattr(self, other) is not None:
             raise InvalidInputError(
-                f"[ingest] mode {self.mode} needs {needed}, and takes no {other}",
+                f"[ingest] mode {self.mode} needs {needed}, and does not allow {other}",
                 expected=needed,
-                hint="a checkpoint tells what was read before; a batch_id tells one batch from "
-                "another: without them rows would be written twice",
+                hint="checkpoint records which files were read, and batch_id identifies the "
+                "batch; without them, rows would be written twice",
             )
         if self.mode == "available_now" and len(self.path) > 1:
             raise InvalidInputError(
-                "[ingest] a stream reads one path",
+                "[ingest] a stream must read one path",
                 found=", ".join(self.path),
-                hint="use a pattern such as raw/*/events, or a pipeline for each",
+                hint="use a pattern such as raw/*/events, or one pipeline per path",
             )
 
 

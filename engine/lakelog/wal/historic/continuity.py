@@ -117,10 +117,10 @@ class _Join:
         """Note that sequence numbers do not continue; where bytes are left over, it is because of
         them.
         """
-        reason = "the sequence numbers of the log do not go on by one"
+        reason = "the sequence numbers of the log are not contiguous"
         if self._torn:
             index, at, _ = self._torn[0]
-            reason = f"{explain(self._files[index][1], at)[0]}, and records behind it are missing"
+            reason = f"{explain(self._files[index][1], at)[0]}, and records after it are missing"
         self._damage(index, at, reason, expected, found)
 
     def _damage(
@@ -142,7 +142,7 @@ class _Join:
         for index, at, size in self._torn:
             data = self._files[index][1]
             if at == 0 and not may_be_torn(data):
-                reason = "the file does not begin like a record"
+                reason = "the file does not begin with a record"
                 self._damage(index, 0, reason, "a record of specification 002", None)
                 return
             self._findings.append(self._torn_finding("torn_tail", index, at, size))
@@ -225,7 +225,7 @@ class _Join:
         it, and must not be replayed, or may not, and must.
         """
         index, at = self._place(row)
-        reason = "a batch has no COMMIT, and the log goes on behind it"
+        reason = "a batch has no COMMIT, and more records follow"
         before = [finding for finding in self._findings if self._order(finding) < (index, at)]
         self._findings = before
         self._damage(index, at, reason, "COMMIT", None, records)

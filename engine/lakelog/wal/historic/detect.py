@@ -31,15 +31,15 @@ def historic_names(names: Sequence[str]) -> list[str]:
             raise InvalidInputError(
                 "two files of a historic log have the same number",
                 found=f"{other}, {name}",
-                hint="keep the one that belongs to the log, under a name of six digits",
+                hint="keep the file that belongs to the log, under a name of six digits",
             )
     if SINGLE_NAME not in names:
         return [numbered[number] for number in sorted(numbered)]
     if numbered:
         raise InvalidInputError(
-            f"there are two logs: {SINGLE_NAME} and numbered files",
+            f"two logs were found: {SINGLE_NAME} and numbered files",
             found=f"{SINGLE_NAME}, {numbered[min(numbered)]}",
-            hint=f"name the file {SINGLE_NAME}, or keep the two in folders of their own",
+            hint=f"rename the file to {SINGLE_NAME}, or move the two logs to separate folders",
         )
     return [SINGLE_NAME]
 
@@ -58,9 +58,9 @@ def detect(files: Sequence[tuple[str, Bytes]]) -> HistoricFormat:
     path, data = filled[0]
     if data[: len(SEGMENT_MAGIC)].tobytes() == SEGMENT_MAGIC:
         raise InvalidInputError(
-            "this file is a segment of a log of today, which is a folder",
+            "this file is a segment of a log of the current format, which is a folder",
             path=path,
-            hint="name the folder that it is in",
+            hint="pass the folder that contains it",
         )
     head = data[:_LOOK_BYTES]
     if len(spec002.read_run(head, 0).seqs):
@@ -78,10 +78,10 @@ def detect(files: Sequence[tuple[str, Bytes]]) -> HistoricFormat:
     if not is_plain and any(is_proved) and not all(is_proved):
         return "002" if is_proved[0] else "003-crc"
     raise InvalidInputError(
-        "what is written there cannot be told for sure",
+        "the format of the log cannot be determined",
         path=path,
         expected="a write-ahead log of specification " + ", ".join(FORMATS),
-        hint="name the format, such as format='003', if you know it",
+        hint="pass the format, such as format='003', if you know it",
     )
 
 
@@ -93,11 +93,11 @@ def check_named(files: Sequence[tuple[str, Bytes]], format: HistoricFormat) -> N
         return
     if proved != format:
         raise InvalidInputError(
-            "the log is not of the format that was named",
+            "the log does not have the requested format",
             path=files[0][0],
             expected=f"a write-ahead log of specification {format}",
             found=f"one of specification {proved}",
-            hint="leave the format out, or name the one that was found",
+            hint="omit format, or pass the detected one",
         )
 
 

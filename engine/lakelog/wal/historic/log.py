@@ -34,7 +34,7 @@ RECORDS_SCHEMA = pa.schema(
 )
 """Of `HistoricLog.records`."""
 
-ZERO_BYTES = "the file goes on with zero bytes"
+ZERO_BYTES = "zero bytes follow in the file"
 """Of a `Finding`, the reason of a torn tail that a crash left, and nothing else."""
 
 FindingKind = Literal[
@@ -154,22 +154,23 @@ class HistoricLog:
         told = []
         if not self.is_checked:
             told.append(
-                "without checksums a changed byte is not seen where the lengths stay in order, nor "
-                "a length that takes in all records behind it"
+                "without checksums, a changed byte is not detected if the lengths "
+                "remain consistent, nor a length that covers all later records"
             )
         if self.format == "002" and not self.records.num_rows:
-            told.append("no record says which sequence numbers were used before")
+            told.append("no record contains the sequence numbers that were used before")
         if self.format == "002" and self.records.num_rows == 1:
-            told.append("no second record proves the sequence number of the only one")
+            told.append("no second record confirms the sequence number of the only one")
         if self.undecided_records:
             told.append(
                 "batches have no BEGIN here: the records from number "
-                f"{self.last_seq - self.undecided_records + 1} on may be half of one"
+                f"{self.last_seq - self.undecided_records + 1} on may be an incomplete "
+                "batch"
             )
         if any(each.kind == "torn_tail" and each.reason != ZERO_BYTES for each in self.findings):
             told.append(
-                "what looks like a torn tail may have been a whole record that was changed, since "
-                "no other follows that would prove it"
+                "the torn tail may have been a complete record that was changed, "
+                "because no later record confirms it"
             )
         return tuple(told)
 
@@ -195,7 +196,7 @@ class HistoricLog:
             raise damage.error(
                 self.last_seq,
                 self.records.num_rows,
-                "restore the file from a copy, or read what is safe with strict=False",
+                "restore the file from a copy, or read the safe records with strict=False",
             )
 
 

@@ -54,7 +54,7 @@ def read_historic(
     """
     if format is not None and format not in FORMATS:
         expected = ", ".join(FORMATS)
-        raise InvalidInputError("there is no such format", expected=expected, found=format)
+        raise InvalidInputError("unknown format", expected=expected, found=format)
     disk = disk or LocalDisk()
     try:
         files = in_threads(partial(_read, disk), _paths(disk, os.fspath(path)))
@@ -75,7 +75,7 @@ def names_in(disk: Disk, path: str) -> list[str] | None:
         NotFoundError: There is neither.
         UnavailableError: It cannot be read.
     """
-    with disk_errors("the folder cannot be read", path, missing="there is no such file or folder"):
+    with disk_errors("the folder cannot be read", path, missing="file or folder not found"):
         try:
             return disk.list(path)
         except NotADirectoryError:
@@ -90,14 +90,14 @@ def _paths(disk: Disk, path: str) -> list[str]:
     found = historic_names(names)
     if not found:
         raise NotFoundError(
-            "there is no historic log", path=path, expected="000001.wal and so on, or wal.log"
+            "historic log not found", path=path, expected="000001.wal and so on, or wal.log"
         )
     return [posixpath.join(path, name) for name in found]
 
 
 def _read(disk: Disk, path: str) -> tuple[str, Bytes]:
     """Path and bytes of a file."""
-    with disk_errors("the file cannot be read", path, missing="there is no such file"):
+    with disk_errors("the file cannot be read", path, missing="file not found"):
         return path, np.frombuffer(disk.read(path), dtype=np.uint8)
 
 
@@ -123,6 +123,6 @@ def _decode(files: list[tuple[str, Bytes]], format: HistoricFormat) -> HistoricL
         raise InvalidInputError(
             "a log of specification 003 is one file",
             found=f"{len(files)} files",
-            hint="name one file, or the format 002",
+            hint="pass one file, or the format 002",
         )
     return spec003.decode(*files[0], is_checked=format == "003-crc")

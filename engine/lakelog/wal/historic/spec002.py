@@ -108,7 +108,7 @@ def read_run(data: Bytes, start: int) -> Run:
     too_long = np.flatnonzero(bounds[:, 3] - bounds[:, 0] > LONGEST_VALUE_BYTES)
     if len(too_long):
         raise UnsupportedError(
-            "a record of 2 GiB or more cannot be held", byte_offset=int(positions[too_long[0]])
+            "a record of 2 GiB or more is not supported", byte_offset=int(positions[too_long[0]])
         )
     is_null = (ops != PUT) & (bounds[:, 2] == bounds[:, 3])
     keys, values = binary_columns(data, bounds, is_null if is_null.any() else None)
@@ -140,24 +140,28 @@ def explain(data: Bytes, at: int) -> tuple[str, Any, Any]:
     if not data[at:].any():
         return ZERO_BYTES, None, f"{left} zero bytes"
     if left < LEAST_BYTES:
-        return "the file ends within a record", f"{LEAST_BYTES} bytes at least", f"{left} bytes"
+        return "the file ends within a record", f"at least {LEAST_BYTES} bytes", f"{left} bytes"
     length, crc, _, op, key_length = _record.unpack_from(data.data, at)
     if not 1 <= op <= BEGIN:
-        return "the operation of a record is none", "1 to 5", op
+        return "a record has an unknown operation", "1 to 5", op
     if length < _LENGTHS_BYTES or not 0 <= key_length <= length - _LENGTHS_BYTES:
-        return "the lengths of a record do not agree", None, f"{length} with a key of {key_length}"
+        return (
+            "the lengths of a record are inconsistent",
+            None,
+            f"{length} with a key of {key_length}",
+        )
     end = at + _AFTER_LENGTH + length
     key_end = at + _AT_KEY + key_length
     if key_end + 4 <= len(data):
         (value_length,) = _length.unpack_from(data.data, key_end)
         expected = _LENGTHS_BYTES + key_length + value_length
         if value_length < 0 or expected != length:
-            return "the lengths of a record do not agree", expected, length
+            return "the lengths of a record are inconsistent", expected, length
     if end > len(data):
         return "the file ends within a record", f"{end - at} bytes", f"{left} bytes"
     found = zlib.crc32(data[at + _AT_KEY : key_end].data, zlib.crc32(bytes([op])))
     found = zlib.crc32(data[key_end + 4 : end].data, found)
-    return "the checksum of a record does not agree", f"{crc:08x}", f"{found:08x}"
+    return "the checksum of a record does not match", f"{crc:08x}", f"{found:08x}"
 
 
 def may_be_torn(data: Bytes) -> bool:

@@ -145,7 +145,7 @@ def _read(path: str, data: Bytes, found: Places, part: slice, *, is_checked: boo
     count = _sound(data, found.starts[part], bounds[:, 3]) if is_checked else size
     bounds = bounds[:count]
     if (bounds[:, 3] - bounds[:, 0] > LONGEST_VALUE_BYTES).any():
-        raise UnsupportedError("a record of 2 GiB or more cannot be held", path=path)
+        raise UnsupportedError("a record of 2 GiB or more is not supported", path=path)
     table = _table(data, bounds, part.start)
     if is_checked:
         return _Piece(table, count == size, np.empty(0, dtype=np.int64))
@@ -163,7 +163,7 @@ def _behind_checked(path: str, data: Bytes, found: Places, count: int) -> Findin
     expected = actual = None
     reason = _short_of(data, end)
     if count < found.records and data[end:].any():
-        reason = "the checksum of a record does not agree"
+        reason = "the checksum of a record does not match"
         (crc,) = _u4.unpack_from(data.data, end)
         expected = f"{crc:08x}"
         record = data[end + CRC_BYTES : found.start(count + 1)]
@@ -183,7 +183,7 @@ def _plausible_prefix(
     wrong = min([*holes[:1].tolist(), spelled])
     if wrong < most:
         is_nothing = wrong in nothing
-        reason = "zero bytes stand between records" if is_nothing else "a key is not UTF-8"
+        reason = "zero bytes were found between records" if is_nothing else "a key is not UTF-8"
         return _suspicious(path, size, found, wrong, reason)
     end = found.start(most)
     if end == size:
@@ -195,7 +195,7 @@ def _plausible_prefix(
             return _suspicious(path, size, found, most, reason)
     elif most and not found.value_bytes(most - 1) and _may_be_half(data, end):
         at = found.start(most - 1)
-        reason = "a tombstone stands before zero bytes: it may be the first part of a record"
+        reason = "a tombstone precedes zero bytes: it may be the first part of a record"
         return most - 1, Finding("damage", path, at, size - at, reason, records=1)
     return most, Finding("torn_tail", path, end, size - end, reason)
 

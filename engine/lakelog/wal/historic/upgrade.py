@@ -141,17 +141,17 @@ def upgrade(
     names = names_in(work.disk, work.directory)
     if names is None:
         raise NotFoundError(
-            "this is a file, and a log is upgraded in its folder",
+            "the path is a file, and an upgrade needs the log's folder",
             path=work.directory,
-            hint="name the folder; there its files have the names 000001.wal, or wal.log",
+            hint="pass the folder; its files must be named 000001.wal and so on, or wal.log",
         )
     with disk_errors(
-        "the upgrade stopped, and nothing is lost",
+        "the upgrade stopped; no data is lost",
         work.directory,
-        hint="upgrade again when the disk is well; it goes on where it stopped",
+        hint="repair the disk and run the upgrade again; it continues where it stopped",
     ):
         if not historic_names(names) and not any(map(named_seq, names)):
-            raise NotFoundError("there is no historic log", path=work.directory)
+            raise NotFoundError("historic log not found", path=work.directory)
         owner = f"process {os.getpid()} on {socket.gethostname()}, upgrading\n"
         lock = work.disk.lock(work.path(LOCK_NAME), owner)
         try:
@@ -246,10 +246,10 @@ class _Upgrade:
 
     def _two_logs(self, name: str) -> InvalidInputError:
         return InvalidInputError(
-            "beside the old log there is a new one that is not made of it",
+            "a new log exists next to the old one, and was not made from it",
             path=self.directory,
             found=name,
-            hint="move one of them to a folder of its own",
+            hint="move one of them to a separate folder",
         )
 
     def _write_new(self, path: str, pieces: Iterable[Bytes]) -> None:
@@ -277,7 +277,7 @@ class _Upgrade:
         if not is_same or verdict.next_seq != next_seq or verdict.tail or verdict.damage:
             self.disk.remove(path)
             raise InternalError(
-                "the upgraded log is not what was written; the old one was not touched",
+                "the upgraded log differs from what was written; the old log is unchanged",
                 path=path,
                 expected=f"{records.num_rows} records",
                 found=f"{sum(part.num_rows for part in found)} records",
@@ -315,7 +315,7 @@ def _is_temporary(name: str) -> bool:
 
 
 def _marker(log_id: bytes, *, keeps_old: bool) -> bytes:
-    what = "what is safe of the old files, which stay," if keeps_old else "the old files"
+    what = "the safe records of the old files, which are kept," if keeps_old else "the old files"
     return f"an upgrade makes the log {log_id.hex()} of {what} here\n".encode()
 
 
