@@ -88,7 +88,7 @@ def of_damage(root: Path) -> Calls:
 
     future = {"readerFeatures": ["holograms"], "writerFeatures": ["holograms"]}
     return {
-        "a commit is no JSON": reading("json", lambda made: made.write(f"{1:020d}.json", b"{add")),
+        "a commit is not JSON": reading("json", lambda made: made.write(f"{1:020d}.json", b"{add")),
         "a commit is missing": reading("gap", without_a_commit),
         "a field is missing": reading("field", lambda made: made.commit(2, {"add": {"size": 1}})),
         "a checkpoint is damaged": reading("checkpoint", without_commits),

@@ -26,7 +26,7 @@ def incompatibilities(released: Json, current: Json, within: str = "") -> list[s
 
     Fields may be added, if nullable: files written before them lack them. Everything else about a
     released field is fixed: its name, type, nullability, unit, and the version that brought it.
-    The prose of `doc`, and where a value stands in a dialect, may be repaired.
+    The prose of `doc`, and the place of a value in a dialect, may be corrected.
     """
     found: list[str] = []
     now = {field["name"]: field for field in current["fields"]}

@@ -34,7 +34,7 @@ What is proved when
     are recorded, and all records together have the digest that the manifest records as their
     total: so none was lost, added, cut short or replaced by one with other paths. That its other
     columns are as they were, bit for bit, is not looked at again: Parquet's page checksums show
-    that to a process that reads them, and `Table.verify` reads them all.
+    that to each reader, and `Table.verify` reads them all.
     The new total is the old one, less the rows that were read and left out, plus those that the
     commits brought; the new sidecars are read back and have to make up exactly that, and each of
     those that are written again has to be, before, what its record says.

@@ -22,7 +22,7 @@ class _End:
 def prefetch(
     items: Iterable[_T], depth: int = 1, *, is_large: Callable[[_T], bool] | None = None
 ) -> Iterator[_T]:
-    """Go through `items` in another thread, a few ahead of a process that takes them, in order.
+    """Go through `items` in another thread, a few ahead of the consumer, in order.
 
     What goes wrong there is raised here, in its place. A caller that stops early stops the thread,
     before this returns: nothing is read behind its back.

@@ -236,9 +236,9 @@ class StagedFile:
     """One file of a checkpoint that is written but not yet seen.
 
     Attributes:
-        path: Where it is now, relative to the table root. Equal to `target` where no reader
+        path: Its current path, relative to the table root. Equal to `target` where no reader
             looks at it before another file names it (a sidecar).
-        target: Where it is to be.
+        target: Its path after publication.
         size_bytes: Its length.
         num_actions: Rows in it.
     """
@@ -390,7 +390,7 @@ class Dialect(Protocol):
             store: Store of the table.
             commits: Commits by version, ascending.
             files: False leaves out the file actions: `Actions.files` and `Actions.other` are
-                empty, and the lines are checked only where finding the others needs.
+                empty, and the lines are checked only if this is needed to find the others.
 
         Raises:
             MalformedLogError: Not JSON; with file, line and byte offset.
@@ -520,7 +520,7 @@ class Dialect(Protocol):
     def pointer_to(
         self, store: LogStore, checkpoint: Checkpoint, created_ms: int
     ) -> tuple[str, bytes] | None:
-        """The pointer's path and the content that names a checkpoint which is already; None
+        """The pointer's path and the content that names an existing checkpoint; None
         where the table's readers would take it for another thing.
 
         Args:

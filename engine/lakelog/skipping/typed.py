@@ -201,7 +201,7 @@ def _leaf(raw: pl.DataFrame, name: str, dtype: pl.DataType) -> pl.Series:
 
 
 def _child(raw: pl.DataFrame, name: str) -> pl.DataFrame | None:
-    """The fields of a struct column as a frame; None where there is no struct of that name."""
+    """The fields of a struct column as a frame; None if the column is missing or not a struct."""
     if name not in raw.columns or not isinstance(raw[name].dtype, pl.Struct):
         return None
     return raw[name].struct.unnest()

@@ -15,7 +15,7 @@ class UploadSink:
 
     Attributes:
         upload: The upload.
-        is_void: Whether the file is no longer wanted, so that what is written goes nowhere.
+        is_void: Whether the file was given up; later writes are discarded.
     """
 
     closed = False
@@ -25,7 +25,7 @@ class UploadSink:
         self.is_void = False
 
     def give_up(self, writer: pq.ParquetWriter) -> None:
-        """Close the writer of a file that is not wanted; what it still writes goes nowhere.
+        """Close the writer of a file that was given up; what it still writes is discarded.
 
         pyarrow closes its writers when they are collected, whatever became of the file. What it
         raises then about a file that failed would hide why the file failed.

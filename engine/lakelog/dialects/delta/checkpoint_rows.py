@@ -3,7 +3,7 @@
 ``dataChange`` is false in every file action: a checkpoint changes no data. ``remove`` has neither
 statistics nor tags. Of ``extra``, the fields that the contract does not name, only what Spark's
 schema holds is kept (``deletionVector.maxRowIndex``); the others are dropped, as Spark drops them:
-a process that reads a table must be able to do without them (Delta protocol, Protocol Evolution).
+readers of a table must work without them (Delta protocol, Protocol Evolution).
 
 Source: Delta protocol, Checkpoints; Checkpoint Schema.
 """
