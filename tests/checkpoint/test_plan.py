@@ -18,7 +18,7 @@ from lakelog.checkpoint.plan import (
 )
 from lakelog.dialects.base import CheckpointPlan
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
-from lakelog.log.metadata import Protocol
+from lakelog.model.metadata import Protocol
 from tests.transaction import making
 
 V2 = Protocol(3, 7, ("v2Checkpoint",), ("v2Checkpoint",))

@@ -13,7 +13,7 @@ import polars as pl
 from lakelog.dialects.base import Actions, CommitFile, Dialect
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage import LogStore
 from lakelog.transaction.conflicts import find_conflict
 from lakelog.transaction.pending_commit import PendingCommit, Reads, Winner

@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.model import actions
+from lakelog.model.metadata import Metadata, Protocol
 
 V12 = Protocol(1, 2)
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import lakelog
 from lakelog.errors import LakelogError
-from lakelog.log.metadata import Metadata
 from lakelog.model import contract
+from lakelog.model.contract import fields_of
+from lakelog.model.metadata import Metadata
 from lakelog.transaction.column_mapping import MAX_COLUMN_ID, assign
-from lakelog.transaction.schema_fields import fields_of
 from tests.budget import share_of
 from tests.transaction.making import column, mapped, struct, table
 

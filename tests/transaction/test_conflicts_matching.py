@@ -12,7 +12,7 @@ import pytest
 from lakelog.errors import (
     InvalidInputError,
 )
-from lakelog.log.metadata import Protocol
+from lakelog.model.metadata import Protocol
 from lakelog.transaction.conflicts import find_conflict, may_match
 from tests.handmade import add, field, metadata, protocol, remove
 from tests.transaction.conflict_cases import (

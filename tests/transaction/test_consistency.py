@@ -22,7 +22,7 @@ from lakelog.errors import (
     SchemaEvolutionError,
     UnsupportedFeatureError,
 )
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction import file_rules
 from lakelog.transaction.consistency import MATERIALIZED, check_files, check_metadata
 from lakelog.transaction.protocol_upgrade import upgrade

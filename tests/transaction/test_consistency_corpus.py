@@ -15,7 +15,7 @@ import pytest
 
 import lakelog
 from lakelog.errors import LakelogError, UnsupportedError
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.consistency import check_files, check_metadata
 from lakelog.transaction.protocol_upgrade import check_protocol_change
 from lakelog.transaction.write_support import check_writable

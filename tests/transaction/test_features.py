@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lakelog.dialects.delta.features import HONOURED, ROW_ONLY
 from lakelog.dialects.indextables.protocol import READER_FEATURES
 from lakelog.errors import CorruptionError
-from lakelog.log.metadata import Protocol, honoured_mapping, mapping_mode
+from lakelog.model.metadata import Protocol, honoured_mapping, mapping_mode
 from lakelog.transaction.features import (
     DELTA,
     INDEXTABLES,

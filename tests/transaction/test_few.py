@@ -17,8 +17,8 @@ import lakelog
 from lakelog.dialects.base import CommitContent
 from lakelog.errors import ConcurrentTransactionError, InvalidInputError, LakelogError
 from lakelog.log.context import Log
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.model import actions
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.skipping.partitions import HIVE_NULL
 from lakelog.storage import open_store
 from lakelog.transaction import operations, validation

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from lakelog import CorruptionError, InvalidTransactionError
 from lakelog.dialects import delta
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.model import actions
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.action_input import rows_frame, stage_one
 from lakelog.transaction.commit_content import CommitBase, Description, finalise
 from lakelog.transaction.metadata_rows import metadata_row, with_file_defaults

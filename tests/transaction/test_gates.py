@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lakelog.errors import CorruptionError, InvalidTransactionError, UnsupportedFeatureError
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.features import DELTA, Stance
 from lakelog.transaction.protocol_upgrade import upgrade
 from lakelog.transaction.write_support import check_actions, check_writable

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakelog.dialects.base import CommitFile
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.model import actions
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage.memory import MemoryStore
 from lakelog.transaction.commit_effects import effects_of
 from lakelog.transaction.conflict_fast_path import own_paths, parse_quickly

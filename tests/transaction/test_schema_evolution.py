@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lakelog.errors import SchemaEvolutionError
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.model.contract import TYPE_CHANGES, DataType, Decimal, Primitive
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.protocol_upgrade import upgrade
 from lakelog.transaction.schema_evolution import check_evolution, is_widening
 from tests.transaction.making import V12, column, mapped, struct, table

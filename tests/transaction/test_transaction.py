@@ -322,7 +322,7 @@ def test_metadata_is_taken_in_the_protocols_spelling_and_as_a_table(tmp_path: Pa
 
 def test_the_protocol_follows_what_the_metadata_needs(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
-    assert table.snapshot().protocol == lakelog.log.metadata.Protocol(1, 2)
+    assert table.snapshot().protocol == lakelog.model.metadata.Protocol(1, 2)
     with table.transaction() as tx:
         tx.set_metadata(configuration={"delta.enableDeletionVectors": "true"})
     protocol = table.snapshot().protocol

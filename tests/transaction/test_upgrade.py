@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lakelog.dialects.delta.features import check_readable
 from lakelog.errors import InvalidProtocolError, UnsupportedFeatureError
-from lakelog.log.metadata import Protocol
+from lakelog.model.metadata import Protocol
 from lakelog.transaction.features import (
     DELTA,
     INDEXTABLES,

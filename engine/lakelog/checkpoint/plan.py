@@ -44,8 +44,8 @@ from lakelog.errors import (
     InvalidInputError,
     UnsupportedFeatureError,
 )
-from lakelog.log.metadata import Metadata, Protocol, mapping_mode
 from lakelog.model import contract
+from lakelog.model.metadata import Metadata, Protocol, mapping_mode
 from lakelog.transaction.features import features_of, supported, supports
 
 AUTO = "auto"

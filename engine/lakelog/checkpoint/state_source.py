@@ -28,7 +28,6 @@ from lakelog.lazy import cached_property
 from lakelog.log import properties
 from lakelog.log.base_checkpoint import broken_checkpoint
 from lakelog.log.context import Log
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.repeated_files import repeat_error
 from lakelog.log.replay import (
     Layers,
@@ -43,6 +42,7 @@ from lakelog.log.replay import (
 from lakelog.log.state import Past, State
 from lakelog.model import actions
 from lakelog.model.actions import PATH_TEXT
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage.bounded import on_local_disk
 
 _META_ORDER = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")

@@ -56,11 +56,11 @@ from lakelog.errors import (
 from lakelog.log.context import MOST_LOOKS, Log
 from lakelog.log.display import table_html, table_text
 from lakelog.log.files import file_columns, tombstone_columns
-from lakelog.log.metadata import Protocol, honoured_mapping
 from lakelog.log.opening import fall_back, log_paths, table_ids
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import State
 from lakelog.model import actions, contract
+from lakelog.model.metadata import Protocol, honoured_mapping
 
 _STATISTICS = ("stats", STRUCT_STATISTICS)
 _TOMBSTONE = ("path", "dvStorageType", "dvPathOrInline", "dvOffset", "deletionTimestamp")

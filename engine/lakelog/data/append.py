@@ -37,8 +37,8 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
-from lakelog.log.metadata import Metadata
 from lakelog.log.snapshot import Snapshot
+from lakelog.model.metadata import Metadata
 from lakelog.storage import LogStore
 from lakelog.transaction import metadata_changes, write_support
 from lakelog.transaction.features import is_active

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
-from lakelog.log.metadata import honoured_mapping
 from lakelog.log.snapshot import Snapshot
 from lakelog.model import contract
+from lakelog.model.metadata import honoured_mapping
 from lakelog.storage.containment import NOTHING, External, Reach
 
 if TYPE_CHECKING:

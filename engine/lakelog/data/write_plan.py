@@ -20,9 +20,9 @@ from lakelog.data import layout, stats
 from lakelog.data.files import MAPPING_MODE
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
-from lakelog.log.metadata import CLUSTERING, Metadata, Protocol, clustering_paths, mapping_mode
 from lakelog.log.snapshot import Snapshot
 from lakelog.model import contract
+from lakelog.model.metadata import CLUSTERING, Metadata, Protocol, clustering_paths, mapping_mode
 from lakelog.transaction import write_support
 from lakelog.transaction.features import supports
 

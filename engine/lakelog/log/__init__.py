@@ -9,7 +9,7 @@
 | `replay`, `state` | reconciliation; one version's state, read lazily |
 | `snapshot`, `files`, `lazy_frames` | `Snapshot`; live files; lazy frames over the log |
 | `cache`, `projections`, `file_counts` | cached state, cached columns, cached counts |
-| `metadata`, `properties` | `Protocol`, `Metadata`, and properties that readers need |
+| `properties` | table properties that readers need |
 | `history`, `diff`, `blame` | commits; differences of two versions; the life of one file |
 | `version_checksum`, `histograms` | the ``.crc`` of a version, compared with replay |
 | `checksum_conflicts` | whether state or checksum is damaged where they differ |

@@ -24,7 +24,7 @@ import polars as pl
 
 from lakelog.dialects.base import Actions, CommitInfo
 from lakelog.errors import LakelogWarning, MalformedLogError
-from lakelog.log.metadata import Metadata
+from lakelog.model.metadata import Metadata
 
 if TYPE_CHECKING:
     from lakelog.log.state import State

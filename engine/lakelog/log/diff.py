@@ -12,10 +12,10 @@ import polars as pl
 from lakelog.dialects.base import Actions, LogListing
 from lakelog.log.context import Log, state_times
 from lakelog.log.history import as_time, times_of, with_stable_listing
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.replay import Layers
 from lakelog.log.snapshot import Snapshot
 from lakelog.model import actions, contract
+from lakelog.model.metadata import Metadata, Protocol
 
 DIFF_SCHEMA = {
     "kind": pl.String(),

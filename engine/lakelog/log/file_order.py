@@ -23,10 +23,10 @@ from lakelog.dialects.base import STRUCT_STATISTICS, CheckpointPlan
 from lakelog.dialects.delta.checkpoint_typed import indexed_columns
 from lakelog.dialects.delta.paths import encode_paths
 from lakelog.errors import CorruptionError, InvalidPropertyError, UnavailableError
-from lakelog.log.metadata import CLUSTERING, Metadata, clustering_paths, mapping_mode
 from lakelog.log.replay import live_domains
 from lakelog.log.state import State
 from lakelog.model import actions, contract
+from lakelog.model.metadata import CLUSTERING, Metadata, clustering_paths, mapping_mode
 from lakelog.skipping.partitions import typed_partitions
 from lakelog.skipping.typed import (
     has_bounds,

@@ -14,8 +14,8 @@ import polars as pl
 
 from lakelog.dialects.base import STRUCT_STATISTICS
 from lakelog.log.lazy_frames import lazy_frame
-from lakelog.log.metadata import Metadata, Protocol, honoured_mapping
 from lakelog.model import actions, contract
+from lakelog.model.metadata import Metadata, Protocol, honoured_mapping
 from lakelog.skipping.partitions import PREFIX, typed_partitions
 from lakelog.skipping.prune import keep_mask, referenced_columns
 from lakelog.skipping.text import stats_text_from_struct

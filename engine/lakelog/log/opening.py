@@ -20,12 +20,12 @@ from lakelog.errors import (
 )
 from lakelog.log.base_checkpoint import Base
 from lakelog.log.context import MOST_LOOKS, Log
-from lakelog.log.metadata import last_metadata, last_protocol
 from lakelog.log.repeated_files import settle
 from lakelog.log.replay import Layers, reconcile_meta
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import Past, State
 from lakelog.model import actions
+from lakelog.model.metadata import last_metadata, last_protocol
 
 
 def open_state(log: Log, version: int | None = None) -> State:

@@ -22,11 +22,11 @@ import polars as pl
 from lakelog.dialects.base import STRUCT_STATISTICS, Checkpoint, CommitFile
 from lakelog.errors import CorruptionError, InvalidActionError, LakelogError, NotFoundError
 from lakelog.log.files import statistics_text
-from lakelog.log.metadata import last_metadata
 from lakelog.log.replay import Layers, reconcile_files
 from lakelog.log.segment import choose_segment
 from lakelog.model import actions
 from lakelog.model.actions import PATH_TEXT
+from lakelog.model.metadata import last_metadata
 
 if TYPE_CHECKING:
     from lakelog.log.state import State

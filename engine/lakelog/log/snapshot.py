@@ -25,12 +25,12 @@ from lakelog.log.context import MOST_LOOKS, Log, state_times
 from lakelog.log.display import described, table_html, table_text
 from lakelog.log.export import ExportManifest, iter_state, write_state
 from lakelog.log.files import Transform, lazy_files, tombstone_columns
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.opening import fall_back, is_outdated, open_state, update_state
 from lakelog.log.replay import is_expired, live_domains, retained_tombstones
 from lakelog.log.state import Provenance, State
 from lakelog.log.version_checksum import compare_checksum
 from lakelog.model import actions, contract
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.redaction import redact
 
 if TYPE_CHECKING:

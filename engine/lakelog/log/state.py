@@ -34,11 +34,11 @@ from lakelog.log.base_checkpoint import Base, broken_checkpoint
 from lakelog.log.checksum_conflicts import hold_against_checksum
 from lakelog.log.context import Log
 from lakelog.log.file_counts import hash_identities, hash_paths, may_meet, may_repeat, sum_sizes
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.repeated_files import repeat_error
 from lakelog.log.replay import Layers, exclude, last_of, reconcile_files, reconcile_meta
 from lakelog.log.segment import LogSegment
 from lakelog.model import actions
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage.bounded import on_local_disk
 
 _FEW_TAIL_BYTES = 1 << 20

@@ -28,7 +28,6 @@ from lakelog.errors import (
     UnsafeRetentionError,
 )
 from lakelog.log.context import Log
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.properties import duration_text
 from lakelog.log.segment import latest_version
 from lakelog.log.snapshot import Snapshot
@@ -36,6 +35,7 @@ from lakelog.maintenance import retention_bounds as horizons
 from lakelog.maintenance.cleanup_checks import whole_problem
 from lakelog.maintenance.inventory import HidingStore, ListedStore, inventory, walk_log
 from lakelog.maintenance.retention_bounds import Commits, Facts, Horizon, Retention
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage.base import FileEntry
 from lakelog.transaction.features import features_of, is_on, supported
 

@@ -48,11 +48,11 @@ from lakelog.errors import (
 from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.history import by_size, with_stable_listing
-from lakelog.log.metadata import Metadata
 from lakelog.log.properties import duration_text
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
 from lakelog.model import actions, contract
+from lakelog.model.metadata import Metadata
 from lakelog.storage.base import FileEntry
 from lakelog.storage.durable import TEMPORARY
 from lakelog.telemetry import Progress

@@ -3,6 +3,7 @@
 | module | owns |
 |---|---|
 | `contract` | ``schemas/``: StructType JSON, and its Arrow and Polars types |
+| `metadata` | `Protocol`, `Metadata`: the two actions that every state has exactly one of |
 | `actions` | the flattened action table: columns, dtypes, file identity |
 | `reconcile` | the last row of each key wins |
 """

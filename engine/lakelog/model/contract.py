@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from lakelog.errors import InternalError, InvalidInputError
 
@@ -383,6 +383,59 @@ def physical_name(field: Field, mapping: str) -> str:
     if mapping == "none":
         return field.name
     return str(field.metadata.get(PHYSICAL_NAME, field.name))
+
+
+class Located(NamedTuple):
+    """One struct field, and where it is.
+
+    Attributes:
+        path: Names from the schema's root; ``element``, ``key`` and ``value`` lead through arrays
+            and maps.
+        field: The field.
+    """
+
+    path: tuple[str, ...]
+    field: Field
+
+    @property
+    def text(self) -> str:
+        """The path as one text, parts joined by dots."""
+        return ".".join(self.path)
+
+
+def fields_of(type_: DataType, prefix: tuple[str, ...] = ()) -> Iterator[Located]:
+    """Every struct field of a type, each before the fields inside it, in schema order."""
+    match type_:
+        case Struct(fields):
+            for field in fields:
+                path = (*prefix, field.name)
+                yield Located(path, field)
+                yield from fields_of(field.type, path)
+        case Array(element, _):
+            yield from fields_of(element, (*prefix, "element"))
+        case Map(key, value, _):
+            yield from fields_of(key, (*prefix, "key"))
+            yield from fields_of(value, (*prefix, "value"))
+
+
+def leaf_types(type_: DataType) -> Iterator[DataType]:
+    """Every primitive and decimal type that occurs in a type."""
+    match type_:
+        case Struct(fields):
+            for field in fields:
+                yield from leaf_types(field.type)
+        case Array(element, _):
+            yield from leaf_types(element)
+        case Map(key, value, _):
+            yield from leaf_types(key)
+            yield from leaf_types(value)
+        case _:
+            yield type_
+
+
+def is_nested(type_: DataType) -> bool:
+    """Whether a type is a struct, an array or a map."""
+    return isinstance(type_, Struct | Array | Map)
 
 
 def is_known(type_: DataType) -> bool:

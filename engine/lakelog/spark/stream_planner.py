@@ -34,10 +34,10 @@ from lakelog.errors import (
 )
 from lakelog.lazy import cached_property
 from lakelog.log.context import version_at
-from lakelog.log.metadata import Metadata, last_metadata, last_protocol
 from lakelog.log.segment import validate_contiguous
 from lakelog.log.snapshot import Snapshot
 from lakelog.model import actions, contract
+from lakelog.model.metadata import Metadata, last_metadata, last_protocol
 from lakelog.spark.offsets import Offset
 from lakelog.table import Table
 

@@ -19,5 +19,5 @@ Checks, all pure: `write_support` (table features), `features` and `protocol_upg
 `consistency` (metadata and files), `file_rules`, `schema_evolution`, `table_properties`.
 
 Shared: `log_tail` (the end of the log, cached; `commit_effects` updates it), `metadata_rows`
-(protocol and metadata as rows), `schema_fields` (nested fields), `runtime` (clock and randomness).
+(protocol and metadata as rows), `runtime` (clock and randomness).
 """

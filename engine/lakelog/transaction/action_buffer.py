@@ -14,9 +14,9 @@ import polars as pl
 
 from lakelog.errors import InvalidInputError, InvalidTransactionError, UnsupportedFeatureError
 from lakelog.log.context import Log
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.log.replay import live_domains
 from lakelog.model import actions
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction import metadata_changes, skipped_files
 from lakelog.transaction.action_input import rows_frame, stage_one, stage_table
 from lakelog.transaction.metadata_changes import only_one

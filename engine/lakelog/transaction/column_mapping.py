@@ -15,9 +15,9 @@ from typing import Any
 
 import orjson
 
-from lakelog.log.metadata import Metadata
 from lakelog.model import contract
-from lakelog.transaction.schema_fields import fields_of
+from lakelog.model.contract import fields_of
+from lakelog.model.metadata import Metadata
 
 MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 _MAPPED = ("name", "id")

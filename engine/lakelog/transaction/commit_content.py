@@ -17,8 +17,8 @@ import polars as pl
 from lakelog.dialects.base import CommitContent
 from lakelog.dialects.strict_decoder import text_of
 from lakelog.errors import InvalidTransactionError
-from lakelog.log.metadata import Metadata, Protocol, last_metadata, last_protocol
 from lakelog.model import actions
+from lakelog.model.metadata import Metadata, Protocol, last_metadata, last_protocol
 from lakelog.transaction import row_tracking, skipped_files
 from lakelog.transaction.action_input import rows_frame
 from lakelog.transaction.features import is_active

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.features import constraints, is_on, supported, writer_version
 
 # (reader, writer): versions up to these are the sum of the features that they imply or list.

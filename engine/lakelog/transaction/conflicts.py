@@ -97,8 +97,8 @@ from lakelog.errors import (
     ProtocolChangedError,
 )
 from lakelog.log.files import FilesQuery
-from lakelog.log.metadata import Metadata, Protocol, last_metadata, last_protocol
 from lakelog.model import actions
+from lakelog.model.metadata import Metadata, Protocol, last_metadata, last_protocol
 from lakelog.transaction import concurrent_metadata
 from lakelog.transaction.pending_commit import (
     ISOLATION_LEVELS,

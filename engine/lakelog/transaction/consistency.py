@@ -22,8 +22,9 @@ from lakelog.errors import (
     LakelogWarning,
     UnsupportedFeatureError,
 )
-from lakelog.log.metadata import Metadata, Protocol, mapping_mode
 from lakelog.model import contract
+from lakelog.model.contract import fields_of, is_nested, leaf_types
+from lakelog.model.metadata import Metadata, Protocol, mapping_mode
 from lakelog.transaction.features import (
     change_data_feed_on,
     constraints,
@@ -35,7 +36,6 @@ from lakelog.transaction.features import (
 from lakelog.transaction.file_rules import check_files
 from lakelog.transaction.protocol_upgrade import features_needed
 from lakelog.transaction.schema_evolution import check_evolution
-from lakelog.transaction.schema_fields import fields_of, is_nested, leaf_types
 from lakelog.transaction.table_properties import changed, check_properties, without_effect
 
 __all__ = ["check_files", "check_metadata"]

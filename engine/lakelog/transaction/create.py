@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from lakelog.dialects.base import Dialect
 from lakelog.errors import TableExistsError
 from lakelog.log.context import Log
-from lakelog.log.metadata import Metadata
 from lakelog.model import actions
+from lakelog.model.metadata import Metadata
 from lakelog.storage import LogStore
 from lakelog.transaction import operations, write_support
 from lakelog.transaction.action_input import rows_frame

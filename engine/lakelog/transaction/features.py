@@ -19,9 +19,9 @@ from enum import Enum
 from functools import lru_cache
 
 from lakelog.errors import CorruptionError
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.model import contract
-from lakelog.transaction.schema_fields import fields_of, leaf_types
+from lakelog.model.contract import fields_of, leaf_types
+from lakelog.model.metadata import Metadata, Protocol
 
 FEATURE_PROPERTY = "delta.feature."
 """Prefix of properties that ask for a feature by name when a table is made or altered."""

@@ -22,8 +22,8 @@ from lakelog.errors import (
     InvalidTransactionError,
     PartitionMismatchError,
 )
-from lakelog.log.metadata import Metadata, Protocol, mapping_mode
 from lakelog.model import contract
+from lakelog.model.metadata import Metadata, Protocol, mapping_mode
 from lakelog.skipping.partitions import PREFIX, typed_partitions
 
 LOG_FOLDERS = ("_delta_log", "_transaction_log")

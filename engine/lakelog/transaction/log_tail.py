@@ -37,11 +37,11 @@ from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.errors import InvalidInputError, MalformedLogError
 from lakelog.lazy import cached_property
 from lakelog.log.context import Log
-from lakelog.log.metadata import Metadata, Protocol, last_metadata, last_protocol
 from lakelog.log.opening import extend_state
 from lakelog.log.replay import reconcile_meta
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
+from lakelog.model.metadata import Metadata, Protocol, last_metadata, last_protocol
 from lakelog.storage.base import FileEntry
 from lakelog.storage.bounded import on_local_disk
 from lakelog.transaction import write_support

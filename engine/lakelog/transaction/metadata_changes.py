@@ -11,7 +11,7 @@ from types import EllipsisType
 from typing import Any
 
 from lakelog.errors import InvalidInputError
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction import column_mapping, row_tracking
 from lakelog.transaction.action_input import stage_one, stage_table
 from lakelog.transaction.features import FEATURE_PROPERTY, is_on

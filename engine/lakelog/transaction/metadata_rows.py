@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.model import actions
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.map_columns import MAP
 
 

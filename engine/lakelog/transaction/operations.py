@@ -15,8 +15,8 @@ import polars as pl
 
 from lakelog.dialects.strict_decoder import text_of
 from lakelog.errors import InvalidInputError
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.model import actions
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.metadata_rows import protocol_row
 from lakelog.transaction.row_tracking import num_records
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from lakelog.dialects.base import Actions
 from lakelog.lazy import cached_property
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.small_commit import SmallCommit
 
 WRITE_SERIALIZABLE = "WriteSerializable"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lakelog.errors import InvalidProtocolError, UnsupportedFeatureError
-from lakelog.log.metadata import Metadata, Protocol
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.features import (
     DELTA,
     FEATURE_PROPERTY,

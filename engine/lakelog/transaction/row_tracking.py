@@ -11,8 +11,8 @@ import orjson
 import polars as pl
 
 from lakelog.errors import CorruptionError, InvalidTransactionError
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.model import actions
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.features import is_on, supports
 
 DOMAIN = "delta.rowTracking"

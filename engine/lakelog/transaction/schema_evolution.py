@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakelog.errors import CorruptionError, SchemaEvolutionError
-from lakelog.log.metadata import Metadata, Protocol, mapping_mode
 from lakelog.model import contract
 from lakelog.model.contract import (
     TYPE_CHANGES,
@@ -27,6 +26,7 @@ from lakelog.model.contract import (
     Primitive,
     Struct,
 )
+from lakelog.model.metadata import Metadata, Protocol, mapping_mode
 from lakelog.transaction.features import is_on, supports
 
 _WHOLE_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}

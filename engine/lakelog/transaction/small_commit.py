@@ -27,9 +27,9 @@ from lakelog.dialects.json_layout import Leaf, Wire
 from lakelog.dialects.row_validation import columns_of
 from lakelog.errors import LakelogError
 from lakelog.lazy import cached_property
-from lakelog.log.metadata import Metadata, Protocol, mapping_mode
 from lakelog.model import actions, contract
 from lakelog.model.actions import FILE_ACTIONS
+from lakelog.model.metadata import Metadata, Protocol, mapping_mode
 from lakelog.skipping.partitions import HIVE_NULL
 from lakelog.transaction import file_rules, operations, row_tracking, write_support
 from lakelog.transaction.action_input import rows_frame

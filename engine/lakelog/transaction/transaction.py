@@ -16,9 +16,9 @@ from lakelog.errors import (
 )
 from lakelog.input_validation import checked_methods, require_choice
 from lakelog.log.context import Log
-from lakelog.log.metadata import Metadata
 from lakelog.log.properties import transaction_retention_ms
 from lakelog.log.snapshot import Snapshot
+from lakelog.model.metadata import Metadata
 from lakelog.redaction import redact
 from lakelog.transaction import operations, validation
 from lakelog.transaction.action_buffer import ActionBuffer

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import polars as pl
 
 from lakelog.errors import InvalidTransactionError
-from lakelog.log.metadata import Metadata
 from lakelog.model import actions
+from lakelog.model.metadata import Metadata
 from lakelog.transaction import row_tracking, write_support
 from lakelog.transaction.commit_content import after
 from lakelog.transaction.consistency import check_files, check_metadata

@@ -23,9 +23,9 @@ from lakelog.errors import (
     InvalidTransactionError,
     UnsupportedFeatureError,
 )
-from lakelog.log.metadata import Metadata, Protocol
 from lakelog.model import actions
 from lakelog.model.actions import FILE_ACTIONS
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.skipping.json_texts import decode
 from lakelog.transaction.features import (
     Stance,

@@ -29,10 +29,10 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
-from lakelog.log.metadata import honoured_mapping
 from lakelog.log.properties import to_duration_ms
 from lakelog.log.snapshot import Snapshot
 from lakelog.model import contract
+from lakelog.model.metadata import honoured_mapping
 from lakelog.skipping.sql_predicate import parse_where
 from lakelog.spark.pipeline.bins import BIN, Sizes, find_bins, first_bins
 from lakelog.spark.pipeline.report import Status, StepReport

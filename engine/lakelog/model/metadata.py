@@ -11,8 +11,7 @@ import polars as pl
 
 from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
-from lakelog.log.replay import last_of
-from lakelog.model import contract
+from lakelog.model import actions, contract
 
 CLUSTERING = "delta.clustering"
 """Metadata domain that says by which columns a table is clustered."""
@@ -165,7 +164,7 @@ def last_metadata(meta: pl.DataFrame) -> Metadata | None:
 
 
 def _last(meta: pl.DataFrame, kind: str) -> dict[str, Any] | None:
-    rows = last_of(meta, kind) if meta.height else meta
+    rows = actions.of_type(meta, kind)[-1:] if meta.height else meta
     return rows.row(0, named=True) if rows.height else None
 
 
