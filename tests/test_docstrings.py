@@ -27,12 +27,12 @@ def test_the_examples_of_every_module_run(tmp_path: Path, monkeypatch: pytest.Mo
     for name in MODULES:
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        outcome = doctest.testmod(
-            importlib.import_module(name),
-            optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE,
-        )
-        attempted += outcome.attempted
-        failed[name] = outcome.failed
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+        for each in doctest.DocTestFinder().find(importlib.import_module(name), name):
+            if each.examples:
+                runner.run(each)
+        attempted += runner.tries
+        failed[name] = runner.failures
     assert attempted
     assert {name: count for name, count in failed.items() if count} == {}
 

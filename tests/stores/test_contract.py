@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from azure.storage.blob.aio import ContainerClient
 
-from tests.stores.contract import PAGE, StoreContract
+from tests.stores.contract import StoreContract
 
 
 class TestLocalDisk(StoreContract):
@@ -32,14 +32,16 @@ class TestS3OfMinistack(StoreContract):
 @pytest.mark.sampled(4, of="class")
 class TestAzureOfAzurite(StoreContract):
     backend_name = "azurite"
+    page_names = 100
 
     @pytest.fixture(autouse=True)
-    def pages_of_a_thousand_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pages_of_few_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Azure answers 5,000 names at once, and Azurite takes half a minute to hold so many."""
+        page = self.page_names
         walk_blobs = ContainerClient.walk_blobs
 
         def walk_in_pages(self: ContainerClient, *args: Any, **options: Any) -> Any:
-            return walk_blobs(self, *args, **{"results_per_page": PAGE, **options})
+            return walk_blobs(self, *args, **{"results_per_page": page, **options})
 
         monkeypatch.setattr(ContainerClient, "walk_blobs", walk_in_pages)
 

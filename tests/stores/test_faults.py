@@ -7,7 +7,9 @@ where nothing was written, and every call ends.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import importlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 from lakelog.errors import LakelogError, NotFoundError, OutcomeUnknownError, UnavailableError
-from lakelog.storage import LogStore, conditional, remote
+from lakelog.storage import LogStore, azure, conditional, remote
 from lakelog.storage.base import Upload
 from lakelog.storage.parts import PART_BYTES
 from tests.stores.backends import BUCKET, Backend
@@ -42,6 +44,9 @@ SHORT_TIMEOUTS: dict[str, dict[str, Any]] = {
     "azurite": {"read_timeout": READ_TIMEOUT_S, "connection_timeout": 1},
     "gcs": {"requests_timeout": READ_TIMEOUT_S},
 }
+
+PAUSE_S = 0.01
+"""The longest pause of a driver before it repeats a request; seconds where it is not tested."""
 
 BEFORE = (Fault.FAILED, Fault.BUSY, Fault.TOO_MANY, Fault.RESET, Fault.HANG)
 AFTER = (Fault.BUSY_AFTER, Fault.RESET_AFTER, Fault.HANG_AFTER)
@@ -75,6 +80,27 @@ def store(direct: Backend, proxy: ChaosProxy, backend_name: str, location: str) 
     store = direct.through(proxy.url, **SHORT_TIMEOUTS[backend_name]).open(location)
     assert store.put_if_absent("warm", b"x") is True
     return store
+
+
+class ShortPauses:
+    """The module `asyncio` as a driver sees it, with short pauses."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, delay_s: float) -> None:
+        await asyncio.sleep(min(delay_s, PAUSE_S))
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a driver repeats is tested, not how long it waits before."""
+    for module in ("aiobotocore.endpoint", "gcsfs.retry", "s3fs.core"):
+        monkeypatch.setattr(importlib.import_module(module), "asyncio", ShortPauses())
+    monkeypatch.setattr(azure, "_FIRST_PAUSE_S", PAUSE_S)
+    monkeypatch.setattr(azure, "_JITTER_S", PAUSE_S)
+    monkeypatch.setattr(azure, "_PAUSE_BASE", 0.0)
+    monkeypatch.setattr(conditional, "_FIRST_PAUSE_S", PAUSE_S)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Interrupts (Ctrl-C) the thread that writes: ``interrupted.py ACTION``, a process of its own.
+"""Interrupts (Ctrl-C) the thread that writes: ``interrupted.py ACTION...``, its own process.
 
 The interrupt comes at the first place of the action, the second, and so on, while other threads
 wait for it. What is wrong afterwards ends the process with an exception.
@@ -102,4 +102,9 @@ def interrupted_anywhere(name: str) -> None:
 
 
 if __name__ == "__main__":
-    interrupted_anywhere(sys.argv[1])
+    for each in sys.argv[1:]:
+        try:
+            interrupted_anywhere(each)
+        except BaseException as error:
+            error.add_note(f"interrupted: {each}")
+            raise
