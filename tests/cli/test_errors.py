@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lakelog.cli import commands
+import lakelog as engine
 from lakelog.errors import LakelogWarning
 
 
@@ -118,7 +118,7 @@ def test_debug_shows_the_traceback(lakelog: Any, tmp_path: Path, words: tuple[st
 def test_the_unexpected_is_short_and_points_to_debug(
     lakelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "info", fail_with(RuntimeError("a wheel\ncame off")))
+    monkeypatch.setattr(engine, "open", fail_with(RuntimeError("a wheel\ncame off")))
     outcome = lakelog("info", "x")
     assert outcome.code == 1
     assert "RuntimeError: a wheel\n" in outcome.errors
@@ -133,27 +133,30 @@ def test_a_panic_of_a_library_is_no_traceback(
     class PanicException(BaseException):
         pass
 
-    monkeypatch.setattr(commands, "info", fail_with(PanicException("oh")))
+    monkeypatch.setattr(engine, "open", fail_with(PanicException("oh")))
     outcome = lakelog("info", "x")
     assert outcome.code == 1
     assert "PanicException: oh" in outcome.errors
 
 
 def test_an_interruption_exits_with_130(lakelog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "info", fail_with(KeyboardInterrupt()))
+    monkeypatch.setattr(engine, "open", fail_with(KeyboardInterrupt()))
     outcome = lakelog("info", "x")
     assert outcome.code == 130
     assert "Traceback" not in outcome.errors
 
 
-def test_a_warning_is_one_note(lakelog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def warn(*_: object) -> None:
+def test_a_warning_is_one_note(lakelog: Any, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = engine.open
+
+    def warn(*arguments: Any, **options: Any) -> engine.Table:
         for _time in range(2):
             warnings.warn("the checkpoint was passed over", LakelogWarning, stacklevel=1)
         warnings.warn("none of the user's business", DeprecationWarning, stacklevel=1)
+        return plain(*arguments, **options)
 
-    monkeypatch.setattr(commands, "info", warn)
-    outcome = lakelog("info", "x")
+    monkeypatch.setattr(engine, "open", warn)
+    outcome = lakelog("info", table)
     assert outcome.code == 0
     assert outcome.errors == "note: the checkpoint was passed over\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from lakelog.spark.pipeline import Pipeline, PipelineReport, StepReport
 from lakelog.spark.session import errors_unlogged
 from tests.cli.conftest import Call
 
+# `lakelog.spark.session` is also the name of a function.
+SESSIONS = importlib.import_module("lakelog.spark.session")
 TOML = 'name = "n"\n[table]\npath = "t"\n[compact]\n[vacuum]\n'
 
 
@@ -29,7 +32,7 @@ class Session:
 def session(monkeypatch: pytest.MonkeyPatch) -> Session:
     """What a pipeline that finds no session starts."""
     made = Session()
-    monkeypatch.setattr("lakelog.cli.spark_work.active_session", lambda: None)
+    monkeypatch.setattr(SESSIONS, "active_session", lambda: None)
     monkeypatch.setattr(Pipeline, "session", lambda *_: made)
     return made
 
@@ -96,7 +99,7 @@ def test_without_pyspark_it_says_what_to_install(
             "PySpark is not installed", hint="pip install 'lakelog[spark]'"
         )
 
-    monkeypatch.setattr("lakelog.cli.spark_work.active_session", missing)
+    monkeypatch.setattr(SESSIONS, "active_session", missing)
     outcome = lakelog("spark", "run", file)
     assert (outcome.code, "lakelog[spark]" in outcome.errors) == (1, True)
 

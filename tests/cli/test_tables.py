@@ -20,7 +20,7 @@ import pytest
 from rich.cells import cell_len
 
 import lakelog as engine
-from lakelog.cli import view
+from lakelog.cli import rendering
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -217,7 +217,7 @@ def test_a_path_cannot_command_the_terminal(lakelog: Any, tmp_path: Path) -> Non
 def test_clipped_text_fits_and_keeps_both_ends(width: int) -> None:
     text = "part-00000-abc-c000.parquet"
     for middle in (True, False):
-        clipped = view.clip(text, width, middle=middle)
+        clipped = rendering.clip(text, width, middle=middle)
         assert cell_len(clipped) <= width
         if width >= len(text):
             assert clipped == text

@@ -344,7 +344,7 @@ def test_a_bar_tells_the_step(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("lakelog.cli.watch._PATIENCE_SECONDS", 0.0)
     with progress("checkpoint", Meter()) as watch:
-        watch.tell("write", 5, 10)
+        watch.show_step("write", 5, 10)
         wait_for("checkpoint: write", capsys)
-        watch.tell("verify", 0, None)
+        watch.show_step("verify", 0, None)
         wait_for("checkpoint: verify", capsys)

@@ -16,8 +16,7 @@ import polars as pl
 import pytest
 
 from lakelog import WriteAheadLog
-from lakelog.cli.app import app
-from lakelog.cli.guard import run
+from lakelog.cli.app import app, run
 from tests.cli.conftest import Call
 from tests.wal.historic_model import Writer002, file_003, record_002
 

@@ -1,17 +1,19 @@
 """The command line of `lakelog.Table`, `lakelog.WriteAheadLog` and pipelines.
 
-The modules with the implementations are imported when a command runs, so that help is fast.
+Modules that help imports are light: Polars, rich and the engine are imported when a command runs.
 
 | module | owns |
 |---|---|
-| `app` | definitions of the commands on tables: options and help; imports nothing heavy |
-| `commands` | implementations of these commands |
-| `upkeep`, `retention`, `wal`, `spark` | definitions of the other commands |
-| `upkeep_work`, `retention_work`, `wal_work`, `spark_work` | implementations of these |
+| `app` | the group; exit codes, error messages, notes |
+| `table` | commands that read a table: info, files, history, actions, diff, blame, replay |
+| `log_files` | checkpoint, verify, repair, compact, checksum, replicate |
+| `retention` | cleanup, vacuum, simulate, undo |
+| `wal`, `spark` | commands for write-ahead logs; pipelines on Spark |
 | `demo` | ``lakelog demo`` |
-| `options`, `guard` | shared options and parameter types; error handling and exit codes |
-| `output`, `view`, `reports` | machine-readable output; text tables; reports of maintenance |
-| `watch`, `terminal` | progress bars; escaping of text for the terminal |
+| `options` | shared options and parameter types |
+| `output`, `rendering` | selection of rows and format; text tables, JSON, CSV, Parquet, Arrow |
+| `text` | single values as text |
+| `watch`, `metered_store` | progress bars; a store that counts its reads |
 """
 
 from lakelog.cli.app import main

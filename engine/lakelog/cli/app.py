@@ -1,29 +1,62 @@
-"""Command definitions, options and help texts. Imports nothing heavy.
+"""The command ``lakelog``: its group, exit codes, error messages and notes. Imports nothing heavy.
 
-The help of every command ends with examples. `lakelog.cli.commands` implements the commands.
+Exit codes: 0 for success, 1 for an error or a damaged table, 2 for invalid usage, 130 for an
+interrupt by the user, 141 for a closed pipe.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, TextIO
 
 import click
 
 import lakelog
-from lakelog.cli import options, retention, spark, upkeep, wal
-from lakelog.cli.guard import GuardedGroup, run
-from lakelog.cli.options import Target, as_output, examples
+from lakelog.cli import log_files, options, retention, spark, table, wal
+from lakelog.cli.options import DEBUG, examples
+from lakelog.cli.text import plain
+from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning
 
-StorageOptions = tuple[tuple[str, Any], ...]
+REFUSED, WRONG_CALL, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave the process with its exit code."""
-    sys.exit(run(app, arguments))
+class GuardedGroup(click.Group):
+    """A group whose commands end with an exit code and a message, never with a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, and convert exceptions to an exit code."""
+        try:
+            with _notes(debug=_debug(ctx)):
+                result = super().invoke(ctx)
+                sys.stdout.flush()
+                return result
+        except BrokenPipeError:
+            # `lakelog files ... | head` is valid usage; avoid an error at interpreter exit too.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(PIPE_CLOSED)
+        except LakelogError as error:
+            _show_traceback(ctx, error)
+            _show(error)
+            ctx.exit(WRONG_CALL if isinstance(error, InvalidInputError) else REFUSED)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            # A panic of Polars is not an Exception. SystemExit and KeyboardInterrupt are re-raised.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            _show_traceback(ctx, error)
+            reason = (str(error).splitlines() or [""])[0]
+            _complain(f"something unexpected went wrong: {type(error).__name__}: {reason}")
+            if not _debug(ctx):
+                _hint("run the command again with --debug, and report what it shows")
+            ctx.exit(REFUSED)
 
 
 @click.group(
@@ -49,7 +82,13 @@ def app() -> None:
     """
 
 
-for command in (*upkeep.COMMANDS, *retention.COMMANDS, spark.spark, wal.wal):
+for command in (
+    *table.COMMANDS,
+    *log_files.COMMANDS,
+    *retention.COMMANDS,
+    spark.spark,
+    wal.wal,
+):
     app.add_command(command)
 
 
@@ -80,250 +119,84 @@ def demo(directory: str | None, commits: int, seed: int) -> None:
     run_demo(directory, commits, seed)
 
 
-@app.command(
-    epilog=examples("lakelog info orders", "lakelog info orders --version 10 --output json")
-)
-@options.target
-@options.travel
-@options.output
-@options.debug
-def info(
-    table: str,
-    storage_option: StorageOptions,
-    version: int | None,
-    timestamp: str | None,
-    output: str | None,
-    to: str | None,
-) -> None:
-    """Show facts about a table: schema, protocol, sizes.
-
-    Also shows the log files that were read, and the versions that can be rebuilt.
-    """
-    from lakelog.cli import commands
-
-    commands.info(_target(table, storage_option), version, timestamp, as_output(output, to))
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and leave the process with its exit code."""
+    sys.exit(run(app, arguments))
 
 
-@app.command(
-    epilog=examples(
-        "lakelog files orders",
-        "lakelog files orders --where \"day >= '2026-01-05' and amount > 1000\" --stats",
-        "lakelog files orders --version 10 --columns path,size --output csv",
-        "lakelog files orders --output parquet --to files.parquet",
-    )
-)
-@options.target
-@options.travel
-@click.option(
-    "--where",
-    metavar="SQL",
-    help="SQL condition over the table's columns. Skips files that cannot contain a matching "
-    "row, by partition values and statistics.",
-)
-@click.option(
-    "--stats", is_flag=True, help="Add typed statistics: numRecords, min, max, nullCount."
-)
-@click.option("--flatten", is_flag=True, help="Add one typed column per partition column.")
-@options.rows
-@options.debug
-def files(
-    table: str,
-    storage_option: StorageOptions,
-    version: int | None,
-    timestamp: str | None,
-    where: str | None,
-    stats: bool,
-    flatten: bool,
-    output: str | None,
-    to: str | None,
-    limit: int | None,
-    columns: str,
-) -> None:
-    """List the live files, one row per file.
-
-    The version of a file is that of the commit that added it, if the log still contains it.
-    """
-    from lakelog.cli import commands
-
-    commands.files(
-        _target(table, storage_option),
-        version,
-        timestamp,
-        where,
-        as_output(output, to, limit, columns),
-        stats=stats,
-        flatten=flatten,
-    )
+def run(group: click.Group, arguments: Sequence[str] | None) -> int:
+    """Run a group and return the exit code."""
+    try:
+        outcome = group.main(
+            arguments, prog_name="lakelog", standalone_mode=False, color=_colour_wanted()
+        )
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    return outcome if isinstance(outcome, int) else 0
 
 
-@app.command(
-    epilog=examples("lakelog history orders --limit 5", "lakelog history orders --output json")
-)
-@options.target
-@options.rows
-@options.debug
-def history(
-    table: str,
-    storage_option: StorageOptions,
-    output: str | None,
-    to: str | None,
-    limit: int | None,
-    columns: str,
-) -> None:
-    """List the commits, newest first: time, operation, user."""
-    from lakelog.cli import commands
-
-    commands.history(_target(table, storage_option), as_output(output, to, limit, columns))
+def _colour_wanted() -> bool | None:
+    """False if the user asked for plain text (NO_COLOR, TERM=dumb); None: click decides."""
+    plain_text = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return False if plain_text else None
 
 
-@app.command(
-    epilog=examples(
-        "lakelog actions orders --start 10 --end 20",
-        "lakelog actions orders --type remove --type add --columns version,actionType,path",
-        "lakelog actions orders --output parquet --to actions.parquet",
-    )
-)
-@options.target
-@click.option(
-    "--start", type=click.IntRange(min=0), default=0, show_default=True, help="First version."
-)
-@click.option(
-    "--end", type=click.IntRange(min=0), help="Last version, inclusive; the latest by default."
-)
-@click.option(
-    "--type",
-    "kinds",
-    multiple=True,
-    metavar="TYPE",
-    help="Only actions of this type, such as add or txn; repeatable.",
-)
-@options.rows
-@options.debug
-def actions(
-    table: str,
-    storage_option: StorageOptions,
-    start: int,
-    end: int | None,
-    kinds: tuple[str, ...],
-    output: str | None,
-    to: str | None,
-    limit: int | None,
-    columns: str,
-) -> None:
-    """List every action of a range of commits.
-
-    The actions of all types, of both table formats, have one schema.
-    """
-    from lakelog.cli import commands
-
-    commands.actions(
-        _target(table, storage_option),
-        start,
-        end,
-        kinds,
-        as_output(output, to, limit, columns),
-    )
+def _debug(context: click.Context) -> bool:
+    return bool(context.meta.get(DEBUG))
 
 
-@app.command(epilog=examples("lakelog diff orders 10 20", "lakelog diff orders 10 --output csv"))
-@options.target
-@click.argument("a", type=click.IntRange(min=0), metavar="A")
-@click.argument("b", type=click.IntRange(min=0), metavar="[B]", required=False)
-@options.rows
-@options.debug
-def diff(
-    table: str,
-    storage_option: StorageOptions,
-    a: int,
-    b: int | None,
-    output: str | None,
-    to: str | None,
-    limit: int | None,
-    columns: str,
-) -> None:
-    """Compare version A with version B.
+@contextmanager
+def _notes(*, debug: bool) -> Iterator[None]:
+    """Show each `LakelogWarning` once, as a note; warnings of other libraries only with --debug."""
+    seen: set[str] = set()
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
 
-    Shows changed files, deletion vectors, schema, properties, protocol and txns, each with its
-    commit. B is the latest version by default.
-    """
-    from lakelog.cli import commands
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if not issubclass(category, LakelogWarning):
+                usual(message, category, filename, lineno, file, line)
+            elif str(message) not in seen:
+                seen.add(str(message))
+                click.echo(f"{click.style('note:', fg='yellow')} {plain(str(message))}", err=True)
 
-    commands.diff(_target(table, storage_option), a, b, as_output(output, to, limit, columns))
-
-
-@app.command(
-    epilog=examples(
-        "lakelog blame orders day=2026-01-05/region=eu/part-00003.parquet",
-        'lakelog blame orders "$(lakelog files orders -o csv --columns path | tail -1)"',
-    )
-)
-@options.target
-@click.argument("path", metavar="PATH")
-@options.rows
-@options.debug
-def blame(
-    table: str,
-    storage_option: StorageOptions,
-    path: str,
-    output: str | None,
-    to: str | None,
-    limit: int | None,
-    columns: str,
-) -> None:
-    """Show the history of one data file, commit by commit.
-
-    For a removed file, shows when vacuum may delete it. PATH is the path as in the log, or as
-    `lakelog files` shows it.
-    """
-    from lakelog.cli import commands
-
-    commands.blame(_target(table, storage_option), path, as_output(output, to, limit, columns))
+        warnings.simplefilter("default" if debug else "ignore")
+        warnings.simplefilter("always", LakelogWarning)
+        warnings.showwarning = show
+        yield
 
 
-@app.command(
-    epilog=examples(
-        "lakelog replay orders --out state",
-        "lakelog replay orders --version 10 --out state-10 --max-part-bytes 64MB",
-    )
-)
-@options.target
-@options.travel
-@click.option("--out", required=True, metavar="DIR", help="New or empty folder, or any fsspec URL.")
-@click.option(
-    "--max-part-bytes",
-    type=options.Size(),
-    default="128MiB",
-    show_default=True,
-    help="Start a new part when a part has reached this size.",
-)
-@options.output
-@options.debug
-def replay(
-    table: str,
-    storage_option: StorageOptions,
-    version: int | None,
-    timestamp: str | None,
-    out: str,
-    max_part_bytes: int,
-    output: str | None,
-    to: str | None,
-) -> None:
-    """Write the replayed state as Parquet.
-
-    The folder contains flattened Parquet in parts, and a manifest. Spark, Polars and DuckDB read
-    it directly.
-    """
-    from lakelog.cli import commands
-
-    commands.replay(
-        _target(table, storage_option),
-        version,
-        timestamp,
-        out,
-        max_part_bytes,
-        as_output(output, to),
-    )
+def _show_traceback(context: click.Context, error: BaseException) -> None:
+    if _debug(context):
+        traceback.print_exception(error)
 
 
-def _target(path: str, storage_options: StorageOptions) -> Target:
-    return Target(path, dict(storage_options))
+def _show(error: LakelogError) -> None:
+    _complain(error.message)
+    fields = {k: v for k, v in error.as_dict().items() if k not in ("message", "hint")}
+    width = max(map(len, fields))
+    for name, value in fields.items():
+        label = click.style(name.replace("_", " ").ljust(width), dim=True)
+        click.echo(f"  {label}  {plain(str(value))}", err=True)
+    for note in getattr(error, "__notes__", ()):
+        click.echo(plain(note), err=True)
+    if error.hint:
+        _hint(error.hint)
+
+
+def _complain(message: str) -> None:
+    click.echo(f"{click.style('lakelog:', fg='red', bold=True)} {plain(message)}", err=True)
+
+
+def _hint(text: str) -> None:
+    click.echo(f"{click.style('Next:', bold=True)} {plain(text)}", err=True)

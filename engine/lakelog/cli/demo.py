@@ -15,10 +15,9 @@ import polars as pl
 from rich.padding import Padding
 from rich.text import Text
 
-from lakelog.cli import view
-from lakelog.cli.commands import seconds_text
+from lakelog.cli import rendering
 from lakelog.cli.options import Target
-from lakelog.cli.view import count, time_text
+from lakelog.cli.text import count, seconds_text, time_text
 from lakelog.cli.watch import Meter, open_metered
 from lakelog.demo.calendar import commit_ms, plan
 from lakelog.demo.generate import append_commit, make_table
@@ -162,7 +161,9 @@ def _travel(show: _Show, table: Table, mistake: int) -> None:
 
 
 def _blame(show: _Show, table: Table, path: str) -> None:
-    with show.step("Follow one file's life", f'table.blame("{view.clip(path, 40, middle=True)}")'):
+    with show.step(
+        "Follow one file's life", f'table.blame("{rendering.clip(path, 40, middle=True)}")'
+    ):
         life = table.blame(path)
     show.say("Added, deleted by mistake, restored:")
     show.rows(life.select("version", "timestamp", "actionType", "operation", "userName", "size"))
@@ -326,14 +327,15 @@ class _Show:
 
     def rows(self, frame: pl.DataFrame) -> None:
         """Print some rows of the result of a step."""
-        self._print(Padding(view.rich_table(frame), (0, 0, 0, 4)))
+        self._print(Padding(rendering.rich_table(frame), (0, 0, 0, 4)))
 
     def ending(self, table_path: str, state_path: str, seconds: float) -> None:
         """Print the locations of the results, and commands to try."""
         self._print(Text(f"\nDone in {seconds_text(seconds)}. The files were kept:", style="bold"))
         self._print(
             Padding(
-                view.facts_table([("table", table_path), ("Parquet", state_path)]), (0, 0, 0, 4)
+                rendering.facts_table([("table", table_path), ("Parquet", state_path)]),
+                (0, 0, 0, 4),
             )
         )
         self._print(Text("Try:", style="bold"))
@@ -351,4 +353,4 @@ class _Show:
 
 
 def _rendered(things: Sequence[Any]) -> str:
-    return view.render(things)
+    return rendering.render(things)

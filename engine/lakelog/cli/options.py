@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import click
 
-from lakelog.cli.guard import set_debug
-from lakelog.storage.bounded import DEFAULT_TIMEOUT_S
+from lakelog.errors import InvalidInputError
 
 FORMATS = ("table", "json", "csv", "parquet", "arrow")
+
+DEBUG = "lakelog.debug"
+"""Key of ``--debug`` in the metadata of a context."""
 
 _READ_TIMEOUT = "lakelog.read_timeout"
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -31,6 +35,8 @@ _SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
 def _read_timeout() -> float | None:
+    from lakelog.storage.bounded import DEFAULT_TIMEOUT_S
+
     context = click.get_current_context(silent=True)
     given = None if context is None else context.meta.get(_READ_TIMEOUT)
     return DEFAULT_TIMEOUT_S if given is None else float(given) or None
@@ -133,31 +139,39 @@ def examples(*lines: str) -> str:
 
 
 def debug(command: _F) -> _F:
-    """``--debug``."""
+    """``--debug``, which is valid before and after the command's name."""
+
+    def keep(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+        if value:
+            context.meta[DEBUG] = True
+
     return click.option(
         "--debug",
         is_flag=True,
         expose_value=False,
         is_eager=True,
-        callback=set_debug,
+        callback=keep,
         help="Show the traceback of an error.",
     )(command)
 
 
 def target(command: _F) -> _F:
-    """The TABLE argument, ``--storage-option`` and ``--read-timeout``; the command takes ``table``
-    and ``storage_option``.
-    """
+    """TABLE, ``--storage-option`` and ``--read-timeout``; the command takes ``target``."""
+
+    @wraps(command)
+    def call(*, table: str, storage_option: tuple[tuple[str, Any], ...], **others: Any) -> Any:
+        return command(target=Target(table, dict(storage_option)), **others)
+
     option = click.option(
         "--storage-option",
         multiple=True,
         type=StorageOption(),
         help="Option of the fsspec filesystem, for example anon=true; repeatable.",
     )
-    return click.argument("table", metavar="TABLE")(option(read_timeout(command)))
+    return click.argument("table", metavar="TABLE")(option(_read_timeout_option(cast("_F", call))))
 
 
-def read_timeout(command: _F) -> _F:
+def _read_timeout_option(command: _F) -> _F:
     """``--read-timeout``, which `Target` takes from the context."""
 
     def keep(context: click.Context, _parameter: click.Parameter, value: float | None) -> None:
@@ -211,7 +225,19 @@ def travel(command: _F) -> _F:
 
 
 def output(command: _F) -> _F:
-    """``--output`` and ``--to``."""
+    """``--output`` and ``--to``; the command takes ``output``."""
+
+    @wraps(command)
+    def call(
+        *,
+        output: str | None,
+        to: str | None,
+        limit: int | None = None,
+        columns: str = "",
+        **others: Any,
+    ) -> Any:
+        return command(output=_as_output(output, to, limit, columns), **others)
+
     form = click.option(
         "--output",
         "-o",
@@ -219,7 +245,7 @@ def output(command: _F) -> _F:
         help="Format of the result; a table by default, or the format of the suffix of --to.",
     )
     to = click.option("--to", metavar="FILE", help="Write to this file instead of standard output.")
-    return form(to(command))
+    return form(to(cast("_F", call)))
 
 
 def rows(command: _F) -> _F:
@@ -233,12 +259,15 @@ def rows(command: _F) -> _F:
     return output(limit(columns(command)))
 
 
-def as_output(
-    form: str | None, to: str | None, limit: int | None = None, columns: str = ""
-) -> Output:
-    """The options of `rows` or `output` as one value."""
-    names = tuple(name.strip() for name in columns.split(",") if name.strip())
+def _as_output(form: str | None, to: str | None, limit: int | None, columns: str) -> Output:
+    """The options of `rows` as one value; binary output to a terminal is refused."""
     if form is None:
         suffix = to.rpartition(".")[2].lower() if to and "." in to else ""
         form = suffix if suffix in FORMATS else "table"
+    if form in ("parquet", "arrow") and to is None and sys.stdout.isatty():
+        raise InvalidInputError(
+            f"{form} is binary and would garble the terminal",
+            hint=f"add --to FILE, or pipe the output: ... --output {form} > FILE",
+        )
+    names = tuple(name.strip() for name in columns.split(",") if name.strip())
     return Output(form, to, limit, names)

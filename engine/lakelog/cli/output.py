@@ -1,29 +1,36 @@
-"""Machine-readable output (JSON, CSV, Parquet, Arrow) and the selection of the format."""
+"""Rows and reports as text tables, JSON, CSV, Parquet or Arrow, in the format of the options.
+
+Polars and rich are imported when a command runs, so that help is fast.
+"""
 
 from __future__ import annotations
 
 import difflib
-import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import IO, TYPE_CHECKING, Any
 
 import click
-import polars as pl
 
-from lakelog.cli import view
 from lakelog.cli.options import Output
-from lakelog.errors import InvalidInputError, UnavailableError
+from lakelog.cli.text import count
+from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 
 if TYPE_CHECKING:
-    from polars._typing import PolarsDataType
+    import polars as pl
+
+GOOD, FINDINGS = 0, 1
+"""Exit codes: findings are a checkpoint that is wrong, a problem that is not repaired, a file
+that could not be deleted.
+"""
+
+PLANNED = "nothing is changed without --apply"
 
 TABLE_ROWS = 50
 """Number of rows of a text table without ``--limit``."""
 
-_CHUNK_ROWS = 65_536
 _PIPE_CLOSED = "Broken pipe"
 
 
@@ -49,15 +56,6 @@ class View:
     sort: tuple[str, ...] = ()
     summary: Callable[[pl.DataFrame], Sequence[str]] = _nothing
     redundant: Callable[[pl.DataFrame], Sequence[str]] = _nothing
-
-
-def check(output: Output) -> None:
-    """Refuse binary output to a terminal, before any work is done."""
-    if output.format in ("parquet", "arrow") and output.to is None and sys.stdout.isatty():
-        raise InvalidInputError(
-            f"{output.format} is binary and would garble the terminal",
-            hint=f"add --to FILE, or pipe the output: ... --output {output.format} > FILE",
-        )
 
 
 def emit(rows: pl.LazyFrame, output: Output, shown: View) -> None:
@@ -90,12 +88,13 @@ def collect(rows: pl.LazyFrame, output: Output, shown: View) -> pl.DataFrame:
 
 def write(frame: pl.DataFrame, output: Output, shown: View) -> None:
     """Write the result of `collect` in the format of the options."""
-    check(output)
     if output.format == "table":
         write_text(_table(frame, output, shown), output)
         return
+    from lakelog.cli.rendering import WRITERS
+
     with _sink(output) as sink:
-        _WRITERS[output.format](frame, sink)
+        WRITERS[output.format](frame, sink)
 
 
 def _table(frame: pl.DataFrame, output: Output, shown: View) -> str:
@@ -108,10 +107,19 @@ def _table(frame: pl.DataFrame, output: Output, shown: View) -> str:
         # Computed from all rows, so that another limit shows the same columns.
         empty = [c for c in chosen if frame.height and frame[c].null_count() == frame.height]
         top = top.drop(*empty, *shown.redundant(top))
-    parts = [view.count(frame.height, shown.noun)]
+    parts = [count(frame.height, shown.noun)]
     if top.height < frame.height:
         parts = [f"{top.height:,} of {parts[0]} shown", f"--limit {frame.height} shows all"]
-    return view.table_text(top, [*parts, *shown.summary(frame)], to_file=output.to is not None)
+    from lakelog.cli import rendering
+
+    return rendering.table_text(top, [*parts, *shown.summary(frame)], to_file=output.to is not None)
+
+
+def write_facts(facts: Sequence[tuple[str, str]], output: Output) -> None:
+    """Write labels and values as text."""
+    from lakelog.cli import rendering
+
+    write_text(rendering.facts_text(facts, to_file=output.to is not None), output)
 
 
 def write_text(text: str, output: Output) -> None:
@@ -123,8 +131,94 @@ def write_text(text: str, output: Output) -> None:
         sink.write(text.encode() + b"\n")
 
 
+def write_report(
+    report: Any,
+    facts: Sequence[tuple[str, str]],
+    columns: str,
+    output: Output,
+    **values: tuple[pl.DataType, Any],
+) -> None:
+    """Write a report as text facts, or as the machine-readable row of `report_row`."""
+    if output.format == "table":
+        write_facts(facts, output)
+        return
+    emit(report_row(report, columns, **values), output, View("report", ()))
+
+
+def report_row(report: Any, columns: str, **values: tuple[pl.DataType, Any]) -> pl.LazyFrame:
+    """A report as one row with these columns, whose types are those of `report_schema`.
+
+    `values` gives the type and the value of columns that do not show an attribute as it is.
+    """
+    import polars as pl
+
+    schema = report_schema(type(report), columns) | {k: type_ for k, (type_, _) in values.items()}
+    row = {k: values[k][1] if k in values else getattr(report, k) for k in schema}
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in row.items()}
+    return pl.LazyFrame([plain], schema=schema)
+
+
+def report_schema(report: type, columns: str) -> dict[str, pl.DataType]:
+    """The Polars types of attributes of a report, from their annotations.
+
+    Numbers and booleans keep their type, a tuple is a list of text, anything else is text.
+    """
+    import polars as pl
+
+    types = {"int": pl.Int64(), "float": pl.Float64(), "bool": pl.Boolean()}
+    annotations = {field.name: str(field.type) for field in fields(report)}
+    for name, value in vars(report).items():
+        if isinstance(value, property) and value.fget is not None:
+            annotations[name] = str(value.fget.__annotations__.get("return"))
+    schema: dict[str, pl.DataType] = {}
+    for name in columns.split():
+        annotation = annotations.get(name, "str").removesuffix(" | None")
+        is_list = annotation.startswith("tuple[")
+        schema[name] = pl.List(pl.String()) if is_list else types.get(annotation, pl.String())
+    return schema
+
+
+def read_inventory(path: str | None) -> pl.DataFrame | None:
+    """Read an inventory; the suffix gives the format."""
+    if path is None:
+        return None
+    import polars as pl
+
+    suffix = path.rpartition(".")[2].lower()
+    readers: dict[str, Callable[[str], pl.DataFrame]] = {
+        "parquet": pl.read_parquet,
+        "csv": pl.read_csv,
+        "json": pl.read_json,
+    }
+    reader = readers.get(suffix)
+    if reader is None:
+        raise InvalidInputError(
+            "the suffix decides the format of the inventory",
+            path=path,
+            expected=", ".join(f".{known}" for known in readers),
+        )
+    try:
+        return reader(path)
+    except (OSError, pl.exceptions.PolarsError) as cause:
+        reason = (str(cause).splitlines() or [""])[0]
+        raise InvalidInputError(f"the inventory cannot be read: {reason}", path=path) from cause
+
+
+def show_errors(errors: Sequence[LakelogError]) -> int:
+    """Report the first error; returns the exit code."""
+    for error in errors[:10]:
+        click.echo(
+            f"{click.style('not deleted:', fg='red')} {error.path}: {error.message}", err=True
+        )
+    if len(errors) > 10:
+        click.echo(f"and {len(errors) - 10:,} more", err=True)
+    return FINDINGS if errors else GOOD
+
+
 @contextmanager
 def _sink(output: Output) -> Iterator[IO[bytes]]:
+    import polars as pl
+
     if output.to is None:
         stream = sys.stdout.buffer
         try:
@@ -145,77 +239,3 @@ def _sink(output: Output) -> Iterator[IO[bytes]]:
             path=output.to,
             hint="check the folder and its permissions",
         ) from cause
-
-
-def _textual(frame: pl.DataFrame) -> pl.DataFrame:
-    """Types that JSON lacks, as text: times in ISO 8601, to the millisecond; bytes in base64."""
-    return frame.with_columns(
-        _as_text(pl.col(name), dtype).alias(name) for name, dtype in frame.schema.items()
-    )
-
-
-def _as_text(values: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    match dtype:
-        case pl.Datetime():
-            zone = "Z" if dtype.time_zone else ""
-            return values.dt.to_string(f"%Y-%m-%dT%H:%M:%S%.3f{zone}")
-        case pl.Binary():
-            return values.bin.encode("base64")
-        case pl.Struct() if dtype.fields:
-            fields = (
-                _as_text(values.struct.field(f.name), _instance(f.dtype)).alias(f.name)
-                for f in dtype.fields
-            )
-            return pl.when(values.is_not_null()).then(pl.struct(fields))
-        case _:
-            return values
-
-
-def _instance(dtype: PolarsDataType) -> pl.DataType:
-    return dtype if isinstance(dtype, pl.DataType) else dtype()
-
-
-def _write_json(frame: pl.DataFrame, sink: IO[bytes]) -> None:
-    """A JSON array with one object per line; maps are objects."""
-    sink.write(b"[")
-    separator = b"\n"
-    for chunk in _textual(frame).iter_slices(_CHUNK_ROWS):
-        buffer = io.BytesIO()
-        chunk.write_ndjson(buffer)
-        # JSON text contains no raw line break, so each line break ends an object.
-        sink.write(separator + buffer.getvalue().rstrip(b"\n").replace(b"\n", b",\n"))
-        separator = b",\n"
-    sink.write(b"\n]\n" if frame.height else b"]\n")
-
-
-def _write_csv(frame: pl.DataFrame, sink: IO[bytes]) -> None:
-    """CSV with a header; maps, structs and lists as JSON text."""
-    flat = _textual(frame)
-    nested = [name for name, dtype in flat.schema.items() if dtype.is_nested() or _is_map(dtype)]
-    flat.with_columns(_json_text(name) for name in nested).write_csv(sink)
-
-
-def _is_map(dtype: pl.DataType) -> bool:
-    return isinstance(dtype, pl.Map)
-
-
-def _json_text(name: str) -> pl.Expr:
-    wrapped = pl.struct(pl.col(name).alias("v")).struct.json_encode()
-    return pl.when(pl.col(name).is_not_null()).then(wrapped.str.slice(5).str.head(-1)).alias(name)
-
-
-def _write_parquet(frame: pl.DataFrame, sink: IO[bytes]) -> None:
-    frame.write_parquet(sink)
-
-
-def _write_arrow(frame: pl.DataFrame, sink: IO[bytes]) -> None:
-    """An Arrow IPC stream, with types that older readers support."""
-    frame.write_ipc_stream(sink, compat_level=pl.CompatLevel.oldest())
-
-
-_WRITERS: dict[str, Callable[[pl.DataFrame, IO[bytes]], None]] = {
-    "json": _write_json,
-    "csv": _write_csv,
-    "parquet": _write_parquet,
-    "arrow": _write_arrow,
-}

@@ -1,22 +1,54 @@
-"""Definitions of the commands that delete files or simulate deletion. Imports nothing heavy.
+"""The commands that delete files, or simulate deletion. Imports nothing heavy.
 
-`cleanup` and `vacuum` only plan without ``--apply``. `lakelog.cli.retention_work` implements the
-commands.
+`cleanup` and `vacuum` only plan without ``--apply``. The exit code is 1 for findings: a file that
+could not be deleted or restored.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import datetime as dt
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from lakelog.cli import options
-from lakelog.cli.options import Target, as_output, examples
+from lakelog.cli.options import Output, Target, examples
+from lakelog.cli.output import (
+    FINDINGS,
+    GOOD,
+    PLANNED,
+    View,
+    emit,
+    read_inventory,
+    show_errors,
+    write_report,
+)
+from lakelog.cli.text import count, time_text
+from lakelog.cli.watch import open_metered, progress
 
-StorageOptions = tuple[tuple[str, Any], ...]
+if TYPE_CHECKING:
+    import polars as pl
+
+    from lakelog.errors import LakelogError
+    from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
 
 _force = click.option(
     "--force", is_flag=True, help="Accept a retention shorter than the table's own."
+)
+
+_DELETED = "version deleted size_bytes spared errors"
+
+_SHOWN = (
+    "proposal",
+    *(f"{kind}_retention" for kind in ("log", "checkpoint", "deleted_file")),
+    "gate",
+    "oldest_version",
+    "versions_lost",
+    "log_bytes",
+    "data_bytes",
+    "stream_from",
+    "broken_consumers",
 )
 
 
@@ -52,8 +84,7 @@ _force = click.option(
 @options.rows
 @options.debug
 def cleanup(
-    table: str,
-    storage_option: StorageOptions,
+    target: Target,
     apply: bool,
     quarantine: bool,
     retention: int | None,
@@ -61,29 +92,58 @@ def cleanup(
     force: bool,
     keep: bool,
     fail_fast: bool,
-    output: str | None,
-    to: str | None,
-    limit: int | None,
-    columns: str,
+    output: Output,
 ) -> int:
     """Find and delete log files that no retained version needs.
 
     Each file is reported with the checkpoint that replaces it. The checkpoint is verified before
     any file is deleted. Every version within the retention stays readable.
     """
-    from lakelog.cli import retention_work
+    from lakelog.log.display import size_text
+    from lakelog.maintenance.cleanup import CleanupPlan
 
-    return retention_work.cleanup(
-        Target(table, dict(storage_option)),
-        as_output(output, to, limit, columns),
-        apply=apply,
-        quarantine=quarantine,
-        retention=retention,
-        checkpoint_retention=checkpoint_retention,
-        force=force,
-        keep=keep,
-        failure_policy="fail" if fail_fast else None,
-    )
+    table, meter = open_metered(target)
+    with progress("cleanup", meter) as watch:
+        found = table.cleanup(
+            not apply,
+            quarantine=quarantine,
+            retention=retention,
+            checkpoint_retention=checkpoint_retention,
+            force=force,
+            keep=keep,
+            failure_policy="fail" if fail_fast else None,
+            progress=watch.show_step,
+        )
+    columns: tuple[str, ...] = ("path", "kind", "version", "size_bytes")
+    errors: Sequence[LakelogError] = ()
+    if isinstance(found, CleanupPlan):
+        columns = (*columns, "action", "gate", "covered_by")
+        summary = [size_text(found.size_bytes) + " may go", *_promise(found), PLANNED]
+    else:
+        errors = found.errors
+        became = "freed" if found.quarantine is None else "in quarantine"
+        summary = [f"{size_text(found.size_bytes)} {became}", *_promise(found)]
+        if found.quarantine is not None:
+            summary.append(f"to undo: lakelog undo {target.path} {found.quarantine}")
+    if found.checkpoint is not None:
+        summary.insert(1, f"covered by {found.checkpoint}")
+    shown = View("file", columns, (), lambda _: summary, _all_alike)
+    emit(found.files.lazy(), output, shown)
+    return show_errors(errors)
+
+
+def _all_alike(shown: pl.DataFrame) -> tuple[str, ...]:
+    """Columns with the same value in all rows."""
+    known = {"action", "gate", "covered_by"} & set(shown.columns)
+    return tuple(name for name in known if shown.height and shown[name].n_unique() == 1)
+
+
+def _promise(found: CleanupPlan | CleanupReport) -> list[str]:
+    oldest = found.oldest_promised
+    texts = ["every version stays" if oldest is None else f"versions from {oldest} on stay"]
+    if found.gate is not None:
+        return [*texts, f"kept by {found.gate}: {found.why}"]
+    return [*texts, f"more is kept: {found.why}"] if found.why else texts
 
 
 @click.command(
@@ -115,32 +175,52 @@ def cleanup(
 @options.rows
 @options.debug
 def vacuum(
-    table: str,
-    storage_option: StorageOptions,
+    target: Target,
     apply: bool,
     retention: int | None,
     force: bool,
     keep_versions: tuple[int, ...],
     keep_history: bool,
     inventory: str | None,
-    output: str | None,
-    to: str | None,
-    limit: int | None,
-    columns: str,
+    output: Output,
 ) -> int:
     """Find and delete data files that no retained version needs."""
-    from lakelog.cli import retention_work
+    import polars as pl
 
-    return retention_work.vacuum(
-        Target(table, dict(storage_option)),
-        inventory,
-        as_output(output, to, limit, columns),
-        apply=apply,
-        retention_ms=retention,
-        force=force,
-        keep_versions=keep_versions,
-        keep_history=keep_history,
-    )
+    from lakelog.log.display import size_text
+    from lakelog.maintenance.vacuum import VacuumPlan
+
+    table, meter = open_metered(target)
+    with progress("vacuum", meter) as watch:
+        found = table.vacuum(
+            not apply,
+            retention=retention,
+            force=force,
+            keep_versions=keep_versions,
+            keep_history=keep_history,
+            inventory=read_inventory(inventory),
+            progress=watch.show_step,
+        )
+    if isinstance(found, VacuumPlan):
+        cutoff = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=found.cutoff_ms)
+        summary = [
+            size_text(found.size_bytes),
+            f"unused since {time_text(cutoff)}",
+            *(f"{number:,} stay: {why}" for why, number in found.kept.items() if number),
+            PLANNED,
+        ]
+        columns = ("path", "kind", "size_bytes", "modified_ms", "why")
+        emit(found.files.lazy(), output, View("file", columns, (), lambda _: summary))
+        return GOOD
+    facts = [
+        ("version", str(found.version)),
+        ("deleted", f"{count(found.deleted, 'file')}, {size_text(found.size_bytes)}"),
+        ("spared", f"{found.spared:,}, which a commit since the plan refers to"),
+        ("not deleted", f"{len(found.errors):,}"),
+    ]
+    errors = (pl.List(pl.String()), [str(error) for error in found.errors])
+    write_report(found, facts, _DELETED, output, errors=errors)
+    return show_errors(found.errors)
 
 
 @click.command(
@@ -179,32 +259,52 @@ def vacuum(
 @options.rows
 @options.debug
 def simulate(
-    table: str,
-    storage_option: StorageOptions,
+    target: Target,
     log_retention: tuple[int, ...],
     deleted_file_retention: tuple[int, ...],
     checkpoint_retention: tuple[int, ...],
     consumers: tuple[tuple[str, int], ...],
-    output: str | None,
-    to: str | None,
-    limit: int | None,
-    columns: str,
+    output: Output,
 ) -> None:
     """Compare the effects of other retentions.
 
     Shows readable versions, freed bytes and readers that would fail. Nothing is deleted. The first
     row is the current retention, followed by one row per proposal.
     """
-    from lakelog.cli import retention_work
+    next_versions: dict[str, int] = {}
+    for name, version in consumers:  # of two versions of one reader, keep the older
+        next_versions[name] = min(version, next_versions.get(name, version))
+    table, meter = open_metered(target)
+    with progress("simulating", meter):
+        rows = table.simulate_retention(
+            log_retention=list(log_retention) or None,
+            deleted_file_retention=list(deleted_file_retention) or None,
+            checkpoint_retention=list(checkpoint_retention) or None,
+            consumers=next_versions,
+        )
+    if output.format == "table":
+        rows = _readable(rows)
+    summary = ["nothing is changed"]
+    emit(rows.lazy(), output, View("proposal", _SHOWN, (), lambda _: summary, _same_retentions))
 
-    retention_work.simulate(
-        Target(table, dict(storage_option)),
-        consumers,
-        as_output(output, to, limit, columns),
-        log_retention=log_retention,
-        deleted_file_retention=deleted_file_retention,
-        checkpoint_retention=checkpoint_retention,
-    )
+
+def _same_retentions(shown: pl.DataFrame) -> tuple[str, ...]:
+    """Retentions that no proposal changes."""
+    names = [name for name in shown.columns if name.endswith("_retention")]
+    return tuple(name for name in names if shown[name].n_unique() == 1)
+
+
+def _readable(rows: pl.DataFrame) -> pl.DataFrame:
+    """With durations and names as text columns, next to their source columns."""
+    import polars as pl
+
+    from lakelog.log.properties import duration_text
+
+    lengths = [name for name in rows.columns if name.endswith("_retention_ms")]
+    return rows.with_columns(
+        pl.Series(name.removesuffix("_ms"), map(duration_text, rows[name]), pl.String)
+        for name in lengths
+    ).with_columns(pl.col("broken_consumers").list.join(", ").replace("", None))
 
 
 @click.command(
@@ -223,27 +323,26 @@ def simulate(
 )
 @options.rows
 @options.debug
-def undo(
-    table: str,
-    storage_option: StorageOptions,
-    quarantine: str | None,
-    purge: int | None,
-    output: str | None,
-    to: str | None,
-    limit: int | None,
-    columns: str,
-) -> int:
+def undo(target: Target, quarantine: str | None, purge: int | None, output: Output) -> int:
     """Restore files from the quarantine of a cleanup or repair.
 
     Without an ID, lists the quarantines.
     """
     if quarantine is not None and purge is not None:
         raise click.UsageError("give an ID or --purge, not both")
-    from lakelog.cli import retention_work
-
-    target = Target(table, dict(storage_option))
-    return retention_work.undo(target, quarantine, purge, as_output(output, to, limit, columns))
+    table, meter = open_metered(target)
+    with progress("undo", meter):
+        if quarantine is not None:
+            rows = table.undo_cleanup(quarantine)
+        elif purge is not None:
+            rows = table.purge_quarantines(dt.timedelta(milliseconds=purge))
+        else:
+            rows = table.quarantines()
+    noun = "quarantine" if quarantine is None else "file"
+    summary = ["gone for good"] if purge is not None else []
+    emit(rows.lazy(), output, View(noun, tuple(rows.columns), (), lambda _: summary))
+    lost = quarantine is not None and not rows["outcome"].is_in(["back", "there"]).all()
+    return FINDINGS if lost else GOOD
 
 
 COMMANDS = (cleanup, vacuum, simulate, undo)
-"""The commands of this module."""

@@ -1,17 +1,40 @@
-"""Definitions of the commands for write-ahead logs. Imports nothing heavy.
+"""The commands for write-ahead logs. Imports nothing heavy.
 
-`lakelog.cli.wal_work` implements the commands.
+The exit code is 1 for findings: damage, a torn tail, an unfinished batch or upgrade.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from lakelog.cli import options
-from lakelog.cli.options import as_output, examples
+from lakelog.cli.options import Output, examples
+from lakelog.cli.output import (
+    FINDINGS,
+    GOOD,
+    PLANNED,
+    View,
+    emit,
+    report_schema,
+    write_report,
+)
+from lakelog.cli.text import count, plain
+from lakelog.cli.watch import Meter, progress
+from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning, WalCorruptionError
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+    from lakelog.wal.historic.log import Finding, HistoricFormat
+    from lakelog.wal.historic.upgrade import UpgradeReport
+    from lakelog.wal.inspect import SegmentReport, WalReport
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -63,6 +86,12 @@ def wal() -> None:
     """
 
 
+_FINDING = "kind byte_offset size_bytes reason expected found records"
+_SEGMENT = "path format status size_bytes records first_seq last_seq created modified problem"
+_UPGRADE = "directory format records last_seq segment old_files findings doubts"
+_SHOWN_KEY_COLUMNS = ("key", "value")
+
+
 @wal.command(
     epilog=examples(
         "lakelog wal inspect events",
@@ -74,23 +103,120 @@ def wal() -> None:
 @_format
 @options.rows
 @options.debug
-def inspect(
-    directory: str,
-    form: str | None,
-    output: str | None,
-    to: str | None,
-    limit: int | None,
-    columns: str,
-) -> int:
+def inspect(directory: str, form: str | None, output: Output) -> int:
     """List the files of a log: times, sizes, sequence numbers, damage.
 
     Works on damaged logs and concurrently with a writer. Changes nothing. The exit code is 1 if
     there are findings: damage, a torn tail, an unfinished batch or upgrade. Damage that a historic
     format cannot reveal is listed as a doubt, which is not a finding.
     """
-    from lakelog.cli import wal_work
+    from lakelog.wal.inspect import inspect as inspect_log
 
-    return wal_work.inspect(directory, form, as_output(output, to, limit, columns))
+    _check_kind(directory)
+    with _hints(), progress("reading", Meter()):
+        report = inspect_log(directory, cast("HistoricFormat | None", form))
+    rows = _segments(report)
+    # The problem is printed in the table, its location below.
+    columns = tuple(name for name in _SEGMENT.split() if name != "format")
+    shown = View("file", columns, (), lambda _: _summary(report))
+    emit(rows.lazy(), output, shown)
+    return FINDINGS if report.findings else GOOD
+
+
+def _finding_list() -> pl.DataType:
+    import polars as pl
+
+    from lakelog.wal.historic.log import Finding
+
+    return pl.List(pl.Struct(report_schema(Finding, _FINDING)))
+
+
+def _segments(report: WalReport) -> pl.DataFrame:
+    """One row per file; findings elsewhere, such as in the upgrade marker, have their own rows."""
+    import polars as pl
+
+    from lakelog.wal.inspect import SegmentReport
+
+    paths = {segment.path for segment in report.segments}
+    rows = [_row(segment, report) for segment in report.segments]
+    for finding in report.findings:
+        if finding.path not in paths:
+            none = SegmentReport(finding.path, "damaged", 0, 0, None, None, None, None)
+            rows.append(_row(none, report) | {"status": None})
+    time = pl.Datetime("ms", "UTC")
+    schema: dict[str, pl.DataType] = {
+        **report_schema(SegmentReport, _SEGMENT),
+        "created": time,
+        "modified": time,
+        "findings": _finding_list(),
+        "doubts": pl.List(pl.String()),
+    }
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _row(segment: SegmentReport, report: WalReport) -> dict[str, Any]:
+    found = [finding for finding in report.findings if finding.path == segment.path]
+    return {
+        "path": segment.path,
+        "format": report.format,
+        "status": segment.status,
+        "size_bytes": segment.size_bytes,
+        "records": segment.records,
+        "first_seq": segment.first_seq,
+        "last_seq": segment.last_seq,
+        "created": segment.created_ms,
+        "modified": segment.modified_ms,
+        "problem": ", ".join(_words(finding.kind) for finding in found) or None,
+        "findings": [_finding(finding) for finding in found],
+        "doubts": report.doubts,
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    row = {name: getattr(finding, name) for name in _FINDING.split()}
+    for name in ("expected", "found"):
+        row[name] = None if row[name] is None else str(row[name])
+    return row
+
+
+def _words(kind: str) -> str:
+    return kind.replace("_", " ")
+
+
+def _summary(report: WalReport) -> list[str]:
+    from lakelog.log.display import size_text
+
+    form = "format lakelog" if report.format == "lakelog" else f"specification {report.format}"
+    parts = [form, size_text(report.size_bytes), count(report.records, "record")]
+    if report.safe_seq:
+        parts.append(f"safe up to sequence number {report.safe_seq}")
+    if report.truncated_to:
+        parts.append(f"void up to {report.truncated_to}")
+    if report.set_aside:
+        parts.append(f"{count(len(report.set_aside), 'file')} set aside earlier")
+    # One line per finding and per doubt.
+    parts[-1] = "\n".join([parts[-1], *_sentences(report.findings), *map(_in_doubt, report.doubts)])
+    return parts
+
+
+def _in_doubt(doubt: str) -> str:
+    return f"in doubt: {doubt}"
+
+
+def _sentences(findings: Sequence[Finding]) -> list[str]:
+    """One sentence per finding."""
+    from lakelog.log.display import size_text
+
+    sentences = []
+    for finding in findings:
+        position = f"{plain(os.path.basename(finding.path))} at byte {finding.byte_offset}"
+        sentence = f"{_words(finding.kind)}: {finding.reason} ({position}"
+        if finding.expected is not None:
+            sentence += f", expected {finding.expected}"
+        if finding.found is not None:
+            sentence += f", found {finding.found}"
+        sentences.append(f"{sentence}; {size_text(finding.size_bytes)} not read)")
+    return sentences
 
 
 @wal.command(
@@ -122,27 +248,117 @@ def replay(
     state: bool,
     text: bool,
     safe: bool,
-    output: str | None,
-    to: str | None,
-    limit: int | None,
-    columns: str,
+    output: Output,
 ) -> int:
     """List the PUT and DELETE records of a log, in order.
 
     Records of unfinished batches are omitted. In JSON and CSV, bytes are base64 unless --text is
     given. Changes nothing.
     """
-    from lakelog.cli import wal_work
+    import polars as pl
 
-    return wal_work.replay(
-        directory,
-        form,
-        after_seq,
-        as_output(output, to, limit, columns),
-        state=state,
-        text=text,
-        safe=safe,
+    if state and after_seq:
+        raise InvalidInputError(
+            "the state is that of the whole log", hint="leave out --after, or --state"
+        )
+    _check_kind(directory)
+    with _hints(), progress("replaying", Meter()):
+        table, damage, doubts = _read(directory, form, after_seq, state=state, safe=safe)
+    for note in (*_sentences(damage), *map(_in_doubt, doubts)):
+        warnings.warn(note, LakelogWarning, stacklevel=2)
+    for name in _SHOWN_KEY_COLUMNS:
+        table = _as_text(table, name, is_asked=text, is_shown=output.format == "table")
+    rows = cast("pl.DataFrame", pl.from_arrow(table))
+    if "op" in rows.columns:
+        rows = rows.with_columns(pl.col("op").cast(pl.String))
+    noun = "key" if state else "record"
+    emit(rows.lazy(), output, View(noun, tuple(rows.columns)))
+    return FINDINGS if damage else GOOD
+
+
+def _read(
+    directory: str, form: str | None, after_seq: int, *, state: bool, safe: bool
+) -> tuple[pa.Table, list[Finding], tuple[str, ...]]:
+    """The rows, the damage at which they end, and the doubts."""
+    from lakelog.wal.historic.log import Finding
+    from lakelog.wal.historic.read import read_historic
+    from lakelog.wal.log import WriteAheadLog
+    from lakelog.wal.reading import state_of
+
+    if form is not None or _is_historic(directory):
+        old = read_historic(directory, cast("HistoricFormat | None", form), strict=not safe)
+        table = old.replay(after_seq).table
+        damage = [finding for finding in old.findings if finding.is_damage]
+        return state_of(table) if state else table, damage, old.doubts
+    with WriteAheadLog(directory, read_only=True, strict=not safe) as log:
+        table = log.state() if state else log.replay(after_seq).table
+        report = log.recovery
+    if report is None or report.damage is None:
+        return table, [], ()
+    found = Finding(
+        "damage",
+        report.path,
+        report.byte_offset,
+        report.dropped_bytes,
+        report.reason,
+        report.damage.get("expected"),
+        report.damage.get("found"),
+        report.dropped_records,
     )
+    return table, [found], ()
+
+
+@contextmanager
+def _hints() -> Iterator[None]:
+    """Replace the hints of the Python API by hints for the command line."""
+    try:
+        yield
+    except LakelogError as error:
+        if isinstance(error, WalCorruptionError):
+            error.hint = "restore the file from a copy, or take what is safe with --safe"
+        elif error.hint is not None:
+            error.hint = error.hint.replace("format='003'", "--format 003")
+        raise
+
+
+def _check_kind(path: str) -> None:
+    """Refuse paths that are neither file nor folder: opening a pipe would block."""
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise InvalidInputError(
+            "this is neither a file nor a folder",
+            path=path,
+            hint="write what it gives to a file, and name that",
+        )
+
+
+def _is_historic(directory: str) -> bool:
+    """Whether a path holds a historic log. A file always does: current logs are folders."""
+    from lakelog.wal.disk import LocalDisk
+    from lakelog.wal.historic.detect import historic_names
+
+    try:
+        return bool(historic_names(LocalDisk().list(directory)))
+    except NotADirectoryError:
+        return True
+    except OSError:
+        return False
+
+
+def _as_text(table: pa.Table, name: str, *, is_asked: bool, is_shown: bool) -> pa.Table:
+    """Keys or values as text if requested; in text tables also if possible."""
+    import pyarrow as pa
+
+    if not (is_asked or is_shown):
+        return table
+    try:
+        column = table[name].cast(pa.string())
+    except pa.ArrowInvalid as cause:
+        if not is_asked:
+            return table
+        raise InvalidInputError(
+            f"a {name} is not valid UTF-8", hint="leave out --text: bytes come as base64"
+        ) from cause
+    return table.set_column(table.column_names.index(name), name, column)
 
 
 @wal.command(
@@ -162,25 +378,40 @@ def replay(
 @_safe
 @options.output
 @options.debug
-def upgrade(
-    directory: str,
-    form: str | None,
-    remove_old: bool,
-    safe: bool,
-    output: str | None,
-    to: str | None,
-) -> int:
+def upgrade(directory: str, form: str | None, remove_old: bool, safe: bool, output: Output) -> int:
     """Upgrade a historic log to the current format, in place.
 
     No crash loses a record, and records keep their sequence numbers. An interrupted upgrade
     continues when it is called again. First stop the program that writes the old log, because it
     does not use a lock.
     """
-    from lakelog.cli import wal_work
+    from lakelog.wal.historic.upgrade import upgrade as upgrade_log
 
-    return wal_work.upgrade(
-        directory, form, as_output(output, to), remove_old=remove_old, safe=safe
-    )
+    with _hints(), progress("upgrading", Meter()):
+        report = upgrade_log(
+            directory,
+            cast("HistoricFormat | None", form),
+            strict=not safe,
+            keep_old=not remove_old,
+        )
+    findings = (_finding_list(), [_finding(finding) for finding in report.findings])
+    write_report(report, _upgrade_facts(report), _UPGRADE, output, findings=findings)
+    return FINDINGS if report.findings else GOOD
+
+
+def _upgrade_facts(report: UpgradeReport) -> list[tuple[str, str]]:
+    facts = [("new log", report.segment)]
+    if report.format is None:
+        facts.append(("written", "earlier"))
+    else:
+        facts += [
+            ("old format", f"specification {report.format}"),
+            ("records", f"{report.records:,}"),
+            ("last sequence number", f"{report.last_seq:,}"),
+        ]
+    facts += [("old file", path) for path in report.old_files]
+    facts += [("finding", sentence) for sentence in _sentences(report.findings)]
+    return [*facts, *(("in doubt", doubt) for doubt in report.doubts)]
 
 
 @wal.command(
@@ -191,19 +422,60 @@ def upgrade(
 @options.apply
 @options.rows
 @options.debug
-def truncate(
-    directory: str,
-    up_to_seq: int,
-    apply: bool,
-    output: str | None,
-    to: str | None,
-    limit: int | None,
-    columns: str,
-) -> None:
+def truncate(directory: str, up_to_seq: int, apply: bool, output: Output) -> None:
     """Truncate records up to SEQ, and delete files without later records.
 
     Use it after the records were stored elsewhere. Sequence numbers continue.
     """
-    from lakelog.cli import wal_work
+    import polars as pl
 
-    wal_work.truncate(directory, up_to_seq, as_output(output, to, limit, columns), apply=apply)
+    from lakelog.wal.inspect import inspect as inspect_log
+    from lakelog.wal.log import WriteAheadLog
+
+    if os.path.isfile(directory):
+        raise InvalidInputError(
+            "the path is a file, and a log is truncated in its folder",
+            path=directory,
+            hint="pass the folder",
+        )
+    if _is_historic(directory):
+        raise InvalidInputError(
+            "a historic log is not truncated",
+            path=directory,
+            hint=f"lakelog wal upgrade {directory}",
+        )
+    before = inspect_log(directory)
+    damage = next((finding for finding in before.findings if finding.is_damage), None)
+    if damage is not None:
+        raise damage.error(
+            before.safe_seq,
+            before.records,
+            f"a damaged log is not truncated; lakelog wal replay {directory} --safe saves what is "
+            "safe",
+        )
+    if up_to_seq > before.safe_seq:
+        raise InvalidInputError(
+            "a log cannot be truncated beyond its last record",
+            path=directory,
+            expected=f"0 to {before.safe_seq}",
+            found=up_to_seq,
+        )
+    if apply:
+        with WriteAheadLog(directory) as log:
+            gone = set(log.truncate(up_to_seq).removed)
+        after = inspect_log(directory)
+        summary = [f"void up to {after.truncated_to}", count(after.records, "record") + " left"]
+        outcome = "removed"
+    else:
+        gone = {
+            segment.path
+            for segment in before.segments
+            if segment.last_seq is not None and segment.last_seq <= up_to_seq
+        }
+        void = max(up_to_seq - before.truncated_to, 0)
+        summary = [f"{count(min(void, before.records), 'record')} would be void", PLANNED]
+        outcome = "would be removed"
+    rows = _segments(before).filter(pl.col("path").is_in(sorted(gone)))
+    rows = rows.with_columns(outcome=pl.lit(outcome)).drop("problem", "findings", "doubts")
+    columns = ("outcome", "path", "size_bytes", "records", "first_seq", "last_seq")
+    emit(rows.lazy(), output, View("file", columns, (), lambda _: summary))

@@ -1,22 +1,20 @@
 """Counts the reads of a command and shows a progress bar.
 
-A `MeteredStore` wraps the store of a table, so that lower layers do not depend on progress bars.
-The bar polls the meter.
+The store of a table is wrapped in one that counts, so that lower layers do not depend on progress
+bars. The bar polls the meter.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING
 
 import lakelog
 from lakelog.cli.options import Target
-from lakelog.storage import LogStore, StoreWrapper
-from lakelog.storage.wrapper import FileWrapper
 
 if TYPE_CHECKING:
     from lakelog.table import Table
@@ -45,47 +43,9 @@ class Meter:
             self.size_bytes += size_bytes
 
 
-class MeteredStore(StoreWrapper):
-    """A `LogStore` that counts what is read through it."""
-
-    def __init__(self, store: LogStore, meter: Meter) -> None:
-        super().__init__(store)
-        self._meter = meter
-
-    def read(self, path: str) -> bytes:
-        """As the store below, counted."""
-        data = self._store.read(path)
-        self._meter.add(files=1, size_bytes=len(data))
-        return data
-
-    def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """As the store below, counted."""
-        for data in self._store.read_many(paths):
-            self._meter.add(files=1, size_bytes=len(data))
-            yield data
-
-    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
-        """As the store below, counted."""
-        file = self._store.open(path, size_bytes)
-        self._meter.add(files=1)
-        return cast("BinaryIO", _MeteredFile(file, self._meter))
-
-
-class _MeteredFile(FileWrapper):
-    """A seekable reader that counts."""
-
-    def __init__(self, file: BinaryIO, meter: Meter) -> None:
-        super().__init__(file)
-        self._meter = meter
-
-    def read(self, size: int = -1, /) -> bytes:
-        data = super().read(size)
-        self._meter.add(size_bytes=len(data))
-        return data
-
-
 def open_metered(target: Target) -> tuple[Table, Meter]:
     """Open a table whose reads are counted; raises as `lakelog.open`."""
+    from lakelog.cli.metered_store import MeteredStore
     from lakelog.table import Table
 
     table = lakelog.open(target.path, target.storage_options, read_timeout=target.read_timeout)
@@ -95,7 +55,7 @@ def open_metered(target: Target) -> tuple[Table, Meter]:
 
 
 class Watch:
-    """The progress bar of one task; `expect` sets the number of bytes to read, `tell` the step
+    """The progress bar of one task; `expect` sets the number of bytes to read, `show_step` the step
     and its progress.
     """
 
@@ -104,7 +64,7 @@ class Watch:
         self.total_bytes: int | None = None
         self.step: tuple[str, int, int | None] | None = None
 
-    def tell(self, step: str, done: int, total: int | None) -> None:
+    def show_step(self, step: str, done: int, total: int | None) -> None:
         """Show a step, such as ``write``, and its progress."""
         self.step = (step, done, total)
 

@@ -1,4 +1,6 @@
-"""Rows and facts as text tables: readable units, one line per row, fitted to the terminal.
+"""Rows as text tables, JSON, CSV, Parquet and Arrow; facts as text.
+
+A text table has readable units and one line per row, fitted to the terminal.
 
 On a terminal, long texts are clipped (paths in the middle, where they differ least). In a pipe or
 a file, no text is clipped.
@@ -11,8 +13,8 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, TYPE_CHECKING, Any
 
 import polars as pl
 from rich.cells import cell_len
@@ -21,10 +23,14 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from lakelog.cli.terminal import plain
+from lakelog.cli.text import plain, time_text
 from lakelog.log.display import size_text
 from lakelog.model import contract
 
+if TYPE_CHECKING:
+    from polars._typing import PolarsDataType
+
+_CHUNK_ROWS = 65_536
 _UNCLIPPED_WIDTH = 100_000
 _LEAST_WIDTH = 6
 _WORD_WIDTH = 20
@@ -57,26 +63,6 @@ def _console(*, to_file: bool) -> Console:
     )
 
 
-def count(number: int, noun: str) -> str:
-    """A number and its noun.
-
-    >>> count(1, "file"), count(1200, "commit"), count(2, "property"), count(2, "day")
-    ('1 file', '1,200 commits', '2 properties', '2 days')
-    """
-    if number != 1:
-        changes = noun.endswith("y") and noun[-2] not in "aeiou"
-        noun = noun[:-1] + "ies" if changes else noun + "s"
-    return f"{number:,} {noun}"
-
-
-def time_text(moment: dt.datetime | None) -> str:
-    """A time in UTC, ISO 8601; milliseconds only if they are not zero."""
-    if moment is None:
-        return "unknown"
-    spec = "milliseconds" if moment.microsecond else "seconds"
-    return moment.replace(tzinfo=None).isoformat(timespec=spec) + "Z"
-
-
 def clip(text: str, width: int, *, middle: bool = False) -> str:
     """The text in at most `width` cells, with an ellipsis for omitted characters.
 
@@ -87,9 +73,9 @@ def clip(text: str, width: int, *, middle: bool = False) -> str:
         return text
     if width < 2:
         return "…"[:width]
-    tail = (width - 1) // 2 + (width - 1) % 2 if middle else 0
-    head = width - 1 - tail
-    return text[:head].rstrip() + "…" + (text[len(text) - tail :] if tail else "")
+    end = (width - 1) // 2 + (width - 1) % 2 if middle else 0
+    start = width - 1 - end
+    return text[:start].rstrip() + "…" + (text[len(text) - end :] if end else "")
 
 
 class _Cell:
@@ -250,3 +236,77 @@ def _since_epoch(value_ms: int) -> str:
         return time_text(_EPOCH + dt.timedelta(milliseconds=value_ms))
     except OverflowError:
         return f"{value_ms} ms"  # Real logs contain times outside the range of datetime.
+
+
+def _textual(frame: pl.DataFrame) -> pl.DataFrame:
+    """Types that JSON lacks, as text: times in ISO 8601, to the millisecond; bytes in base64."""
+    return frame.with_columns(
+        _as_text(pl.col(name), dtype).alias(name) for name, dtype in frame.schema.items()
+    )
+
+
+def _as_text(values: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    match dtype:
+        case pl.Datetime():
+            zone = "Z" if dtype.time_zone else ""
+            return values.dt.to_string(f"%Y-%m-%dT%H:%M:%S%.3f{zone}")
+        case pl.Binary():
+            return values.bin.encode("base64")
+        case pl.Struct() if dtype.fields:
+            fields = (
+                _as_text(values.struct.field(f.name), _instance(f.dtype)).alias(f.name)
+                for f in dtype.fields
+            )
+            return pl.when(values.is_not_null()).then(pl.struct(fields))
+        case _:
+            return values
+
+
+def _instance(dtype: PolarsDataType) -> pl.DataType:
+    return dtype if isinstance(dtype, pl.DataType) else dtype()
+
+
+def _write_json(frame: pl.DataFrame, sink: IO[bytes]) -> None:
+    """A JSON array with one object per line; maps are objects."""
+    sink.write(b"[")
+    separator = b"\n"
+    for chunk in _textual(frame).iter_slices(_CHUNK_ROWS):
+        buffer = io.BytesIO()
+        chunk.write_ndjson(buffer)
+        # JSON text contains no raw line break, so each line break ends an object.
+        sink.write(separator + buffer.getvalue().rstrip(b"\n").replace(b"\n", b",\n"))
+        separator = b",\n"
+    sink.write(b"\n]\n" if frame.height else b"]\n")
+
+
+def _write_csv(frame: pl.DataFrame, sink: IO[bytes]) -> None:
+    """CSV with a header; maps, structs and lists as JSON text."""
+    flat = _textual(frame)
+    nested = [name for name, dtype in flat.schema.items() if dtype.is_nested() or _is_map(dtype)]
+    flat.with_columns(_json_text(name) for name in nested).write_csv(sink)
+
+
+def _is_map(dtype: pl.DataType) -> bool:
+    return isinstance(dtype, pl.Map)
+
+
+def _json_text(name: str) -> pl.Expr:
+    wrapped = pl.struct(pl.col(name).alias("v")).struct.json_encode()
+    return pl.when(pl.col(name).is_not_null()).then(wrapped.str.slice(5).str.head(-1)).alias(name)
+
+
+def _write_parquet(frame: pl.DataFrame, sink: IO[bytes]) -> None:
+    frame.write_parquet(sink)
+
+
+def _write_arrow(frame: pl.DataFrame, sink: IO[bytes]) -> None:
+    """An Arrow IPC stream, with types that older readers support."""
+    frame.write_ipc_stream(sink, compat_level=pl.CompatLevel.oldest())
+
+
+WRITERS: dict[str, Callable[[pl.DataFrame, IO[bytes]], None]] = {
+    "json": _write_json,
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+    "arrow": _write_arrow,
+}

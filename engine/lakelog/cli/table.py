@@ -1,4 +1,7 @@
-"""Implementations of the read commands."""
+"""The commands that read a table. Imports nothing heavy.
+
+The help of every command ends with examples.
+"""
 
 from __future__ import annotations
 
@@ -9,62 +12,35 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
+import click
 
-from lakelog.cli import view
-from lakelog.cli.options import Output, Target
-from lakelog.cli.output import View, check, collect, emit, write, write_text
-from lakelog.cli.view import count, time_text
+from lakelog.cli import options
+from lakelog.cli.options import Output, Target, examples
+from lakelog.cli.output import View, collect, emit, write, write_facts
+from lakelog.cli.text import count, seconds_text, time_text
 from lakelog.cli.watch import Meter, Watch, open_metered, progress
-from lakelog.dialects.json_layout import Wire
 from lakelog.errors import LakelogWarning
-from lakelog.log.display import size_text
-from lakelog.skipping.sql_predicate import parse_where
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from lakelog.log.export import ExportManifest
     from lakelog.log.snapshot import Snapshot
     from lakelog.table import Table
 
-_MAP = pl.Map(pl.String(), pl.String())
-INFO_SCHEMA = {
-    "path": pl.String(),
-    "format": pl.String(),
-    "version": pl.Int64(),
-    "timestamp": pl.Datetime("ms", "UTC"),
-    "id": pl.String(),
-    "name": pl.String(),
-    "description": pl.String(),
-    "created": pl.Datetime("ms", "UTC"),
-    "columns": pl.List(pl.Struct({"name": pl.String(), "type": pl.String()})),
-    "partitionColumns": pl.List(pl.String()),
-    "configuration": _MAP,
-    "minReaderVersion": pl.Int64(),
-    "minWriterVersion": pl.Int64(),
-    "readerFeatures": pl.List(pl.String()),
-    "writerFeatures": pl.List(pl.String()),
-    "numFiles": pl.Int64(),
-    "totalSize": pl.Int64(),
-    "numTombstones": pl.Int64(),
-    "checkpointVersion": pl.Int64(),
-    "checkpointLayout": pl.String(),
-    "checkpointFiles": pl.List(pl.String()),
-    "compactionsReplayed": pl.Int64(),
-    "commitsReplayed": pl.Int64(),
-    "warnings": pl.List(pl.String()),
-    "rebuildable": pl.List(pl.Struct({"first": pl.Int64(), "last": pl.Int64()})),
-    "refusal": pl.String(),
-}
-"""Columns of ``lakelog info``, in its machine-readable forms."""
-
 _FILES = "path partitionValues size modificationTime numRecords version dvCardinality".split()
+
 _FILES_STATS = "path partitionValues size numRecords version min max".split()
+
 _HISTORY = "version timestamp operation userName operationMetrics operationParameters".split()
+
 _ACTIONS = (
     "version position actionType path size dvCardinality operation appId txnVersion domain "
     "skipReason"
 ).split()
+
 _DIFF = "version operation kind change name before after".split()
+
 _DIFF_NOUNS = {
     "schema": "schema field",
     "deletionVector": "deletion vector",
@@ -72,27 +48,76 @@ _DIFF_NOUNS = {
     "protocol": "protocol entry",
     "skip": "skipped file",
 }
+
 _BLAME = (
     "version timestamp actionType operation userName size dvCardinality "
     "deletionTimestamp vacuumAfter"
 ).split()
+
 _REPLAY = "part rows size".split()
 
 
+@click.command(
+    epilog=examples("lakelog info orders", "lakelog info orders --version 10 --output json")
+)
+@options.target
+@options.travel
+@options.output
+@options.debug
 def info(target: Target, version: int | None, timestamp: str | None, output: Output) -> None:
-    """``lakelog info``."""
-    check(output)
+    """Show facts about a table: schema, protocol, sizes.
+
+    Also shows the log files that were read, and the versions that can be rebuilt.
+    """
+    import polars as pl
+
     table, meter = open_metered(target)
     with progress("reading the log", meter):
-        facts = table_facts(table, table.snapshot(version, timestamp))
+        facts = _table_facts(table, table.snapshot(version, timestamp))
     if output.format == "table":
-        write_text(view.facts_text(_info_lines(facts), to_file=output.to is not None), output)
+        write_facts(_info_lines(facts), output)
     else:
-        emit(pl.LazyFrame([facts], schema=INFO_SCHEMA), output, View("table", ()))
+        emit(pl.LazyFrame([facts], schema=_info_schema()), output, View("table", ()))
 
 
-def table_facts(table: Table, snapshot: Snapshot) -> dict[str, Any]:
-    """The facts of ``lakelog info``, by the names of `INFO_SCHEMA`."""
+def _info_schema() -> dict[str, pl.DataType]:
+    """Columns of ``lakelog info``, in its machine-readable forms."""
+    import polars as pl
+
+    return {
+        "path": pl.String(),
+        "format": pl.String(),
+        "version": pl.Int64(),
+        "timestamp": pl.Datetime("ms", "UTC"),
+        "id": pl.String(),
+        "name": pl.String(),
+        "description": pl.String(),
+        "created": pl.Datetime("ms", "UTC"),
+        "columns": pl.List(pl.Struct({"name": pl.String(), "type": pl.String()})),
+        "partitionColumns": pl.List(pl.String()),
+        "configuration": pl.Map(pl.String(), pl.String()),
+        "minReaderVersion": pl.Int64(),
+        "minWriterVersion": pl.Int64(),
+        "readerFeatures": pl.List(pl.String()),
+        "writerFeatures": pl.List(pl.String()),
+        "numFiles": pl.Int64(),
+        "totalSize": pl.Int64(),
+        "numTombstones": pl.Int64(),
+        "checkpointVersion": pl.Int64(),
+        "checkpointLayout": pl.String(),
+        "checkpointFiles": pl.List(pl.String()),
+        "compactionsReplayed": pl.Int64(),
+        "commitsReplayed": pl.Int64(),
+        "warnings": pl.List(pl.String()),
+        "rebuildable": pl.List(pl.Struct({"first": pl.Int64(), "last": pl.Int64()})),
+        "refusal": pl.String(),
+    }
+
+
+def _table_facts(table: Table, snapshot: Snapshot) -> dict[str, Any]:
+    """The facts of ``lakelog info``, by the names of `_info_schema`."""
+    import polars as pl
+
     metadata, protocol = snapshot.metadata, snapshot.protocol
     schema = snapshot.schema.fields if metadata.schema_string is not None else ()
     tombstones = snapshot.tombstones().select(pl.len()).collect().item()
@@ -150,6 +175,8 @@ def _type_text(type_: Any) -> str:
 
 
 def _info_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    from lakelog.log.display import size_text
+
     columns = ", ".join(f"{c['name']} {c['type']}" for c in facts["columns"])
     features = dict.fromkeys([*(facts["readerFeatures"] or ()), *(facts["writerFeatures"] or ())])
     lines = [
@@ -202,18 +229,44 @@ def _ranges(ranges: Sequence[dict[str, int]]) -> str:
     return ", ".join(texts) or "none"
 
 
+@click.command(
+    epilog=examples(
+        "lakelog files orders",
+        "lakelog files orders --where \"day >= '2026-01-05' and amount > 1000\" --stats",
+        "lakelog files orders --version 10 --columns path,size --output csv",
+        "lakelog files orders --output parquet --to files.parquet",
+    )
+)
+@options.target
+@options.travel
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="SQL condition over the table's columns. Skips files that cannot contain a matching "
+    "row, by partition values and statistics.",
+)
+@click.option(
+    "--stats", is_flag=True, help="Add typed statistics: numRecords, min, max, nullCount."
+)
+@click.option("--flatten", is_flag=True, help="Add one typed column per partition column.")
+@options.rows
+@options.debug
 def files(
     target: Target,
     version: int | None,
     timestamp: str | None,
     where: str | None,
-    output: Output,
-    *,
     stats: bool,
     flatten: bool,
+    output: Output,
 ) -> None:
-    """``lakelog files``."""
-    check(output)
+    """List the live files, one row per file.
+
+    The version of a file is that of the commit that added it, if the log still contains it.
+    """
+    from lakelog.log.display import size_text
+    from lakelog.skipping.sql_predicate import parse_where
+
     table, meter = open_metered(target)
     with progress("replaying", meter) as watch:
         snapshot = table.snapshot(version, timestamp)
@@ -230,18 +283,20 @@ def files(
         def summary(kept: pl.DataFrame) -> list[str]:
             return [size_text(int(kept["size"].sum())), *facts]
 
-        shown = View("file", columns, ("path",), summary, _told_by_path)
+        shown = View("file", columns, ("path",), summary, _redundant_with_path)
         rows = collect(live, output, shown)
     write(rows, output, shown)
 
 
-def _told_by_path(shown: pl.DataFrame) -> tuple[str, ...]:
+def _redundant_with_path(shown: pl.DataFrame) -> tuple[str, ...]:
     """Whether each path contains the partition values, so that they need no column."""
     if not {"path", "partitionValues"} <= set(shown.columns):
         return ()
     pairs = zip(shown["path"], shown["partitionValues"].to_list(), strict=True)
-    told = all(f"{k}={v}/" in path for path, values in pairs for k, v in (values or {}).items())
-    return ("partitionValues",) if told else ()
+    is_redundant = all(
+        f"{k}={v}/" in path for path, values in pairs for k, v in (values or {}).items()
+    )
+    return ("partitionValues",) if is_redundant else ()
 
 
 def _spread(name: str, known: Sequence[str]) -> list[str]:
@@ -251,9 +306,14 @@ def _spread(name: str, known: Sequence[str]) -> list[str]:
     return [name]
 
 
+@click.command(
+    epilog=examples("lakelog history orders --limit 5", "lakelog history orders --output json")
+)
+@options.target
+@options.rows
+@options.debug
 def history(target: Target, output: Output) -> None:
-    """``lakelog history``."""
-    check(output)
+    """List the commits, newest first: time, operation, user."""
     table, meter = open_metered(target)
     with progress("reading commits", meter):
         # A text table shows the total number of rows, so it has to read all of them.
@@ -261,14 +321,45 @@ def history(target: Target, output: Output) -> None:
     emit(rows.lazy(), output, View("commit", tuple(_HISTORY)))
 
 
+@click.command(
+    epilog=examples(
+        "lakelog actions orders --start 10 --end 20",
+        "lakelog actions orders --type remove --type add --columns version,actionType,path",
+        "lakelog actions orders --output parquet --to actions.parquet",
+    )
+)
+@options.target
+@click.option(
+    "--start", type=click.IntRange(min=0), default=0, show_default=True, help="First version."
+)
+@click.option(
+    "--end", type=click.IntRange(min=0), help="Last version, inclusive; the latest by default."
+)
+@click.option(
+    "--type",
+    "kinds",
+    multiple=True,
+    metavar="TYPE",
+    help="Only actions of this type, such as add or txn; repeatable.",
+)
+@options.rows
+@options.debug
 def actions(
-    target: Target, start: int, end: int | None, kinds: Sequence[str], output: Output
+    target: Target,
+    start: int,
+    end: int | None,
+    kinds: tuple[str, ...],
+    output: Output,
 ) -> None:
-    """``lakelog actions``."""
-    check(output)
+    """List every action of a range of commits.
+
+    The actions of all types, of both table formats, have one schema.
+    """
+    import polars as pl
+
     table, meter = open_metered(target)
     rows = table.actions(start, end)
-    _doubt_types(kinds)
+    _warn_of_unknown_types(kinds)
     if kinds:
         rows = rows.filter(pl.col("actionType").is_in(list(kinds)))
 
@@ -282,17 +373,28 @@ def actions(
     write(found, output, shown)
 
 
-def _doubt_types(kinds: Sequence[str]) -> None:
+def _warn_of_unknown_types(kinds: Sequence[str]) -> None:
     """Report action types that no table format has; they are probably misspelled."""
+    from lakelog.dialects.json_layout import Wire
+
     known = {kind for form in ("delta", "indextables") for kind in Wire.of(form).wrappers}
     for kind in sorted({*kinds} - known):
         note = f"lakelog knows no actions of type {kind}, only of {', '.join(sorted(known))}"
         warnings.warn(note, LakelogWarning, stacklevel=2)
 
 
+@click.command(epilog=examples("lakelog diff orders 10 20", "lakelog diff orders 10 --output csv"))
+@options.target
+@click.argument("a", type=click.IntRange(min=0), metavar="A")
+@click.argument("b", type=click.IntRange(min=0), metavar="[B]", required=False)
+@options.rows
+@options.debug
 def diff(target: Target, a: int, b: int | None, output: Output) -> None:
-    """``lakelog diff``."""
-    check(output)
+    """Compare version A with version B.
+
+    Shows changed files, deletion vectors, schema, properties, protocol and txns, each with its
+    commit. B is the latest version by default.
+    """
     table, meter = open_metered(target)
     with progress("comparing", meter):
         to = table.version() if b is None else b
@@ -309,9 +411,22 @@ def diff(target: Target, a: int, b: int | None, output: Output) -> None:
     emit(rows.lazy(), output, View("difference", tuple(_DIFF), (), summary))
 
 
+@click.command(
+    epilog=examples(
+        "lakelog blame orders day=2026-01-05/region=eu/part-00003.parquet",
+        'lakelog blame orders "$(lakelog files orders -o csv --columns path | tail -1)"',
+    )
+)
+@options.target
+@click.argument("path", metavar="PATH")
+@options.rows
+@options.debug
 def blame(target: Target, path: str, output: Output) -> None:
-    """``lakelog blame``."""
-    check(output)
+    """Show the history of one data file, commit by commit.
+
+    For a removed file, shows when vacuum may delete it. PATH is the path as in the log, or as
+    `lakelog files` shows it.
+    """
     table, meter = open_metered(target)
     with progress("reading commits", meter):
         rows = table.blame(path)
@@ -325,6 +440,24 @@ def blame(target: Target, path: str, output: Output) -> None:
     emit(rows.lazy(), output, View("event", tuple(_BLAME), (), summary))
 
 
+@click.command(
+    epilog=examples(
+        "lakelog replay orders --out state",
+        "lakelog replay orders --version 10 --out state-10 --max-part-bytes 64MB",
+    )
+)
+@options.target
+@options.travel
+@click.option("--out", required=True, metavar="DIR", help="New or empty folder, or any fsspec URL.")
+@click.option(
+    "--max-part-bytes",
+    type=options.Size(),
+    default="128MiB",
+    show_default=True,
+    help="Start a new part when a part has reached this size.",
+)
+@options.output
+@options.debug
 def replay(
     target: Target,
     version: int | None,
@@ -333,8 +466,13 @@ def replay(
     max_part_bytes: int,
     output: Output,
 ) -> None:
-    """``lakelog replay``."""
-    check(output)
+    """Write the replayed state as Parquet.
+
+    The folder contains flattened Parquet in parts, and a manifest. Spark, Polars and DuckDB read
+    it directly.
+    """
+    import polars as pl
+
     table, meter = open_metered(target)
     begin = time.perf_counter()
     with progress("replaying", meter) as watch:
@@ -343,8 +481,8 @@ def replay(
         manifest = snapshot.write_parquet(out, max_part_bytes)
     seconds = time.perf_counter() - begin
     if output.format == "table":
-        facts = replay_lines(manifest, seconds, meter)
-        write_text(view.facts_text(facts, to_file=output.to is not None), output)
+        facts = _replay_lines(manifest, seconds, meter)
+        write_facts(facts, output)
         return
     parts = pl.DataFrame(
         {
@@ -357,8 +495,10 @@ def replay(
     emit(parts.lazy(), output, View("part", tuple(_REPLAY)))
 
 
-def replay_lines(manifest: ExportManifest, seconds: float, meter: Meter) -> list[tuple[str, str]]:
+def _replay_lines(manifest: ExportManifest, seconds: float, meter: Meter) -> list[tuple[str, str]]:
     """The result of ``lakelog replay`` as text."""
+    from lakelog.log.display import size_text
+
     size = size_text(sum(p.size_bytes for p in manifest.parts))
     parts = f"{count(manifest.num_rows, 'row')} in {count(len(manifest.parts), 'part')}, {size}"
     read = f"{count(meter.files, 'log file')} read, {size_text(meter.size_bytes)}"
@@ -372,15 +512,6 @@ def replay_lines(manifest: ExportManifest, seconds: float, meter: Meter) -> list
     ]
 
 
-def seconds_text(seconds: float) -> str:
-    """A duration as text.
-
-    >>> seconds_text(0.0042), seconds_text(3.21)
-    ('4 ms', '3.2 s')
-    """
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
 def _expect_checkpoint(watch: Watch, meter: Meter, table: Table, snapshot: Snapshot) -> None:
     """Set the total of the progress bar to the bytes of the checkpoint; the commits were read
     before.
@@ -388,3 +519,7 @@ def _expect_checkpoint(watch: Watch, meter: Meter, table: Table, snapshot: Snaps
     store = table.log.store
     sizes = (store.stat(path) for path in snapshot.provenance.checkpoint_files)
     watch.expect(watch.done_bytes(meter) + sum(s.size_bytes for s in sizes if s is not None))
+
+
+COMMANDS = (info, files, history, actions, diff, blame, replay)
+"""The commands of this module."""

@@ -1,0 +1,45 @@
+"""Single values as text for the terminal. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+
+def plain(text: str) -> str:
+    r"""The text with escaped control characters, which could control the terminal.
+
+    >>> plain("a\x1b[31m")
+    'a\\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def count(number: int, noun: str) -> str:
+    """A number and its noun.
+
+    >>> count(1, "file"), count(1200, "commit"), count(2, "property"), count(2, "day")
+    ('1 file', '1,200 commits', '2 properties', '2 days')
+    """
+    if number != 1:
+        changes = noun.endswith("y") and noun[-2] not in "aeiou"
+        noun = noun[:-1] + "ies" if changes else noun + "s"
+    return f"{number:,} {noun}"
+
+
+def time_text(moment: dt.datetime | None) -> str:
+    """A time in UTC, ISO 8601; milliseconds only if they are not zero."""
+    if moment is None:
+        return "unknown"
+    spec = "milliseconds" if moment.microsecond else "seconds"
+    return moment.replace(tzinfo=None).isoformat(timespec=spec) + "Z"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration as text.
+
+    >>> seconds_text(0.0042), seconds_text(3.21)
+    ('4 ms', '3.2 s')
+    """
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
