@@ -24,7 +24,7 @@ test: lint types layers unit ## Check everything: lint, format, types, layers, t
 
 # The rooms with uncommitted changes, without the slow ones; else a fixed set.
 CHANGED = $(shell git diff --name-only HEAD -- engine tests | sed -nE 's,^(engine/lakelog|tests)/([a-z]+)/.*,tests/\2,p' | sort -u)
-SLOW := tests/spark tests/stores tests/faults tests/races tests/perf tests/kernel tests/conformance
+SLOW := tests/spark tests/storage tests/faults tests/races tests/perf tests/kernel tests/conformance
 CHECKED ?= $(or $(wildcard $(filter-out $(SLOW),$(CHANGED))),tests/model tests/data)
 
 check: lint types layers ## Check quickly, while you work: lint, types, layers, tests of the rooms that changed

@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+pytest.register_assert_rewrite("lakelog.testing")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 CI = os.environ.get("CI", "").lower() in {"1", "true"}
@@ -77,7 +79,7 @@ class HasFileno(Protocol):
     def fileno(self) -> int: ...
 
 
-WAITING_FOR_THE_DISK = frozenset(("faults", "keyed", "perf", "races", "storage", "stores", "wal"))
+WAITING_FOR_THE_DISK = frozenset(("faults", "keyed", "perf", "races", "storage", "wal"))
 """Rooms of tests that are about what is on the disk, or how long that takes."""
 
 

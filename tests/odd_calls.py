@@ -118,6 +118,7 @@ VALID: dict[str, Any] = {
 OWN = frozenset(("clock", "disk", "log", "new_id", "read", "state"))
 """Parameters for objects and functions of lakelog's own, which its tests pass."""
 
+OPENED = ("open", "path")  # optional, because a store can take its place
 FIELDS = (
     *("path", "size", "modificationTime", "partitionValues", "stats", "tags", "dataChange"),
     *("deletionVector", "appId", "version", "domain", "configuration", "id", "schemaString"),
@@ -187,7 +188,8 @@ def _parameters(scope: str, function: str) -> list[inspect.Parameter]:
 def calls(scope: str, function: str, rng: random.Random, share: int) -> Iterator[dict[str, Any]]:
     """Arguments by name: each parameter in turn has odd values, the others valid ones."""
     parameters = _parameters(scope, function)
-    valid = {p.name: VALID[p.name] for p in parameters if p.name in VALID and p.default is p.empty}
+    needed = [p.name for p in parameters if p.default is p.empty or (function, p.name) == OPENED]
+    valid = {name: VALID[name] for name in needed if name in VALID}
     for parameter in parameters:
         if parameter.name in OWN:
             continue

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lakelog.checkpoint.schedule import Scheduler
 from lakelog.dialects import delta, indextables
 from lakelog.dialects.base import Dialect
-from lakelog.errors import InvalidInputError, TableNotFoundError
+from lakelog.errors import ArgumentTypeError, InvalidInputError, TableNotFoundError
 from lakelog.input_validation import checked, checked_methods, require_version
 from lakelog.log import blame, diff, history
 from lakelog.log.cache import CacheStats, SnapshotCache
@@ -25,7 +25,9 @@ from lakelog.maintenance.automatic_cleanup import HourlyCleanup
 from lakelog.redaction import redact
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import (
+    DEFAULT_LIMITS,
     DEFAULT_TIMEOUT_S,
+    BoundedStore,
     ReadLimits,
     bounded,
     on_local_disk,
@@ -417,9 +419,10 @@ class Table(Upkeep):
 
 @checked
 def open(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     *,
+    store: LogStore | None = None,
     parallelism: int | None = None,
     read_timeout: float | None = DEFAULT_TIMEOUT_S,
     upkeep: bool = True,
@@ -431,6 +434,9 @@ def open(
         path: The table's folder, on local disk or as any fsspec URL. The log folder itself
             (``_delta_log``, ``_transaction_log``) is accepted too.
         storage_options: Passed to the fsspec filesystem.
+        store: The table's folder as a `lakelog.storage.LogStore`, in place of `path` and
+            `storage_options`. Log, data files and deletion vectors are read and written through it.
+            Such a table cannot be pickled. `lakelog.testing.StoreContract` tests a store.
         parallelism: Number of log files that are read concurrently; None uses the table's
             ``spark.indextables.checkpoint.parallelism``, else the default of the store.
         read_timeout: Seconds without progress after which a listing or read raises
@@ -451,26 +457,27 @@ def open(
 
     Raises:
         TableNotFoundError: No log folder exists at the location.
-        InvalidInputError: The location is an empty string, or has logs of two dialects.
+        InvalidInputError: The location is an empty string, or has logs of two dialects; or both
+            `path` and `store` are given, or neither.
         UnavailableError: The store failed.
     """
-    location = _without_log_folder(os.fspath(path))
     limits = ReadLimits(parallelism, read_timeout)
     external = External.of(allow_external)
-    store = open_bounded(location, storage_options, limits)
-    log = Log(store, detect_dialect(store), external=external, storage_options=storage_options)
+    files = _opened(path, storage_options, store, limits)
+    log = Log(files, detect_dialect(files), external=external, storage_options=storage_options)
     return _handle(log, Runtime(), upkeep=upkeep)
 
 
 @checked
 def create(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None,
     schema: SchemaLike,
     partition_by: Sequence[str] = (),
     format: str = "delta",
     configuration: Mapping[str, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     *,
+    store: LogStore | None = None,
     name: str | None = None,
     description: str | None = None,
     upkeep: bool = True,
@@ -479,6 +486,7 @@ def create(
 
     Args:
         path: The table's folder, on local disk or as any fsspec URL; created if it does not exist.
+            None with `store`.
         schema: The columns: a Polars schema (or a dict of names to Polars dtypes), a pyarrow
             schema, StructType JSON as text or parsed, or `lakelog.model.contract.Struct`.
         partition_by: Partition columns, in order.
@@ -486,6 +494,7 @@ def create(
         configuration: Table properties. The protocol is the lowest that these and the schema
             require.
         storage_options: Passed to the fsspec filesystem.
+        store: As `open`.
         name: Name of the table.
         description: Description of the table.
         upkeep: As `open`.
@@ -493,7 +502,8 @@ def create(
     Raises:
         TableExistsError: A table exists, possibly created concurrently.
         InvalidTransactionError: The metadata is invalid; subclasses give the reason.
-        InvalidInputError: The format or the schema is unknown.
+        InvalidInputError: The format or the schema is unknown; or both `path` and `store` are
+            given, or neither.
         UnsupportedFeatureError: The table would need a writer feature that lakelog lacks.
         UnsupportedStoreError: The store has no atomic put-if-absent.
         CommitOutcomeUnknown: The table may have been created, and cannot be read back.
@@ -504,8 +514,8 @@ def create(
         raise InvalidInputError(
             "unknown table format", expected=" or ".join(dialects), found=format
         )
-    store = open_bounded(_without_log_folder(os.fspath(path)), storage_options)
-    log = Log(store, dialects[format], storage_options=storage_options)
+    files = _opened(path, storage_options, store, DEFAULT_LIMITS)
+    log = Log(files, dialects[format], storage_options=storage_options)
     runtime = Runtime()
     create_table(
         log,
@@ -518,6 +528,28 @@ def create(
         description=description,
     )
     return _handle(log, runtime, upkeep=upkeep)
+
+
+def _opened(
+    path: str | os.PathLike[str] | None,
+    storage_options: Mapping[str, Any] | None,
+    store: object,
+    limits: ReadLimits,
+) -> BoundedStore:
+    """The store of a location, or the store that the caller passed."""
+    if store is None:
+        if path is None:
+            raise InvalidInputError("pass path or store")
+        return open_bounded(_without_log_folder(os.fspath(path)), storage_options, limits)
+    if path is not None or storage_options is not None:
+        raise InvalidInputError("pass either path and storage_options, or store")
+    if isinstance(store, type) or not isinstance(store, LogStore):
+        raise ArgumentTypeError(
+            f"store must be a lakelog.storage.LogStore, got {type(store).__name__}",
+            expected="an object with the methods of lakelog.storage.LogStore",
+            found=type(store).__name__,
+        )
+    return BoundedStore(store, limits)
 
 
 def _reopened(

@@ -13,7 +13,7 @@ import lakelog
 import lakelog.checkpoint.write  # imported before the measurement, like every module
 import lakelog.table
 from lakelog.storage import LogStore, StoreWrapper
-from lakelog.storage.inject import InjectingStore
+from lakelog.testing import InjectingStore
 from perf.cases import ours as reading
 from perf.checkpoints.workloads import COMMITS
 from perf.writing import contents

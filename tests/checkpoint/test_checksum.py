@@ -26,7 +26,7 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log
 from lakelog.log.opening import open_state
-from lakelog.storage.inject import Fault, InjectingStore, Kind, Rule
+from lakelog.testing import Fault, InjectingStore, Kind, Rule
 from tests import handmade
 from tests.handmade import Handmade
 from tests.loggen import Options, generate

@@ -29,7 +29,7 @@ from lakelog.errors import (
     VersionNotFoundError,
 )
 from lakelog.log.context import Log
-from lakelog.storage.inject import Fault, InjectingStore, Kind, Rule
+from lakelog.testing import Fault, InjectingStore, Kind, Rule
 from tests import handmade
 from tests.handmade import Handmade
 from tests.loggen import Options, generate

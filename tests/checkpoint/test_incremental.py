@@ -23,7 +23,7 @@ from lakelog.errors import (
 )
 from lakelog.log.opening import open_state
 from lakelog.storage import open_store
-from lakelog.storage.inject import InjectingStore, Rule
+from lakelog.testing import InjectingStore, Rule
 from tests.checkpoint.incremental_tables import (
     DAY_MS,
     NOW_MS,

@@ -25,7 +25,7 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log
 from lakelog.storage import open_store
-from lakelog.storage.inject import Fault, InjectingStore, Rule
+from lakelog.testing import Fault, InjectingStore, Rule
 from tests.budget import points, rng_of, share_of
 from tests.checkpoint.incremental_tables import DAY_MS, NOW_MS, Table, dead, names, random_commit
 from tests.handmade import add, field, metadata

@@ -22,7 +22,7 @@ from lakelog.checkpoint.replicate import replicate
 from lakelog.log.context import Log
 from lakelog.storage import StoreWrapper, open_store
 from lakelog.storage.base import Upload
-from lakelog.storage.inject import Fault, InjectingStore, Kind, Rule
+from lakelog.testing import Fault, InjectingStore, Kind, Rule
 from tests.budget import points
 from tests.transaction.tables import DIALECTS, new_table, paths
 

@@ -21,8 +21,8 @@ from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import CheckpointWriteError, LakelogError, UnavailableError
 from lakelog.log.snapshot import Snapshot
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.inject import WRITES, Fault, InjectingStore, Rule
-from lakelog.storage.inject import Kind as Operation
+from lakelog.testing import WRITES, Fault, InjectingStore, Rule
+from lakelog.testing import Kind as Operation
 from tests.budget import points
 from tests.checkpoint.tables import (
     CLASSIC,

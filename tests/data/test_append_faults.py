@@ -21,8 +21,8 @@ from lakelog.errors import LakelogError, OutcomeUnknownError
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import Upload
-from lakelog.storage.inject import WRITES, Fault, InjectingStore, Kind, Rule
 from lakelog.storage.wrapper import StoreWrapper
+from lakelog.testing import WRITES, Fault, InjectingStore, Kind, Rule
 from tests.budget import points
 
 SCHEMA = {"p": pl.String, "id": pl.Int64}

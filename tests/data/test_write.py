@@ -28,8 +28,8 @@ from lakelog.errors import (
 from lakelog.model.contract import Field, Primitive, Struct
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import Upload
-from lakelog.storage.inject import InjectingStore, Rule
 from lakelog.storage.wrapper import StoreWrapper
+from lakelog.testing import InjectingStore, Rule
 from tests.handmade import Handmade, field, metadata, protocol
 
 SCHEMA = {"p": pl.String, "id": pl.Int64, "x": pl.Float64}

@@ -353,7 +353,8 @@ def store_replaced(replace: Callable[[LogStore], LogStore]) -> Iterator[None]:
     def opened(
         location: str, storage_options: Any = None, limits: ReadLimits = DEFAULT_LIMITS
     ) -> LogStore:
-        return BoundedStore(replace(open_store(location, storage_options)), limits)
+        below = replace(open_store(location, storage_options))
+        return BoundedStore(below, limits, by_location=True)
 
     with mock.patch("lakelog.table.open_bounded", opened):
         yield

@@ -17,7 +17,7 @@ from typing import Any
 
 import lakelog
 from lakelog.storage import LogStore
-from lakelog.storage.inject import InjectingStore, Rule
+from lakelog.testing import InjectingStore, Rule
 from tests.faults.commit_cases import CASES, store_replaced
 from tests.faults.faulty_os import CALLS, FaultyOs, os_replaced
 

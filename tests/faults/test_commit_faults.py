@@ -21,7 +21,7 @@ import pytest
 import lakelog
 from lakelog import CommitOutcomeUnknown, ConflictError, Transaction, UnavailableError
 from lakelog.storage import LogStore
-from lakelog.storage.inject import WRITES, Fault, InjectingStore, Kind, Rule
+from lakelog.testing import WRITES, Fault, InjectingStore, Kind, Rule
 from tests.faults.commit_cases import (
     FOLDERS,
     RUN_IDS,

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 import lakelog
-from lakelog.storage.inject import KINDS, WRITES
+from lakelog.testing import KINDS, WRITES
 from tests.budget import share_of
 from tests.faults.commit_cases import (
     FOLDERS,

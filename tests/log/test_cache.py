@@ -30,7 +30,7 @@ from lakelog.log.context import Log
 from lakelog.log.projections import Projections
 from lakelog.log.snapshot import Snapshot
 from lakelog.storage import open_store
-from lakelog.storage.inject import InjectingStore
+from lakelog.testing import InjectingStore
 from tests.budget import share_of
 from tests.handmade import FIRST_MS, Action, Handmade, add, metadata, protocol, remove
 

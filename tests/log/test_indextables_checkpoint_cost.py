@@ -17,7 +17,7 @@ from lakelog.dialects.indextables import DIALECT
 from lakelog.errors import CorruptionError, LakelogWarning
 from lakelog.log.context import Log as OpenLog
 from lakelog.log.snapshot import Snapshot
-from lakelog.storage.inject import InjectingStore
+from lakelog.testing import InjectingStore
 from tests.dialects.indextables.writing import Log, add, lines, metadata, remove, skip
 
 COMMITS = 40

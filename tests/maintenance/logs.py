@@ -19,7 +19,7 @@ from lakelog import Table
 from lakelog.log.context import Log
 from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
 from lakelog.storage import open_store
-from lakelog.storage.inject import InjectingStore, Rule
+from lakelog.testing import InjectingStore, Rule
 from tests.transaction.tables import DIALECTS, runtime
 
 DAY_MS = 86_400_000

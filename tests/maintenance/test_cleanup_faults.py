@@ -20,7 +20,7 @@ from lakelog import LakelogError, LakelogWarning, OutcomeUnknownError, Table, Un
 from lakelog.log.context import Log
 from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
 from lakelog.storage import open_store
-from lakelog.storage.inject import Fault, InjectingStore, Kind, Rule
+from lakelog.testing import Fault, InjectingStore, Kind, Rule
 from tests.budget import points
 from tests.maintenance.logs import MadeLog, content
 from tests.transaction.tables import DIALECTS, runtime

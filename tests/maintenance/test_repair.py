@@ -19,7 +19,7 @@ import lakelog
 from lakelog import LakelogWarning, Table, UnavailableError, UnsoundRepairError
 from lakelog.maintenance.repair import RepairPlan, RepairReport
 from lakelog.storage import open_store
-from lakelog.storage.inject import Fault, InjectingStore, Kind, Rule
+from lakelog.testing import Fault, InjectingStore, Kind, Rule
 from tests.budget import points
 from tests.transaction.tables import new_table, over, paths
 

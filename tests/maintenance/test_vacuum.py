@@ -30,7 +30,7 @@ from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.log.context import Log
 from lakelog.maintenance.vacuum import VacuumPlan, VacuumReport
 from lakelog.storage import open_store
-from lakelog.storage.inject import Fault, InjectingStore, Rule
+from lakelog.testing import Fault, InjectingStore, Rule
 from tests.budget import share_of
 from tests.transaction.tables import DIALECTS, new_table, runtime
 

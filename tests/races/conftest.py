@@ -1,5 +1,5 @@
 """The servers of the store tests."""
 
-from tests.stores.conftest import backend_of
+from tests.storage.conftest import backend_of
 
 __all__ = ["backend_of"]

@@ -21,7 +21,7 @@ from tests.budget import IS_WHOLE
 from tests.model import replay
 from tests.model.observe import disagreements
 from tests.races.racers import digest_of
-from tests.stores.conftest import BackendOf
+from tests.storage.conftest import BackendOf
 
 RACERS = Path(__file__).with_name("racers.py")
 SCHEMA = {"p": pl.String, "x": pl.Int64}

@@ -16,7 +16,7 @@ import lakelog
 from lakelog import CommitOutcomeUnknown, ConflictError, Snapshot, Table, UnavailableError
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.inject import Fault, InjectingStore
+from lakelog.testing import Fault, InjectingStore
 from tests.budget import IS_WHOLE
 from tests.races.racers import digest_of
 

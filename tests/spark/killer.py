@@ -26,7 +26,7 @@ from lakelog.spark.options import parse_options
 from lakelog.spark.pipeline import rewrite
 from lakelog.spark.stream_source import stream_reader
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.inject import InjectingStore, Rule
+from lakelog.testing import InjectingStore, Rule
 from tests.spark.pipeline_side import run_compact
 from tests.spark.spark_side import SCHEMA, sink
 

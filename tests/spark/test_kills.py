@@ -22,7 +22,7 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog.storage.inject import WRITES
+from lakelog.testing import WRITES
 from tests.faults.killers import started
 from tests.spark.pipeline_side import contents, live, run_compact, small_files, some_rows
 from tests.spark.spark_side import ids, new_table, orphans, rows

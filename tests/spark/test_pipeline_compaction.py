@@ -29,7 +29,7 @@ from lakelog.data.read import read_files
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.spark.pipeline import compact as module
 from lakelog.spark.pipeline.tags import SKIP
-from lakelog.storage.inject import Fault, InjectingStore, Rule
+from lakelog.testing import Fault, InjectingStore, Rule
 from tests.spark.pipeline_side import (
     DAY_MS,
     Clock,

@@ -22,7 +22,7 @@ from lakelog.data import write as data_write
 from lakelog.log.context import Log
 from lakelog.spark import task_commit
 from lakelog.storage import open_store
-from lakelog.storage.inject import KINDS, WRITES, Fault, InjectingStore, Kind, Rule
+from lakelog.testing import KINDS, WRITES, Fault, InjectingStore, Kind, Rule
 from tests.spark.spark_side import (
     finish,
     ids,

@@ -31,10 +31,10 @@ from lakelog.storage.bounded import (
     bounded,
     on_local_disk,
 )
-from lakelog.storage.inject import InjectingStore, Rule
 from lakelog.storage.progress import report_progress
 from lakelog.storage.ranged import Range, RangedFile
 from lakelog.storage.wrapper import StoreWrapper
+from lakelog.testing import InjectingStore, Rule
 from tests.handmade import Handmade, add, metadata, protocol
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from lakelog.log.context import Log
 from lakelog.storage import FileEntry, StoreWrapper, open_store
-from lakelog.storage.inject import InjectingStore
 from lakelog.table import Table, detect_dialect
+from lakelog.testing import InjectingStore
 from tests.handmade import Handmade, add, info, metadata, protocol
 
 LATENCY_S = 0.03

@@ -16,7 +16,7 @@ from lakelog.dialects import delta, indextables
 from lakelog.dialects.base import Dialect
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.inject import InjectingStore, Rule
+from lakelog.testing import InjectingStore, Rule
 from lakelog.transaction.create import create_table
 from lakelog.transaction.runtime import Runtime
 

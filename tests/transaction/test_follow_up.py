@@ -10,7 +10,7 @@ import pytest
 
 import lakelog
 from lakelog import Table
-from lakelog.storage.inject import Fault, InjectingStore, Rule
+from lakelog.testing import Fault, InjectingStore, Rule
 from lakelog.transaction.runtime import Committed, Runtime
 from tests.transaction.tables import location, new_table
 

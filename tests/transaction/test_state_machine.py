@@ -32,7 +32,7 @@ from lakelog import ConflictError, Snapshot, Table, Transaction, UnavailableErro
 from lakelog.dialects.delta import DIALECT
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.inject import Fault, InjectingStore
+from lakelog.testing import Fault, InjectingStore
 from lakelog.transaction.runtime import Runtime
 from tests import checkpoint_writer
 from tests.budget import share_of

@@ -595,7 +595,7 @@ def test_a_committed_version_is_there_for_time_travel(tmp_path: Path) -> None:
 
 
 def test_a_transaction_over_a_failing_store_can_be_begun_again(tmp_path: Path) -> None:
-    from lakelog.storage.inject import Rule
+    from lakelog.testing import Rule
 
     where = location("local", tmp_path)
     new_table(where)

@@ -26,7 +26,7 @@ from lakelog import (
     UnavailableError,
 )
 from lakelog.storage import open_store
-from lakelog.storage.inject import Fault, InjectingStore, Rule
+from lakelog.testing import Fault, InjectingStore, Rule
 from lakelog.transaction.commit_loop import Retry
 from tests.transaction.tables import (
     append,

@@ -81,6 +81,7 @@ from lakelog.spark.replay import Replay, replay_state
 from lakelog.spark.shuffle_replay import TableLocation
 from lakelog.spark.sql_functions import functions_of
 from lakelog.spark.strategy import AUTO as ANY_STRATEGY
+from lakelog.storage.bounded import require_openable_elsewhere
 from lakelog.table import Table
 from lakelog.table import open as open_table
 from lakelog.transaction.features import supports
@@ -135,6 +136,7 @@ def checkpoint(
     begin = time.perf_counter()
     opened = table if isinstance(table, Table) else open_table(table, storage_options, upkeep=False)
     log = opened.log
+    require_openable_elsewhere(log.store)
     ship(spark)
     with telemetry.span("checkpoint.write", path=log.table, format=log.dialect.name) as span:
         job, report = attempt(

@@ -41,6 +41,7 @@ from lakelog.spark.package_upload import is_connect, ship
 from lakelog.spark.shuffle_replay import TableLocation, log_splits, replay_in_partitions, to_table
 from lakelog.spark.sql_functions import functions_of
 from lakelog.spark.strategy import AUTO, BROADCAST, HASH, POLARS, Choice, Sizes, choose
+from lakelog.storage.bounded import require_openable_elsewhere
 from lakelog.table import Table
 from lakelog.table import open as open_table
 
@@ -148,6 +149,7 @@ def plan_replay(
     """As `replay`, with how it comes about."""
     wanted = _known(columns)
     opened = table if isinstance(table, Table) else open_table(table, storage_options, upkeep=False)
+    require_openable_elsewhere(opened.log.store)
     ship(spark)
     snapshot = Snapshot.open(opened.log, version)
     return snapshot.read_state(

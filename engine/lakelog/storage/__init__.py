@@ -12,7 +12,7 @@
 | `s3`, `azure`, `gcs` | the three clouds |
 | `upload`, `parts`, `sink` | uploads: shared code, multi-part, as a file object for pyarrow |
 | `ranged`, `bounded`, `progress` | range reads; concurrency limits and time-outs; progress |
-| `wrapper`, `inject` | store wrappers; a store that injects faults |
+| `wrapper` | base classes of stores and files over another one |
 | `scratch` | temporary local files for data that exceeds memory |
 """
 

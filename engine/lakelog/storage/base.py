@@ -18,7 +18,7 @@ What a writer may rely on, whatever the store:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO, NamedTuple, Protocol, Self
+from typing import BinaryIO, NamedTuple, Protocol, Self, runtime_checkable
 
 from lakelog.errors import InvalidInputError, LakelogError
 
@@ -78,9 +78,10 @@ class Upload(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
 
+@runtime_checkable
 class LogStore(Protocol):
     """Reading raises `NotFoundError`, `UnavailableError` and, on local disk, `NotRegularFileError`
-    only; writing raises what its methods name.
+    only; writing raises what its methods name. `lakelog.testing.StoreContract` tests a store.
 
     A store whose calls cannot hang has an attribute ``never_hangs`` that is true: no time-out is
     kept over them unless it was asked for (`lakelog.storage.bounded`).

@@ -94,11 +94,15 @@ class BoundedStore(StoreWrapper):
 
     Attributes:
         limits: The limits of calls from now on.
+        by_location: Whether another process can open the store again by its location and options.
     """
 
-    def __init__(self, store: LogStore, asked: ReadLimits | None = None) -> None:
+    def __init__(
+        self, store: LogStore, asked: ReadLimits | None = None, *, by_location: bool = False
+    ) -> None:
         super().__init__(store)
         self._asked = asked or ReadLimits()
+        self.by_location = by_location
         self._never_hangs = bool(getattr(store, "never_hangs", False))
         self.limits = self._effective(self._asked)
 
@@ -211,7 +215,7 @@ def open_bounded(
     limits: ReadLimits = DEFAULT_LIMITS,
 ) -> BoundedStore:
     """The store of a location, within limits; arguments and errors as `open_store`."""
-    return BoundedStore(open_store(location, storage_options), limits)
+    return BoundedStore(open_store(location, storage_options), limits, by_location=True)
 
 
 def bounded(store: LogStore) -> BoundedStore | None:
@@ -230,19 +234,29 @@ def unbounded(store: LogStore) -> LogStore:
 
 def require_by_location(store: LogStore) -> BoundedStore:
     """The store, if its location and options open it again in another process."""
-    kind = type(unbounded(store))
-    own = issubclass(kind, StoreWrapper) or not kind.__module__.startswith("lakelog.storage.")
-    if not isinstance(store, BoundedStore) or own:
+    if not isinstance(store, BoundedStore) or not store.by_location:
         raise InvalidInputError(
             (
                 "the table cannot be pickled: its store was passed as an object, not "
                 "opened from a location"
             ),
             path=store.root,
-            found=kind.__name__,
+            found=type(unbounded(store)).__name__,
             hint="pass the location, and call lakelog.open in the other process",
         )
     return store
+
+
+def require_openable_elsewhere(store: LogStore) -> None:
+    """Refuse a store that was passed as an object: executors open a table by its location."""
+    limited = bounded(store)
+    if limited is not None and not limited.by_location:
+        raise InvalidInputError(
+            "Spark executors cannot open the table: its store was passed as an object",
+            path=store.root,
+            found=type(unbounded(store)).__name__,
+            hint="pass the location of the table",
+        )
 
 
 def on_local_disk(store: LogStore) -> bool:

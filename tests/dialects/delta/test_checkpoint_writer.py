@@ -23,7 +23,7 @@ from lakelog.dialects.digest import digest
 from lakelog.errors import InvalidInputError, OutcomeUnknownError, UnavailableError
 from lakelog.model import actions, contract
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.inject import Fault, InjectingStore, Rule
+from lakelog.testing import Fault, InjectingStore, Rule
 from tests import loggen
 from tests.budget import share_of
 from tests.model import replay

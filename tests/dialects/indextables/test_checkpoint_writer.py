@@ -34,7 +34,7 @@ from lakelog.errors import (
 )
 from lakelog.model import actions, contract
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.inject import Fault, InjectingStore, Rule
+from lakelog.testing import Fault, InjectingStore, Rule
 from tests.budget import share_of
 from tests.conftest import find_corpus, missing_corpus_reason
 from tests.dialects.indextables.writing import (

@@ -18,7 +18,7 @@ from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, 
 from multidict import CIMultiDict
 from yarl import URL
 
-from tests.stores.loop_server import serving
+from tests.storage.loop_server import serving
 
 _HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"}

@@ -10,8 +10,8 @@ import pytest
 
 import lakelog
 from tests.handmade import Handmade, add, info, metadata, protocol
-from tests.stores.chaos_proxy import Seen
-from tests.stores.conftest import CLOUDS, BackendOf, ProxyOf
+from tests.storage.chaos_proxy import Seen
+from tests.storage.conftest import CLOUDS, BackendOf, ProxyOf
 
 pytestmark = pytest.mark.sampled(2)
 

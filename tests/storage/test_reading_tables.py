@@ -13,8 +13,8 @@ from polars.testing import assert_frame_equal
 
 import lakelog
 from tests.handmade import Handmade, add, info, metadata, protocol, remove
-from tests.stores.backends import Backend
-from tests.stores.conftest import CLOUDS, BackendOf
+from tests.storage.backends import Backend
+from tests.storage.conftest import CLOUDS, BackendOf
 
 COMMITS = 14  # deltalake's commits behind its checkpoint and after it
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.budget import share_of
-from tests.stores.backends import Backend
-from tests.stores.conftest import CLOUDS, BackendOf
-from tests.stores.racer import content, name
+from tests.storage.backends import Backend
+from tests.storage.conftest import CLOUDS, BackendOf
+from tests.storage.racer import content, name
 
 RACER = Path(__file__).with_name("racer.py")
 PROCESSES = 16

@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-from tests.stores.backends import Backend, starting
-from tests.stores.chaos_proxy import ChaosProxy, proxying
+from tests.storage.backends import Backend, starting
+from tests.storage.chaos_proxy import ChaosProxy, proxying
 
 BACKENDS = ("local", "memory", "moto", "ministack", "azurite", "gcs")
 CLOUDS = ("moto", "ministack", "azurite", "gcs")

@@ -18,8 +18,8 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from lakelog.storage import LogStore, open_store
-from tests.stores import servers
-from tests.stores.gcs_double import GcsDouble, gcs_double
+from tests.storage import servers
+from tests.storage.gcs_double import GcsDouble, gcs_double
 
 # Read by gcsfs when it is imported: its class for zonal buckets asks over gRPC what kind a bucket
 # is, and stalls a minute where nothing answers.

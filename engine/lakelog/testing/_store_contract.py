@@ -1,30 +1,25 @@
-"""The suite that every store passes: what `lakelog.storage.LogStore` promises, and nothing more.
-
-A subclass names its backend. What is tested was written through the store itself, over HTTP where
-the store is remote.
-"""
+"""`StoreContract`: the tests that every `LogStore` passes."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from lakelog.errors import InvalidInputError, NotFoundError, UnavailableError
 from lakelog.storage import LogStore
-from tests.stores.backends import Backend
-from tests.stores.conftest import BackendOf
 
 # What URLs, listings and drivers treat in a way of their own.
-ODD_NAMES = (
+_ODD_NAMES = (
     "00000000000000000001.json",
     "_last_checkpoint",
     "a b",
@@ -59,99 +54,176 @@ ODD_NAMES = (
     "A",
     "Z",
 )
-LARGE_BYTES = (8 << 20) + 3
-UPLOAD_STEP = 700_001
-LARGE_UPLOAD = (16 << 20) + 5  # more than two parts of an object store's upload
-UPLOAD_SIZES = (0, 1, 1 << 20, (1 << 20) + 1, 8 << 20, (8 << 20) + 1, 16 << 20, LARGE_UPLOAD)
-MOST_OF_A_BATCH = 5000
-THREADS = 16
+_LARGE_BYTES = (8 << 20) + 3
+_UPLOAD_STEP = 700_001
+_LARGE_UPLOAD = (16 << 20) + 5  # more than two parts of an object store's upload
+_UPLOAD_SIZES = (0, 1, 1 << 20, (1 << 20) + 1, 8 << 20, (8 << 20) + 1, 16 << 20, _LARGE_UPLOAD)
+_MOST_OF_A_BATCH = 5000
+_THREADS = 16
+_SEEDERS = 8
+
+
+E = TypeVar("E", bound=Exception)
+T = TypeVar("T")
+
+
+class _Caught(Generic[E]):
+    """The exception that a block raised."""
+
+    error: E
+
+
+@contextlib.contextmanager
+def _raises(wanted: type[E]) -> Iterator[_Caught[E]]:
+    """Require that the block raises an error of a type."""
+    caught = _Caught[E]()
+    try:
+        yield caught
+    except wanted as error:
+        caught.error = error
+    else:
+        raise AssertionError(f"{wanted.__name__} was not raised")
+
+
+def _each(values: Sequence[T]) -> Callable[[Callable[[Any, T], None]], Callable[[Any], None]]:
+    """Call a test with each of some values; an error gets a note that names the value."""
+
+    def decorate(test: Callable[[Any, T], None]) -> Callable[[Any], None]:
+        @functools.wraps(test)
+        def run(self: Any) -> None:
+            for value in values:
+                try:
+                    test(self, value)
+                except Exception as error:
+                    error.add_note(f"case: {value!r}")
+                    raise
+
+        del run.__wrapped__  # pytest would take its parameters
+        return run
+
+    return decorate
 
 
 class StoreContract:
-    """What any `LogStore` promises. A subclass gives `backend_name`."""
+    """The tests that every `LogStore` passes: what its methods promise, and nothing more.
 
-    backend_name: ClassVar[str]
-    has_real_folders: ClassVar[bool] = False  # so that a file and a folder cannot share a name
-    page_names: ClassVar[int] = 1000  # in one answer of S3 and GCS
+    Subclass it, name the subclass ``Test...`` and override `make_store`; pytest then collects the
+    methods ``test_*``. They are plain methods without arguments, so any other runner can call them.
+    With ``pytest.register_assert_rewrite("lakelog.testing")``, called before the import, pytest
+    shows the values of a failed assertion.
+
+    Attributes:
+        has_real_folders: Whether a file and a folder cannot have the same name, as on local disk.
+        page_names: Names in one page of the store's listing. Tests create a tenth more files.
+
+    Example:
+        >>> from lakelog.storage import open_store
+        >>> class TestMyStore(StoreContract):
+        ...     has_real_folders = True
+        ...
+        ...     def make_store(self):
+        ...         return open_store(f"memory://contract/{id(self)}")
+        >>> TestMyStore().test_put_creates_and_replaces()
+    """
+
+    has_real_folders: ClassVar[bool] = False
+    page_names: ClassVar[int] = 1000
+
+    def make_store(self) -> LogStore:
+        """Return a store of a location that no other test uses."""
+        raise NotImplementedError("a subclass of StoreContract returns a new store here")
+
+    def reopen(self, store: LogStore) -> LogStore:
+        """Return another handle of a store's location, as another process opens it.
+
+        Without an override, the store itself.
+        """
+        return store
+
+    def seed(self, store: LogStore, files: Mapping[str, bytes]) -> None:
+        """Write many files, some of them empty. Override it where a faster way exists."""
+
+        def write(item: tuple[str, bytes]) -> None:
+            with store.upload(item[0]) as upload:
+                upload.write(item[1])
+
+        with ThreadPoolExecutor(_SEEDERS) as pool:
+            list(pool.map(write, files.items()))
 
     @property
-    def many_names(self) -> int:
+    def _many_names(self) -> int:
         """More than one page of the store's listing."""
         return self.page_names + self.page_names // 10
 
-    @pytest.fixture
-    def backend(self, backend_of: BackendOf) -> Backend:
-        return backend_of(self.backend_name)
-
-    @pytest.fixture
-    def location(self, backend: Backend) -> str:
-        return backend.fresh()
-
-    @pytest.fixture
-    def store(self, backend: Backend, location: str) -> LogStore:
-        return backend.open(location)
-
     # --- creating ------------------------------------------------------------------------------
 
-    def test_the_store_can_create_and_has_no_refusal(self, store: LogStore) -> None:
+    def test_the_store_can_create_and_has_no_refusal(self) -> None:
+        store = self.make_store()
         assert store.refusal is None
 
-    def test_the_first_writer_of_a_name_wins_and_its_content_stays(self, store: LogStore) -> None:
+    def test_the_first_writer_of_a_name_wins_and_its_content_stays(self) -> None:
+        store = self.make_store()
         assert store.put_if_absent("log/1", b"first") is True
         assert store.put_if_absent("log/1", b"second") is False
         assert store.put_if_absent("log/1", b"first") is False
         assert store.read("log/1") == b"first"
 
-    def test_a_name_is_taken_also_for_another_store_of_the_same_place(
-        self, backend: Backend, store: LogStore, location: str
-    ) -> None:
-        other = backend.open(location)
+    def test_a_name_is_taken_also_for_another_store_of_the_same_place(self) -> None:
+        store = self.make_store()
+        other = self.reopen(store)
         assert other.list_from("log") == []
         assert store.put_if_absent("log/1", b"first") is True
         assert other.put_if_absent("log/1", b"second") is False
         assert other.read("log/1") == b"first"
 
-    def test_a_name_that_was_put_is_taken(self, store: LogStore) -> None:
+    def test_a_name_that_was_put_is_taken(self) -> None:
+        store = self.make_store()
         store.put("log/1", b"put")
         assert store.put_if_absent("log/1", b"created") is False
         assert store.read("log/1") == b"put"
 
-    def test_a_name_is_free_again_once_its_file_is_deleted(self, store: LogStore) -> None:
+    def test_a_name_is_free_again_once_its_file_is_deleted(self) -> None:
+        store = self.make_store()
         assert store.put_if_absent("log/1", b"first") is True
         store.delete("log/1")
         assert store.put_if_absent("log/1", b"second") is True
         assert store.read("log/1") == b"second"
 
-    def test_an_empty_file_is_not_created(self, store: LogStore) -> None:
-        with pytest.raises(InvalidInputError):
+    def test_an_empty_file_is_not_created(self) -> None:
+        store = self.make_store()
+        with _raises(InvalidInputError):
             store.put_if_absent("log/1", b"")
         assert store.stat("log/1") is None
         assert store.list_from("log") == []
 
-    def test_every_byte_comes_back(self, store: LogStore) -> None:
+    def test_every_byte_comes_back(self) -> None:
+        store = self.make_store()
         every = bytes(range(256)) * 3 + b"\r\n--==0==\r\n\x00"
         assert store.put_if_absent("log/created", every) is True
         store.put("log/put", every)
         assert store.read("log/created") == every
         assert store.read("log/put") == every
 
-    def test_a_file_of_eight_megabytes_is_created_once_and_whole(self, store: LogStore) -> None:
-        large = os.urandom(LARGE_BYTES)
+    def test_a_file_of_eight_megabytes_is_created_once_and_whole(self) -> None:
+        store = self.make_store()
+        large = os.urandom(_LARGE_BYTES)
         assert store.put_if_absent("log/large", large) is True
         assert store.put_if_absent("log/large", b"small") is False
         assert store.read("log/large") == large
         found = store.stat("log/large")
         assert found is not None
-        assert found.size_bytes == LARGE_BYTES
+        assert found.size_bytes == _LARGE_BYTES
 
-    def test_folders_on_the_way_are_made(self, store: LogStore) -> None:
+    def test_folders_on_the_way_are_made(self) -> None:
+        store = self.make_store()
         assert store.put_if_absent("a/b/c/d", b"x") is True
         assert store.list_folders("a/b") == ["c"]
         assert store.read("a/b/c/d") == b"x"
 
     # --- replacing and deleting ----------------------------------------------------------------
 
-    def test_put_creates_and_replaces(self, store: LogStore) -> None:
+    def test_put_creates_and_replaces(self) -> None:
+        store = self.make_store()
         store.put("log/_last", b"long content")
         assert store.read("log/_last") == b"long content"
         store.put("log/_last", b"short")
@@ -161,7 +233,8 @@ class StoreContract:
         assert found.size_bytes == 5
         assert [(e.name, e.size_bytes) for e in store.list_from("log")] == [("_last", 5)]
 
-    def test_delete_is_the_same_the_second_time(self, store: LogStore) -> None:
+    def test_delete_is_the_same_the_second_time(self) -> None:
+        store = self.make_store()
         store.put("log/1", b"x")
         store.put("log/2", b"y")
         store.delete("log/1")
@@ -169,19 +242,18 @@ class StoreContract:
         store.delete("nowhere/1")
         assert store.stat("log/1") is None
         assert [e.name for e in store.list_from("log")] == ["2"]
-        with pytest.raises(NotFoundError):
+        with _raises(NotFoundError):
             store.read("log/1")
 
     # --- in pieces -----------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("size_bytes", UPLOAD_SIZES)
-    def test_an_upload_is_seen_when_it_is_closed_and_not_before(
-        self, store: LogStore, size_bytes: int
-    ) -> None:
+    @_each(_UPLOAD_SIZES)
+    def test_an_upload_is_seen_when_it_is_closed_and_not_before(self, size_bytes: int) -> None:
+        store = self.make_store()
         content = os.urandom(size_bytes)
         upload = store.upload("new/part")
-        for at in range(0, size_bytes, UPLOAD_STEP):
-            step = memoryview(content)[at : at + UPLOAD_STEP]
+        for at in range(0, size_bytes, _UPLOAD_STEP):
+            step = memoryview(content)[at : at + _UPLOAD_STEP]
             assert upload.write(step) == len(step)
             assert upload.tell() == at + len(step)
         assert store.stat("new/part") is None
@@ -193,20 +265,22 @@ class StoreContract:
         upload.abandon()
         assert store.read("new/part") == content
         assert [(e.name, e.size_bytes) for e in store.list_from("new")] == [("part", size_bytes)]
-        with pytest.raises(InvalidInputError):
+        with _raises(InvalidInputError):
             upload.write(b"more")
-        assert below(store) == ["new/part"]
+        assert _below(store) == ["new/part"]
 
-    @pytest.mark.parametrize("size_bytes", [1, LARGE_UPLOAD])
-    def test_an_upload_replaces_what_has_its_name(self, store: LogStore, size_bytes: int) -> None:
+    @_each([1, _LARGE_UPLOAD])
+    def test_an_upload_replaces_what_has_its_name(self, size_bytes: int) -> None:
+        store = self.make_store()
         store.put("log/part", b"before")
         with store.upload("log/part") as upload:
             upload.write(bytes(size_bytes))
             assert store.read("log/part") == b"before"
         assert store.read("log/part") == bytes(size_bytes)
 
-    @pytest.mark.parametrize("size_bytes", [0, 1, LARGE_UPLOAD])
-    def test_an_abandoned_upload_leaves_nothing(self, store: LogStore, size_bytes: int) -> None:
+    @_each([0, 1, _LARGE_UPLOAD])
+    def test_an_abandoned_upload_leaves_nothing(self, size_bytes: int) -> None:
+        store = self.make_store()
         store.put("log/other", b"x")
         upload = store.upload("log/part")
 
@@ -215,25 +289,27 @@ class StoreContract:
                 upload.write(bytes(size_bytes))
                 raise KeyError
 
-        with pytest.raises(KeyError):
+        with _raises(KeyError):
             write_and_fail()
         assert upload.closed
         upload.close()  # does nothing
-        assert below(store) == ["log/other"]
+        assert _below(store) == ["log/other"]
 
-    def test_uploads_of_one_name_at_the_same_time_do_not_mix(self, store: LogStore) -> None:
+    def test_uploads_of_one_name_at_the_same_time_do_not_mix(self) -> None:
+        store = self.make_store()
         one, other = store.upload("log/part"), store.upload("log/part")
         for upload, letter in ((one, b"a"), (other, b"b"), (one, b"a"), (other, b"b")):
-            upload.write(letter * (LARGE_UPLOAD // 2))
+            upload.write(letter * (_LARGE_UPLOAD // 2))
         closed = []
         for upload in (one, other):
             with contextlib.suppress(UnavailableError):  # Azure keeps the blocks of one only
                 upload.close()
                 closed.append(b"a" if upload is one else b"b")
-        assert store.read("log/part") == closed[-1] * (LARGE_UPLOAD // 2 * 2)
-        assert below(store) == ["log/part"]
+        assert store.read("log/part") == closed[-1] * (_LARGE_UPLOAD // 2 * 2)
+        assert _below(store) == ["log/part"]
 
-    def test_arrow_writes_a_parquet_file_into_an_upload(self, store: LogStore) -> None:
+    def test_arrow_writes_a_parquet_file_into_an_upload(self) -> None:
+        store = self.make_store()
         table = pa.table({"a": pa.array(range(50_000))})
         with store.upload("log/x.parquet") as upload, pq.ParquetWriter(upload, table.schema) as w:
             for batch in table.to_batches(10_000):
@@ -243,99 +319,101 @@ class StoreContract:
 
     # --- moving --------------------------------------------------------------------------------
 
-    def test_a_moved_file_has_the_other_name_only(self, store: LogStore) -> None:
+    def test_a_moved_file_has_the_other_name_only(self) -> None:
+        store = self.make_store()
         store.put("log/a", b"content")
         store.move("log/a", "aside/2020/a")
-        assert below(store) == ["aside/2020/a"]
+        assert _below(store) == ["aside/2020/a"]
         assert store.read("aside/2020/a") == b"content"
-        with pytest.raises(NotFoundError):
+        with _raises(NotFoundError):
             store.read("log/a")
 
-    def test_a_move_replaces_what_has_the_name(self, store: LogStore) -> None:
+    def test_a_move_replaces_what_has_the_name(self) -> None:
+        store = self.make_store()
         store.put("log/a", b"new")
         store.put("log/b", b"old and longer")
         store.move("log/a", "log/b")
-        assert below(store) == ["log/b"]
+        assert _below(store) == ["log/b"]
         assert store.read("log/b") == b"new"
 
-    def test_a_file_moved_to_its_own_name_stays(self, store: LogStore) -> None:
+    def test_a_file_moved_to_its_own_name_stays(self) -> None:
+        store = self.make_store()
         store.put("log/a", b"content")
         store.move("log/a", "log/a")
         assert store.read("log/a") == b"content"
 
-    @pytest.mark.parametrize("source", ["log/b", "log", "nowhere/a"])
-    def test_what_is_not_there_cannot_be_moved(self, store: LogStore, source: str) -> None:
+    @_each(["log/b", "log", "nowhere/a"])
+    def test_what_is_not_there_cannot_be_moved(self, source: str) -> None:
+        store = self.make_store()
         store.put("log/a", b"content")
         store.put("target", b"old")
         for target in ("target", source, "new/target"):
-            with pytest.raises(NotFoundError) as caught:
+            with _raises(NotFoundError) as caught:
                 store.move(source, target)
-            assert caught.value.path == source
-        assert below(store) == ["log/a", "target"]
+            assert caught.error.path == source
+        assert _below(store) == ["log/a", "target"]
         assert store.read("target") == b"old"
 
-    def test_a_large_file_is_moved_whole(self, store: LogStore) -> None:
-        content = os.urandom(LARGE_BYTES)
+    def test_a_large_file_is_moved_whole(self) -> None:
+        store = self.make_store()
+        content = os.urandom(_LARGE_BYTES)
         store.put("log/a", content)
         store.move("log/a", "log/b")
         assert store.read("log/b") == content
 
     # --- deleting many -------------------------------------------------------------------------
 
-    def test_many_are_deleted_at_once_and_the_missing_are_no_error(
-        self, backend: Backend, store: LogStore, location: str
-    ) -> None:
-        count = self.many_names
-        backend.seed(location, {f"log/{i}": b"x" for i in range(count)})
+    def test_many_are_deleted_at_once_and_the_missing_are_no_error(self) -> None:
+        store = self.make_store()
+        count = self._many_names
+        self.seed(store, {f"log/{i}": b"x" for i in range(count)})
         gone = [f"log/{i}" for i in range(count) if i % 100]
         assert store.delete_many([*gone, "log/nothing", "nowhere/1", gone[0]]) == []
-        assert below(store) == sorted(f"log/{i}" for i in range(0, count, 100))
+        assert _below(store) == sorted(f"log/{i}" for i in range(0, count, 100))
         assert store.delete_many([]) == []
 
     # --- walking -------------------------------------------------------------------------------
 
-    def test_a_walk_finds_every_file_however_deep(self, store: LogStore) -> None:
+    def test_a_walk_finds_every_file_however_deep(self) -> None:
+        store = self.make_store()
         written = ["a", "b/c", "b/d/e/f", "b2/g", "part=x y/é/h.parquet", "b/.hidden"]
         for name in written:
             store.put(name, name.encode())
-        assert below(store) == sorted(written)
-        assert below(store, "b") == [".hidden", "c", "d/e/f"]
-        assert below(store, "b/d") == ["e/f"]
-        assert below(store, "nowhere") == []
+        assert _below(store) == sorted(written)
+        assert _below(store, "b") == [".hidden", "c", "d/e/f"]
+        assert _below(store, "b/d") == ["e/f"]
+        assert _below(store, "nowhere") == []
         found = {e.name: e for batch in store.walk() for e in batch}
         assert found["b/d/e/f"].size_bytes == 7
         assert abs(found["a"].modified_ms - time.time() * 1000) < 60_000
 
-    def test_a_walk_of_several_pages_is_whole_and_no_batch_is_large(
-        self, backend: Backend, store: LogStore, location: str
-    ) -> None:
-        wanted = [f"log/{i % 7}/{i:05d}" for i in range(self.many_names)]
-        backend.seed(location, dict.fromkeys(wanted, b"x"))
+    def test_a_walk_of_several_pages_is_whole_and_no_batch_is_large(self) -> None:
+        store = self.make_store()
+        wanted = [f"log/{i % 7}/{i:05d}" for i in range(self._many_names)]
+        self.seed(store, dict.fromkeys(wanted, b"x"))
         batches = list(store.walk())
-        assert max(map(len, batches)) <= MOST_OF_A_BATCH
+        assert max(map(len, batches)) <= _MOST_OF_A_BATCH
         assert sorted(e.name for batch in batches for e in batch) == sorted(wanted)
-        first = next(iter(store.walk()))  # and nobody asks for the rest
+        first = next(iter(store.walk()))  # without reading the others
         assert first
 
-    @pytest.mark.parametrize("name", ODD_NAMES)
-    def test_a_name_is_uploaded_moved_walked_and_deleted_as_it_is_spelled(
-        self, store: LogStore, name: str
-    ) -> None:
+    @_each(_ODD_NAMES)
+    def test_a_name_is_uploaded_moved_walked_and_deleted_as_it_is_spelled(self, name: str) -> None:
+        store = self.make_store()
         with store.upload(f"log/{name}") as upload:
             upload.write(name.encode())
-        assert below(store, "log") == [name]
+        assert _below(store, "log") == [name]
         store.move(f"log/{name}", f"{name}/x")
-        assert below(store) == [f"{name}/x"]
+        assert _below(store) == [f"{name}/x"]
         store.move(f"{name}/x", f"log/{name}")
         assert store.read(f"log/{name}") == name.encode()
         assert store.delete_many([f"log/{name}", f"{name}/x"]) == []
-        assert below(store) == []
+        assert _below(store) == []
 
     # --- listing -------------------------------------------------------------------------------
 
-    def test_a_listing_is_in_the_order_of_code_points_without_folders(
-        self, store: LogStore
-    ) -> None:
+    def test_a_listing_is_in_the_order_of_code_points_without_folders(self) -> None:
+        store = self.make_store()
         written = ["b", "a", "B", "é", "10", "9", "\ufb01", "\U0001f600", "deeper/x"]
         if not self.has_real_folders:
             written.append("a/y")
@@ -347,75 +425,76 @@ class StoreContract:
         ]
         assert {e.name: e.size_bytes for e in found}["\U0001f600"] == 4
 
-    def test_a_listing_starts_at_a_name_included(self, store: LogStore) -> None:
+    def test_a_listing_starts_at_a_name_included(self) -> None:
+        store = self.make_store()
         for name in ("1", "2", "2.a", "4", "é"):
             store.put(f"log/{name}", b"x")
-        assert names(store, "1") == ["1", "2", "2.a", "4", "é"]
-        assert names(store, "2") == ["2", "2.a", "4", "é"]
-        assert names(store, "2.") == ["2.a", "4", "é"]
-        assert names(store, "2.a") == ["2.a", "4", "é"]
-        assert names(store, "3") == ["4", "é"]
-        assert names(store, "5") == ["é"]
-        assert names(store, "é") == ["é"]
-        assert names(store, "ê") == []
+        assert _names(store, "1") == ["1", "2", "2.a", "4", "é"]
+        assert _names(store, "2") == ["2", "2.a", "4", "é"]
+        assert _names(store, "2.") == ["2.a", "4", "é"]
+        assert _names(store, "2.a") == ["2.a", "4", "é"]
+        assert _names(store, "3") == ["4", "é"]
+        assert _names(store, "5") == ["é"]
+        assert _names(store, "é") == ["é"]
+        assert _names(store, "ê") == []
 
-    def test_a_listing_starts_the_same_wherever_versions_have_their_digits(
-        self, store: LogStore
-    ) -> None:
+    def test_a_listing_starts_the_same_wherever_versions_have_their_digits(self) -> None:
+        store = self.make_store()
         versions = [0, 9, 10, 99, 100, 101, 109, 110, 199, 200, 999, 1000]
         for version in versions:
             store.put(f"log/{version:020d}.json", b"x")
         for start in (0, 1, 9, 10, 11, 99, 100, 105, 200, 201, 999, 1000, 1001):
             wanted = [f"{v:020d}.json" for v in versions if v >= start]
-            assert names(store, f"{start:020d}") == wanted
-            assert names(store, f"{start:020d}.json") == wanted
+            assert _names(store, f"{start:020d}") == wanted
+            assert _names(store, f"{start:020d}.json") == wanted
 
-    def test_a_listing_shows_neither_neighbours_nor_what_is_deeper(self, store: LogStore) -> None:
+    def test_a_listing_shows_neither_neighbours_nor_what_is_deeper(self) -> None:
+        store = self.make_store()
         for name in ("log/1", "log/deep/2", "log2/3", "lo/4", "5"):
             store.put(name, b"x")
-        assert names(store) == ["1"]
+        assert _names(store) == ["1"]
         assert [e.name for e in store.list_from("")] == ["5"]
         assert store.list_folders("") == ["lo", "log", "log2"]
         assert store.list_folders("log") == ["deep"]
 
-    def test_a_folder_that_does_not_exist_is_empty(self, store: LogStore) -> None:
+    def test_a_folder_that_does_not_exist_is_empty(self) -> None:
+        store = self.make_store()
         assert store.list_from("nowhere") == []
         assert store.list_from("nowhere", "5") == []
         assert store.list_folders("nowhere") == []
 
-    def test_a_listing_of_several_pages_is_whole_and_starts_anywhere(
-        self, backend: Backend, store: LogStore, location: str
-    ) -> None:
-        page, many = self.page_names, self.many_names
+    def test_a_listing_of_several_pages_is_whole_and_starts_anywhere(self) -> None:
+        store = self.make_store()
+        page, many = self.page_names, self._many_names
         wanted = [f"{i:020d}.json" for i in range(many)]
-        backend.seed(location, {f"log/{name}": b"%d" % i for i, name in enumerate(wanted)})
-        assert names(store) == wanted
+        self.seed(store, {f"log/{name}": b"%d" % i for i, name in enumerate(wanted)})
+        assert _names(store) == wanted
         for first in (1, page - 1, page, page + 1, many - 1):
-            assert names(store, wanted[first]) == wanted[first:]
-        assert names(store, f"{many:020d}") == []
+            assert _names(store, wanted[first]) == wanted[first:]
+        assert _names(store, f"{many:020d}") == []
 
-    def test_a_listing_sees_what_was_written_and_deleted_since_the_last(
-        self, backend: Backend, store: LogStore, location: str
-    ) -> None:
-        other = backend.open(location)
+    def test_a_listing_sees_what_was_written_and_deleted_since_the_last(self) -> None:
+        store = self.make_store()
+        other = self.reopen(store)
         for count in range(1, 4):
             store.put_if_absent(f"log/{count}", b"x")
             assert len(store.list_from("log")) == count
             assert len(other.list_from("log")) == count
         other.delete("log/2")
-        assert names(store) == ["1", "3"]
+        assert _names(store) == ["1", "3"]
         store.put_if_absent("log/deep/1", b"x")
         assert other.list_folders("log") == ["deep"]
 
     # --- reading -------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("name", ODD_NAMES)
-    def test_a_name_is_taken_as_it_is_spelled(self, store: LogStore, name: str) -> None:
+    @_each(_ODD_NAMES)
+    def test_a_name_is_taken_as_it_is_spelled(self, name: str) -> None:
+        store = self.make_store()
         content = name.encode()
         assert store.put_if_absent(f"log/{name}", content) is True
         assert store.put_if_absent(f"log/{name}", b"other") is False
-        assert names(store) == [name]
-        assert names(store, name) == [name]
+        assert _names(store) == [name]
+        assert _names(store, name) == [name]
         assert store.read(f"log/{name}") == content
         assert list(store.read_many([f"log/{name}"] * 2)) == [content] * 2
         with store.open(f"log/{name}") as file:
@@ -424,9 +503,10 @@ class StoreContract:
         assert found is not None
         assert (found.name, found.size_bytes) == (name, len(content))
         store.delete(f"log/{name}")
-        assert names(store) == []
+        assert _names(store) == []
 
-    def test_many_files_are_read_in_the_order_asked_for(self, store: LogStore) -> None:
+    def test_many_files_are_read_in_the_order_asked_for(self) -> None:
+        store = self.make_store()
         count = 60
         for i in range(count):
             store.put(f"log/{i}", b"%d" % i)
@@ -434,34 +514,33 @@ class StoreContract:
         assert list(store.read_many([f"log/{i}" for i in order])) == [b"%d" % i for i in order]
         assert list(store.read_many([])) == []
 
-    @pytest.mark.parametrize("at", [0, 1, 30, 59])
-    def test_a_missing_one_of_many_is_an_error_and_nothing_comes_after_it(
-        self, backend: Backend, store: LogStore, location: str, at: int
-    ) -> None:
-        backend.seed(location, {f"log/{i}": b"%d" % i for i in range(60) if i != at})
+    @_each([0, 1, 30, 59])
+    def test_a_missing_one_of_many_is_an_error_and_nothing_comes_after_it(self, at: int) -> None:
+        store = self.make_store()
+        self.seed(store, {f"log/{i}": b"%d" % i for i in range(60) if i != at})
         found: list[bytes] = []
-        with pytest.raises(NotFoundError) as caught:
+        with _raises(NotFoundError) as caught:
             found.extend(store.read_many([f"log/{i}" for i in range(60)]))
         assert found == [b"%d" % i for i in range(len(found))]
         assert len(found) <= at
-        assert caught.value.path == f"log/{at}"
+        assert caught.error.path == f"log/{at}"
 
-    def test_what_is_missing_is_not_found(self, store: LogStore) -> None:
+    def test_what_is_missing_is_not_found(self) -> None:
+        store = self.make_store()
         store.put("log/1", b"x")
         assert store.stat("log/2") is None
         assert store.stat("log") is None
-        with pytest.raises(NotFoundError) as caught:
+        with _raises(NotFoundError) as caught:
             store.read("log/2")
-        assert caught.value.path == "log/2"
-        with pytest.raises(NotFoundError), store.open("log/2") as file:
+        assert caught.error.path == "log/2"
+        with _raises(NotFoundError), store.open("log/2") as file:
             file.read()
-        with pytest.raises(NotFoundError):
+        with _raises(NotFoundError):
             store.read("log/1/deeper")
 
-    def test_an_empty_file_reads_as_one(
-        self, backend: Backend, store: LogStore, location: str
-    ) -> None:
-        backend.seed(location, {"log/empty": b"", "log/full": b"x"})
+    def test_an_empty_file_reads_as_one(self) -> None:
+        store = self.make_store()
+        self.seed(store, {"log/empty": b"", "log/full": b"x"})
         assert store.read("log/empty") == b""
         assert list(store.read_many(["log/empty", "log/full", "log/empty"])) == [b"", b"x", b""]
         with store.open("log/empty") as file:
@@ -470,8 +549,9 @@ class StoreContract:
         assert found is not None
         assert found.size_bytes == 0
 
-    @pytest.mark.parametrize("knows_size", [False, True])
-    def test_a_file_is_read_from_anywhere(self, store: LogStore, knows_size: bool) -> None:
+    @_each([False, True])
+    def test_a_file_is_read_from_anywhere(self, knows_size: bool) -> None:
+        store = self.make_store()
         content = os.urandom(300_000)
         store.put("log/x.parquet", content)
         size = len(content) if knows_size else None
@@ -482,14 +562,15 @@ class StoreContract:
             assert file.read(8) == content[-8:]
             assert file.read(8) == b""
             assert file.seek(100_000) == 100_000
-            assert whole(file, 50_000) == content[100_000:150_000]
+            assert _whole(file, 50_000) == content[100_000:150_000]
             assert file.tell() == 150_000
             file.seek(10, io.SEEK_CUR)
-            assert whole(file, 5) == content[150_010:150_015]
+            assert _whole(file, 5) == content[150_010:150_015]
             file.seek(0)
             assert file.read() == content
 
-    def test_a_file_is_of_its_size_and_of_now(self, store: LogStore) -> None:
+    def test_a_file_is_of_its_size_and_of_now(self) -> None:
+        store = self.make_store()
         store.put_if_absent("log/1", b"12345")
         (listed,) = store.list_from("log")
         looked_at = store.stat("log/1")
@@ -502,9 +583,10 @@ class StoreContract:
 
     # --- together ------------------------------------------------------------------------------
 
-    def test_threads_share_a_store_and_one_of_them_wins_each_name(self, store: LogStore) -> None:
+    def test_threads_share_a_store_and_one_of_them_wins_each_name(self) -> None:
+        store = self.make_store()
         rounds = 5
-        barrier = threading.Barrier(THREADS)
+        barrier = threading.Barrier(_THREADS)
 
         def work(me: int) -> list[bool]:
             won = []
@@ -516,25 +598,26 @@ class StoreContract:
                 assert store.put_if_absent(f"own/{me}-{i}", b"x") is True
             return won
 
-        with ThreadPoolExecutor(THREADS) as pool:
-            outcomes = list(pool.map(work, range(THREADS)))
+        with ThreadPoolExecutor(_THREADS) as pool:
+            outcomes = list(pool.map(work, range(_THREADS)))
         for i in range(rounds):
-            (winner,) = [me for me in range(THREADS) if outcomes[me][i]]
-            assert store.read(f"log/{i}") == b"%d" % winner
-        assert len(store.list_from("own")) == THREADS * rounds
+            winners = [me for me in range(_THREADS) if outcomes[me][i]]
+            assert len(winners) == 1
+            assert store.read(f"log/{i}") == b"%d" % winners[0]
+        assert len(store.list_from("own")) == _THREADS * rounds
 
 
-def names(store: LogStore, start: str = "") -> list[str]:
+def _names(store: LogStore, start: str = "") -> list[str]:
     """The names of `log` from `start` on."""
     return [entry.name for entry in store.list_from("log", start)]
 
 
-def below(store: LogStore, folder: str = "") -> list[str]:
+def _below(store: LogStore, folder: str = "") -> list[str]:
     """Every file below a folder, sorted."""
     return sorted(entry.name for batch in store.walk(folder) for entry in batch)
 
 
-def whole(file: BinaryIO, size: int) -> bytes:
+def _whole(file: BinaryIO, size: int) -> bytes:
     """`size` bytes of a reader that may give fewer at once, as `io.RawIOBase` may."""
     parts: list[bytes] = []
     while size > 0 and (part := file.read(size)):

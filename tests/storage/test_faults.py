@@ -20,9 +20,9 @@ from lakelog.errors import LakelogError, NotFoundError, OutcomeUnknownError, Una
 from lakelog.storage import LogStore, azure, conditional, remote
 from lakelog.storage.base import Upload
 from lakelog.storage.parts import PART_BYTES
-from tests.stores.backends import BUCKET, Backend
-from tests.stores.chaos_proxy import ChaosProxy, Fault, Rule, Seen
-from tests.stores.conftest import CLOUDS, BackendOf, ProxyOf
+from tests.storage.backends import BUCKET, Backend
+from tests.storage.chaos_proxy import ChaosProxy, Fault, Rule, Seen
+from tests.storage.conftest import CLOUDS, BackendOf, ProxyOf
 
 pytestmark = pytest.mark.sampled(4, keep=("fault",))
 

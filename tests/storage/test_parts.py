@@ -15,10 +15,10 @@ from lakelog.errors import UnavailableError
 from lakelog.storage import LogStore, open_store, s3
 from lakelog.storage.conditional import UNKNOWN, Verdict
 from lakelog.storage.parts import PART_BYTES, PartedUpload
-from tests.stores.backends import Backend
-from tests.stores.conftest import BackendOf
-from tests.stores.gcs_double import gcs_double
-from tests.stores.test_faults import unfinished
+from tests.storage.backends import Backend
+from tests.storage.conftest import BackendOf
+from tests.storage.gcs_double import gcs_double
+from tests.storage.test_faults import unfinished
 
 MIB = 1 << 20
 

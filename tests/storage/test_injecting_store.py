@@ -13,8 +13,8 @@ import pytest
 
 from lakelog.errors import InvalidInputError, NotFoundError, OutcomeUnknownError, UnavailableError
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.inject import KINDS, Fault, InjectingStore, Kind, Rule
 from lakelog.storage.ranged import WHOLE_BYTES
+from lakelog.testing import KINDS, Fault, InjectingStore, Kind, Rule
 
 Write = Callable[[LogStore], object]
 

@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote
 import google_crc32c
 from aiohttp import web
 
-from tests.stores.loop_server import serving
+from tests.storage.loop_server import serving
 
 _LARGEST_PAGE = 1000
 _LARGEST_BODY_BYTES = 1 << 30

@@ -7,7 +7,7 @@ import pytest
 
 import lakelog
 from lakelog.errors import InvalidInputError
-from tests.stores.conftest import CLOUDS, BackendOf
+from tests.storage.conftest import CLOUDS, BackendOf
 
 ROWS = pl.DataFrame({"p": ["a b/ü%", None, "a b/ü%"], "id": [1, 2, 3]})
 

@@ -1,0 +1,171 @@
+"""Every store passes `lakelog.testing.StoreContract`, and a store that breaks a promise does not.
+
+Local disk, memory, Ministack and the store of another party run all of it. Moto, Azurite and the
+GCS double run a quarter, another one each day, and all of it with LAKELOG_SAMPLE=all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import pytest
+from azure.storage.blob.aio import ContainerClient
+
+from lakelog import testing
+from lakelog.errors import LakelogError, NotFoundError
+from lakelog.storage import FileEntry, LogStore
+from tests.storage.backends import Backend
+from tests.storage.conftest import BackendOf
+from tests.storage.own_store import DictStore
+
+
+class StoreContract(testing.StoreContract):
+    """The suite over a backend of these tests."""
+
+    backend_name: ClassVar[str]
+    backend: Backend
+
+    @pytest.fixture(autouse=True)
+    def _start(self, backend_of: BackendOf) -> None:
+        self.backend = backend_of(self.backend_name)
+
+    def make_store(self) -> LogStore:
+        return self.backend.open(self.backend.fresh())
+
+    def reopen(self, store: LogStore) -> LogStore:
+        return self.backend.open(store.root)
+
+    def seed(self, store: LogStore, files: Mapping[str, bytes]) -> None:
+        self.backend.seed(store.root, files)
+
+
+class TestStoreOfAnotherParty(testing.StoreContract):
+    """Nothing is overridden but what every subclass must."""
+
+    page_names = 100
+
+    def make_store(self) -> LogStore:
+        return DictStore()
+
+
+class TestLocalDisk(StoreContract):
+    backend_name = "local"
+    has_real_folders = True
+
+
+class TestMemory(StoreContract):
+    backend_name = "memory"
+    has_real_folders = True
+
+
+@pytest.mark.sampled(4, of="class")
+class TestS3OfMoto(StoreContract):
+    backend_name = "moto"
+
+
+class TestS3OfMinistack(StoreContract):
+    backend_name = "ministack"
+
+
+@pytest.mark.sampled(4, of="class")
+class TestAzureOfAzurite(StoreContract):
+    backend_name = "azurite"
+    page_names = 100
+
+    @pytest.fixture(autouse=True)
+    def pages_of_few_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Azure answers 5,000 names at once, and Azurite takes half a minute to hold so many."""
+        page = self.page_names
+        walk_blobs = ContainerClient.walk_blobs
+
+        def walk_in_pages(self: ContainerClient, *args: Any, **options: Any) -> Any:
+            return walk_blobs(self, *args, **{"results_per_page": page, **options})
+
+        monkeypatch.setattr(ContainerClient, "walk_blobs", walk_in_pages)
+
+
+@pytest.mark.sampled(4, of="class")
+class TestGcsDouble(StoreContract):
+    backend_name = "gcs"
+
+
+class TakesEveryName(DictStore):
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        super().put(path, data)
+        return True
+
+
+class ListsInAnyOrder(DictStore):
+    def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
+        return super().list_from(folder, start)[::-1]
+
+
+class StartsAfterTheName(DictStore):
+    def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
+        return [entry for entry in super().list_from(folder, start) if entry.name != start]
+
+
+class SkipsMissingFiles(DictStore):
+    def read_many(self, paths: Sequence[str]) -> list[bytes]:
+        return super().read_many([path for path in paths if self.stat(path) is not None])
+
+
+class RaisesItsOwnErrors(DictStore):
+    def read(self, path: str) -> bytes:
+        try:
+            return super().read(path)
+        except NotFoundError as error:
+            raise KeyError(path) from error
+
+
+class FailsToMoveToTheSameName(DictStore):
+    def move(self, source: str, target: str) -> None:
+        super().move(source, target)
+        if source == target:
+            super().delete(source)
+
+
+class LeavesTheFirstFile(DictStore):
+    def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
+        return super().delete_many(paths[1:])
+
+
+@pytest.mark.parametrize(
+    ("broken", "test"),
+    [
+        (TakesEveryName, "the_first_writer_of_a_name_wins_and_its_content_stays"),
+        (TakesEveryName, "an_empty_file_is_not_created"),
+        (TakesEveryName, "threads_share_a_store_and_one_of_them_wins_each_name"),
+        (ListsInAnyOrder, "a_listing_is_in_the_order_of_code_points_without_folders"),
+        (StartsAfterTheName, "a_listing_starts_at_a_name_included"),
+        (SkipsMissingFiles, "a_missing_one_of_many_is_an_error_and_nothing_comes_after_it"),
+        (RaisesItsOwnErrors, "delete_is_the_same_the_second_time"),
+        (FailsToMoveToTheSameName, "a_file_moved_to_its_own_name_stays"),
+        (LeavesTheFirstFile, "a_name_is_uploaded_moved_walked_and_deleted_as_it_is_spelled"),
+    ],
+)
+def test_a_store_that_breaks_a_promise_fails_the_contract(
+    broken: Callable[[], LogStore], test: str
+) -> None:
+    class Contract(testing.StoreContract):
+        def make_store(self) -> LogStore:
+            return broken()
+
+    with pytest.raises((AssertionError, KeyError, NotFoundError)):
+        getattr(Contract(), f"test_{test}")()
+
+
+def test_a_contract_without_a_store_says_what_to_override() -> None:
+    with pytest.raises(NotImplementedError, match="returns a new store"):
+        testing.StoreContract().make_store()
+
+
+def test_an_error_of_a_looping_test_names_its_case() -> None:
+    class Contract(testing.StoreContract):
+        def make_store(self) -> LogStore:
+            return SkipsMissingFiles()
+
+    with pytest.raises((AssertionError, NotFoundError)) as caught:
+        Contract().test_a_missing_one_of_many_is_an_error_and_nothing_comes_after_it()
+    assert caught.value.__notes__ == ["case: 0"]
