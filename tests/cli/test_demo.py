@@ -10,7 +10,7 @@ import pytest
 
 import lakelog as engine
 from lakelog.demo import append_commit, build_log, make_table, next_commit
-from lakelog.demo.calendar import MIN_COMMITS, plan
+from lakelog.demo.schedule import MIN_COMMITS, plan
 from lakelog.errors import InvalidInputError
 
 STEPS = (

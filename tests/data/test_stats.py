@@ -21,7 +21,7 @@ from lakelog.data.conform import Conform
 from lakelog.data.stats import FileStats, StatsPlan, column_names, cut_above
 from lakelog.errors import InvalidPropertyError
 from lakelog.model import contract
-from lakelog.skipping.typed import stats_from_json
+from lakelog.skipping.statistics import stats_from_json
 from lakelog.transaction.schema_conversion import struct_of
 
 NUM_COLUMNS = "delta.dataSkippingNumIndexedCols"

@@ -22,7 +22,7 @@ from lakelog.errors import (
 from lakelog.log import files as module
 from lakelog.log.files import file_columns
 from lakelog.model import actions
-from lakelog.skipping.typed import stats_from_json
+from lakelog.skipping.statistics import stats_from_json
 from tests.handmade import Handmade, add, field, metadata, protocol, remove, vector
 
 COLUMNS = (field("id"), field("name", "string"), field("day", "date"))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakelog.skipping import json_texts, templated_json
-from lakelog.skipping.templated_json import decode_alike
+from lakelog.skipping import json_texts
+from lakelog.skipping.json_texts import decode_alike
 from tests.budget import share_of
 
 BOUNDS = pa.struct(
@@ -52,7 +52,7 @@ FULL = {
 
 @pytest.fixture(autouse=True)
 def _few_rows_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templated_json, "_LEAST_ROWS", 2)
+    monkeypatch.setattr(json_texts, "_LEAST_ROWS", 2)
 
 
 def compact(value: Any) -> str:

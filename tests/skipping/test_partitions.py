@@ -10,8 +10,7 @@ import polars as pl
 import pytest
 
 from lakelog.model import contract
-from lakelog.skipping.partitions import typed_partitions
-from lakelog.skipping.values import parse_text
+from lakelog.skipping.values import parse_text, typed_partitions
 
 MAP = pl.Map(pl.String, pl.String)
 

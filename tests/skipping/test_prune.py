@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from lakelog.errors import InvalidInputError
 from lakelog.model import contract
-from lakelog.skipping.partitions import TypedPartitions, typed_partitions
 from lakelog.skipping.prune import keep_mask, referenced_columns
-from lakelog.skipping.typed import stats_from_json
+from lakelog.skipping.statistics import stats_from_json
+from lakelog.skipping.values import TypedPartitions, typed_partitions
 from tests.budget import share_of
 
 MAP = pl.Map(pl.String, pl.String)

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from lakelog.model import contract
 from lakelog.skipping.json_texts import CHUNK_ROWS
-from lakelog.skipping.text import map_stats, stats_text_from_struct
-from lakelog.skipping.typed import (
+from lakelog.skipping.statistics import (
+    map_stats,
     num_records,
     stats_from_json,
     stats_from_maps,
     stats_from_struct,
+    stats_text_from_struct,
 )
 from tests.budget import share_of
 

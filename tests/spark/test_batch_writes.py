@@ -20,7 +20,7 @@ from lakelog import (
     UnsupportedFeatureError,
 )
 from lakelog.data.overwrite_plan import partitions_of
-from lakelog.skipping.partitions import PREFIX, typed_partitions
+from lakelog.skipping.values import PREFIX, typed_partitions
 from tests.spark.reference import assert_same_state
 from tests.spark.spark_side import (
     finish,

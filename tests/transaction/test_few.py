@@ -19,7 +19,7 @@ from lakelog.errors import ConcurrentTransactionError, InvalidInputError, Lakelo
 from lakelog.log.context import Log
 from lakelog.model import actions
 from lakelog.model.metadata import Metadata, Protocol
-from lakelog.skipping.partitions import HIVE_NULL
+from lakelog.skipping.values import HIVE_NULL
 from lakelog.storage import open_store
 from lakelog.transaction import operations, validation
 from lakelog.transaction.action_input import rows_frame, stage_one

@@ -28,7 +28,7 @@ from lakelog.lazy import cached_property
 from lakelog.log.files import statistics_text
 from lakelog.log.replay import last_of
 from lakelog.model import actions, contract
-from lakelog.skipping.typed import stats_from_json, stats_from_struct
+from lakelog.skipping.statistics import stats_from_json, stats_from_struct
 
 TYPED = ("numRecords", "tightBounds", "min", "max", "nullCount")
 """Columns under which typed statistics are compared."""

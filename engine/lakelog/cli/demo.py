@@ -19,8 +19,8 @@ from lakelog.cli import rendering
 from lakelog.cli.options import Target
 from lakelog.cli.text import count, seconds_text, time_text
 from lakelog.cli.watch import Meter, open_metered
-from lakelog.demo.calendar import commit_ms, plan
 from lakelog.demo.generate import append_commit, make_table
+from lakelog.demo.schedule import commit_ms, plan
 from lakelog.errors import ConflictError, InternalError
 from lakelog.log.display import size_text
 from lakelog.skipping.sql_predicate import parse_where

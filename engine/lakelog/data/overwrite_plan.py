@@ -19,8 +19,8 @@ from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.errors import UnsupportedFeatureError
 from lakelog.log.snapshot import Snapshot
-from lakelog.skipping.partitions import PREFIX, typed_partitions
 from lakelog.skipping.prune import referenced_columns
+from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.storage import LogStore
 from lakelog.transaction.features import is_on
 from lakelog.transaction.row_tracking import ENABLED

@@ -30,8 +30,8 @@ from lakelog.data.recorded_statistics import require_contents
 from lakelog.data.row_group_skipping import row_groups
 from lakelog.errors import CorruptionError, InvalidInputError
 from lakelog.model import contract
-from lakelog.skipping.partitions import typed_partitions
 from lakelog.skipping.prune import referenced_columns
+from lakelog.skipping.values import typed_partitions
 from lakelog.storage import LogStore
 
 if TYPE_CHECKING:

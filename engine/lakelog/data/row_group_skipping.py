@@ -15,9 +15,9 @@ import polars as pl
 
 from lakelog.dialects.delta.footers import require_sound_chunks
 from lakelog.model import contract
-from lakelog.skipping.partitions import TypedPartitions
 from lakelog.skipping.prune import keep_mask
-from lakelog.skipping.typed import has_bounds, stats_from_struct
+from lakelog.skipping.statistics import has_bounds, stats_from_struct
+from lakelog.skipping.values import TypedPartitions
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -6,9 +6,8 @@
 
 | module | owns |
 |---|---|
-| `generate` | the log, as bytes, from a seed |
-| `calendar`, `files` | which commit does what, and when; files from birth to removal |
-| `checkpoint` | its classic checkpoint |
+| `generate` | the log and its classic checkpoint, as bytes, from a seed |
+| `schedule` | which commit does what, and when; files with their lifetimes |
 """
 
 from lakelog.demo.generate import DemoLog, append_commit, build_log, make_table, next_commit

@@ -1,13 +1,17 @@
 """Builds the demonstration table's log: commits, checkpoint and pointer, as bytes, from a seed.
 
-Pure: `build_log` reads no clock and touches no disk; `make_table` alone writes. The log speaks of
-data files that do not exist: nothing here, and nothing in a log engine, reads them.
+Pure: `build_log` reads no clock and no disk; only `make_table` writes. The data files that the log
+names do not exist, because reading a log does not need them. The classic checkpoint is as
+`lakelog.dialects.delta` writes it.
+
+Source: Delta protocol, Checkpoint Schema; Last Checkpoint File Schema.
 """
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +19,57 @@ from typing import Any
 import numpy as np
 import orjson
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from lakelog.demo import calendar as cal
-from lakelog.demo.calendar import Calendar, commit_ms
-from lakelog.demo.checkpoint import build_checkpoint
-from lakelog.demo.files import append_files, file_lives
+from lakelog.demo import schedule
+from lakelog.demo.schedule import Calendar, append_files, commit_ms, file_lives
+from lakelog.dialects.base import CheckpointPlan, StagedFile
+from lakelog.dialects.delta.checkpoint_manifest import FileActionCounts, pointer_bytes
+from lakelog.dialects.delta.checkpoint_rows import action_rows, encoded
+from lakelog.dialects.delta.checkpoint_schema import classic_schema, file_columns
+from lakelog.dialects.delta.names import classic_name
+from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.ndjson import Blob, decode_lines
 from lakelog.errors import InvalidInputError, UnavailableError
+from lakelog.model import contract
+
+SCHEMA = classic_schema(file_columns())
+"""The columns of a classic checkpoint with JSON statistics only."""
+
+
+def build_checkpoint(
+    version: int, state: Sequence[Mapping[str, object]], adds: pl.DataFrame, removes: pl.DataFrame
+) -> tuple[bytes, bytes]:
+    """The Parquet of a classic checkpoint, and the pointer to it."""
+    name = classic_name(version)
+    lines = b"".join(orjson.dumps(action) + b"\n" for action in state)
+    meta = decode_lines([Blob(None, name, lines)], Wire.of("delta")).meta
+    kinds = meta["actionType"].unique(maintain_order=True)
+    tables = [action_rows(meta.filter(pl.col("actionType") == k), k, SCHEMA) for k in kinds]
+    gone = removes.with_columns(pl.lit(value=True).alias("extendedFileMetadata"))
+    tables += [
+        action_rows(encoded(_with_partitions(files)), kind, SCHEMA)
+        for kind, files in (("add", adds), ("remove", gone))
+    ]
+    table = pa.concat_tables(tables)
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True, store_schema=False)
+    plan = CheckpointPlan(version, "classic", 1, contract.Struct(()), ("day", "region"))
+    file = StagedFile(name, name, len(buffer.getvalue()), table.num_rows)
+    held = FileActionCounts(adds.height, removes.height)
+    return buffer.getvalue(), pointer_bytes(plan, [file], held, SCHEMA)
+
+
+def _with_partitions(files: pl.DataFrame) -> pl.DataFrame:
+    """Files with ``partitionValues`` in place of a column for each."""
+    names = ["day", "region"]
+    values = files.select(pl.concat_list(names).alias("values")).explode("values")["values"]
+    offsets = pa.array(np.arange(files.height + 1, dtype=np.int32) * len(names))
+    keys = pa.array(names * files.height, pa.string())
+    maps = pa.MapArray.from_arrays(offsets, keys, values.to_arrow().cast(pa.string()))
+    return files.drop(names).with_columns(pl.Series("partitionValues", maps))
+
 
 TABLE_ID = "0d0c9f7e-5d0b-4f0a-9c43-6a1f4c1f6a11"
 STREAM_ID = "8c2f1f0e-orders-stream"
@@ -127,16 +176,16 @@ def build_log(commits: int = 300, seed: int = 7) -> DemoLog:
 
     Memory: all of it; about a kilobyte an action.
     """
-    calendar = cal.plan(commits)
+    calendar = schedule.plan(commits)
     files = _with_stats(file_lives(calendar, seed), calendar.schema_version)
     adds, removes = _file_actions(files, calendar)
     lines = _joined(adds, removes)
     metrics = _metrics(adds, removes)
     texts = []
     for version, operation in calendar.operations.iter_rows():
-        head = [_commit_info(version, operation, calendar, metrics.get(version, {}))]
-        head += _other_actions(version, operation, calendar)
-        texts.append(b"\n".join([*head, *lines.get(version, [])]) + b"\n")
+        first = [_commit_info(version, operation, calendar, metrics.get(version, {}))]
+        first += _other_actions(version, operation, calendar)
+        texts.append(b"\n".join([*first, *lines.get(version, [])]) + b"\n")
     version = calendar.checkpoint_version
     checkpoint, pointer = _checkpoint(files, calendar)
     times = tuple(commit_ms(v) for v in range(commits))
@@ -155,7 +204,7 @@ def next_commit(version: int, seed: int = 7) -> bytes:
         pl.lit(True).alias("dataChange"),
         _add_line(pl.lit(True)),
     )
-    operation = cal.STREAM
+    operation = schedule.STREAM
     info = _commit_info(version, operation, None, _metrics(adds, adds.clear()).get(version, {}))
     lines = [info, *_other_actions(version, operation, None)]
     return b"\n".join([*lines, *(line.encode() for line in adds["line"])]) + b"\n"
@@ -209,7 +258,7 @@ def _file_actions(files: pl.DataFrame, calendar: Calendar) -> tuple[pl.DataFrame
 
     A compaction rearranges data without changing it, so its actions say so.
     """
-    changes = ~pl.col("version").is_in(calendar.versions(cal.OPTIMIZE)["version"].implode())
+    changes = ~pl.col("version").is_in(calendar.versions(schedule.OPTIMIZE)["version"].implode())
     common = ("version", "size", "numRecords", "dataChange")
     born = files.with_columns(version="added")
     again = files.filter(pl.col("restored").is_not_null()).with_columns(version="restored")
@@ -247,7 +296,7 @@ def _remove_line() -> pl.Expr:
 
 
 def _deleted_ms() -> pl.Expr:
-    return cal.FIRST_MS + pl.col("removed") * cal.HOUR_MS - 1_000
+    return schedule.FIRST_MS + pl.col("removed") * schedule.HOUR_MS - 1_000
 
 
 def _joined(*frames: pl.DataFrame) -> dict[int, list[bytes]]:
@@ -282,11 +331,11 @@ def _commit_info(
 ) -> bytes:
     info = {
         "timestamp": commit_ms(version),
-        "userName": cal.USERS.get(operation, cal.OWNER),
+        "userName": schedule.USERS.get(operation, schedule.OWNER),
         "operation": operation,
         "operationParameters": _parameters(version, operation, calendar),
         "isolationLevel": "Serializable",
-        "isBlindAppend": operation in {cal.STREAM, cal.BATCH},
+        "isBlindAppend": operation in {schedule.STREAM, schedule.BATCH},
         "operationMetrics": dict(metrics),
         "engineInfo": ENGINE,
         "txnId": f"00000000-0000-4000-8000-{version:012d}",
@@ -296,19 +345,19 @@ def _commit_info(
 
 def _parameters(version: int, operation: str, calendar: Calendar | None) -> dict[str, str]:
     match operation:
-        case cal.CREATE:
+        case schedule.CREATE:
             return {"partitionBy": '["day","region"]', "properties": _text(_PROPERTIES)}
-        case cal.ADD_COLUMNS:
+        case schedule.ADD_COLUMNS:
             return {"columns": '[{"column":{"name":"coupon","type":"string","nullable":true}}]'}
-        case cal.SET_PROPERTIES:
+        case schedule.SET_PROPERTIES:
             return {"properties": _text(_LATER_PROPERTIES)}
-        case cal.STREAM:
+        case schedule.STREAM:
             return {"outputMode": "Append", "queryId": STREAM_ID, "epochId": str(version)}
-        case cal.BATCH:
+        case schedule.BATCH:
             return {"mode": "Append", "partitionBy": '["day","region"]'}
-        case cal.DELETE:
+        case schedule.DELETE:
             return {"predicate": '["customer IN (SELECT customer FROM requests)"]'}
-        case cal.RESTORE:
+        case schedule.RESTORE:
             assert calendar is not None
             return {"version": str(calendar.mistake_version - 1)}
         case _:
@@ -322,16 +371,16 @@ def _text(value: Any) -> str:
 def _other_actions(version: int, operation: str, calendar: Calendar | None) -> list[bytes]:
     """Lines of the actions that are neither commitInfo nor about files."""
     match operation:
-        case cal.CREATE:
+        case schedule.CREATE:
             assert calendar is not None
             return [
                 orjson.dumps({"protocol": _PROTOCOL}),
                 orjson.dumps({"metaData": _metadata(version, calendar)}),
             ]
-        case cal.ADD_COLUMNS | cal.SET_PROPERTIES:
+        case schedule.ADD_COLUMNS | schedule.SET_PROPERTIES:
             assert calendar is not None
             return [orjson.dumps({"metaData": _metadata(version, calendar)})]
-        case cal.STREAM:
+        case schedule.STREAM:
             return [orjson.dumps({"txn": _txn(version)})]
         case _:
             return []
@@ -373,7 +422,7 @@ def _checkpoint(files: pl.DataFrame, calendar: Calendar) -> tuple[bytes, bytes]:
     )
     live = files.filter(added & (~removed | restored))
     gone = files.filter(removed & ~restored).with_columns(deletionTimestamp=_deleted_ms())
-    streamed = calendar.versions(cal.STREAM).filter(pl.col("version") <= version)
+    streamed = calendar.versions(schedule.STREAM).filter(pl.col("version") <= version)
     state = [
         {"protocol": _PROTOCOL},
         {"metaData": _metadata(version, calendar)},

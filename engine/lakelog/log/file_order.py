@@ -27,13 +27,13 @@ from lakelog.log.replay import live_domains
 from lakelog.log.state import State
 from lakelog.model import actions, contract
 from lakelog.model.metadata import CLUSTERING, Metadata, clustering_paths, mapping_mode
-from lakelog.skipping.partitions import typed_partitions
-from lakelog.skipping.typed import (
+from lakelog.skipping.statistics import (
     has_bounds,
     stats_from_json,
     stats_from_maps,
     stats_from_struct,
 )
+from lakelog.skipping.values import typed_partitions
 from lakelog.storage.scratch import ScratchFile, ScratchRange
 
 HELD_BYTES = 1 << 30

@@ -16,10 +16,14 @@ from lakelog.dialects.base import STRUCT_STATISTICS
 from lakelog.log.lazy_frames import lazy_frame
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol, honoured_mapping
-from lakelog.skipping.partitions import PREFIX, typed_partitions
 from lakelog.skipping.prune import keep_mask, referenced_columns
-from lakelog.skipping.text import stats_text_from_struct
-from lakelog.skipping.typed import stats_from_json, stats_from_maps, stats_from_struct
+from lakelog.skipping.statistics import (
+    stats_from_json,
+    stats_from_maps,
+    stats_from_struct,
+    stats_text_from_struct,
+)
+from lakelog.skipping.values import PREFIX, typed_partitions
 
 STATISTICS = ("numRecords", "min", "max", "nullCount")
 """Columns that ``stats=True`` gives in place of the statistics' text."""

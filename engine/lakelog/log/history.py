@@ -26,7 +26,7 @@ from lakelog.log.context import MOST_LOOKS, Log, commit_times, state_times
 from lakelog.log.lazy_frames import lazy_frame
 from lakelog.log.segment import latest_version, validate_contiguous
 from lakelog.model import actions
-from lakelog.skipping.maps import map_stats
+from lakelog.skipping.statistics import map_stats
 
 _T = TypeVar("_T")
 

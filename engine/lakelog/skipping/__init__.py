@@ -2,10 +2,9 @@
 
 | module | owns |
 |---|---|
-| `typed`, `values` | statistics and text values, cast to the types of the table's schema |
-| `partitions`, `maps` | partition values; statistics as maps of text |
-| `json_texts`, `templated_json` | many JSON texts in one parse; texts of one template by regex |
-| `text` | typed statistics as JSON text |
+| `values` | text cast to the types of the table's schema; partition values |
+| `json_texts` | many JSON texts in one parse; texts of one template by regex |
+| `statistics` | statistics: typed, as maps of text, as JSON text |
 | `prune`, `intervals` | the files that may match a predicate; interval arithmetic |
 | `sql_predicate` | SQL conditions as Polars expressions |
 """

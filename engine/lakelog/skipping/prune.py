@@ -19,8 +19,8 @@ from lakelog.errors import InvalidInputError
 from lakelog.model import contract
 from lakelog.skipping import intervals
 from lakelog.skipping.intervals import ANYTHING, FALSE, TRUE, Truth, Values
-from lakelog.skipping.partitions import PREFIX, TypedPartitions
-from lakelog.skipping.typed import has_bounds
+from lakelog.skipping.statistics import has_bounds
+from lakelog.skipping.values import PREFIX, TypedPartitions
 
 _IN_LIST_LIMIT = 64
 _ORDERED = {"Lt": (False, True), "LtEq": (False, False), "Gt": (True, True), "GtEq": (True, False)}

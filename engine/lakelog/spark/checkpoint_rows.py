@@ -25,8 +25,7 @@ from lakelog.dialects.delta.paths import encode_path
 from lakelog.dialects.json_layout import Leaf, Node, Wire
 from lakelog.model import actions, contract
 from lakelog.model.actions import PATH_TEXT
-from lakelog.skipping.maps import map_stats
-from lakelog.skipping.text import stats_text_from_struct
+from lakelog.skipping.statistics import map_stats, stats_text_from_struct
 from lakelog.spark.footers import Footers
 from lakelog.spark.sql_functions import arrow_function, functions_of
 

@@ -53,7 +53,7 @@ _PLAIN_LEAVES = frozenset(
     contract.to_arrow(contract.Primitive(name))
     for name in "string long integer short byte boolean date timestamp timestamp_ntz".split()
 )
-"""Types of which Spark's JSON is to the letter that of `lakelog.skipping.text`."""
+"""Types of which Spark's JSON is to the letter that of `lakelog.skipping.statistics`."""
 
 _KINDS = tuple(f"{kind}." for kind in FILE_ACTIONS)
 _ALWAYS_READ = frozenset((("add", "path"), ("add", "size")))

@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 
 from lakelog.errors import InvalidInputError, LakelogWarning, StreamMismatchError
 from lakelog.log.snapshot import Snapshot
-from lakelog.skipping.typed import num_records
+from lakelog.skipping.statistics import num_records
 from lakelog.spark.error_display import readable
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.task_commit import (

@@ -24,7 +24,7 @@ from lakelog.errors import (
 )
 from lakelog.model import contract
 from lakelog.model.metadata import Metadata, Protocol, mapping_mode
-from lakelog.skipping.partitions import PREFIX, typed_partitions
+from lakelog.skipping.values import PREFIX, typed_partitions
 
 LOG_FOLDERS = ("_delta_log", "_transaction_log")
 """Folders of logs, of either format: no file of data is in one."""

@@ -30,7 +30,7 @@ from lakelog.lazy import cached_property
 from lakelog.model import actions, contract
 from lakelog.model.actions import FILE_ACTIONS
 from lakelog.model.metadata import Metadata, Protocol, mapping_mode
-from lakelog.skipping.partitions import HIVE_NULL
+from lakelog.skipping.values import HIVE_NULL
 from lakelog.transaction import file_rules, operations, row_tracking, write_support
 from lakelog.transaction.action_input import rows_frame
 from lakelog.transaction.features import is_active, listed, supports

@@ -22,9 +22,13 @@ from lakelog.dialects.delta.checkpoint_rows import to_arrow
 from lakelog.dialects.delta.checkpoint_schema import PARTITIONS_PARSED, file_columns
 from lakelog.errors import InvalidPropertyError
 from lakelog.model import contract
-from lakelog.skipping.partitions import typed_partitions
-from lakelog.skipping.text import stats_text_from_struct
-from lakelog.skipping.typed import has_bounds, stats_from_json, stats_from_struct
+from lakelog.skipping.statistics import (
+    has_bounds,
+    stats_from_json,
+    stats_from_struct,
+    stats_text_from_struct,
+)
+from lakelog.skipping.values import typed_partitions
 
 _NUM_INDEXED = "delta.dataSkippingNumIndexedCols"
 _STATS_COLUMNS = "delta.dataSkippingStatsColumns"

@@ -1,24 +1,35 @@
-"""Typed file statistics, from JSON text, from a checkpoint's struct, or from maps of text.
+"""Statistics of files: typed, as maps of text, as JSON text.
 
-All three sources give one frame, one row per file, in the given order::
+Typed statistics are one frame, one row per file, in the given order, from JSON text, from a
+checkpoint's struct, or from maps of text::
 
     numRecords Int64, tightBounds Boolean, min Struct, max Struct, nullCount Struct
 
 with structs keyed by logical column names, nested as the schema is, in the current schema's
-dtypes. Null means unknown, and every reader must take it so: a text that is missing, truncated or
-not JSON gives a row of nulls, a value that does not convert exactly gives one null. Nothing here
-decides what a statistic means for a predicate; that is `lakelog.skipping.prune`.
+dtypes. Null means unknown: a text that is missing, truncated or not JSON gives a row of nulls, a
+value that does not convert exactly gives one null. `lakelog.skipping.prune` decides what a
+statistic means for a predicate.
+
+Maps of text are the form of the flattened action table. They need no schema: the texts name their
+columns. Flat statistics are read many at a time, with every bare number and Boolean put in quotes
+first, so that it keeps its digits; others row by row.
+
+JSON text is encoded from typed statistics for checkpoints that have only the struct, column by
+column, as Spark writes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import orjson
 import polars as pl
 import pyarrow as pa
 
 from lakelog.model import contract
-from lakelog.skipping.json_texts import decode
+from lakelog.skipping.json_texts import CHUNK_ROWS, are_lines, decode, read_lines
 from lakelog.skipping.values import parse_text
 
 _BOUNDED = frozenset(
@@ -302,3 +313,218 @@ def _finite(bound: pl.Series) -> pl.Series:
 
 def _nulls(dtype: pl.DataType, height: int) -> pl.Series:
     return pl.Series("", [None], dtype=dtype).new_from_index(0, height)
+
+
+_MAPS = ("minValues", "maxValues", "nullCount")
+_MAP_TYPE = pa.map_(pa.string(), pa.string())
+_SCALAR = r":\s*(-?[0-9][0-9.eE+-]*|true|false)\s*([,}])"
+
+
+class _Digits(str):
+    """A number in the digits that the text gives it."""
+
+    __slots__ = ()
+
+
+def map_stats(texts: pl.Series) -> pl.DataFrame:
+    """``numRecords``, ``minValues``, ``maxValues``, ``nullCount`` as the flattened table has them.
+
+    >>> frame = map_stats(pl.Series(['{"numRecords":2,"minValues":{"id":1,"x":1.50}}']))
+    >>> frame["minValues"].to_list()
+    [{'id': '1', 'x': '1.50'}]
+    """
+    chunks = []
+    schema: pa.Schema | None = None
+    for start in range(0, texts.len(), CHUNK_ROWS):
+        frame, schema = _chunk(texts.slice(start, CHUNK_ROWS), schema)
+        chunks.append(frame)
+    return pl.concat(chunks or [_by_row(texts)])
+
+
+def _chunk(texts: pl.Series, schema: pa.Schema | None) -> tuple[pl.DataFrame, pa.Schema | None]:
+    """One chunk, and the schema by which the next one is likely to be read."""
+    lines = texts.fill_null("{}").str.replace_all(_SCALAR, ':"${1}"${2}')
+    plain = are_lines(lines)
+    if not plain.all():
+        return _by_row(texts), schema
+    flat = None if schema is None else read_lines(lines, schema, unexpected="error")
+    if flat is None:
+        # Reading without a schema finds the columns. It takes dates for timestamps, so a second
+        # reading has every column as a string, and refuses the lines if one is not.
+        found = read_lines(lines, None)
+        schema = None if found is None else _all_strings(found.schema)
+        flat = None if schema is None else read_lines(lines, schema)
+    if flat is None:
+        return _by_row(texts), None
+    columns = [_to_maps(flat[name], name) for name in _MAPS]
+    return pl.DataFrame([flat["numRecords"].cast(pl.Int64, strict=False), *columns]), schema
+
+
+def _all_strings(found: pl.Schema) -> pa.Schema:
+    # Protocol fields that are not spread are named, so that they do not count as unexpected.
+    fields = [pa.field(name, pa.string()) for name in ("numRecords", "tightBounds")]
+    for name in _MAPS:
+        struct = found.get(name)
+        columns = [f.name for f in struct.fields] if isinstance(struct, pl.Struct) else []
+        fields.append(pa.field(name, pa.struct([pa.field(c, pa.string()) for c in columns])))
+    return pa.schema(fields)
+
+
+def _to_maps(structs: pl.Series, name: str) -> pl.Series:
+    """A struct of texts as a map from field to text, without the null ones."""
+    dtype = pl.Map(pl.String, pl.String)
+    frame = structs.struct.unnest()
+    empty = pl.Series(name, [{}], dtype=dtype).new_from_index(0, structs.len())
+    null = pl.Series(name, [None], dtype=dtype).new_from_index(0, structs.len())
+    if not frame.width:
+        return empty.zip_with(structs.is_not_null(), null)
+    height, width = frame.shape
+    # Row by row, the columns in order: entry i belongs to row i // width, column i % width.
+    entry = pl.int_range(height * width, eager=True)
+    values = pl.concat([frame[c].rename("") for c in frame.columns], rechunk=True).gather(
+        entry % width * height + entry // width
+    )
+    names = pl.Series(frame.columns).gather(entry % width)
+    there = values.is_not_null()
+    if not there.all():
+        values, names = values.filter(there), names.filter(there)
+    sizes = frame.select(pl.sum_horizontal(pl.all().is_not_null().cast(pl.Int32))).to_series()
+    ends = sizes.cast(pl.Int32).cum_sum()
+    maps = pa.MapArray.from_arrays(
+        pl.concat([pl.Series([0], dtype=pl.Int32), ends]).to_arrow(),
+        _arrow_strings(names),
+        _arrow_strings(values),
+    )
+    series = pl.from_arrow(maps)
+    assert isinstance(series, pl.Series)
+    return series.alias(name).zip_with(structs.is_not_null(), null)
+
+
+def _arrow_strings(texts: pl.Series) -> pa.Array:
+    return texts.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())
+
+
+def _by_row(texts: pl.Series) -> pl.DataFrame:
+    rows = [_parse(text) for text in texts]
+    records = [_whole_number(row.get("numRecords")) for row in rows]
+    columns = [pl.Series("numRecords", records, dtype=pl.Int64)]
+    for name in _MAPS:
+        maps = pl.from_arrow(pa.array([_pairs(row.get(name)) for row in rows], _MAP_TYPE))
+        assert isinstance(maps, pl.Series)
+        columns.append(maps.alias(name))
+    return pl.DataFrame(columns)
+
+
+def _parse(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        # orjson judges: unlike json it refuses NaN, lone surrogates and raw control characters.
+        orjson.loads(text)
+        row = json.loads(text, parse_float=_Digits, parse_int=_Digits)
+    except (ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _whole_number(value: Any) -> int | None:
+    if not (isinstance(value, str) and value.isascii() and value.isdigit()):
+        return None
+    count = int(value)
+    return count if count < 1 << 63 else None
+
+
+def _pairs(value: Any) -> list[tuple[str, str]] | None:
+    if not isinstance(value, dict):
+        return None
+    return [
+        (key, str(v) if isinstance(v, str) else _dump(v))
+        for key, v in value.items()
+        if v is not None
+    ]
+
+
+def _dump(value: Any) -> str:
+    """Compact JSON text that keeps the digits of numbers."""
+    match value:
+        case _Digits():
+            return str(value)
+        case dict():
+            members = (f"{_dump(key)}:{_dump(v)}" for key, v in value.items())
+            return "{" + ",".join(members) + "}"
+        case list():
+            return "[" + ",".join(map(_dump, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+__all__ = ["map_stats", "stats_text_from_struct"]
+
+_ORDER = ("numRecords", "minValues", "maxValues", "nullCount", "tightBounds")
+_ESCAPES = {'"': '\\"', "\\": "\\\\"} | {
+    chr(code): json.dumps(chr(code))[1:-1] for code in range(0x20)
+}
+
+
+def stats_text_from_struct(structs: pl.Series) -> pl.Series:
+    """The JSON text of statistics kept as a struct.
+
+    Source: Delta protocol, Per-file Statistics.
+
+    >>> stats_text_from_struct(pl.Series([{"numRecords": 2, "minValues": {"id": 1}}])).item()
+    '{"numRecords":2,"minValues":{"id":1}}'
+    """
+    if not isinstance(structs.dtype, pl.Struct):
+        return pl.Series(structs.name, [None], dtype=pl.String).new_from_index(0, structs.len())
+    names = [f.name for f in structs.dtype.fields]
+    rank = {name: position for position, name in enumerate(_ORDER)}
+    names.sort(key=lambda name: rank.get(name, len(rank)))
+    frame = structs.alias("s").to_frame()
+    text = _object(pl.col("s"), structs.dtype, names)
+    return (
+        frame.select(pl.when(pl.col("s").is_not_null()).then(text)).to_series().alias(structs.name)
+    )
+
+
+def _object(struct: pl.Expr, dtype: pl.Struct, names: Iterable[str]) -> pl.Expr:
+    types = {f.name: f.dtype for f in dtype.fields}
+    members = []
+    for name in names:
+        value = _value(struct.struct.field(name), types[name])
+        if value is not None:
+            # A null value makes the member null, and the join leaves it out.
+            members.append(pl.lit(json.dumps(name, ensure_ascii=False) + ":") + value)
+    inner = pl.concat_str(members, separator=",", ignore_nulls=True) if members else pl.lit("")
+    return pl.lit("{") + inner + pl.lit("}")
+
+
+def _value(value: pl.Expr, dtype: pl.DataType | pl.datatypes.DataTypeClass) -> pl.Expr | None:
+    """JSON text of a column's values, null where they are null; None for types without one."""
+    if isinstance(dtype, pl.Struct):
+        if not dtype.fields:
+            return None
+        text = _object(value, dtype, [f.name for f in dtype.fields])
+        return pl.when(value.is_not_null()).then(text)
+    if isinstance(dtype, pl.Datetime):
+        zone = "Z" if dtype.time_zone is not None else ""
+        utc = value.dt.convert_time_zone("UTC") if zone else value
+        return utc.dt.truncate("1ms").dt.strftime(f'"%Y-%m-%dT%H:%M:%S%.3f{zone}"')
+    if dtype == pl.Date:
+        return value.dt.strftime('"%Y-%m-%d"')
+    if dtype == pl.String:
+        return pl.lit('"') + value.str.replace_many(_ESCAPES) + pl.lit('"')
+    if dtype.is_float():
+        special = (
+            pl.when(value.is_nan())
+            .then(pl.lit('"NaN"'))
+            .when(value > 0)
+            .then(pl.lit('"Infinity"'))
+            .otherwise(pl.lit('"-Infinity"'))
+        )
+        return (
+            pl.when(value.is_finite())
+            .then(value.cast(pl.String))
+            .otherwise(pl.when(value.is_not_null()).then(special))
+        )
+    if dtype.is_numeric() or dtype == pl.Boolean:
+        return value.cast(pl.String)
+    return None
