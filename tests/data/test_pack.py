@@ -7,7 +7,7 @@ import random
 import polars as pl
 import pytest
 
-from lakelog.data.bin_packing import pack
+from lakelog.data.files import pack
 from lakelog.errors import InvalidInputError
 
 

@@ -19,7 +19,7 @@ from lakelog import (
     LakelogError,
     UnsupportedFeatureError,
 )
-from lakelog.data.overwrite_plan import partitions_of
+from lakelog.data.append import partitions_of
 from lakelog.skipping.values import PREFIX, typed_partitions
 from tests.spark.reference import assert_same_state
 from tests.spark.spark_side import (

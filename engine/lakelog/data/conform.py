@@ -1,31 +1,110 @@
-"""Converts rows of a caller to the table's schema, or refuses them.
+"""Rows of a caller, in any supported form, converted to the table's schema, or refused.
 
-Columns go by name. One that is missing becomes null where the column may be, or its default; one
-that the table lacks is an error. Types are changed only where no value changes: whole numbers that
-fit, decimals that keep every digit, times of another unit or zone at the same instant. Everything
-is done and checked in whole columns.
+Columns are matched by name. A missing column becomes null if it is nullable, otherwise its default;
+a column that the table lacks is an error, or is added to the table's schema (`merged_schema`).
+Types are changed only if no value changes: whole numbers that fit, decimals that keep every digit,
+times of another unit or zone at the same instant. Whole columns are converted and checked.
 
 An empty text or binary value of a partition column becomes null here, before any condition is
 evaluated: the log has one spelling for both.
 
-Source: Delta protocol, Default Columns; Schema Serialization Format; Partition Value Serialization.
+The schema of data files has physical names and, if columns are mapped, their ids. All fields are
+nullable in Parquet, as Delta writes them: nulls are checked before. Texts, bytes and lists have
+wide offsets, so that no chunk is too long; the files are the same.
+
+Source: Delta protocol, Default Columns; Schema Serialization Format; Partition Value Serialization;
+Writer Requirements for Column Mapping. Delta Lake, schema evolution on write (``mergeSchema``).
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeAlias
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.data.physical_schema import wide_field, wide_type
 from lakelog.errors import InvalidInputError, LakelogWarning, UnsupportedFeatureError
 from lakelog.model import contract
-from lakelog.model.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
+from lakelog.model.contract import (
+    Array,
+    DataType,
+    Decimal,
+    Field,
+    Map,
+    Primitive,
+    Struct,
+    require_exportable,
+    without_metadata,
+)
+from lakelog.transaction.schema_conversion import struct_of
+
+_BATCH_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """Rows to be written.
+
+    Attributes:
+        schema: Their Arrow schema.
+        batches: The rows; may be taken once.
+    """
+
+    schema: pa.Schema
+    batches: Iterator[Rows]
+
+    @staticmethod
+    def of(rows: Any) -> Incoming:
+        """Rows of a caller.
+
+        Memory: of streams a batch.
+        """
+        if isinstance(rows, pl.LazyFrame):
+            schema = rows.collect_schema()
+            empty = pl.DataFrame(schema=schema)
+            batches = rows.collect_batches(chunk_size=_BATCH_ROWS, lazy=True)
+            return Incoming(_arrow_schema(empty), iter(batches))
+        if isinstance(rows, pl.DataFrame):
+            return Incoming(_arrow_schema(rows), iter([rows]))
+        if isinstance(rows, pa.Table | pa.RecordBatch):
+            rows = without_metadata(rows)
+            return Incoming(rows.schema, iter([rows]))
+        if isinstance(rows, pa.RecordBatchReader):
+            return Incoming._read(rows)
+        if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
+            table = pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata()
+            return Incoming(table.schema, iter([table]))
+        if hasattr(rows, "__arrow_c_stream__"):
+            try:
+                reader = pa.RecordBatchReader.from_stream(rows)
+            except pa.ArrowInvalid as cause:
+                raise _not_rows(rows) from cause
+            return Incoming._read(reader)
+        raise _not_rows(rows)
+
+    @staticmethod
+    def _read(reader: pa.RecordBatchReader) -> Incoming:
+        schema = without_metadata(reader.schema.empty_table()).schema
+        return Incoming(schema, map(without_metadata, reader))
+
+
+def _not_rows(rows: object) -> InvalidInputError:
+    return InvalidInputError(
+        "invalid input: not a table of rows",
+        expected="a Polars, pandas or Arrow frame, or an Arrow reader",
+        found=type(rows).__name__,
+    )
+
+
+def _arrow_schema(frame: pl.DataFrame) -> pa.Schema:
+    require_exportable(frame.columns)
+    return frame.clear().to_arrow(compat_level=pl.CompatLevel.oldest()).schema
+
 
 DEFAULT = "CURRENT_DEFAULT"
 _CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
@@ -356,3 +435,95 @@ def _unsliced(array: pa.Array) -> pa.Array:
 
 def _nulls(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
+
+
+_FIELD_ID = b"PARQUET:field_id"
+
+
+def wide_type(type_: contract.DataType, mapping: str | None = None) -> pa.DataType:
+    """The Arrow type of a type, with wide offsets and nulls everywhere."""
+    match type_:
+        case contract.Array(element, _):
+            return pa.large_list(pa.field("element", wide_type(element, mapping)))
+        case contract.Map(key, value, _):
+            return pa.map_(wide_type(key, mapping), wide_type(value, mapping))
+        case contract.Struct(fields):
+            return pa.struct([wide_field(field, mapping) for field in fields])
+    arrow = contract.to_arrow(type_)
+    if pa.types.is_string(arrow):
+        return pa.large_string()
+    return pa.large_binary() if pa.types.is_binary(arrow) else arrow
+
+
+def wide_field(field: contract.Field, mapping: str | None = None) -> pa.Field:
+    """A field of `wide_type`; under a mapping with its physical name and its id."""
+    arrow = wide_type(field.type, mapping)
+    if mapping is None:
+        return pa.field(field.name, arrow)
+    number = field.metadata.get(contract.COLUMN_ID) if mapping != "none" else None
+    metadata = None if number is None else {_FIELD_ID: str(number)}
+    return pa.field(contract.physical_name(field, mapping), arrow, metadata=metadata)
+
+
+def renamed(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """An array whose struct fields have other names; no value is copied."""
+    if array.type.equals(type_) or not pa.types.is_nested(type_):
+        return array
+    nulls = array.is_null() if array.null_count else None
+    if pa.types.is_struct(type_):
+        fields = [type_.field(index) for index in range(type_.num_fields)]
+        children = [renamed(array.field(i), f.type) for i, f in enumerate(fields)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=nulls)
+    if array.offset:
+        array = pa.concat_arrays([array, array[:0]])  # masks go with arrays that begin at 0
+    if pa.types.is_map(type_):
+        keys, items = renamed(array.keys, type_.key_type), renamed(array.items, type_.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=type_, mask=nulls)
+    values = renamed(array.values, type_.value_type)
+    return pa.LargeListArray.from_arrays(array.offsets, values, type=type_, mask=nulls)
+
+
+def merged_schema(table: Struct, rows: pa.Schema) -> Struct:
+    """The schema under which files of the table and new rows can both be read."""
+    known = [field for field in rows if not pa.types.is_null(field.type)]
+    merged = _merged(table, struct_of(pa.schema(known)))
+    assert isinstance(merged, Struct)
+    return merged
+
+
+def _merged(old: DataType, new: DataType) -> DataType:
+    match old, new:
+        case Struct(fields), Struct():
+            given: dict[str, Field] = {}
+            added = []
+            for field in new.fields:
+                match = old.field(field.name)
+                if match is None:
+                    added.append(_nullable(field))
+                else:
+                    given[match.name] = field
+            kept = [
+                replace(f, type=_merged(f.type, given[f.name].type)) if f.name in given else f
+                for f in fields
+            ]
+            return Struct((*kept, *added))
+        case Array(), Array():
+            return replace(old, element=_merged(old.element, new.element))
+        case Map(), Map():
+            return replace(old, key=_merged(old.key, new.key), value=_merged(old.value, new.value))
+    return old
+
+
+def _nullable(field: Field) -> Field:
+    return Field(field.name, _nullable_type(field.type))
+
+
+def _nullable_type(type_: DataType) -> DataType:
+    match type_:
+        case Struct(fields):
+            return Struct(tuple(_nullable(f) for f in fields))
+        case Array(element, _):
+            return Array(_nullable_type(element))
+        case Map(key, value, _):
+            return Map(_nullable_type(key), _nullable_type(value))
+    return type_

@@ -1,9 +1,12 @@
 """`read_files`: the rows of data files with the schema of the table.
 
-Each file is read for itself, in order: its columns found and converted, deleted rows left out,
-partition values added. Small files are read side by side and their rows handed out together; a
-large one comes batch by batch. What cannot be read rightly is an error that names the file:
-nothing is left out in silence.
+Files are read in order: columns are found and converted, deleted rows are omitted, partition values
+are added. Small files are read concurrently and their rows returned together; a large file is
+returned batch by batch. A file that cannot be read correctly raises an error with its name.
+
+Row groups that cannot match a predicate are skipped by their statistics, with the sets of values of
+`lakelog.skipping.prune`: unknown bounds and unknown expressions keep the group. Only columns whose
+values are stored as the table has them count, and none inside structs, lists and maps.
 
 Source: Delta protocol, Reader Requirements of Deletion Vectors and of Column Mapping; Partition
 Value Serialization.
@@ -11,9 +14,10 @@ Value Serialization.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,14 +28,14 @@ import pyarrow as pa
 
 from lakelog.data.columns import Columns, require_values
 from lakelog.data.deletion_vectors import Vector, VectorReader
-from lakelog.data.file_opening import Sources, explained
+from lakelog.data.file_opening import Sources, explained, require_contents
 from lakelog.data.files import FILE_COLUMNS, ReadPlan
-from lakelog.data.recorded_statistics import require_contents
-from lakelog.data.row_group_skipping import row_groups
+from lakelog.dialects.delta.footers import require_sound_chunks
 from lakelog.errors import CorruptionError, InvalidInputError
 from lakelog.model import contract
-from lakelog.skipping.prune import referenced_columns
-from lakelog.skipping.values import typed_partitions
+from lakelog.skipping.prune import keep_mask, referenced_columns
+from lakelog.skipping.statistics import has_bounds, stats_from_struct
+from lakelog.skipping.values import TypedPartitions, typed_partitions
 from lakelog.storage import LogStore
 
 if TYPE_CHECKING:
@@ -460,3 +464,60 @@ def _unknown_value(
         found="no value" if text is None else repr(text),
         hint="repair the log: without the value the file's rows cannot be read",
     )
+
+
+def row_groups(
+    metadata: pq.FileMetaData,
+    predicate: pl.Expr,
+    fields: Mapping[str, contract.Field],
+    leaves: Mapping[str, int],
+) -> list[bool]:
+    """For each row group, whether it may hold a row for which `predicate` is true."""
+    count = metadata.num_row_groups
+    known = {
+        name: leaf
+        for name, leaf in leaves.items()
+        if name in predicate.meta.root_names() and has_bounds(fields[name].type)
+    }
+    if not known:
+        return [True] * count
+    require_sound_chunks(metadata, range(count), list(known.values()))
+    rows: list[dict[str, Any]] = []
+    for number in range(count):
+        group = metadata.row_group(number)
+        row: dict[str, Any] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
+        for name, leaf in known.items():
+            low, high, nulls = _bounds(group.column(leaf).statistics)
+            row["minValues"][name] = low
+            row["maxValues"][name] = high
+            row["nullCount"][name] = nulls
+        rows.append({"numRecords": group.num_rows, **row})
+    bounds = pl.Struct({name: contract.to_polars(fields[name].type) for name in known})
+    counts = pl.Struct(dict.fromkeys(known, pl.Int64()))
+    dtype = pl.Struct(
+        {"numRecords": pl.Int64(), "minValues": bounds, "maxValues": bounds, "nullCount": counts}
+    )
+    schema = contract.Struct(tuple(fields.values()))
+    stats = stats_from_struct(pl.Series(rows, dtype=dtype), schema, columns=list(known))
+    none = pl.DataFrame(height=count)
+    partitions = TypedPartitions(none, none)
+    keep = keep_mask(
+        predicate, schema=schema, partition_columns=(), partitions=partitions, stats=stats
+    )
+    return keep.to_list()
+
+
+def _bounds(statistics: Any) -> tuple[Any, Any, int | None]:
+    """Least and greatest value and number of nulls; None for what is not known."""
+    if statistics is None:
+        return None, None, None
+    nulls = statistics.null_count if statistics.has_null_count else None
+    if not statistics.has_min_max:
+        return None, None, nulls
+    try:
+        low, high = statistics.min, statistics.max
+    except (ValueError, OverflowError):  # beyond what Python has, or no text
+        return None, None, nulls
+    if any(isinstance(value, float) and math.isnan(value) for value in (low, high)):
+        return None, None, nulls
+    return low, high, nulls

@@ -13,6 +13,7 @@ Source: Delta protocol, Data Files; Partition Value Serialization.
 
 from __future__ import annotations
 
+import inspect
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,19 +25,19 @@ from typing import Any, Self
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lakelog.data import layout
-from lakelog.data.conform import Conform, Rows
-from lakelog.data.grouping import group_rows
-from lakelog.data.parquet import ParquetFile
-from lakelog.data.physical_schema import renamed, wide_field
-from lakelog.data.spill import RowSpill
+from lakelog.data.conform import Conform, Rows, renamed, wide_field
+from lakelog.data.layout import Codec, group_rows
+from lakelog.data.stats import FileStats, StatsPlan
 from lakelog.data.write_plan import WritePlan
 from lakelog.errors import InvalidInputError, LakelogError
 from lakelog.model import contract
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import on_local_disk
-from lakelog.storage.scratch import ScratchRange
+from lakelog.storage.scratch import ScratchFile, ScratchRange
+from lakelog.storage.sink import UploadSink
 from lakelog.transaction.file_rules import CHANGE_DATA_FOLDER
 
 __all__ = ["DataFileWriter", "WritePlan", "discard"]
@@ -410,3 +411,86 @@ def _frame(files: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
             for name, dtype in schema.items()
         ]
     )
+
+
+_OPTIONS: dict[str, Any] = {
+    "store_schema": False,  # Arrow's own schema says nothing that the table's does not
+    "write_page_checksum": True,
+}
+if "store_decimal_as_integer" in inspect.signature(pq.ParquetWriter.__init__).parameters:
+    # Decimals of up to 18 digits are numbers, as Spark writes them, where pyarrow can (since 20).
+    _OPTIONS["store_decimal_as_integer"] = True
+
+
+class ParquetFile:
+    """A data file that appears, whole, when it is closed. For one thread at a time."""
+
+    def __init__(
+        self, store: LogStore, path: str, schema: pa.Schema, codec: Codec, stats: StatsPlan
+    ) -> None:
+        self.path = path
+        self._upload = store.upload(path)
+        self._sink = UploadSink(self._upload)
+        self._stats = FileStats(stats)
+        self._footers: list[pq.FileMetaData] = []
+        try:
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                schema,
+                compression=codec.name,
+                compression_level=codec.level,
+                metadata_collector=self._footers,
+                **_OPTIONS,
+            )
+        except BaseException:
+            self._upload.abandon()
+            raise
+
+    def write(self, rows: pa.Table) -> None:
+        """Append one row group."""
+        self._stats.see(rows)
+        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes written so far."""
+        return self._upload.tell()
+
+    def close(self) -> str:
+        """Make the file appear; gives its statistics as JSON."""
+        self._writer.close()
+        self._upload.close()
+        return self._stats.json(self._footers[0])
+
+    def abandon(self) -> None:
+        """Leave nothing behind; after `close` it does nothing."""
+        if self._writer.is_open:
+            self._sink.give_up(self._writer)
+        self._upload.abandon()
+
+
+class RowSpill:
+    """Batches of rows of one schema, written at the end and read anywhere; ``TMPDIR`` says where.
+
+    For one thread when writing, for several when reading.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._file = ScratchFile(instead="write fewer partitions")
+
+    def append(self, rows: pa.Table) -> list[ScratchRange]:
+        """Write rows; gives their places."""
+        return [self._file.append(batch.serialize(), "rows") for batch in rows.to_batches()]
+
+    def read(self, places: list[ScratchRange]) -> pa.Table:
+        """The rows that are at some places."""
+        batches = [
+            pa.ipc.read_record_batch(pa.py_buffer(self._file.read(place)), self._schema)
+            for place in places
+        ]
+        return pa.Table.from_batches(batches, self._schema)
+
+    def close(self) -> None:
+        """Give the room back."""
+        self._file.close()

@@ -17,8 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import lakelog
-from lakelog.data.bin_packing import pack
-from lakelog.data.files import FILE_COLUMNS, ReadPlan
+from lakelog.data.files import FILE_COLUMNS, ReadPlan, pack
 from lakelog.data.read import read_files
 from lakelog.errors import LakelogError
 from lakelog.lazy import cached_property

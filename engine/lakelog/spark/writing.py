@@ -23,10 +23,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from lakelog.data.append import require_all
+from lakelog.data.append import find_replaced, keeping, partitions_of, require_all
 from lakelog.data.conform import Conform, Rows
 from lakelog.data.files import ReadPlan
-from lakelog.data.overwrite_plan import find_replaced, keeping, partitions_of
 from lakelog.data.read import read_files
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError

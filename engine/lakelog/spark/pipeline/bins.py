@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from lakelog.data.bin_packing import pack
+from lakelog.data.files import pack
 
 BIN = "bin"
 _PARTITION = "\x00partition"  # no column has this name
