@@ -19,9 +19,8 @@ from lakelog.errors import LakelogError, UnavailableError
 from lakelog.redaction import REDACTED, redact, register_secrets
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import FileEntry
-from lakelog.storage.cloud import CloudStore, Names
+from lakelog.storage.cloud import PART_BYTES, CloudStore, Names
 from lakelog.storage.conditional import LOST, REFUSED, Verdict, write_until_certain
-from lakelog.storage.parts import PART_BYTES
 from lakelog.storage.resolve import store_of
 from lakelog.telemetry import event
 

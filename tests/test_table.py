@@ -13,8 +13,8 @@ import lakelog
 from lakelog.cli import main
 from lakelog.errors import InvalidInputError, TableNotFoundError, VersionNotFoundError
 from lakelog.log.timestamps import to_ms
-from lakelog.storage.remote import FsspecStore
-from lakelog.storage.wrapper import StoreWrapper
+from lakelog.storage.base import StoreWrapper
+from lakelog.storage.fsspec_store import FsspecStore
 from lakelog.table import Table, detect_dialect
 from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, metadata, protocol, remove
 

@@ -18,8 +18,7 @@ from lakelog.dialects.base import CheckpointWriter, StagedCheckpoint
 from lakelog.errors import CheckpointValidationError, LakelogError
 from lakelog.model.actions import PATH_TEXT
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.base import Upload
-from lakelog.storage.wrapper import StoreWrapper
+from lakelog.storage.base import StoreWrapper, Upload
 from tests.checkpoint.tables import (
     CLASSIC,
     FLATTENED,

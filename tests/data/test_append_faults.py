@@ -20,8 +20,7 @@ from lakelog.data.append import WriteReport
 from lakelog.errors import LakelogError, OutcomeUnknownError
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.base import Upload
-from lakelog.storage.wrapper import StoreWrapper
+from lakelog.storage.base import StoreWrapper, Upload
 from lakelog.testing import WRITES, Fault, InjectingStore, Kind, Rule
 from tests.budget import points
 

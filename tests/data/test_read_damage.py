@@ -15,7 +15,7 @@ from lakelog.data.read import read_files
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
 from lakelog.log.snapshot import Snapshot
 from lakelog.storage import StoreWrapper, open_store
-from lakelog.storage.wrapper import FileWrapper
+from lakelog.storage.base import FileWrapper
 from tests.data.rows import data_file, rows, snapshot_of
 from tests.data.vector_writer import vector_file
 from tests.handmade import field

@@ -27,8 +27,7 @@ from lakelog.errors import (
 )
 from lakelog.model.contract import Field, Primitive, Struct
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.base import Upload
-from lakelog.storage.wrapper import StoreWrapper
+from lakelog.storage.base import StoreWrapper, Upload
 from lakelog.testing import InjectingStore, Rule
 from tests.handmade import Handmade, field, metadata, protocol
 

@@ -18,8 +18,7 @@ import pytest
 
 import lakelog
 from lakelog import LakelogWarning, Table
-from lakelog.storage.base import FileEntry, LogStore
-from lakelog.storage.wrapper import StoreWrapper
+from lakelog.storage.base import FileEntry, LogStore, StoreWrapper
 from tests.budget import IS_WHOLE, seed_of
 from tests.races import keepers
 

@@ -20,7 +20,7 @@ from lakelog.log.opening import open_state, update_state
 from lakelog.log.segment import choose_segment
 from lakelog.log.state import State
 from lakelog.model import actions
-from lakelog.storage.wrapper import StoreWrapper
+from lakelog.storage.base import StoreWrapper
 from tests.handmade import Handmade, add, info, metadata, protocol, remove, vector
 
 BASE = (protocol(), metadata())

@@ -18,8 +18,7 @@ from lakelog.log.context import Log
 from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
 from lakelog.maintenance.quarantine import QUARANTINES_SCHEMA, UNDONE_SCHEMA
 from lakelog.storage import open_store
-from lakelog.storage.base import FileEntry, LogStore
-from lakelog.storage.wrapper import StoreWrapper
+from lakelog.storage.base import FileEntry, LogStore, StoreWrapper
 from tests.maintenance.logs import DAY_MS, MadeLog, content, fresh
 from tests.transaction.tables import DIALECTS, runtime
 

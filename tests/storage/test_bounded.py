@@ -22,7 +22,7 @@ from lakelog.dialects.delta import DIALECT
 from lakelog.errors import InvalidInputError, NotFoundError, ReadTimeoutError
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store
-from lakelog.storage.base import FileEntry
+from lakelog.storage.base import FileEntry, StoreWrapper, report_progress
 from lakelog.storage.bounded import (
     DEFAULT_LIMITS,
     DEFAULT_TIMEOUT_S,
@@ -31,9 +31,7 @@ from lakelog.storage.bounded import (
     bounded,
     on_local_disk,
 )
-from lakelog.storage.progress import report_progress
 from lakelog.storage.ranged import Range, RangedFile
-from lakelog.storage.wrapper import StoreWrapper
 from lakelog.testing import InjectingStore, Rule
 from tests.handmade import Handmade, add, metadata, protocol
 
@@ -316,9 +314,9 @@ import threading
 from lakelog.errors import ReadTimeoutError
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import BoundedStore, ReadLimits
-from lakelog.storage.progress import report_progress
+from lakelog.storage.base import report_progress
 from lakelog.storage.ranged import Range, RangedFile
-from lakelog.storage.wrapper import StoreWrapper
+from lakelog.storage.base import StoreWrapper
 
 class Dead(StoreWrapper):
     def read(self, path):

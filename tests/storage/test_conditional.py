@@ -41,9 +41,9 @@ from lakelog.storage.conditional import (
     judge_status,
     write_until_certain,
 )
+from lakelog.storage.fsspec_store import FsspecStore
 from lakelog.storage.gcs import Gcs
 from lakelog.storage.local import LocalStore
-from lakelog.storage.remote import FsspecStore
 from lakelog.storage.resolve import store_of
 from lakelog.storage.s3 import S3
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from lakelog.errors import LakelogError, NotFoundError, OutcomeUnknownError, UnavailableError
-from lakelog.storage import LogStore, azure, conditional, remote
+from lakelog.storage import LogStore, azure, conditional, fsspec_store
 from lakelog.storage.base import Upload
-from lakelog.storage.parts import PART_BYTES
+from lakelog.storage.cloud import PART_BYTES
 from tests.storage.backends import BUCKET, Backend
 from tests.storage.chaos_proxy import ChaosProxy, Fault, Rule, Seen
 from tests.storage.conftest import CLOUDS, BackendOf, ProxyOf
@@ -107,7 +107,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def soon_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a storm the drivers repeat requests until a deadline, which a test cannot wait for."""
     monkeypatch.setattr(conditional, "_DEADLINE_S", DEADLINE_S)
-    monkeypatch.setattr(remote, "_WHOLE_DEADLINE_S", DEADLINE_S)
+    monkeypatch.setattr(fsspec_store, "_WHOLE_DEADLINE_S", DEADLINE_S)
 
 
 def content(direct: Backend, location: str) -> bytes | None:

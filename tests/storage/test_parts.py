@@ -13,8 +13,8 @@ from fsspec.asyn import get_loop
 
 from lakelog.errors import UnavailableError
 from lakelog.storage import LogStore, open_store, s3
+from lakelog.storage.cloud import PART_BYTES, PartedUpload
 from lakelog.storage.conditional import UNKNOWN, Verdict
-from lakelog.storage.parts import PART_BYTES, PartedUpload
 from tests.storage.backends import Backend
 from tests.storage.conftest import BackendOf
 from tests.storage.gcs_double import gcs_double

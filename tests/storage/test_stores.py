@@ -21,8 +21,8 @@ from lakelog.errors import (
 )
 from lakelog.storage import LogStore, open_store
 from lakelog.storage import local as local_module
+from lakelog.storage.fsspec_store import FsspecStore, _modified_ms
 from lakelog.storage.local import LocalStore
-from lakelog.storage.remote import FsspecStore, _modified_ms
 
 Write = Callable[[str, bytes], None]
 

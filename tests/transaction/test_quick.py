@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lakelog.dialects.base import CommitFile
 from lakelog.model import actions
 from lakelog.model.metadata import Metadata, Protocol
-from lakelog.storage.memory import MemoryStore
+from lakelog.storage.fsspec_store import MemoryStore
 from lakelog.transaction.commit_effects import effects_of
 from lakelog.transaction.conflict_fast_path import own_paths, parse_quickly
 from lakelog.transaction.conflicts import find_conflict

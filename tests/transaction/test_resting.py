@@ -17,8 +17,7 @@ from lakelog import (
 )
 from lakelog.log.context import Log
 from lakelog.storage import LogStore
-from lakelog.storage.base import FileEntry
-from lakelog.storage.wrapper import StoreWrapper
+from lakelog.storage.base import FileEntry, StoreWrapper
 from lakelog.transaction import log_tail as heads
 from tests.transaction.tables import DIALECTS, append, new_table, paths
 

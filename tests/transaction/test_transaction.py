@@ -27,7 +27,7 @@ from lakelog import (
 from lakelog.dialects.delta import DIALECT
 from lakelog.log.context import Log
 from lakelog.storage import open_store
-from lakelog.storage.wrapper import StoreWrapper
+from lakelog.storage.base import StoreWrapper
 from tests.transaction.tables import NOW_MS, append, infos, location, new_table, over, paths
 
 each_format = pytest.mark.parametrize("form", ["delta", "indextables"])

@@ -7,7 +7,7 @@ from typing import BinaryIO, cast
 
 from lakelog.cli.watch import Meter
 from lakelog.storage import LogStore, StoreWrapper
-from lakelog.storage.wrapper import FileWrapper
+from lakelog.storage.base import FileWrapper
 
 
 class MeteredStore(StoreWrapper):

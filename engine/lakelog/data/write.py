@@ -37,7 +37,7 @@ from lakelog.model import contract
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import on_local_disk
 from lakelog.storage.scratch import ScratchFile, ScratchRange
-from lakelog.storage.sink import UploadSink
+from lakelog.storage.upload import UploadSink
 from lakelog.transaction.file_rules import CHANGE_DATA_FOLDER
 
 __all__ = ["DataFileWriter", "WritePlan", "discard"]

@@ -13,9 +13,8 @@ import polars as pl
 
 from lakelog.errors import NotFoundError
 from lakelog.log.context import Log
-from lakelog.storage.base import FileEntry, LogStore
+from lakelog.storage.base import FileEntry, LogStore, StoreWrapper
 from lakelog.storage.durable import TEMPORARY
-from lakelog.storage.wrapper import StoreWrapper
 
 QUARANTINE = ".lakelog-quarantine"
 """Folder in the log folder that files are moved to; it begins with a dot, so no reader looks."""

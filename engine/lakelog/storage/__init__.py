@@ -2,22 +2,19 @@
 
 | module | owns |
 |---|---|
-| `base` | the `LogStore` and `Upload` interfaces, and the errors of each call |
+| `base` | the `LogStore` and `Upload` interfaces, the errors of each call, progress, wrappers |
 | `resolve` | the store of a location |
 | `containment` | files outside of the table's folder: allowed or refused |
 | `local`, `durable` | local disk; atomic and durable file creation |
-| `memory` | fsspec's ``memory://`` |
-| `remote` | any fsspec filesystem, read-only |
-| `cloud`, `conditional` | object stores with conditional writes |
+| `fsspec_store` | any fsspec filesystem, read-only, and ``memory://`` |
+| `cloud`, `conditional` | object stores with conditional writes, and multi-part uploads |
 | `s3`, `azure`, `gcs` | the three clouds |
-| `upload`, `parts`, `sink` | uploads: shared code, multi-part, as a file object for pyarrow |
-| `ranged`, `bounded`, `progress` | range reads; concurrency limits and time-outs; progress |
-| `wrapper` | base classes of stores and files over another one |
+| `upload` | code shared by uploads; an upload as a file object for pyarrow |
+| `ranged`, `bounded` | range reads; concurrency limits and time-outs |
 | `scratch` | temporary local files for data that exceeds memory |
 """
 
-from lakelog.storage.base import FileEntry, LogStore
+from lakelog.storage.base import FileEntry, LogStore, StoreWrapper
 from lakelog.storage.resolve import open_store
-from lakelog.storage.wrapper import StoreWrapper
 
 __all__ = ["FileEntry", "LogStore", "StoreWrapper", "open_store"]

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from lakelog.storage.base import FileEntry
+from lakelog.storage.base import FileEntry, report_progress
 from lakelog.storage.cloud import DeletesOneByOne, Names, Page
 from lakelog.storage.conditional import (
     BUSY,
@@ -25,7 +25,6 @@ from lakelog.storage.conditional import (
     deadline_s,
     judge_status,
 )
-from lakelog.storage.progress import report_progress
 
 _TIMEOUTS: Mapping[str, Any] = {"connection_timeout": 10, "read_timeout": 20}
 _ONE_REQUEST_BYTES = 64 << 20  # the SDK sends what is longer in blocks, and commits them at the end
@@ -190,7 +189,7 @@ class Azure(DeletesOneByOne):
 
 
 class _Blocks:
-    """Blocks of one blob; see `lakelog.storage.parts.Parts`."""
+    """Blocks of one blob; see `lakelog.storage.cloud.Parts`."""
 
     in_flight = 2
 

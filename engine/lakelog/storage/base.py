@@ -1,4 +1,4 @@
-"""The `LogStore` interface: immutable files below one root.
+"""The `LogStore` interface: immutable files below one root; base classes of stores over another.
 
 A store lists, reads and writes whole files; it never interprets. Paths are relative to the root
 with ``/`` between parts, undecoded and exactly as the store spells them. All methods are safe to
@@ -17,10 +17,15 @@ What a writer may rely on, whatever the store:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO, NamedTuple, Protocol, Self, runtime_checkable
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from io import RawIOBase
+from typing import Any, BinaryIO, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from lakelog.errors import InvalidInputError, LakelogError
+
+T = TypeVar("T")
 
 IN_FLIGHT = 64
 """How many requests of one call a remote store carries out at the same time."""
@@ -239,3 +244,141 @@ def require_content(path: str, data: bytes) -> None:
     """
     if not data:
         raise InvalidInputError("an empty file cannot be created", path=path, expected="content")
+
+
+# Some calls make several requests, such as listings. A store reports each answer in the context of
+# the call; `lakelog.storage.bounded` gives up a call that makes no progress.
+_last: ContextVar[list[float] | None] = ContextVar("lakelog_last_progress", default=None)
+
+
+def report_progress() -> None:
+    """Report that a part of the call has been answered."""
+    last = _last.get()
+    if last is not None:
+        last[0] = time.monotonic()
+
+
+def observed(work: Callable[[], T], last: list[float]) -> T:
+    """Do some work; `last` gets the time of its latest progress."""
+    _last.set(last)
+    return work()
+
+
+class StoreWrapper:
+    """A `LogStore` over another one.
+
+    Args:
+        store: The store below.
+    """
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+
+    @property
+    def root(self) -> str:
+        """As the store below."""
+        return self._store.root
+
+    @property
+    def refusal(self) -> str | None:
+        """As the store below."""
+        return self._store.refusal
+
+    def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
+        """As the store below."""
+        return self._store.list_from(folder, start)
+
+    def list_folders(self, folder: str) -> list[str]:
+        """As the store below."""
+        return self._store.list_folders(folder)
+
+    def has_folders(self, folders: Sequence[str]) -> list[bool]:
+        """As the store below."""
+        return self._store.has_folders(folders)
+
+    def read(self, path: str) -> bytes:
+        """As the store below."""
+        return self._store.read(path)
+
+    def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
+        """As the store below."""
+        return self._store.read_many(paths)
+
+    def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
+        """As the store below."""
+        return self._store.open(path, size_bytes)
+
+    def stat(self, path: str) -> FileEntry | None:
+        """As the store below."""
+        return self._store.stat(path)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """As the store below."""
+        return self._store.put_if_absent(path, data)
+
+    def put(self, path: str, data: bytes) -> None:
+        """As the store below."""
+        self._store.put(path, data)
+
+    def upload(self, path: str) -> Upload:
+        """As the store below."""
+        return self._store.upload(path)
+
+    def move(self, source: str, target: str) -> None:
+        """As the store below."""
+        self._store.move(source, target)
+
+    def delete(self, path: str) -> None:
+        """As the store below."""
+        self._store.delete(path)
+
+    def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
+        """As the store below."""
+        return self._store.delete_many(paths)
+
+    def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
+        """As the store below."""
+        return self._store.walk(folder)
+
+
+class FileWrapper(RawIOBase):
+    """A seekable reader over another one; subclasses change `read`, or more.
+
+    Args:
+        file: The reader below; closed with this one.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, size: int = -1, /) -> bytes:
+        """As the reader below."""
+        return self._file.read(size)
+
+    def readinto(self, buffer: Any, /) -> int:
+        """As `read`."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """As the reader below."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """As the reader below."""
+        return self._file.tell()
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def close(self) -> None:
+        """Close both."""
+        if not self.closed:
+            self._file.close()
+        super().close()

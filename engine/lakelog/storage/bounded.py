@@ -24,12 +24,10 @@ from io import RawIOBase
 from typing import Any, BinaryIO, TypeVar, cast
 
 from lakelog.errors import InvalidInputError, LakelogError, ReadTimeoutError
-from lakelog.storage.base import FileEntry, LogStore
+from lakelog.storage.base import FileEntry, FileWrapper, LogStore, StoreWrapper, observed
 from lakelog.storage.local import LocalStore
-from lakelog.storage.progress import observed
 from lakelog.storage.ranged import Fetch, Range, RangedFile
 from lakelog.storage.resolve import open_store
-from lakelog.storage.wrapper import FileWrapper, StoreWrapper
 
 T = TypeVar("T")
 

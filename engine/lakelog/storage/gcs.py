@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from lakelog.storage.base import FileEntry
+from lakelog.storage.base import FileEntry, report_progress
 from lakelog.storage.cloud import DeletesOneByOne, Names, Page
 from lakelog.storage.conditional import (
     BUSY,
@@ -29,7 +29,6 @@ from lakelog.storage.conditional import (
     deadline_s,
     judge_status,
 )
-from lakelog.storage.progress import report_progress
 
 _CONNECT_S, _READ_S = 10, 20
 _MANY = 1000
@@ -156,7 +155,7 @@ class Gcs(DeletesOneByOne):
 
 
 class _Session:
-    """A resumable upload; see `lakelog.storage.parts.Parts`.
+    """A resumable upload; see `lakelog.storage.cloud.Parts`.
 
     After an attempt that failed the session is asked how far it is, as Google wants it: bytes may
     have been kept, or the object may be there.

@@ -164,13 +164,11 @@ def store_of(filesystem: Any, base: str, root: str) -> LogStore:
     from fsspec.implementations.local import LocalFileSystem
     from fsspec.implementations.memory import MemoryFileSystem
 
-    from lakelog.storage.remote import FsspecStore
+    from lakelog.storage.fsspec_store import FsspecStore, MemoryStore
 
     if type(filesystem) is LocalFileSystem:
         return LocalStore(base)
     if type(filesystem) is MemoryFileSystem:
-        from lakelog.storage.memory import MemoryStore
-
         return MemoryStore(filesystem, base, root)
     drivers = {(each.__module__.split(".")[0], each.__name__) for each in type(filesystem).__mro__}
     for kind in _KINDS:

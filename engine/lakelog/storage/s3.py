@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from importlib import metadata
 from typing import Any
 
-from lakelog.storage.base import FileEntry
+from lakelog.storage.base import FileEntry, report_progress
 from lakelog.storage.cloud import Names, Page, delete_one
 from lakelog.storage.conditional import (
     BUSY,
@@ -31,7 +31,6 @@ from lakelog.storage.conditional import (
     deadline_s,
     judge_status,
 )
-from lakelog.storage.progress import report_progress
 
 _CONFIG: Mapping[str, Any] = {
     "max_pool_connections": 64,
@@ -177,7 +176,7 @@ def _entry(item: Mapping[str, Any], prefix: str) -> FileEntry:
 
 
 class _Parts:
-    """A multipart upload; see `lakelog.storage.parts.Parts`."""
+    """A multipart upload; see `lakelog.storage.cloud.Parts`."""
 
     in_flight = 2
 

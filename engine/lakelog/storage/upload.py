@@ -1,11 +1,16 @@
-"""Code shared by uploads, and `BufferedUpload`."""
+"""Uploads: `BufferedUpload`, which sends pieces of one size, and `UploadSink` for pyarrow."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
 
 from lakelog.errors import InvalidInputError, UnavailableError
+from lakelog.storage.base import Upload
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 
 class ClosedOrAbandoned(ABC):
@@ -120,3 +125,44 @@ class BufferedUpload(ClosedOrAbandoned):
             path=self._path,
             hint="upload the file again from its beginning",
         )
+
+
+class UploadSink:
+    """An upload as the file object that pyarrow writes to; closing it stays with its owner.
+
+    Attributes:
+        upload: The upload.
+        is_void: Whether the file was given up; later writes are discarded.
+    """
+
+    closed = False
+
+    def __init__(self, upload: Upload) -> None:
+        self.upload = upload
+        self.is_void = False
+
+    def give_up(self, writer: pq.ParquetWriter) -> None:
+        """Close the writer of a file that was given up; what it still writes is discarded.
+
+        pyarrow closes its writers when they are collected, whatever became of the file. What it
+        raises then about a file that failed would hide why the file failed.
+        """
+        import pyarrow as pa  # the write-ahead log does without
+
+        self.is_void = True
+        with suppress(RuntimeError, pa.ArrowException, OSError):
+            writer.close()
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append, or throw away what a writer that was given up still says."""
+        return len(data) if self.is_void else self.upload.write(data)
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self.upload.tell()
+
+    def flush(self) -> None:
+        """Nothing: only closing the upload makes it durable."""
+
+    def close(self) -> None:
+        """Nothing: an upload that is closed appears."""

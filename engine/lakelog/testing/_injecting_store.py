@@ -35,10 +35,9 @@ from lakelog.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from lakelog.storage.base import IN_FLIGHT, FileEntry, LogStore, Upload
+from lakelog.storage.base import IN_FLIGHT, FileEntry, LogStore, StoreWrapper, Upload
 from lakelog.storage.ranged import Range, RangedFile
 from lakelog.storage.upload import ClosedOrAbandoned
-from lakelog.storage.wrapper import StoreWrapper
 
 Kind = Literal[
     "list", "walk", "read", "open", "stat", "put_if_absent", "put", "upload", "move", "delete"

@@ -41,7 +41,7 @@ from lakelog.errors import (
 from lakelog.log.context import Log
 from lakelog.model import actions
 from lakelog.storage import LogStore
-from lakelog.storage.wrapper import StoreWrapper
+from lakelog.storage.base import StoreWrapper
 from lakelog.transaction import commit_content as finalising
 from lakelog.transaction.commit_content import CommitBase, Description, finalise
 from lakelog.transaction.commit_effects import CommitEffect, effects_of

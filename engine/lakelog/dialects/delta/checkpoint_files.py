@@ -19,7 +19,7 @@ from lakelog.dialects.delta.paths import spell_paths
 from lakelog.dialects.encode import encode_rows
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
-from lakelog.storage.sink import UploadSink
+from lakelog.storage.upload import UploadSink
 
 _ZSTD_LEVEL = 1
 _ENCODED_ROWS = 1 << 13

@@ -25,7 +25,7 @@ from lakelog.dialects.indextables.listing import CHECKPOINT_FOLDER, RANK
 from lakelog.dialects.indextables.staging import Staging
 from lakelog.errors import InvalidInputError
 from lakelog.model import actions
-from lakelog.storage.sink import UploadSink
+from lakelog.storage.upload import UploadSink
 
 FOOTER_KEY = "lakelog.checkpoint"
 """Key of the footer under which a file says which part of which checkpoint it is, as JSON."""
