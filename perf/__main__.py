@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,17 +31,18 @@ _EVERY = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmarks. If one fails, the others are still run and shown. After an interrupt, the
-    completed ones are shown.
+    """Run the benchmarks. If one fails, the others are still run and shown. After SIGINT or
+    SIGTERM, the completed ones are shown.
 
     Returns:
         0 if all ran and agreed; 1 if a target was missed and ``--strict`` was given; 2 if a
-        contender failed or gave a different answer; 130 if interrupted.
+        contender failed or gave a different answer; 130 after SIGINT; 143 after SIGTERM.
     """
     options = _parser().parse_args(arguments)
     read: list[Result] = []
     written: list[WriteResult] = []
     failed = 0
+    previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         for workload in _EVERY:
             if options.only and workload.name not in options.only:
@@ -54,12 +56,24 @@ def main(arguments: list[str] | None = None) -> int:
                 _tell("")
                 print(f"{workload.name}: {type(error).__name__}: {error}", file=sys.stderr)
                 failed = 2
+    except _TerminatedError:
+        failed = 143
     except KeyboardInterrupt:
         failed = 130
+    finally:
+        signal.signal(signal.SIGTERM, previous)
     _tell("")
     _report(options, read, written)
     missed = [*(r.missed for r in read), *(r.missed for r in written)]
     return failed or (1 if options.strict and any(missed) else 0)
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM was received; as SIGINT, it ends the measurement of a workload."""
+
+
+def _terminate(_number: int, _frame: object) -> None:
+    raise _TerminatedError
 
 
 def _report(

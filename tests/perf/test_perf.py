@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -146,6 +148,24 @@ def test_what_fails_or_is_interrupted_hides_nothing_that_was_measured(
     assert shown.err == "stats_typed_1m: FailedRunError: deltalake died\n"
     assert __main__.main([]) == 130
     assert names[2] in capsys.readouterr().out
+
+
+def test_sigterm_prints_the_completed_measurements(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(workload: Workload, *_: object) -> Result:
+        if workload.name == WORKLOADS[1].name:
+            os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("the signal did not end the measurement")
+        return Result(workload, {"files": 10, "log_bytes": 5}, {"lakelog": _runs(0.5, 10)})
+
+    monkeypatch.setattr(__main__, "measure", measured)
+    before = signal.getsignal(signal.SIGTERM)
+    assert __main__.main([]) == 143
+    shown = capsys.readouterr().out
+    assert WORKLOADS[0].name in shown
+    assert WORKLOADS[2].name not in shown
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def _run(seconds: float, peak_mb: float) -> dict[str, Any]:
