@@ -99,7 +99,7 @@ class WriteReport:
         num_removed_files: Data files that were removed.
         num_copied_rows: Rows that were not replaced, and are in new files.
         num_deleted_rows: Rows that were replaced in files of which others stay.
-        duplicate: Whether the table already held the application's version, so that nothing was
+        duplicate: Whether the table already had the application's version, so that nothing was
             written.
     """
 
@@ -157,7 +157,7 @@ def overwrite(
     where: pl.Expr | None,
     options: WriteOptions,
 ) -> WriteReport:
-    """Put rows in the place of others; see `lakelog.table.Table.overwrite`."""
+    """Replace rows; see `lakelog.table.Table.overwrite`."""
     return _Write(log, runtime, begin, rows, options).run("Overwrite", where)
 
 
@@ -255,7 +255,7 @@ class _Write:
             return replaced
         metadata, protocol = snapshot.metadata, snapshot.protocol
         kinds = ["add", "remove", "cdc"] if _keeps_changes(snapshot) else ["add", "remove"]
-        told = pl.DataFrame(
+        actions = pl.DataFrame(
             {
                 "actionType": kinds,
                 "path": kinds,
@@ -265,7 +265,7 @@ class _Write:
             }
         )
         write_support.check_actions(
-            protocol, metadata, told, pl.DataFrame(), self._log.table, snapshot.format
+            protocol, metadata, actions, pl.DataFrame(), self._log.table, snapshot.format
         )
         return replaced
 
@@ -543,8 +543,8 @@ def find_replaced(
     metadata = snapshot.metadata
     columns = referenced_columns(where, metadata.schema)
     if set(columns) <= set(metadata.partition_columns):
-        held = _of_partitions(snapshot, candidates, where, columns, mapping)
-        return Replaced(candidates.filter(held), none)
+        is_replaced = _of_partitions(snapshot, candidates, where, columns, mapping)
+        return Replaced(candidates.filter(is_replaced), none)
     plan = ReadPlan.of(snapshot, columns)
     whole: list[pl.DataFrame] = []
     partly: list[pl.DataFrame] = []

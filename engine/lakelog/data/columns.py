@@ -35,8 +35,8 @@ class Columns:
 
     Attributes:
         leaves: Leaf columns to read, ascending; empty where the file has none that is wanted.
-        found: For each column of the table, its place in a batch of those leaves and what converts
-            it; None where the file lacks it. The conversion is None where the array is right.
+        found: For each column of the table, its position in a batch of those leaves and its
+            conversion; None where the file lacks it. The conversion is None where none is needed.
         plain: The leaf of each column that is one leaf, and right as it is.
         absent: Physical paths of the columns, and of the fields of structs, that the file lacks.
     """
@@ -64,12 +64,12 @@ class Columns:
             for f, m in zip(fields, matches, strict=True)
         ]
         used = sorted({m.first_leaf for m in matches if m is not None})
-        places = {first: place for place, first in enumerate(used)}
+        positions = {first: position for position, first in enumerate(used)}
         leaves = {leaf for r in resolved if r is not None for leaf in r.leaves}
         return Columns(
             tuple(sorted(leaves)),
             tuple(
-                None if m is None or r is None else (places[m.first_leaf], r.convert)
+                None if m is None or r is None else (positions[m.first_leaf], r.convert)
                 for m, r in zip(matches, resolved, strict=True)
             ),
             {
@@ -91,8 +91,8 @@ class Columns:
             if found is None:
                 array = pa.nulls(batch.num_rows, field.type)
             else:
-                place, convert = found
-                array = batch.column(place)
+                position, convert = found
+                array = batch.column(position)
                 if convert is not None:
                     array = convert(array)
             require_values(array, field)
@@ -124,11 +124,11 @@ class _Rules:
 
 @dataclass(frozen=True)
 class _Child:
-    """A field of the file, where its leaves begin, and its place among its siblings."""
+    """A field of the file, where its leaves begin, and its position among its siblings."""
 
     field: pa.Field
     first_leaf: int
-    place: int
+    position: int
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,8 @@ def _is_void(type_: contract.DataType) -> bool:
 
 def _children(fields: Sequence[pa.Field], first_leaf: int) -> list[_Child]:
     children: list[_Child] = []
-    for place, field in enumerate(fields):
-        children.append(_Child(field, first_leaf, place))
+    for position, field in enumerate(fields):
+        children.append(_Child(field, first_leaf, position))
         first_leaf += _leaf_count(field.type)
     return children
 
@@ -253,14 +253,14 @@ def _resolve_struct(
     leaves = {leaf for r in resolved if r is not None for leaf in r.leaves}
     if not leaves:
         leaves = {first_leaf}  # whether the struct itself is null, any leaf can show
-    used = sorted({m.place for m in matches if m is not None})
-    places = {place: index for index, place in enumerate(used)}
+    used = sorted({m.position for m in matches if m is not None})
+    positions = {position: index for index, position in enumerate(used)}
     found = [
-        None if m is None or r is None else (places[m.place], r.convert)
+        None if m is None or r is None else (positions[m.position], r.convert)
         for m, r in zip(matches, resolved, strict=True)
     ]
     straight = [(index, None) for index in range(len(target.fields))]
-    read = [source.field(place) for place in used]
+    read = [source.field(position) for position in used]
     if found == straight and _pruned(source, read) == wanted:
         return _Resolved(tuple(sorted(leaves)), None)
 

@@ -144,18 +144,18 @@ class Conform:
         Memory: the columns whose types differ.
         """
         given = to_table(rows)
-        places = self._places(given.schema.names)
+        positions = self._positions(given.schema.names)
         columns = [
             self._missing(column, given.num_rows)
-            if (place := places.get(column.name)) is None
-            else self._fitted(given.column(place), column)
+            if (position := positions.get(column.name)) is None
+            else self._fitted(given.column(position), column)
             for column in self._columns
         ]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
-    def _places(self, names: Sequence[str]) -> dict[str, int]:
+    def _positions(self, names: Sequence[str]) -> dict[str, int]:
         found: dict[str, int] = {}
-        for place, name in enumerate(names):
+        for position, name in enumerate(names):
             column = self._struct.field(name)
             if column is None:
                 raise InvalidInputError(
@@ -169,7 +169,7 @@ class Conform:
                 raise InvalidInputError(
                     f"the column {column.name!r} occurs twice", column=column.name, found=name
                 )
-            found[column.name] = place
+            found[column.name] = position
         return found
 
     def _fitted(self, values: pa.ChunkedArray, column: Field) -> pa.ChunkedArray:
@@ -365,8 +365,8 @@ def _fit_struct(array: pa.Array, type_: Struct, path: str) -> pa.Array:
     if not pa.types.is_struct(array.type):
         _refuse(array.type, type_, path)
     given: dict[str, int] = {}
-    for place in range(array.type.num_fields):
-        name = array.type.field(place).name
+    for position in range(array.type.num_fields):
+        name = array.type.field(position).name
         known = type_.field(name)
         if known is None or known.name in given:
             raise InvalidInputError(
@@ -375,7 +375,7 @@ def _fit_struct(array: pa.Array, type_: Struct, path: str) -> pa.Array:
                 expected=", ".join(type_.names),
                 found=name,
             )
-        given[known.name] = place
+        given[known.name] = position
     children = []
     for field in type_.fields:
         here = f"{path}.{field.name}"

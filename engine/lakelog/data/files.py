@@ -308,7 +308,7 @@ def _dealt(weights: list[int], count: int) -> pl.Series:
     heap = [(0, number) for number in range(min(count, len(weights)))]
     bins = [0] * len(weights)
     for index in sorted(range(len(weights)), key=lambda i: (-weights[i], i)):
-        held, number = heapq.heappop(heap)
+        weight, number = heapq.heappop(heap)
         bins[index] = number
-        heapq.heappush(heap, (held + max(1, weights[index]), number))
+        heapq.heappush(heap, (weight + max(1, weights[index]), number))
     return pl.Series(bins, dtype=pl.UInt32)

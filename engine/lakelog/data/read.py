@@ -47,7 +47,7 @@ BATCH_ROWS = 65_536
 
 _WHOLE_BYTES = 1 << 20  # of a file that is read to its end ahead of its turn
 _WHOLE_MEMORY_BYTES = 16 << 20  # of its rows in memory; encoded, a repeated value takes little
-_AHEAD_BYTES = 32 << 20
+_PREFETCH_BYTES = 32 << 20
 _LOCAL_THREADS = 2
 _REMOTE_THREADS = 8
 _KEPT_SCHEMAS = 16
@@ -174,7 +174,7 @@ class _Reading:
                 # The file whose turn it is, the one after it, and more where they are small.
                 while waiting and (
                     len(pending) < 2
-                    or (len(pending) < 2 * threads and sum(ahead_bytes) < _AHEAD_BYTES)
+                    or (len(pending) < 2 * threads and sum(ahead_bytes) < _PREFETCH_BYTES)
                 ):
                     file = waiting.popleft()
                     pending.append(pool.submit(self._open, file))
@@ -184,7 +184,7 @@ class _Reading:
                 if opened.rest is None:
                     yield from opened.batches
                 else:
-                    yield from _ahead(opened, pool)
+                    yield from _prefetched(opened, pool)
         finally:
             for future in pending:
                 future.cancel()
@@ -374,7 +374,7 @@ class _Opened:
             close()
 
 
-def _ahead(opened: _Opened, pool: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
+def _prefetched(opened: _Opened, pool: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
     """All batches of a large file, each read while the one before it is looked at."""
     rest = opened.rest or iter(())
     step: Callable[[], pa.RecordBatch | None] = lambda: next(rest, None)
@@ -422,19 +422,19 @@ def _uncolumned(count: int) -> pa.RecordBatch:
 def _gathered(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: what many small files hold, put together."""
-    held: list[pa.RecordBatch] = []
+    """The same rows in fewer batches: those of many small files, joined."""
+    pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
         if rows + batch.num_rows > batch_rows:
-            yield from _joined(held, schema)
-            held, rows = [], 0
-        held.append(batch)
+            yield from _joined(pending, schema)
+            pending, rows = [], 0
+        pending.append(batch)
         rows += batch.num_rows
         if 2 * rows >= batch_rows:
-            yield from _joined(held, schema)
-            held, rows = [], 0
-    yield from _joined(held, schema)
+            yield from _joined(pending, schema)
+            pending, rows = [], 0
+    yield from _joined(pending, schema)
 
 
 def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Sequence[pa.RecordBatch]:

@@ -54,13 +54,13 @@ class Leaf:
         path: Physical names that lead to it, through structs.
         type: Its type; arrays, maps and variants are leaves.
         column: Number of its column in the Parquet file; None where it has several.
-        places: Numbers of the fields that lead to it.
+        positions: Numbers of the fields that lead to it.
     """
 
     path: tuple[str, ...]
     type: contract.DataType
     column: int | None
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
 
     @property
     def kind(self) -> str:
@@ -180,12 +180,12 @@ def _leaves(
         fields: Sequence[contract.Field],
         logical: tuple[str, ...],
         path: tuple[str, ...],
-        places: tuple[int, ...],
+        positions: tuple[int, ...],
     ) -> Iterator[tuple[tuple[str, ...], Leaf]]:
         nonlocal count
-        for place, each in enumerate(fields):
+        for position, each in enumerate(fields):
             names = (*logical, each.name)
-            here, at = (*path, contract.physical_name(each, mapping)), (*places, place)
+            here, at = (*path, contract.physical_name(each, mapping)), (*positions, position)
             if isinstance(each.type, contract.Struct):
                 yield from walk(each.type.fields, names, here, at)
                 continue
@@ -243,12 +243,12 @@ class FileStats:
         """Look at rows as they are written, in the schema of the file, one row group at a time."""
         for leaf, seen in zip(self.plan.leaves, self._seen, strict=True):
             if leaf.column is None:
-                seen.nulls += _column(rows, leaf.places).null_count
+                seen.nulls += _column(rows, leaf.positions).null_count
             elif leaf.is_float:
                 if not seen.has_nan:
-                    seen.has_nan = bool(pc.any(pc.is_nan(_column(rows, leaf.places))).as_py())
+                    seen.has_nan = bool(pc.any(pc.is_nan(_column(rows, leaf.positions))).as_py())
             elif leaf.is_text:
-                values = _column(rows, leaf.places)
+                values = _column(rows, leaf.positions)
                 longest = pc.max(pc.binary_length(values)).as_py()
                 if longest is not None and longest > _TEXT_BYTES:
                     both = pc.min_max(values.cast(pa.large_binary()))
@@ -280,9 +280,9 @@ class FileStats:
         return "{" + ",".join([*parts, '"tightBounds":true']) + "}"
 
 
-def _column(rows: pa.Table, places: tuple[int, ...]) -> pa.ChunkedArray:
-    column = rows.column(places[0])
-    return pc.struct_field(column, list(places[1:])) if len(places) > 1 else column
+def _column(rows: pa.Table, positions: tuple[int, ...]) -> pa.ChunkedArray:
+    column = rows.column(positions[0])
+    return pc.struct_field(column, list(positions[1:])) if len(positions) > 1 else column
 
 
 def _bounds(leaf: Leaf, seen: _Seen, columns: Sequence[Any]) -> tuple[Any, Any]:

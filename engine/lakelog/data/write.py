@@ -60,7 +60,7 @@ _ROW_GROUP_ROWS = 1 << 20
 _SPLIT_ROWS, _SPLIT_BYTES = 1 << 20, 64 << 20
 _ATTEMPT_CHARACTERS = 12
 _MAP = pl.Map(pl.String, pl.String)
-_PLACES_AT_ONCE = 64  # batches read back from local disk for one write
+_RANGES_AT_ONCE = 64  # batches read back from local disk for one write
 
 
 @dataclass(eq=False)
@@ -73,7 +73,7 @@ class _Partition:
         tables: Rows in memory.
         rows: How many.
         size_bytes: Their size in memory.
-        places: Rows on local disk, which come before those in memory.
+        ranges: Rows on local disk, which precede those in memory.
         file: The file that is being written.
     """
 
@@ -82,11 +82,11 @@ class _Partition:
     tables: list[pa.Table] = field(default_factory=list)
     rows: int = 0
     size_bytes: int = 0
-    places: list[ScratchRange] = field(default_factory=list)
+    ranges: list[ScratchRange] = field(default_factory=list)
     file: ParquetFile | None = None
 
     def take(self) -> pa.Table:
-        """The rows in memory, which are no longer held here."""
+        """The rows in memory, which are removed from the partition."""
         table = pa.concat_tables(self.tables)
         self.tables, self.rows, self.size_bytes = [], 0, 0
         return table
@@ -247,7 +247,7 @@ class DataFileWriter:
                 open_ += each.file is None
                 direct.append(each)
             else:
-                each.places += self._spill.append(each.take().combine_chunks())
+                each.ranges += self._spill.append(each.take().combine_chunks())
         self._held_bytes, self._full = 0, []
         self._each(self._write_out, direct)
 
@@ -324,9 +324,9 @@ class DataFileWriter:
 
     def _complete(self, partition: _Partition) -> None:
         """Write all that a partition still has, and close its file."""
-        places, partition.places = partition.places, []
-        for start in range(0, len(places), _PLACES_AT_ONCE):
-            self._write_rows(partition, self._spill.read(places[start : start + _PLACES_AT_ONCE]))
+        ranges, partition.ranges = partition.ranges, []
+        for start in range(0, len(ranges), _RANGES_AT_ONCE):
+            self._write_rows(partition, self._spill.read(ranges[start : start + _RANGES_AT_ONCE]))
         if partition.rows:
             self._write_out(partition)
         if partition.file is not None:
@@ -480,14 +480,14 @@ class RowSpill:
         self._file = ScratchFile(instead="write fewer partitions")
 
     def append(self, rows: pa.Table) -> list[ScratchRange]:
-        """Write rows; gives their places."""
+        """Write rows; returns their byte ranges."""
         return [self._file.append(batch.serialize(), "rows") for batch in rows.to_batches()]
 
-    def read(self, places: list[ScratchRange]) -> pa.Table:
-        """The rows that are at some places."""
+    def read(self, ranges: list[ScratchRange]) -> pa.Table:
+        """The rows of these ranges."""
         batches = [
-            pa.ipc.read_record_batch(pa.py_buffer(self._file.read(place)), self._schema)
-            for place in places
+            pa.ipc.read_record_batch(pa.py_buffer(self._file.read(range_)), self._schema)
+            for range_ in ranges
         ]
         return pa.Table.from_batches(batches, self._schema)
 

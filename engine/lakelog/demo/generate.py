@@ -57,12 +57,12 @@ def build_checkpoint(
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True, store_schema=False)
     plan = CheckpointPlan(version, "classic", 1, contract.Struct(()), ("day", "region"))
     file = StagedFile(name, name, len(buffer.getvalue()), table.num_rows)
-    held = FileActionCounts(adds.height, removes.height)
-    return buffer.getvalue(), pointer_bytes(plan, [file], held, SCHEMA)
+    counts = FileActionCounts(adds.height, removes.height)
+    return buffer.getvalue(), pointer_bytes(plan, [file], counts, SCHEMA)
 
 
 def _with_partitions(files: pl.DataFrame) -> pl.DataFrame:
-    """Files with ``partitionValues`` in place of a column for each."""
+    """Files with ``partitionValues`` instead of one column per partition column."""
     names = ["day", "region"]
     values = files.select(pl.concat_list(names).alias("values")).explode("values")["values"]
     offsets = pa.array(np.arange(files.height + 1, dtype=np.int32) * len(names))
@@ -428,10 +428,10 @@ def _checkpoint(files: pl.DataFrame, calendar: Calendar) -> tuple[bytes, bytes]:
         {"metaData": _metadata(version, calendar)},
         {"txn": _txn(int(streamed["version"][-1]))},
     ]
-    place = ("path", "day", "region", "size")
+    columns = ("path", "day", "region", "size")
     return build_checkpoint(
         version,
         state,
-        live.select(*place, "modificationTime", "stats"),
-        gone.select(*place, "deletionTimestamp"),
+        live.select(*columns, "modificationTime", "stats"),
+        gone.select(*columns, "deletionTimestamp"),
     )
