@@ -22,10 +22,14 @@ demo: $(VENV)/.runtime ## Create a table on local disk, replay its log and write
 
 test: lint types layers unit ## Check everything: lint, format, types, layers, tests, docs, notebooks
 
-# The rooms with uncommitted changes, without the slow ones; else a fixed set.
+# The rooms with uncommitted changes, without the slow ones; else a fixed set. Of the store tests,
+# those that need no server.
 CHANGED = $(shell git diff --name-only HEAD -- engine tests | sed -nE 's,^(engine/lakelog|tests)/([a-z]+)/.*,tests/\2,p' | sort -u)
-SLOW := tests/spark tests/storage tests/faults tests/races tests/perf tests/kernel tests/conformance
-CHECKED ?= $(or $(wildcard $(filter-out $(SLOW),$(CHANGED))),tests/model tests/data)
+SLOW := tests/spark tests/faults tests/races tests/perf tests/kernel tests/conformance
+STORAGE := $(patsubst %,tests/storage/test_%.py,durable hadoop_checksums injecting_store passed_store \
+	ranged regular_files scratch stores writes)
+QUICK = $(patsubst tests/storage,$(STORAGE),$(filter-out $(SLOW),$(CHANGED:tests/testing=tests/storage)))
+CHECKED ?= $(or $(wildcard $(QUICK)),tests/model tests/data)
 
 check: lint types layers ## Check quickly, while you work: lint, types, layers, tests of the rooms that changed
 	$(BIN)/python -m pytest -n auto -q $(CHECKED)

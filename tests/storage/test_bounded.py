@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 
 import lakelog
 from lakelog import Table
-from lakelog.dialects.delta import DIALECT
 from lakelog.errors import InvalidInputError, NotFoundError, ReadTimeoutError
-from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import FileEntry, StoreWrapper, report_progress
 from lakelog.storage.bounded import (
@@ -224,7 +222,7 @@ def test_a_table_names_the_commits_that_hang(tmp_path: Path) -> None:
     for version in range(1, 9):
         made.commit(version, add(f"f{version}"))
     store = Stubborn(made.root, hanging=[f"{5:020d}.json"])
-    table = Table(Log(BoundedStore(store, ReadLimits(timeout_s=2)), DIALECT))
+    table = lakelog.open(store=store, read_timeout=2)
     with pytest.raises(ReadTimeoutError) as caught:
         table.snapshot()
     assert caught.value.found == f"_delta_log/{5:020d}.json"
@@ -296,14 +294,11 @@ def test_every_operation_that_reads_is_given_up(folder: Path, operation: str) ->
     assert "read_timeout" in str(caught.value.hint)
 
 
-def test_a_first_read_of_a_dead_store_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_read_of_a_dead_store_is_given_up(tmp_path: Path) -> None:
     Handmade(tmp_path / "t").start()
     store = Dead(tmp_path / "t", list(HANGING))
-    monkeypatch.setattr("lakelog.storage.bounded.open_store", lambda *_: store)
     with pytest.raises(ReadTimeoutError):
-        lakelog.open(tmp_path / "t", read_timeout=0.05)
+        lakelog.open(store=store, read_timeout=0.05)
     store.released.set()
     assert inspect.signature(lakelog.open).parameters["read_timeout"].default == 30
 
@@ -312,11 +307,9 @@ def test_a_process_ends_while_a_read_hangs(tmp_path: Path) -> None:
     code = """
 import threading
 from lakelog.errors import ReadTimeoutError
-from lakelog.storage import LogStore, open_store
-from lakelog.storage.bounded import BoundedStore, ReadLimits
-from lakelog.storage.base import report_progress
-from lakelog.storage.ranged import Range, RangedFile
+from lakelog.storage import open_store
 from lakelog.storage.base import StoreWrapper
+from lakelog.storage.bounded import BoundedStore, ReadLimits
 
 class Dead(StoreWrapper):
     def read(self, path):
