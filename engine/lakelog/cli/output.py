@@ -70,8 +70,8 @@ def collect(rows: pl.LazyFrame, output: Output, shown: View) -> pl.DataFrame:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
             raise InvalidInputError(
-                f"there is no column {name}",
-                found=name,
+                "--columns names a column that the output does not have",
+                column=name,
                 expected=", ".join(known),
                 hint=f"did you mean {', '.join(close)}?" if close else None,
             )

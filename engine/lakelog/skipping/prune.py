@@ -59,8 +59,8 @@ def referenced_columns(where: pl.Expr, schema: contract.Struct) -> tuple[str, ..
         close = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.5)
         hint = "did you mean " + ", ".join(folded[c] for c in close) + "?" if close else None
         raise InvalidInputError(
-            f"where uses a column that the table does not have: {name}",
-            found=name,
+            "where uses a column that the table does not have",
+            column=name,
             hint=hint or "the table's columns: " + ", ".join(schema.names[:20]),
         )
     _refuse_beyond_row(where, _json(where))
@@ -74,9 +74,7 @@ def referenced_columns(where: pl.Expr, schema: contract.Struct) -> tuple[str, ..
             hint="compare each column with a value of its own type",
         ) from cause
     if outcome != pl.Boolean:
-        raise InvalidInputError(
-            "where must return a Boolean", found=str(outcome), expected="Boolean"
-        )
+        raise InvalidInputError("where must return a Boolean", found=str(outcome))
     return tuple(n for n in schema.names if n in roots)
 
 
