@@ -15,13 +15,14 @@ import pytest
 
 import lakelog
 from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.log.properties import parse_interval_ms
-from lakelog.transaction.table_properties import (
+from lakelog.dialects.delta.properties import DELTA_PROPERTIES
+from lakelog.dialects.properties import (
     CHECKPOINT_FAMILIES,
-    DELTA_PROPERTIES,
     INDEXTABLES_PROPERTIES,
     LAKELOG_PROPERTIES,
 )
+from lakelog.dialects.registry import named
+from lakelog.model.durations import parse_interval_ms
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text("utf-8")
@@ -159,10 +160,12 @@ def test_a_default_of_the_readme_is_the_one_that_counts(row: list[str]) -> None:
             value = f"interval {default}" if default[-1] in "ks" and " " in default else default
             if value != default and key.startswith("spark."):
                 value = str(parse_interval_ms(value))
-            assert CheckpointOptions.of({key: value}, form) == CheckpointOptions.of({}, form), key
+            assert CheckpointOptions.of({key: value}, named(form)) == CheckpointOptions.of(
+                {}, named(form)
+            ), key
             if value.isdecimal():
-                other = CheckpointOptions.of({key: str(int(value) + 1)}, form)
-                assert other != CheckpointOptions.of({}, form), key
+                other = CheckpointOptions.of({key: str(int(value) + 1)}, named(form))
+                assert other != CheckpointOptions.of({}, named(form)), key
 
 
 def test_links_of_the_readme_point_at_files() -> None:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lakelog.checkpoint.schedule import Scheduler
-from lakelog.dialects import delta, indextables
 from lakelog.dialects.base import Dialect
+from lakelog.dialects.registry import named, registered
 from lakelog.errors import ArgumentTypeError, InvalidInputError, TableNotFoundError
 from lakelog.input_validation import checked, checked_methods, require_version
 from lakelog.log import blame, diff, history
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from lakelog.checkpoint.replicate import ReplicaReport
     from lakelog.data.append import SchemaMode, WriteReport
     from lakelog.telemetry import Progress
-
-DIALECTS: tuple[Dialect, ...] = (delta.DIALECT, indextables.DIALECT)
 
 
 @checked_methods("transaction")
@@ -509,18 +507,14 @@ def create(
         CommitOutcomeUnknown: The table may have been created, and cannot be read back.
         UnavailableError: The store failed; nothing was written.
     """
-    dialects = {dialect.name: dialect for dialect in DIALECTS}
-    if format not in dialects:
-        raise InvalidInputError(
-            "unknown table format", expected=" or ".join(dialects), found=format
-        )
+    dialect = named(format)
     files = _opened(path, storage_options, store, DEFAULT_LIMITS)
-    log = Log(files, dialects[format], storage_options=storage_options)
+    log = Log(files, dialect, storage_options=storage_options)
     runtime = Runtime()
     create_table(
         log,
         runtime,
-        DIALECTS,
+        registered(),
         schema=schema,
         partition_by=partition_by,
         configuration=configuration,
@@ -556,7 +550,7 @@ def _reopened(
     location: str, format: str, options: Any, limits: ReadLimits, external: External, upkeep: bool
 ) -> Table:
     """The unpickled table; reads nothing."""
-    dialect = next(each for each in DIALECTS if each.name == format)
+    dialect = named(format)
     store = open_bounded(location, options, limits)
     log = Log(store, dialect, external=external, storage_options=options)
     return _handle(log, Runtime(), upkeep=upkeep)
@@ -582,13 +576,14 @@ def detect_dialect(store: LogStore) -> Dialect:
         TableNotFoundError: No log folder exists.
         InvalidInputError: Log folders of several dialects exist.
     """
-    there = store.has_folders([dialect.log_folder for dialect in DIALECTS])
-    found = [dialect for dialect, is_there in zip(DIALECTS, there, strict=True) if is_there]
+    dialects = registered()
+    there = store.has_folders([dialect.log_folder for dialect in dialects])
+    found = [dialect for dialect, is_there in zip(dialects, there, strict=True) if is_there]
     if not found:
         raise TableNotFoundError(
             "log folder not found",
             path=store.root,
-            expected=" or ".join(d.log_folder for d in DIALECTS),
+            expected=" or ".join(d.log_folder for d in dialects),
             hint="pass the table's own folder; lakelog.create creates a table",
         )
     if len(found) > 1:
@@ -603,7 +598,7 @@ def detect_dialect(store: LogStore) -> Dialect:
 
 def _without_log_folder(location: str) -> str:
     trimmed = location.rstrip("/")
-    for dialect in DIALECTS:
+    for dialect in registered():
         if trimmed == dialect.log_folder:
             return "."
         if trimmed.endswith("/" + dialect.log_folder):

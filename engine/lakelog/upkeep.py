@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from lakelog.input_validation import checked_methods, require_version
 from lakelog.log.context import Log
-from lakelog.log.properties import Duration, to_duration_ms
+from lakelog.model.durations import Duration, to_duration_ms
 
 if TYPE_CHECKING:
     import polars as pl

@@ -78,7 +78,7 @@ def stage(
     source = StateSource(state, memory_limit=None, now_ms=now_ms)
     planned = decided.plan if isinstance(decided, Incremental) else plan
     writer = DeltaCheckpointWriter(log.store, planned)
-    writer.digest_of = Comparison.of(planned, "delta", writer.columns).digest
+    writer.digest_of = Comparison.of(planned, log.dialect, writer.columns).digest
     writer.write_meta(source.meta)
     files = decided.files if isinstance(decided, Incremental) else source.files
     for frame in files(writer.columns):

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.checkpoint.plan import LAYOUTS
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.delta.properties import DELTA_PROPERTIES
 from lakelog.dialects.delta.sidecar_fingerprints import FINGERPRINT_TAG, TOTAL_TAG
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.dialects.indextables.flattened_writer import FOOTER_KEY
-from lakelog.transaction.table_properties import (
+from lakelog.dialects.properties import (
     CHECKPOINT_FAMILIES,
-    DELTA_PROPERTIES,
     INDEXTABLES_PROPERTIES,
     LAKELOG_PROPERTIES,
 )
@@ -24,7 +25,7 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize("layout", [layout for group in LAYOUTS.values() for layout in group])
+@pytest.mark.parametrize("layout", [*DELTA.layouts, *INDEXTABLES.layouts])
 def test_every_layout_that_is_written_is_described(layout: str) -> None:
     assert f"| `{layout}` |" in PAGE
 

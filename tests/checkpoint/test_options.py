@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
+from lakelog.dialects.registry import named
 from lakelog.errors import InvalidPropertyError
 
 DAY_MS = 86_400_000
@@ -55,10 +58,10 @@ def test_a_property_sets_its_option_and_no_other(
 ) -> None:
     if key.startswith("delta.") and format_ == "indextables":
         with pytest.raises(InvalidPropertyError, match="have no effect"):
-            CheckpointOptions.of({key: value}, format_)
+            CheckpointOptions.of({key: value}, named(format_))
         return
-    defaults = CheckpointOptions.of({"owner": "us"}, format_)
-    assert CheckpointOptions.of({key: value}, format_) == replace(defaults, **expected)
+    defaults = CheckpointOptions.of({"owner": "us"}, named(format_))
+    assert CheckpointOptions.of({key: value}, named(format_)) == replace(defaults, **expected)
 
 
 def test_every_option_can_be_set() -> None:
@@ -68,7 +71,7 @@ def test_every_option_can_be_set() -> None:
 
 
 def test_the_defaults_of_indextables_are_those_of_its_specification() -> None:
-    options = CheckpointOptions.of({}, "indextables")
+    options = CheckpointOptions.of({}, INDEXTABLES)
     assert (options.enabled, options.interval) == (True, 10)
     assert (options.compression, options.max_file_bytes) == ("snappy", 134_217_728)
     assert options.part_actions == 100_000
@@ -79,7 +82,7 @@ def test_the_defaults_of_indextables_are_those_of_its_specification() -> None:
 
 
 def test_the_defaults_of_delta_are_those_of_delta_lake() -> None:
-    options = CheckpointOptions.of({}, "delta")
+    options = CheckpointOptions.of({}, DELTA)
     assert (options.interval, options.policy) == (10, "classic")
     assert (options.stats_as_json, options.stats_as_struct) == (True, True)
     assert options.part_actions is None
@@ -91,7 +94,7 @@ def test_the_defaults_of_delta_are_those_of_delta_lake() -> None:
 
 def test_multi_part_checkpoints_can_be_switched_off() -> None:
     off = {ITX + "checkpoint.multiPart.enabled": "false", ITX + "checkpoint.actionsPerPart": "5"}
-    assert CheckpointOptions.of(off, "indextables").part_actions is None
+    assert CheckpointOptions.of(off, INDEXTABLES).part_actions is None
 
 
 def test_on_a_delta_table_the_property_of_delta_wins() -> None:
@@ -103,17 +106,17 @@ def test_on_a_delta_table_the_property_of_delta_wins() -> None:
         ITX + "cleanup.enabled": "false",
         "delta.enableExpiredLogCleanup": "true",
     }
-    options = CheckpointOptions.of(both, "delta")
+    options = CheckpointOptions.of(both, DELTA)
     assert (options.interval, options.log_retention_ms) == (4, 2)
     assert options.cleanup_enabled
 
 
 def test_keys_of_indextables_count_in_any_case_and_once() -> None:
     key = "SPARK.IndexTables.checkpoint.INTERVAL"
-    assert CheckpointOptions.of({key: "3"}, "indextables").interval == 3
-    assert CheckpointOptions.of({key: "3", key.lower(): "3"}, "indextables").interval == 3
+    assert CheckpointOptions.of({key: "3"}, INDEXTABLES).interval == 3
+    assert CheckpointOptions.of({key: "3", key.lower(): "3"}, INDEXTABLES).interval == 3
     with pytest.raises(InvalidPropertyError, match="set twice") as refused:
-        CheckpointOptions.of({key: "3", key.lower(): "4"}, "indextables")
+        CheckpointOptions.of({key: "3", key.lower(): "4"}, INDEXTABLES)
     assert refused.value.path == key.lower()
     assert refused.value.expected == f"{key} = 3"
 
@@ -132,7 +135,7 @@ def test_keys_of_indextables_count_in_any_case_and_once() -> None:
 )
 def test_an_unknown_option_is_named(format_: str, key: str) -> None:
     with pytest.raises(InvalidPropertyError, match="unknown") as refused:
-        CheckpointOptions.of({key: "1"}, format_)
+        CheckpointOptions.of({key: "1"}, named(format_))
     assert refused.value.path == key
     assert refused.value.expected
 
@@ -140,7 +143,7 @@ def test_an_unknown_option_is_named(format_: str, key: str) -> None:
 @pytest.mark.parametrize("key", ["delta.checkpointIntervals", "delta.logRetention"])
 def test_an_unknown_option_of_delta_is_named(key: str) -> None:
     with pytest.raises(InvalidPropertyError, match="unknown") as refused:
-        CheckpointOptions.of({key: "1"}, "delta")
+        CheckpointOptions.of({key: "1"}, DELTA)
     assert refused.value.path == key
 
 
@@ -164,10 +167,10 @@ def test_an_unknown_option_of_delta_is_named(key: str) -> None:
 )
 def test_a_malformed_option_is_named(key: str, value: str | None) -> None:
     with pytest.raises(InvalidPropertyError, match="invalid value") as refused:
-        CheckpointOptions.of({key: value}, "delta")
+        CheckpointOptions.of({key: value}, DELTA)
     assert (refused.value.path, refused.value.found) == (key, value)
 
 
 def test_what_is_no_option_is_passed_over() -> None:
     others = {"delta.fromTheFuture": "1", ITX + "aws.region": "x", "owner": None}
-    assert CheckpointOptions.of(others, "delta") == CheckpointOptions()
+    assert CheckpointOptions.of(others, DELTA) == CheckpointOptions()

@@ -9,14 +9,16 @@ import pytest
 
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.checkpoint.plan import (
-    LARGE_ACTIONS,
     SIDECAR_ACTIONS,
-    Table,
     choose_layout,
     count_parts,
     plan_checkpoint,
 )
 from lakelog.dialects.base import CheckpointPlan
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
+from lakelog.dialects.indextables.dialect import LARGE_ACTIONS
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.model.metadata import Protocol
 from tests.transaction import making
@@ -28,19 +30,25 @@ MAX_FILE = "spark.indextables.checkpoint.maxFileSize"
 NO_PARTS = {"spark.indextables.checkpoint.multiPart.enabled": "false"}
 
 
-def delta(protocol: Protocol = making.V12, **properties: str) -> Table:
-    return Table("delta", "t", protocol, making.table(properties=dict(properties)))
+def delta(protocol: Protocol = making.V12, **properties: str) -> TableConfiguration:
+    return TableConfiguration(DELTA, protocol, making.table(properties=dict(properties)))
 
 
-def indextables(version: int = 2, *features: str, **properties: str) -> Table:
+def indextables(version: int = 2, *features: str, **properties: str) -> TableConfiguration:
     protocol = Protocol(version, version, features or None, features or None)
-    return Table("indextables", "t", protocol, making.table(properties=dict(properties)))
+    return TableConfiguration(INDEXTABLES, protocol, making.table(properties=dict(properties)))
 
 
-def plan(table: Table, layout: str = "auto", **more: Any) -> CheckpointPlan:
-    options = CheckpointOptions.of(table.metadata.configuration, table.format)
+def plan(table: TableConfiguration, layout: str = "auto", **more: Any) -> CheckpointPlan:
+    options = CheckpointOptions.of(table.metadata.configuration, table.dialect)
     return plan_checkpoint(
-        table, 7, replace(options, **more.pop("options", {})), layout=layout, num_files=10, **more
+        table,
+        "t",
+        7,
+        replace(options, **more.pop("options", {})),
+        layout=layout,
+        num_files=10,
+        **more,
     )
 
 
@@ -60,7 +68,9 @@ def plan(table: Table, layout: str = "auto", **more: Any) -> CheckpointPlan:
         (indextables(3, "columnarCommits", **{FORMAT: "json"}), 2, "json"),
     ],
 )
-def test_auto_follows_the_protocol_and_the_policy(table: Table, others: int, expected: str) -> None:
+def test_auto_follows_the_protocol_and_the_policy(
+    table: TableConfiguration, others: int, expected: str
+) -> None:
     assert plan(table, num_others=others).layout == expected
 
 
@@ -75,13 +85,13 @@ def test_auto_follows_the_protocol_and_the_policy(table: Table, others: int, exp
     ],
 )
 def test_a_large_indextables_checkpoint_is_one_that_its_readers_know_where_there_is_one(
-    table: Table, bounded: bool, expected: str
+    table: TableConfiguration, bounded: bool, expected: str
 ) -> None:
-    options = CheckpointOptions.of(table.metadata.configuration, table.format)
-    assert choose_layout(table, options, LARGE_ACTIONS - 3, 2, bounded=bounded) == "json"
-    assert choose_layout(table, options, LARGE_ACTIONS - 2, 2, bounded=bounded) == expected
+    options = CheckpointOptions.of(table.metadata.configuration, table.dialect)
+    assert choose_layout(table, "t", options, LARGE_ACTIONS - 3, 2, bounded=bounded) == "json"
+    assert choose_layout(table, "t", options, LARGE_ACTIONS - 2, 2, bounded=bounded) == expected
     limit = 1 << 30 if bounded else None
-    made = plan_checkpoint(table, 7, options, num_files=LARGE_ACTIONS, memory_limit=limit)
+    made = plan_checkpoint(table, "t", 7, options, num_files=LARGE_ACTIONS, memory_limit=limit)
     assert made.layout == expected
 
 
@@ -95,10 +105,10 @@ def test_a_large_indextables_checkpoint_is_one_that_its_readers_know_where_there
     ],
 )
 def test_the_format_that_a_large_indextables_table_names_is_taken(
-    table: Table, bounded: bool, expected: str
+    table: TableConfiguration, bounded: bool, expected: str
 ) -> None:
-    options = CheckpointOptions.of(table.metadata.configuration, table.format)
-    assert choose_layout(table, options, LARGE_ACTIONS, 2, bounded=bounded) == expected
+    options = CheckpointOptions.of(table.metadata.configuration, table.dialect)
+    assert choose_layout(table, "t", options, LARGE_ACTIONS, 2, bounded=bounded) == expected
 
 
 @pytest.mark.parametrize(
@@ -119,10 +129,10 @@ def test_the_format_that_a_large_indextables_table_names_is_taken(
     ],
 )
 def test_auto_writes_several_parts_when_one_would_pass_the_size_limit(
-    table: Table, files: int, expected: str, parts: int
+    table: TableConfiguration, files: int, expected: str, parts: int
 ) -> None:
-    options = CheckpointOptions.of(table.metadata.configuration, table.format)
-    made = plan_checkpoint(table, 7, options, num_files=files)
+    options = CheckpointOptions.of(table.metadata.configuration, table.dialect)
+    made = plan_checkpoint(table, "t", 7, options, num_files=files)
     assert (made.layout, made.parts) == (expected, parts)
 
 
@@ -201,9 +211,8 @@ def test_a_plan_says_what_the_table_says() -> None:
         "delta.checkpoint.writeStatsAsJson": "false",
         "spark.indextables.checkpoint.compression": "snappy",
     }
-    table = Table(
-        "delta",
-        "t",
+    table = TableConfiguration(
+        DELTA,
         Protocol(3, 7, features, features),
         making.table(by=["name"], properties=properties),
     )
@@ -216,7 +225,7 @@ def test_a_plan_says_what_the_table_says() -> None:
 
 
 def test_a_table_without_a_schema_gets_no_typed_copies() -> None:
-    table = Table("delta", "t", making.V12, making.table(schema_string=None))
+    table = TableConfiguration(DELTA, making.V12, making.table(schema_string=None))
     found = plan(table)
     assert not found.stats_as_struct
     assert not found.schema.fields

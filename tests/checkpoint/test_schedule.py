@@ -34,6 +34,9 @@ from lakelog.checkpoint.schedule import (
 )
 from lakelog.dialects import delta, indextables
 from lakelog.dialects.base import Dialect
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
+from lakelog.dialects.registry import named
 from lakelog.errors import InvalidInputError, InvalidPropertyError, LakelogWarning, UnavailableError
 from lakelog.log.context import Log
 from lakelog.storage import open_store
@@ -53,8 +56,8 @@ def options(**settings_: Any) -> CheckpointOptions:
     ("version", "due"), [(0, False), (1, False), (9, False), (10, True), (11, False), (20, True)]
 )
 def test_on_delta_a_checkpoint_is_due_at_multiples_and_never_at_0(version: int, due: bool) -> None:
-    assert is_due(version, options(), "delta", NOTHING) == due
-    assert is_due(version, options(), "delta", Lag(3)) == due
+    assert is_due(version, options(), DELTA, NOTHING) == due
+    assert is_due(version, options(), DELTA, Lag(3)) == due
 
 
 @pytest.mark.parametrize(
@@ -65,15 +68,15 @@ def test_on_delta_a_checkpoint_is_due_at_multiples_and_never_at_0(version: int, 
 def test_on_indextables_one_is_due_so_many_versions_after_the_last(
     version: int, last: int | None, due: bool
 ) -> None:
-    assert is_due(version, options(), "indextables", Lag(last)) == due
+    assert is_due(version, options(), INDEXTABLES, Lag(last)) == due
 
 
 @pytest.mark.parametrize("form", DIALECTS)
 def test_one_is_due_after_so_many_bytes(form: str) -> None:
     by_bytes = options(bytes_interval=100)
-    assert not is_due(3, by_bytes, form, Lag(None, 99))
-    assert is_due(3, by_bytes, form, Lag(None, 100))
-    assert not is_due(3, by_bytes, form, Lag(3, 100))
+    assert not is_due(3, by_bytes, named(form), Lag(None, 99))
+    assert is_due(3, by_bytes, named(form), Lag(None, 100))
+    assert not is_due(3, by_bytes, named(form), Lag(3, 100))
 
 
 @settings(max_examples=share_of(50))
@@ -84,9 +87,9 @@ def test_none_is_due_where_they_are_off_or_one_is_there(
     off = options(interval=interval, enabled=False)
     on = options(interval=interval or 1, enabled=enabled, bytes_interval=1)
     for form in DIALECTS:
-        assert not is_due(version, off, form, Lag(last, 10))
+        assert not is_due(version, off, named(form), Lag(last, 10))
         if last is not None and last >= version:
-            assert not is_due(version, on, form, Lag(last, 10))
+            assert not is_due(version, on, named(form), Lag(last, 10))
 
 
 class Recorder:

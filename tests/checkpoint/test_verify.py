@@ -193,7 +193,7 @@ def test_tombstones_that_expire_later_do_not_make_it_wrong(as_json: bool, tmp_pa
 
 def test_empty_tags_are_none_at_all(tmp_path: Path) -> None:
     _, log, _ = written(CLASSIC, tmp_path)
-    proof = Comparison("delta", ("path", "tags"), contract.Struct(()), empty_tags=False)
+    proof = Comparison(log.dialect, ("path", "tags"), contract.Struct(()), empty_tags=False)
     row = {"actionType": "add", "path": "a"}
     empty: dict[str, object] = {**row, "tags": {}}
     none: dict[str, object] = {**row, "tags": None}

@@ -19,9 +19,10 @@ import pytest
 
 import lakelog
 from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.checkpoint.plan import LAYOUTS
 from lakelog.checkpoint.verify import verify_checkpoint
 from lakelog.checkpoint.write import write_checkpoint
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.errors import InvalidInputError, LakelogWarning
 from lakelog.log.context import Log
 from lakelog.log.snapshot import Snapshot
@@ -114,7 +115,7 @@ def some_of(versions: list[int], name: str) -> list[int]:
 
 @pytest.mark.sampled(2, keep=("layout",))
 @SEEDS
-@pytest.mark.parametrize("layout", LAYOUTS["delta"])
+@pytest.mark.parametrize("layout", DELTA.layouts)
 def test_a_checkpoint_of_every_version_is_the_plain_replay(
     layout: str, seed: int, tmp_path: Path
 ) -> None:
@@ -177,7 +178,7 @@ def test_checkpoints_follow_checkpoints_of_others(seed: int, tmp_path: Path) -> 
     known = replay.list_log(root).rebuildable()
     expected = {v: replay.replay(root, v) for v in known}
     for version in reversed(known):
-        layout = LAYOUTS["delta"][seed % 4]
+        layout = DELTA.layouts[seed % 4]
         report = _allowed(log, version, layout, options)
         if report is None or report.reused:
             continue
@@ -190,7 +191,7 @@ def test_checkpoints_follow_checkpoints_of_others(seed: int, tmp_path: Path) -> 
 
 @pytest.mark.sampled(2, keep=("layout",))
 @SEEDS
-@pytest.mark.parametrize("layout", LAYOUTS["indextables"])
+@pytest.mark.parametrize("layout", INDEXTABLES.layouts)
 def test_an_indextables_checkpoint_of_every_version_is_the_plain_replay(
     layout: str, seed: int, tmp_path: Path
 ) -> None:

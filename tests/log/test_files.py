@@ -13,7 +13,9 @@ import pytest
 
 import lakelog
 from lakelog.dialects.base import STRUCT_STATISTICS
+from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.errors import (
     CheckpointCorruptionError,
     InvalidInputError,
@@ -170,7 +172,7 @@ def test_typed_statistics_of_every_file_are_read_without_their_text(
 def test_every_column_comes_in_the_contracts_type_and_order(made: Handmade) -> None:
     frame = made.table.snapshot().files().collect()
     full = actions.schema()
-    assert dict(frame.schema) == {c: full[c] for c in file_columns("delta")}
+    assert dict(frame.schema) == {c: full[c] for c in file_columns(DELTA)}
     assert frame["dataChange"].to_list() == [False] * 4
     row = frame.row(by_predicate=pl.col("path") == "e", named=True)
     assert (row["version"], row["size"], row["modificationTime"]) == (2, 16, 1)
@@ -313,7 +315,7 @@ def test_physical_names_are_looked_up_by_column_mapping(tmp_path: Path) -> None:
 
 
 def test_the_columns_of_each_dialect_come_from_the_contract() -> None:
-    delta, index = file_columns("delta"), file_columns("indextables")
+    delta, index = file_columns(DELTA), file_columns(INDEXTABLES)
     assert {"dvId", "baseRowId", "clusteringProvider"} <= set(delta)
     assert {"minValues", "docMappingJson", "footerStartOffset"} <= set(index)
     assert delta[-2:] == index[-2:] == ("version", "extra")

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lakelog.errors import InvalidInputError
-from lakelog.log.properties import (
-    deleted_file_retention_ms,
-    parse_interval_ms,
-    transaction_retention_ms,
-)
+from lakelog.log.properties import deleted_file_retention_ms, transaction_retention_ms
+from lakelog.model.durations import parse_interval_ms
 
 DAY_MS = 86_400_000
 

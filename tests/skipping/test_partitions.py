@@ -24,8 +24,8 @@ def maps(*rows: dict[str, str | None] | None) -> pl.Series:
     return pl.Series("partitionValues", list(rows), dtype=MAP)
 
 
-def one(type_: str, text: str | None, **options: str) -> tuple[Any, bool]:
-    values, known = typed_partitions(maps({"c": text}), table(c=type_), ["c"], **options)
+def one(type_: str, text: str | None, *, hive_null: bool = False) -> tuple[Any, bool]:
+    values, known = typed_partitions(maps({"c": text}), table(c=type_), ["c"], hive_null=hive_null)
     column = values["partition.c"]
     assert column.dtype == contract.to_polars(table(c=type_).fields[0].type)
     if column.dtype.is_temporal():
@@ -136,8 +136,8 @@ def test_physical_names_are_used_only_where_columns_are_mapped() -> None:
 
 def test_only_indextables_spells_null_as_hive_does() -> None:
     hive = "__HIVE_DEFAULT_PARTITION__"
-    assert one("string", hive, dialect="indextables") == (None, True)
-    assert one("integer", hive, dialect="indextables") == (None, True)
+    assert one("string", hive, hive_null=True) == (None, True)
+    assert one("integer", hive, hive_null=True) == (None, True)
     assert one("string", hive) == (hive, True)
 
 

@@ -21,9 +21,10 @@ import pytest
 
 import lakelog
 from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.checkpoint.plan import Table, plan_checkpoint
+from lakelog.checkpoint.plan import plan_checkpoint
 from lakelog.checkpoint.state_source import StateSource
 from lakelog.dialects.base import StagedCheckpoint
+from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.delta.dialect import DIALECT
 from lakelog.dialects.delta.murmur3 import hash_columns, part_of, part_of_others
 from lakelog.log.opening import open_state
@@ -179,10 +180,14 @@ def write(path: str, layout: str, /, **changes: Any) -> StagedCheckpoint:
     """A checkpoint of the latest version, as lakelog writes it."""
     table = lakelog.open(path)
     snapshot = table.snapshot()
-    options = CheckpointOptions.of(snapshot.metadata.configuration, "delta")
-    described = Table("delta", path, snapshot.protocol, snapshot.metadata)
+    options = CheckpointOptions.of(snapshot.metadata.configuration, DELTA)
     plan = plan_checkpoint(
-        described, snapshot.version, options, num_files=snapshot.num_files(), layout=layout
+        snapshot.table_configuration,
+        path,
+        snapshot.version,
+        options,
+        num_files=snapshot.num_files(),
+        layout=layout,
     )
     writer = DIALECT.checkpoint_writer(table.log.store, replace(plan, **changes))
     with StateSource(open_state(table.log, None), memory_limit=None, now_ms=0) as source:

@@ -19,6 +19,7 @@ import pytest
 import lakelog
 import lakelog.spark
 from lakelog.checkpoint.write import write_checkpoint
+from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.delta.paths import decode_path, encode_path
 from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning, UnsupportedFeatureError
 from lakelog.log.files import file_columns, tombstone_columns
@@ -39,7 +40,7 @@ SEED = int(os.environ.get("LAKELOG_SPARK_SEED", "7"))
 EVERY_TABLE = os.environ.get("LAKELOG_SPARK_CORPUS") == "all"
 """Whether the whole corpus is replayed, and not only the smallest table of each kind."""
 
-STATE = tuple(dict.fromkeys(("actionType", *file_columns("delta"), *tombstone_columns("delta"))))
+STATE = tuple(dict.fromkeys(("actionType", *file_columns(DELTA), *tombstone_columns(DELTA))))
 
 
 @pytest.fixture(autouse=True)

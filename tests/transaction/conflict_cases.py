@@ -13,6 +13,7 @@ import polars as pl
 from lakelog.dialects.base import Actions, CommitFile, Dialect
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage import LogStore
 from lakelog.transaction.conflicts import find_conflict
@@ -74,8 +75,11 @@ def intent(
         own.files,
         own.meta,
         isolation,
-        protocol_of(read_protocol, format_),
-        metadata_of(read_metadata, format_),
+        TableConfiguration(
+            DIALECTS[format_],
+            protocol_of(read_protocol, format_),
+            metadata_of(read_metadata, format_),
+        ),
     )
 
 
@@ -120,7 +124,7 @@ def with_properties(action: Action, **properties: str) -> Action:
 
 def rule_of(mine: PendingCommit, won: Winner, format_: str = "delta") -> str | None:
     """The rule by which one conflicts with the other, if any."""
-    error = find_conflict(mine, won, format=format_)
+    error = find_conflict(mine, won)
     return None if error is None else error.rule
 
 

@@ -61,7 +61,7 @@ def test_two_writers_on_different_partitions_both_win() -> None:
 def test_a_file_added_to_the_partition_that_was_read_conflicts_and_the_error_says_all() -> None:
     mine = intent(remove("old", **at("a")), where=[p == "a"])
     won = winner(NOT_BLIND, add("p=b/one", **at("b")), add("p=a/two", **at("a")), version=12)
-    error = find_conflict(mine, won, format="delta")
+    error = find_conflict(mine, won)
 
     assert isinstance(error, ConcurrentAppendError)
     assert (error.version, error.operation, error.rule) == (12, "MERGE", "read_files_appended")
@@ -103,7 +103,7 @@ def test_a_blind_append_that_removes_files_is_not_blind() -> None:
 def test_appends_of_the_other_dialect_are_not_blind_for_they_have_no_commit_info() -> None:
     mine = intent(remove("old", **at("a")), where=[p == "a"], format_="indextables")
     won = winner(add("theirs", **at("a")), format_="indextables")
-    error = find_conflict(mine, won, format="indextables")
+    error = find_conflict(mine, won)
     assert error is not None
     assert (error.rule, error.operation) == ("read_files_appended", None)
     assert "unknown operation" in str(error)
@@ -129,7 +129,7 @@ def test_statistics_of_the_other_dialect_tell_files_apart() -> None:
 def test_a_file_removed_by_both_conflicts_whatever_was_read() -> None:
     for isolation in (WRITE_SERIALIZABLE, SERIALIZABLE):
         mine = intent(remove("f", **at("a")), whole=True, isolation=isolation)
-        error = find_conflict(mine, winner(info("DELETE"), remove("f")), format="delta")
+        error = find_conflict(mine, winner(info("DELETE"), remove("f")))
         assert isinstance(error, ConcurrentDeleteDeleteError)
         assert (error.rule, error.found, error.operation) == ("deleted_by_both", "f", "DELETE")
     assert rule_of(intent(remove("f")), winner(remove("f"))) == "deleted_by_both"
@@ -138,7 +138,7 @@ def test_a_file_removed_by_both_conflicts_whatever_was_read() -> None:
 
 def test_paths_are_compared_decoded() -> None:
     mine = intent(remove("p=a%2520b/%C3%BC%20%3D"))
-    error = find_conflict(mine, winner(remove("p=a%2520b/ü =")), format="delta")
+    error = find_conflict(mine, winner(remove("p=a%2520b/ü =")))
     assert error is not None
     assert error.found == "p=a%20b/ü ="
 
@@ -167,14 +167,14 @@ def test_another_deletion_vector_for_a_path_conflicts_even_where_none_is_removed
 def test_the_same_path_added_by_both_conflicts() -> None:
     for isolation in (WRITE_SERIALIZABLE, SERIALIZABLE):
         mine = intent(add("f", **at("a")), isolation=isolation)
-        error = find_conflict(mine, winner(BLIND, add("f", **at("a"))), format="delta")
+        error = find_conflict(mine, winner(BLIND, add("f", **at("a"))))
         assert isinstance(error, ConcurrentAppendError)
         assert (error.rule, error.found) == ("file_added_by_both", "f")
 
 
 def test_a_removed_file_is_not_brought_back() -> None:
     mine = intent(add("f", **at("a"), dataChange=False))
-    error = find_conflict(mine, winner(info("DELETE"), remove("f")), format="delta")
+    error = find_conflict(mine, winner(info("DELETE"), remove("f")))
     assert isinstance(error, ConcurrentDeleteReadError)
     assert error.rule == "deleted_file_added"
 
@@ -182,7 +182,7 @@ def test_a_removed_file_is_not_brought_back() -> None:
 def test_a_removed_file_that_was_read_conflicts() -> None:
     won = winner(info("DELETE"), remove("f", **at("a"), **bounds(1, 5)))
     for where in (p == "a", x < 2, (p == "a") & (x > 4)):
-        error = find_conflict(intent(add("g"), where=[where]), won, format="delta")
+        error = find_conflict(intent(add("g"), where=[where]), won)
         assert isinstance(error, ConcurrentDeleteReadError)
         assert (error.rule, error.found) == ("read_files_deleted", "f")
     for where in (p == "b", x > 5, (p == "a") & (x > 5)):
@@ -216,7 +216,7 @@ def test_data_that_is_only_rearranged_by_the_other_commit_counts_as_in_delta() -
     )
     mine = intent(remove("o", **at("a")), where=[p == "a"])
     assert rule_of(mine, won) == "read_files_deleted"
-    broken = [rule for rule, _ in conflicts.broken_rules(mine, won, format="delta")]
+    broken = [rule for rule, _ in conflicts.broken_rules(mine, won)]
     assert broken == ["read_files_deleted", "read_files_appended"]
 
 
@@ -246,7 +246,7 @@ def test_a_transaction_that_only_rearranges_data_need_not_see_appends() -> None:
 def test_the_most_exact_rule_is_the_one_that_is_told() -> None:
     mine = intent(remove("f", **at("a")), txn("app"), where=[p == "a"])
     won = [NOT_BLIND, remove("f", **at("a")), add("g", **at("a"))]
-    broken = [rule for rule, _ in conflicts.broken_rules(mine, winner(*won), format="delta")]
+    broken = [rule for rule, _ in conflicts.broken_rules(mine, winner(*won))]
     assert broken == ["deleted_by_both", "read_files_deleted", "read_files_appended"]
     assert rule_of(mine, winner(*won, txn("app"))) == "app_id_written"
     assert list(RULES).index("app_id_written") < list(RULES).index("deleted_by_both")
@@ -271,11 +271,11 @@ def test_rebasing_takes_over_protocol_and_metadata() -> None:
 def test_what_the_error_quotes_is_bounded_and_the_operation_may_be_anything() -> None:
     path = "d/" * 500
     won = winner({"commitInfo": {"operation": "W" * 900}}, remove(path))
-    error = find_conflict(intent(remove(path)), won, format="delta")
+    error = find_conflict(intent(remove(path)), won)
     assert error is not None
     assert len(str(error.found)) == len(error.operation or "") == 200
     odd = Winner(3, Actions(files=won.actions.files))
-    error = find_conflict(intent(remove(path)), odd, format="delta")
+    error = find_conflict(intent(remove(path)), odd)
     assert error is not None
     assert error.operation is None
 
@@ -283,7 +283,7 @@ def test_what_the_error_quotes_is_bounded_and_the_operation_may_be_anything() ->
 def test_an_unknown_isolation_level_is_refused() -> None:
     mine = intent(add("f"), isolation="SnapshotIsolation")
     with pytest.raises(InvalidInputError, match="isolation level"):
-        find_conflict(mine, winner(add("g")), format="delta")
+        find_conflict(mine, winner(add("g")))
 
 
 def test_empty_transactions_and_commits_do_not_conflict() -> None:
@@ -319,7 +319,7 @@ def test_files_are_judged_without_a_loop_over_rows() -> None:
 
         def both() -> None:
             assert rule_of(mine, theirs) is None
-            error = find_conflict(last, theirs, format="delta")
+            error = find_conflict(last, theirs)
             assert error is not None
             assert error.found == f"p=b/{count - 1}"
 

@@ -9,6 +9,8 @@ from typing import Any
 import polars as pl
 import pytest
 
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     InvalidInputError,
 )
@@ -142,9 +144,7 @@ def test_a_predicate_that_is_not_understood_matches_every_file() -> None:
 
 def test_a_predicate_over_columns_that_are_not_there_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="does not have: nowhere"):
-        find_conflict(
-            intent(add("g"), where=[pl.col("nowhere") == 1]), winner(add("f")), format="delta"
-        )
+        find_conflict(intent(add("g"), where=[pl.col("nowhere") == 1]), winner(add("f")))
 
 
 def test_matching_may_be_left_to_the_caller_whose_unknown_matches() -> None:
@@ -152,9 +152,7 @@ def test_matching_may_be_left_to_the_caller_whose_unknown_matches() -> None:
     won = winner(NOT_BLIND, add("f", **at("b")), add("g", **at("b")))
 
     def answers(*given: bool | None) -> str | None:
-        error = find_conflict(
-            mine, won, format="delta", matches=lambda _files, _where: pl.Series(given)
-        )
+        error = find_conflict(mine, won, matches=lambda _files, _where: pl.Series(given))
         return None if error is None else str(error.found)
 
     assert answers(False, False) is None
@@ -164,14 +162,20 @@ def test_matching_may_be_left_to_the_caller_whose_unknown_matches() -> None:
 
 def test_the_matching_files_are_those_that_a_listing_by_predicate_keeps() -> None:
     files = decoded([add("f", **at("a"), **bounds(1, 2)), add("g", **at("b")), add("h")]).files
-    mask = may_match(files, (p == "a", x > 5), Protocol(1, 2), metadata_of(METADATA), "delta")
+    mask = may_match(
+        files, (p == "a", x > 5), TableConfiguration(DELTA, Protocol(1, 2), metadata_of(METADATA))
+    )
     assert mask.to_list() == [True, True, True]
-    assert may_match(files, (x > 5,), Protocol(1, 2), metadata_of(METADATA), "delta").to_list() == [
+    assert may_match(
+        files, (x > 5,), TableConfiguration(DELTA, Protocol(1, 2), metadata_of(METADATA))
+    ).to_list() == [
         False,
         True,
         True,
     ]
     assert (
-        may_match(files, (), Protocol(1, 2), metadata_of(METADATA), "delta").to_list()
+        may_match(
+            files, (), TableConfiguration(DELTA, Protocol(1, 2), metadata_of(METADATA))
+        ).to_list()
         == [False] * 3
     )

@@ -246,9 +246,9 @@ def test_the_rules_that_break_are_those_of_the_plain_model(
     )
     won = winner(*theirs)
 
-    assert [rule for rule, _ in broken_rules(mine, won, format="delta")] == expected
+    assert [rule for rule, _ in broken_rules(mine, won)] == expected
 
-    error = find_conflict(mine, won, format="delta")
+    error = find_conflict(mine, won)
     event(f"{expected[0] if expected else 'none'}")
     if not expected:
         assert error is None

@@ -278,7 +278,7 @@ def passes(run: Run, won: Run, isolation: str) -> bool:
         read_metadata=METADATA,
     )
     theirs = winner(info("WRITE", isBlindAppend=won.blind), *won.actions())
-    return find_conflict(mine, theirs, format="delta") is None
+    return find_conflict(mine, theirs) is None
 
 
 @pytest.mark.parametrize("isolation", ISOLATION_LEVELS)

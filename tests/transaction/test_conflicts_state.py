@@ -35,16 +35,14 @@ from tests.transaction.conflict_cases import (
 def test_an_application_that_was_read_or_is_written_conflicts() -> None:
     won = winner(info("STREAMING UPDATE"), txn("app", 5))
     for mine in (intent(add("f"), app_ids=["app"]), intent(txn("app", 6), add("f"))):
-        error = find_conflict(mine, won, format="delta")
+        error = find_conflict(mine, won)
         assert isinstance(error, ConcurrentTransactionError)
         assert (error.rule, error.found) == ("app_id_written", "app")
     assert rule_of(intent(txn("App"), app_ids=["other"]), won) is None
 
 
 def test_a_domain_written_by_both_conflicts_unless_row_tracking_assigns_it_anew() -> None:
-    error = find_conflict(
-        intent(domain("mine")), winner(domain("mine"), domain("d")), format="delta"
-    )
+    error = find_conflict(intent(domain("mine")), winner(domain("mine"), domain("d")))
     assert isinstance(error, ConcurrentDomainError)
     assert (error.rule, error.found) == ("domain_written_by_both", "mine")
     tracking = domain("delta.rowTracking")
@@ -72,7 +70,7 @@ def test_skips_of_the_same_file_do_not_conflict() -> None:
 def test_changed_metadata_conflicts_with_a_transaction_that_read_nothing() -> None:
     mine = intent(add("f"))
     wider = metadata(*COLUMNS, field("new"), partitioned=("p", "q"))
-    error = find_conflict(mine, winner(info("ADD COLUMNS"), wider), format="delta")
+    error = find_conflict(mine, winner(info("ADD COLUMNS"), wider))
     assert isinstance(error, MetadataChangedError)
     assert (error.rule, error.found) == ("metadata_changed", "schemaString")
     for new, found in (
@@ -81,14 +79,14 @@ def test_changed_metadata_conflicts_with_a_transaction_that_read_nothing() -> No
         (metadata(*COLUMNS, partitioned=("q", "p")), "partitionColumns"),
         (with_properties(METADATA, delta__appendOnly="true"), "configuration.delta.appendOnly"),
     ):
-        error = find_conflict(mine, winner(new), format="delta")
+        error = find_conflict(mine, winner(new))
         assert error is not None
         assert error.found == found
 
 
 def test_metadata_written_by_both_conflicts_even_if_nothing_in_it_changed() -> None:
     mine = intent(changed(METADATA, name="n"))
-    error = find_conflict(mine, winner(METADATA), format="delta")
+    error = find_conflict(mine, winner(METADATA))
     assert isinstance(error, MetadataChangedError)
     assert error.rule == "metadata_changed_by_both"
 
@@ -189,7 +187,7 @@ def test_the_registry_of_document_mappings_may_grow_under_way() -> None:
 def test_metadata_that_speaks_of_every_file_conflicts_with_a_file_added_unseen(
     new: Action,
 ) -> None:
-    error = find_conflict(intent(new), winner(BLIND, add("f")), format="delta")
+    error = find_conflict(intent(new), winner(BLIND, add("f")))
     assert isinstance(error, ConcurrentAppendError)
     assert (error.rule, error.found) == ("all_files_appended", "f")
     assert rule_of(intent(new), winner(info("DELETE"), remove("f"))) is None
@@ -202,20 +200,20 @@ def test_other_metadata_does_not_conflict_with_an_append() -> None:
 
 def test_a_protocol_written_by_both_conflicts() -> None:
     mine = intent(listing("appendOnly", "invariants", "deletionVectors"))
-    error = find_conflict(mine, winner(info("UPGRADE PROTOCOL"), protocol()), format="delta")
+    error = find_conflict(mine, winner(info("UPGRADE PROTOCOL"), protocol()))
     assert isinstance(error, ProtocolChangedError)
     assert error.rule == "protocol_changed_by_both"
 
 
 def test_a_dropped_feature_conflicts_even_with_a_blind_append() -> None:
     mine = intent(add("f"), read_protocol=listing("appendOnly", "deletionVectors"))
-    error = find_conflict(mine, winner(listing("appendOnly")), format="delta")
+    error = find_conflict(mine, winner(listing("appendOnly")))
     assert isinstance(error, ProtocolChangedError)
     assert (error.rule, error.found) == ("feature_dropped", "deletionVectors")
 
 
 def test_a_legacy_versions_features_are_dropped_when_lists_leave_them_out() -> None:
-    error = find_conflict(intent(add("f")), winner(listing("invariants")), format="delta")
+    error = find_conflict(intent(add("f")), winner(listing("invariants")))
     assert error is not None
     assert (error.rule, error.found) == ("feature_dropped", "appendOnly")
 
@@ -231,7 +229,7 @@ def test_a_feature_that_binds_nobody_yet_may_be_added_under_way(feature: str) ->
 @pytest.mark.parametrize("feature", ["checkConstraints", "clustering", "ofTheFuture"])
 def test_a_feature_that_may_bind_writers_at_once_conflicts(feature: str) -> None:
     won = winner(listing("appendOnly", "invariants", feature))
-    error = find_conflict(intent(add("f")), won, format="delta")
+    error = find_conflict(intent(add("f")), won)
     assert error is not None
     assert (error.rule, error.found) == ("feature_added", feature)
 
@@ -244,7 +242,7 @@ def test_legacy_versions_and_unknown_versions_stand_for_what_they_imply() -> Non
         (protocol(1, 5), "checkConstraints, generatedColumns"),
         (protocol(3, 8, writerFeatures=["appendOnly", "invariants"]), "minWriterVersion 8"),
     ):
-        error = find_conflict(mine, winner(new), format="delta")
+        error = find_conflict(mine, winner(new))
         assert error is not None
         assert (error.rule, error.found) == ("feature_added", found)
 
@@ -270,7 +268,7 @@ def test_every_version_of_the_other_dialect_counts() -> None:
 def test_a_drop_of_a_feature_conflicts_with_whatever_may_use_it() -> None:
     mine = intent(listing("appendOnly"), read_protocol=listing("appendOnly", "deletionVectors"))
     for used in (add("f"), remove("f"), METADATA, domain("d")):
-        error = find_conflict(mine, winner(used), format="delta")
+        error = find_conflict(mine, winner(used))
         assert error is not None
         assert (error.rule, error.found) == ("feature_drop_overtaken", "deletionVectors")
     assert rule_of(mine, winner(txn("app"))) is None

@@ -11,6 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
+from lakelog.dialects.protocol_rules import TableConfiguration
+from lakelog.dialects.registry import named
 from lakelog.errors import (
     DuplicateFileError,
     InvalidMetadataError,
@@ -25,7 +29,6 @@ from lakelog.errors import (
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction import file_rules
 from lakelog.transaction.consistency import MATERIALIZED, check_files, check_metadata
-from lakelog.transaction.protocol_upgrade import upgrade
 from tests.budget import share_of
 from tests.model.consistency import problems
 from tests.steps import assert_columnar
@@ -48,7 +51,7 @@ BY_DAY = table(column("id"), column("day", "date"), by=["day"])
 
 
 def check(new: Metadata, old: Metadata | None = None, protocol: Protocol = V12) -> None:
-    check_metadata(new, old, protocol, "delta")
+    check_metadata(TableConfiguration(DELTA, protocol, new), old)
 
 
 def refuse(new: Metadata, why: str, protocol: Protocol = V12) -> InvalidMetadataError:
@@ -59,7 +62,10 @@ def refuse(new: Metadata, why: str, protocol: Protocol = V12) -> InvalidMetadata
 
 def files(*given_rows: dict[str, Any], metadata: Metadata | None = None, **more: Any) -> None:
     protocol = more.get("protocol", V12)
-    check_files(rows(*given_rows), metadata or table(), protocol, more.get("format_", "delta"))
+    check_files(
+        rows(*given_rows),
+        TableConfiguration(named(more.get("format_", "delta")), protocol, metadata or table()),
+    )
 
 
 class TestMetadata:
@@ -83,9 +89,12 @@ class TestMetadata:
         refuse(table(format_provider="orc"), "provider")
         refuse(table(format_provider=None), "provider")
         check(table(format_provider="orc"), table(format_provider="orc"))
-        check_metadata(table(format_provider="indextables"), None, Protocol(2, 2), "indextables")
+        check_metadata(
+            TableConfiguration(INDEXTABLES, Protocol(2, 2), table(format_provider="indextables")),
+            None,
+        )
         with pytest.raises(InvalidMetadataError, match="provider"):
-            check_metadata(table(), None, Protocol(2, 2), "indextables")
+            check_metadata(TableConfiguration(INDEXTABLES, Protocol(2, 2), table()), None)
 
     @pytest.mark.parametrize(
         "columns",
@@ -146,13 +155,17 @@ class TestMetadata:
             check(feed)
         assert refused.value.expected == "changeDataFeed"
         check(table(properties={**feed.configuration, "owner": "us"}), feed)
-        check(table(column("t", "timestamp_ntz")), None, upgrade(None, ["timestampNtz"], "delta"))
+        check(
+            table(column("t", "timestamp_ntz")),
+            None,
+            DELTA.protocol_rules.upgrade(None, ["timestampNtz"]),
+        )
         with pytest.raises(InvalidProtocolError, match="timestampNtz"):
             check(table(column("t", "timestamp_ntz")))
 
     def test_a_preview_supports_what_its_feature_does(self) -> None:
         wide = table(properties={"delta.enableTypeWidening": "true"})
-        check(wide, None, upgrade(None, ["typeWidening-preview"], "delta"))
+        check(wide, None, DELTA.protocol_rules.upgrade(None, ["typeWidening-preview"]))
 
     def test_columns_of_the_change_data_feed_have_their_own_names(self) -> None:
         feed = {"delta.enableChangeDataFeed": "true"}
@@ -161,7 +174,7 @@ class TestMetadata:
         check(table(*columns), None, Protocol(1, 4))
 
     def test_a_clustered_table_is_not_partitioned(self) -> None:
-        clustered = upgrade(None, ["clustering"], "delta")
+        clustered = DELTA.protocol_rules.upgrade(None, ["clustering"])
         check(table(), None, clustered)
         refuse(BY_DAY, "clustered", clustered)
 
@@ -172,7 +185,7 @@ class TestMetadata:
         check(table(), ruled, Protocol(1, 3))
         with pytest.raises(UnsupportedFeatureError, match="CHECK constraint is added"):
             check(ruled, table(), Protocol(1, 3))
-        check_metadata(ruled, table(), Protocol(1, 3), "delta", replaced=True)
+        check_metadata(TableConfiguration(DELTA, Protocol(1, 3), ruled), table(), replaced=True)
 
     def test_evolution_is_judged_against_the_metadata_before(self) -> None:
         with pytest.raises(SchemaEvolutionError):
@@ -212,7 +225,7 @@ class TestMapping:
 
 
 class TestRowTracking:
-    TRACKED = upgrade(None, ["rowTracking"], "delta")
+    TRACKED = DELTA.protocol_rules.upgrade(None, ["rowTracking"])
     ON: dict[str, str] = {  # noqa: RUF012 - read only
         "delta.enableRowTracking": "true",
         MATERIALIZED[0]: "_row-id",
@@ -249,7 +262,7 @@ class TestFields:
     def test_a_required_field_is_there(self, row: dict[str, Any], missing: str) -> None:
         for frame in (rows(add("other"), row), rows(row).drop(missing)):
             with pytest.raises(InvalidTransactionError, match="lacks a required field") as refused:
-                check_files(frame, table(), V12, "delta")
+                check_files(frame, TableConfiguration(DELTA, V12, table()))
             assert refused.value.expected == missing
         with pytest.raises(InvalidTransactionError) as refused:
             files(add("other"), row)
@@ -280,7 +293,7 @@ class TestFields:
             files({"actionType": "metaData", "path": "a"})
 
     def test_nothing_at_all_passes(self) -> None:
-        check_files(rows(), table(), V12, "delta")
+        check_files(rows(), TableConfiguration(DELTA, V12, table()))
 
 
 class TestPaths:
@@ -534,7 +547,7 @@ def actions_of_files(draw: st.DrawFn) -> dict[str, Any]:
 def verdict(given_rows: list[dict[str, Any]]) -> str | None:
     """The kind of the error that the rows meet."""
     try:
-        check_files(rows(*given_rows), METADATA, V12, "delta")
+        check_files(rows(*given_rows), TableConfiguration(DELTA, V12, METADATA))
     except InvalidTransactionError as error:
         return error.kind
     return None
@@ -571,6 +584,6 @@ def test_adds_are_checked_without_a_loop_over_rows(monkeypatch: pytest.MonkeyPat
                 number.cast(pl.String), pl.lit("}}"),
             ),
         )  # fmt: skip
-        return lambda: check_files(frame, BY_DAY, V12, "delta")
+        return lambda: check_files(frame, TableConfiguration(DELTA, V12, BY_DAY))
 
     assert_columnar(check)

@@ -14,10 +14,11 @@ import polars as pl
 import pytest
 
 import lakelog
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import LakelogError, UnsupportedError
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.consistency import check_files, check_metadata
-from lakelog.transaction.protocol_upgrade import check_protocol_change
 from lakelog.transaction.write_support import check_writable
 from tests.budget import IS_WHOLE, seed_of
 from tests.conftest import find_corpus, missing_corpus_reason
@@ -70,14 +71,15 @@ def judged(table: Path) -> Iterator[tuple[int, str]]:
         if protocol is None or metadata is None:
             continue
         files = rows.filter(pl.col("actionType").is_in(["add", "remove", "cdc"]))
-        rules = [partial(check_files, files, metadata, protocol, "delta")]
+        configured = TableConfiguration(DELTA, protocol, metadata)
+        rules = [partial(check_files, files, configured)]
         if protocol != old_protocol:
-            rules.append(partial(check_protocol_change, old_protocol, protocol, "delta"))
+            rules.append(partial(DELTA.protocol_rules.check_change, old_protocol, protocol))
         if metadata != old_metadata:
-            rules.append(partial(check_metadata, metadata, old_metadata, protocol, "delta"))
+            rules.append(partial(check_metadata, configured, old_metadata))
         for rule in rules:
             try:
-                check_writable(protocol, metadata, table.name, "delta")
+                check_writable(configured, table.name)
                 rule()
             except UnsupportedError:
                 continue  # by name, for a feature that the table has or gets

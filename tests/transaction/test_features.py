@@ -8,42 +8,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog.dialects.delta.features import HONOURED, ROW_ONLY
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.delta.protocol import HONOURED, ROW_ONLY
+from lakelog.dialects.features import Feature, Stance, has_field_key
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.dialects.indextables.protocol import READER_FEATURES
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import CorruptionError
 from lakelog.model.metadata import Protocol, honoured_mapping, mapping_mode
-from lakelog.transaction.features import (
-    DELTA,
-    INDEXTABLES,
-    Feature,
-    Stance,
-    has_field_key,
-    is_active,
-    supported,
-    supports,
-    with_required,
-)
 from tests.transaction.making import column, table
+
+RULES = DELTA.protocol_rules
+INDEXTABLES_RULES = INDEXTABLES.protocol_rules
 
 
 def test_every_reader_feature_that_is_not_refused_can_be_read() -> None:
-    written = {f.name for f in DELTA.values() if f.reader and f.stance is not Stance.REFUSED}
+    written = {
+        f.name for f in RULES.features.values() if f.reader and f.stance is not Stance.REFUSED
+    }
     assert written == HONOURED | ROW_ONLY
 
 
 def test_every_indextables_reader_feature_that_can_be_read_is_known() -> None:
-    assert {f.name for f in INDEXTABLES.values() if f.reader} >= READER_FEATURES
+    assert {f.name for f in INDEXTABLES_RULES.features.values() if f.reader} >= READER_FEATURES
 
 
-@pytest.mark.parametrize("feature", [*DELTA.values(), *INDEXTABLES.values()])
+@pytest.mark.parametrize(
+    "feature",
+    [*RULES.features.values(), *INDEXTABLES_RULES.features.values()],
+)
 def test_a_feature_rests_on_known_ones_and_says_why_it_stands_so(feature: Feature) -> None:
-    assert DELTA.keys() >= {*feature.requires, *feature.replaces}
+    assert RULES.features.keys() >= {*feature.requires, *feature.replaces}
     assert feature.note
     assert re.fullmatch(r"[A-Za-z0-9_-]+", feature.name)
 
 
 def test_only_six_writer_versions_imply_features() -> None:
-    implied = {f.name: f.implied_from for f in DELTA.values() if f.implied_from}
+    implied = {f.name: f.implied_from for f in RULES.features.values() if f.implied_from}
     assert implied == {
         "appendOnly": (1, 2),
         "invariants": (1, 2),
@@ -56,42 +57,44 @@ def test_only_six_writer_versions_imply_features() -> None:
 
 
 def test_writer_version_seven_implies_nothing() -> None:
-    assert supported(Protocol(1, 7, None, ("domainMetadata",)), "delta") == {"domainMetadata"}
+    assert RULES.supported(Protocol(1, 7, None, ("domainMetadata",))) == {"domainMetadata"}
 
 
 def test_readers_of_version_one_do_not_map_columns() -> None:
-    assert not supports(Protocol(1, 6), "columnMapping")
-    assert supports(Protocol(2, 5), "columnMapping")
-    assert not supports(Protocol(2, 4), "columnMapping")
+    assert not TableConfiguration(DELTA, Protocol(1, 6), table()).supports("columnMapping")
+    assert TableConfiguration(DELTA, Protocol(2, 5), table()).supports("columnMapping")
+    assert not TableConfiguration(DELTA, Protocol(2, 4), table()).supports("columnMapping")
 
 
 def test_a_feature_that_is_listed_at_an_old_version_still_counts() -> None:
-    assert supports(Protocol(1, 2, None, ("rowTracking",)), "rowTracking")
+    assert TableConfiguration(DELTA, Protocol(1, 2, None, ("rowTracking",)), table()).supports(
+        "rowTracking"
+    )
 
 
 def test_a_protocol_without_writer_version_is_damage() -> None:
     with pytest.raises(CorruptionError, match="no minWriterVersion"):
-        supported(Protocol(1, None), "delta")
+        RULES.supported(Protocol(1, None))
 
 
 def test_indextables_versions_add_up() -> None:
-    second = supported(Protocol(2, 2), "indextables")
+    second = INDEXTABLES_RULES.supported(Protocol(2, 2))
     assert "footerOffsets" in second
     assert "schemaDeduplication" not in second
-    assert second < supported(Protocol(3, 3), "indextables")
-    assert "avroState" in supported(Protocol(4, 4), "indextables")
+    assert second < INDEXTABLES_RULES.supported(Protocol(3, 3))
+    assert "avroState" in INDEXTABLES_RULES.supported(Protocol(4, 4))
 
 
 def test_what_features_rest_on_is_found_at_any_remove() -> None:
-    needed = with_required(["icebergCompatV3", "fromTheFuture"], "delta")
+    needed = RULES.with_required(["icebergCompatV3", "fromTheFuture"])
     assert needed >= {"rowTracking", "domainMetadata", "columnMapping", "fromTheFuture"}
 
 
 def test_a_feature_is_active_only_where_supported_and_switched_on() -> None:
     on = table(properties={"delta.appendOnly": "TRUE"})
-    assert is_active("appendOnly", Protocol(1, 2), on)
-    assert not is_active("appendOnly", Protocol(1, 1), on)
-    assert not is_active("appendOnly", Protocol(1, 2), table())
+    assert TableConfiguration(DELTA, Protocol(1, 2), on).is_active("appendOnly")
+    assert not TableConfiguration(DELTA, Protocol(1, 1), on).is_active("appendOnly")
+    assert not TableConfiguration(DELTA, Protocol(1, 2), table()).is_active("appendOnly")
 
 
 def test_a_mapping_mode_that_the_protocol_does_not_honour_is_none() -> None:

@@ -15,6 +15,10 @@ from hypothesis import strategies as st
 
 import lakelog
 from lakelog.dialects.base import CommitContent
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
+from lakelog.dialects.protocol_rules import TableConfiguration
+from lakelog.dialects.registry import named
 from lakelog.errors import ConcurrentTransactionError, InvalidInputError, LakelogError
 from lakelog.log.context import Log
 from lakelog.model import actions
@@ -25,12 +29,13 @@ from lakelog.transaction import operations, validation
 from lakelog.transaction.action_input import rows_frame, stage_one
 from lakelog.transaction.commit_content import CommitBase, Description, after, finalise
 from lakelog.transaction.conflict_fast_path import own_paths
-from lakelog.transaction.features import DELTA
 from lakelog.transaction.metadata_rows import fill_row
 from lakelog.transaction.pending_commit import WRITE_SERIALIZABLE, PendingCommit, Reads
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.small_commit import MOST_ROWS, PlainTable, SmallCommit
 from tests.transaction.tables import DIALECTS, NOW_MS, append, infos, location, new_table
+
+RULES = DELTA.protocol_rules
 
 COUNT = '{"numRecords":3}'
 COMPRESSION = "spark.indextables.transaction.compression"
@@ -220,10 +225,17 @@ def intent_of(
     rows: list[dict[str, Any]],
     table: Metadata,
     protocol: Protocol,
+    form: str,
     others: Sequence[dict[str, Any]] = (),
 ) -> PendingCommit:
     meta = rows_frame(others) if others else actions.concat([])
-    return PendingCommit(Reads(), rows_frame(rows), meta, WRITE_SERIALIZABLE, protocol, table)
+    return PendingCommit(
+        Reads(),
+        rows_frame(rows),
+        meta,
+        WRITE_SERIALIZABLE,
+        TableConfiguration(named(form), protocol, table),
+    )
 
 
 def no_files() -> Any:
@@ -242,22 +254,22 @@ def test_what_the_short_way_takes_the_general_way_writes_alike(
 ) -> None:
     table, rows, others = data.draw(transactions(form))
     protocol, encode = PROTOCOLS[form], DIALECTS[form].encode
-    plain = PlainTable.of(protocol, table, form)
+    plain = PlainTable.of(TableConfiguration(named(form), protocol, table))
     assert (plain is None) is bool({"timestamp", "double"} & {*table.partition_columns})
     few = plain.take(rows, others) if plain is not None else None
     event("short" if few is not None else "general")
     if few is None:
         return
-    intent = intent_of(rows, table, protocol, others)
-    validation.check(intent, "table", form, replaced=False, live_files=no_files)
+    intent = intent_of(rows, table, protocol, form, others)
+    validation.check(intent, "table", replaced=False, live_files=no_files)
     assert few.lines == encode(CommitContent({}, intent.meta, intent.files))
     info = {"operation": "WRITE"}
     general = encode(CommitContent(info, intent.meta, intent.files))
     assert encode(CommitContent(info, spelled=few.lines)) == general
     assert few.frame.equals(intent.files)
     assert few.meta.equals(intent.meta)
-    assert finalise(replace(intent, staged=few), SAID, CommitBase(), NOW_MS, form).info == (
-        finalise(intent, SAID, CommitBase(), NOW_MS, form).info
+    assert finalise(replace(intent, staged=few), SAID, CommitBase(), NOW_MS).info == (
+        finalise(intent, SAID, CommitBase(), NOW_MS).info
     )
     assert after(replace(intent, staged=few, meta=few.meta)) == after(intent)
     assert few.metrics() == operations.metrics(intent.files)
@@ -275,17 +287,17 @@ def test_a_partition_value_that_is_plainly_right_is_right(
     type_: str, form: str, value: str | None, nullable: bool
 ) -> None:
     table = metadata(type_, nullable=nullable)
-    plain = PlainTable.of(PROTOCOLS[form], table, form)
+    plain = PlainTable.of(TableConfiguration(named(form), PROTOCOLS[form], table))
     assert plain is not None
     rows = [staged("add", form, path="a", size=1, partitionValues={type_: value})]
     try:
         taken = plain.take(rows)
-        intent = intent_of(rows, table, PROTOCOLS[form])
+        intent = intent_of(rows, table, PROTOCOLS[form], form)
     except InvalidInputError:  # half a surrogate pair
         assert taken is None
         return
     if taken is not None:
-        validation.check(intent, "table", form, replaced=False, live_files=no_files)
+        validation.check(intent, "table", replaced=False, live_files=no_files)
 
 
 @pytest.mark.parametrize(
@@ -299,14 +311,14 @@ def test_a_partition_value_that_is_plainly_right_is_right(
     ],
 )
 def test_the_usual_action_goes_the_short_way(row: dict[str, Any]) -> None:
-    plain = PlainTable.of(PLAIN, metadata(), "delta")
+    plain = PlainTable.of(TableConfiguration(DELTA, PLAIN, metadata()))
     assert plain is not None
     assert isinstance(plain.take([row]), SmallCommit)
 
 
 def test_the_usual_partition_value_goes_the_short_way() -> None:
     table = metadata("date", "string", "integer", "boolean")
-    plain = PlainTable.of(PLAIN, table, "delta")
+    plain = PlainTable.of(TableConfiguration(DELTA, PLAIN, table))
     assert plain is not None
     values = {"date": "2024-02-29", "string": "é", "integer": 7, "boolean": True}
     assert plain.take([added(partitionValues=values)]) is not None
@@ -315,7 +327,7 @@ def test_the_usual_partition_value_goes_the_short_way() -> None:
 
 
 def test_a_version_of_an_application_goes_the_short_way() -> None:
-    plain = PlainTable.of(PLAIN, metadata(), "delta")
+    plain = PlainTable.of(TableConfiguration(DELTA, PLAIN, metadata()))
     assert plain is not None
     few = plain.take([added()], [recorded("app", 3)])
     assert few is not None
@@ -326,7 +338,7 @@ def test_a_version_of_an_application_goes_the_short_way() -> None:
 
 
 def test_many_actions_go_the_general_way() -> None:
-    plain = PlainTable.of(PLAIN, metadata(), "delta")
+    plain = PlainTable.of(TableConfiguration(DELTA, PLAIN, metadata()))
     assert plain is not None
     rows = [added(f"f{n}") for n in range(MOST_ROWS + 1)]
     assert plain.take(rows) is None
@@ -334,7 +346,7 @@ def test_many_actions_go_the_general_way() -> None:
     assert plain.take([]) is None
 
 
-@pytest.mark.parametrize("name", sorted(DELTA))
+@pytest.mark.parametrize("name", sorted(RULES.features))
 def test_a_feature_that_rules_over_files_closes_the_short_way(name: str) -> None:
     # What a feature asks stands in the general way's checks; those that it looks at are here.
     ruling = {
@@ -349,7 +361,9 @@ def test_a_feature_that_rules_over_files_closes_the_short_way(name: str) -> None
         "delta.constraints.c": "id > 0",
     }
     protocol = Protocol(3, 7, (name,), (name,))
-    plain = PlainTable.of(protocol, metadata(configuration=configuration), "delta")
+    plain = PlainTable.of(
+        TableConfiguration(DELTA, protocol, metadata(configuration=configuration))
+    )
     assert (plain is None) is (name in ruling | {"checkConstraints"})
 
 
@@ -397,12 +411,17 @@ def test_metrics_are_sums_that_64_bits_may_be_too_few_for(
 
 def test_an_indextables_table_whose_commits_may_be_columnar_has_no_short_way() -> None:
     features = ("columnarCommits",)
-    assert PlainTable.of(Protocol(2, 2), metadata(), "indextables") is not None
-    assert PlainTable.of(Protocol(3, 3, features, features), metadata(), "indextables") is None
+    assert PlainTable.of(TableConfiguration(INDEXTABLES, Protocol(2, 2), metadata())) is not None
+    assert (
+        PlainTable.of(
+            TableConfiguration(INDEXTABLES, Protocol(3, 3, features, features), metadata())
+        )
+        is None
+    )
 
 
 def test_the_usual_split_goes_the_short_way() -> None:
-    plain = PlainTable.of(Protocol(2, 2), metadata("string"), "indextables")
+    plain = PlainTable.of(TableConfiguration(INDEXTABLES, Protocol(2, 2), metadata("string")))
     assert plain is not None
     split = {
         "path": "string=a%20b/s.split",
@@ -434,7 +453,7 @@ def test_the_usual_split_goes_the_short_way() -> None:
 def test_metrics_count_rows_where_each_split_tells_them_alike(
     told: list[dict[str, Any]], rows: int | None
 ) -> None:
-    plain = PlainTable.of(Protocol(2, 2), metadata(), "indextables")
+    plain = PlainTable.of(TableConfiguration(INDEXTABLES, Protocol(2, 2), metadata()))
     assert plain is not None
     splits = [staged("add", "indextables", path=f"{n}", size=1, **t) for n, t in enumerate(told)]
     few = plain.take(splits)

@@ -6,12 +6,18 @@ from typing import Any
 
 import pytest
 
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.features import Stance
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
+from lakelog.dialects.protocol_rules import TableConfiguration
+from lakelog.dialects.registry import named
 from lakelog.errors import CorruptionError, InvalidTransactionError, UnsupportedFeatureError
 from lakelog.model.metadata import Metadata, Protocol
-from lakelog.transaction.features import DELTA, Stance
-from lakelog.transaction.protocol_upgrade import upgrade
 from lakelog.transaction.write_support import check_actions, check_writable
 from tests.transaction.making import V12, add, cdc, column, remove, rows, table, vector
+
+RULES = DELTA.protocol_rules
+INDEXTABLES_RULES = INDEXTABLES.protocol_rules
 
 NOTHING = rows()
 COUNTED = {"stats": '{"numRecords":3}'}
@@ -24,33 +30,42 @@ def gate(
     meta: tuple[dict[str, Any], ...] = (),
     format_: str = "delta",
 ) -> None:
-    check_actions(protocol, metadata or table(), rows(*files), rows(*meta), "t", format_)
+    check_actions(
+        TableConfiguration(named(format_), protocol, metadata or table()),
+        rows(*files),
+        rows(*meta),
+        "t",
+    )
 
 
 def featured(*names: str) -> Protocol:
-    return upgrade(None, names, "delta")
+    return RULES.upgrade(None, names)
 
 
 @pytest.mark.parametrize("version", range(1, 7))
 def test_tables_of_the_time_before_lists_are_written(version: int) -> None:
-    check_writable(Protocol(1, version), table(), "t", "delta")
-
-
-@pytest.mark.parametrize(
-    "name", sorted(f.name for f in DELTA.values() if f.stance is not Stance.REFUSED)
-)
-def test_a_table_with_a_feature_that_is_honoured_is_written(name: str) -> None:
-    check_writable(featured(name), table(), "t", "delta")
+    check_writable(TableConfiguration(DELTA, Protocol(1, version), table()), "t")
 
 
 @pytest.mark.parametrize(
     "name",
-    [*sorted(f.name for f in DELTA.values() if f.stance is Stance.REFUSED), "fromTheFuture"],
+    sorted(f.name for f in RULES.features.values() if f.stance is not Stance.REFUSED),
+)
+def test_a_table_with_a_feature_that_is_honoured_is_written(name: str) -> None:
+    check_writable(TableConfiguration(DELTA, featured(name), table()), "t")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *sorted(f.name for f in RULES.features.values() if f.stance is Stance.REFUSED),
+        "fromTheFuture",
+    ],
 )
 def test_a_table_with_another_feature_is_refused_by_name(name: str) -> None:
-    readers = (name,) if name in DELTA and DELTA[name].reader else ()
+    readers = (name,) if name in RULES.features and RULES.features[name].reader else ()
     with pytest.raises(UnsupportedFeatureError) as refused:
-        check_writable(Protocol(3, 7, readers, (name,)), table(), "t", "delta")
+        check_writable(TableConfiguration(DELTA, Protocol(3, 7, readers, (name,)), table()), "t")
     assert (refused.value.found, refused.value.path) == (name, "t")
     assert repr(name) in refused.value.message
 
@@ -58,7 +73,7 @@ def test_a_table_with_another_feature_is_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize("version", [0, 8, 99])
 def test_a_writer_version_out_of_range_is_refused(version: int) -> None:
     with pytest.raises(UnsupportedFeatureError, match="newer writer"):
-        check_writable(Protocol(1, version), table(), "t", "delta")
+        check_writable(TableConfiguration(DELTA, Protocol(1, version), table()), "t")
 
 
 @pytest.mark.parametrize(
@@ -67,28 +82,28 @@ def test_a_writer_version_out_of_range_is_refused(version: int) -> None:
 )
 def test_a_protocol_that_lacks_what_writers_need_is_damage(protocol: Protocol) -> None:
     with pytest.raises(CorruptionError):
-        check_writable(protocol, table(), "t", "delta")
+        check_writable(TableConfiguration(DELTA, protocol, table()), "t")
 
 
 @pytest.mark.parametrize("number", ["1", "2"])
 def test_iceberg_compatibility_closes_a_table_only_while_it_is_on(number: str) -> None:
     protocol = featured(f"icebergCompatV{number}")
-    check_writable(protocol, table(), "t", "delta")
+    check_writable(TableConfiguration(DELTA, protocol, table()), "t")
     on = table(properties={f"delta.enableIcebergCompatV{number}": "true"})
     with pytest.raises(UnsupportedFeatureError, match="Iceberg requirements"):
-        check_writable(protocol, on, "t", "delta")
+        check_writable(TableConfiguration(DELTA, protocol, on), "t")
 
 
 @pytest.mark.parametrize("protocol", [Protocol(1, 1), Protocol(2, 2), Protocol(3, 3)])
 def test_indextables_are_written_up_to_version_three(protocol: Protocol) -> None:
-    check_writable(protocol, table(), "t", "indextables")
-    check_writable(upgrade(protocol, ["columnarCommits"], "indextables"), table(), "t",
-                   "indextables")  # fmt: skip
+    check_writable(TableConfiguration(INDEXTABLES, protocol, table()), "t")
+    columnar = INDEXTABLES_RULES.upgrade(protocol, ["columnarCommits"])
+    check_writable(TableConfiguration(INDEXTABLES, columnar, table()), "t")
 
 
 def test_tables_whose_writers_commit_by_state_directories_are_refused() -> None:
     with pytest.raises(UnsupportedFeatureError, match="state directories") as refused:
-        check_writable(Protocol(4, 4), table(), "t", "indextables")
+        check_writable(TableConfiguration(INDEXTABLES, Protocol(4, 4), table()), "t")
     assert refused.value.found == "avroState"
 
 
@@ -96,7 +111,7 @@ def test_an_unknown_feature_of_indextables_is_refused_by_name() -> None:
     names = ("fromTheFuture",)
     for protocol in (Protocol(3, 3, names, names), Protocol(3, 3, None, names)):
         with pytest.raises(UnsupportedFeatureError) as refused:
-            check_writable(protocol, table(), "t", "indextables")
+            check_writable(TableConfiguration(INDEXTABLES, protocol, table()), "t")
         assert refused.value.found == "fromTheFuture"
 
 
@@ -315,4 +330,4 @@ def test_a_field_that_the_format_would_lose_is_refused() -> None:
 
 
 def test_a_commit_of_nothing_passes() -> None:
-    check_actions(V12, table(), NOTHING, NOTHING, "t", "delta")
+    check_actions(TableConfiguration(DELTA, V12, table()), NOTHING, NOTHING, "t")

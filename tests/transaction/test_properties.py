@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.delta.properties import DELTA_PROPERTIES, without_requests
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
+from lakelog.dialects.properties import INDEXTABLES_PROPERTIES, changed
+from lakelog.dialects.registry import named
 from lakelog.errors import InvalidPropertyError
-from lakelog.transaction.table_properties import (
-    DELTA_PROPERTIES,
-    INDEXTABLES_PROPERTIES,
-    changed,
-    check_properties,
-    without_requests,
-)
 
 GOOD = [
     ("delta.appendOnly", "TRUE"),
@@ -63,13 +61,13 @@ BAD = [
 
 @pytest.mark.parametrize(("key", "value"), GOOD)
 def test_a_value_of_its_kind_is_taken(key: str, value: str | None) -> None:
-    check_properties({key: value}, "delta")
+    DELTA.properties.check({key: value})
 
 
 @pytest.mark.parametrize(("key", "value"), BAD)
 def test_a_value_of_another_kind_is_refused(key: str, value: str | None) -> None:
     with pytest.raises(InvalidPropertyError, match="invalid value") as refused:
-        check_properties({key: value}, "delta")
+        DELTA.properties.check({key: value})
     assert (refused.value.path, refused.value.found) == (key, value)
     assert refused.value.expected
 
@@ -77,32 +75,32 @@ def test_a_value_of_another_kind_is_refused(key: str, value: str | None) -> None
 @pytest.mark.parametrize("key", ["delta.fromTheFuture", "delta.", "delta.liquid.clusteringColumns"])
 def test_an_unknown_key_of_delta_is_refused(key: str) -> None:
     with pytest.raises(InvalidPropertyError, match="unknown"):
-        check_properties({key: "1"}, "delta")
+        DELTA.properties.check({key: "1"})
 
 
 def test_a_key_in_another_case_is_refused_with_its_spelling() -> None:
     with pytest.raises(InvalidPropertyError, match="letter case") as refused:
-        check_properties({"delta.appendonly": "true"}, "delta")
+        DELTA.properties.check({"delta.appendonly": "true"})
     assert refused.value.expected == "delta.appendOnly"
 
 
 @pytest.mark.parametrize("key", ["delta.minReaderVersion", "delta.minWriterVersion"])
 def test_protocol_versions_are_no_properties(key: str) -> None:
     with pytest.raises(InvalidPropertyError, match="must not be stored") as refused:
-        check_properties({key: "7"}, "delta")
+        DELTA.properties.check({key: "7"})
     assert "protocol" in str(refused.value.hint)
 
 
 def test_a_request_for_an_unknown_feature_is_refused_by_name() -> None:
     with pytest.raises(InvalidPropertyError, match="unknown feature") as refused:
-        check_properties({"delta.feature.fromTheFuture": "supported"}, "delta")
+        DELTA.properties.check({"delta.feature.fromTheFuture": "supported"})
     assert refused.value.found == "fromTheFuture"
 
 
 def test_row_tracking_is_not_on_and_suspended() -> None:
     both = {"delta.enableRowTracking": "true", "delta.rowTrackingSuspended": "true"}
     with pytest.raises(InvalidPropertyError, match="suspended"):
-        check_properties(both, "delta")
+        DELTA.properties.check(both)
 
 
 def test_requests_for_features_are_taken_out_and_nothing_else() -> None:
@@ -117,7 +115,7 @@ def test_only_what_is_new_or_changed_counts() -> None:
 @pytest.mark.parametrize("key", DELTA_PROPERTIES)
 def test_every_delta_property_refuses_something_or_takes_any_text(key: str) -> None:
     with pytest.raises(InvalidPropertyError):
-        check_properties({key: None}, "delta")
+        DELTA.properties.check({key: None})
 
 
 @pytest.mark.parametrize(
@@ -132,7 +130,7 @@ def test_every_delta_property_refuses_something_or_takes_any_text(key: str) -> N
     ],
 )
 def test_an_indextables_property_is_taken(key: str, value: str) -> None:
-    check_properties({key: value}, "indextables")
+    INDEXTABLES.properties.check({key: value})
 
 
 @pytest.mark.parametrize(
@@ -146,7 +144,7 @@ def test_an_indextables_property_is_taken(key: str, value: str) -> None:
 )
 def test_an_indextables_property_of_another_kind_is_refused(key: str, value: str) -> None:
     with pytest.raises(InvalidPropertyError, match="invalid value"):
-        check_properties({key: value}, "indextables")
+        INDEXTABLES.properties.check({key: value})
 
 
 @pytest.mark.parametrize("format_", ["delta", "indextables"])
@@ -157,16 +155,16 @@ def test_an_indextables_property_of_another_kind_is_refused(key: str, value: str
 )  # fmt: skip
 def test_a_credential_is_kept_out_of_the_log_and_out_of_the_error(key: str, format_: str) -> None:
     with pytest.raises(InvalidPropertyError, match="credential") as refused:
-        check_properties({key: "hunter2"}, format_)
+        named(format_).properties.check({key: "hunter2"})
     assert "hunter2" not in str(refused.value)
 
 
 def test_a_delta_property_on_an_indextables_table_is_refused() -> None:
     with pytest.raises(InvalidPropertyError, match="have no effect"):
-        check_properties({"delta.appendOnly": "true"}, "indextables")
+        INDEXTABLES.properties.check({"delta.appendOnly": "true"})
 
 
 @pytest.mark.parametrize("key", INDEXTABLES_PROPERTIES)
 def test_every_known_indextables_property_refuses_a_missing_value(key: str) -> None:
     with pytest.raises(InvalidPropertyError):
-        check_properties({key: None}, "indextables")
+        INDEXTABLES.properties.check({key: None})

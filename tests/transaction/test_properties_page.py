@@ -13,11 +13,12 @@ import lakelog
 from lakelog import LakelogWarning
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.dialects.indextables.framing import checkpoint_level, commit_level
+from lakelog.dialects.properties import INDEXTABLES_PROPERTIES
+from lakelog.dialects.registry import named
 from lakelog.errors import InvalidPropertyError
 from lakelog.log.properties import read_limits
 from lakelog.transaction.commit_loop import Retry
 from lakelog.transaction.skipped_files import cooldown_ms
-from lakelog.transaction.table_properties import INDEXTABLES_PROPERTIES
 
 PAGE = Path(__file__).parents[2] / "schemas" / "properties.md"
 PREFIX = "spark.indextables."
@@ -44,7 +45,7 @@ DEFAULTS = {
 def effects(configuration: dict[str, str], format: str) -> tuple[object, ...]:
     """Everything that lakelog derives from the properties of this family."""
     return (
-        CheckpointOptions.of(configuration, format),
+        CheckpointOptions.of(configuration, named(format)),
         read_limits(configuration),
         Retry.of(configuration),
         *(

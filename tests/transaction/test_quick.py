@@ -11,6 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakelog.dialects.base import CommitFile
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.protocol_rules import TableConfiguration
+from lakelog.dialects.registry import named
 from lakelog.model import actions
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage.fsspec_store import MemoryStore
@@ -60,7 +63,11 @@ def own(paths: list[str], kind: str) -> PendingCommit:
     )
     files = pl.DataFrame(rows, schema={c: actions.schema()[c] for c in rows})
     return PendingCommit(
-        Reads(), files, actions.concat([]), WRITE_SERIALIZABLE, Protocol(1, 2), metadata
+        Reads(),
+        files,
+        actions.concat([]),
+        WRITE_SERIALIZABLE,
+        TableConfiguration(DELTA, Protocol(1, 2), metadata),
     )
 
 
@@ -80,7 +87,7 @@ def test_what_the_short_way_lets_pass_the_general_way_lets_pass(
         lines = [{"commitInfo": {"operation": "X"}} | lines[1], *lines[2:]]
     data = written(lines)
     commit = CommitFile(3, "_delta_log/3.json", len(data), 5)
-    quick = parse_quickly(form, commit, data)
+    quick = parse_quickly(named(form), commit, data)
     store = MemoryStore(fsspec.filesystem("memory"), "/quick", "memory://quick")
     store.put(commit.path, data)
     decoded = DIALECTS[form].decode(store, [commit])
@@ -96,7 +103,7 @@ def test_what_the_short_way_lets_pass_the_general_way_lets_pass(
     mine = own_paths(intent)
     assert mine == frozenset(paths)
     if mine.isdisjoint(quick.paths):
-        assert find_conflict(intent, Winner(3, decoded), format=form) is None
+        assert find_conflict(intent, Winner(3, decoded)) is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +121,7 @@ def test_what_the_short_way_lets_pass_the_general_way_lets_pass(
     ],
 )
 def test_whatever_is_not_plain_goes_the_general_way(data: bytes) -> None:
-    assert parse_quickly("delta", CommitFile(1, "p", len(data), 0), data) is None
+    assert parse_quickly(DELTA, CommitFile(1, "p", len(data), 0), data) is None
 
 
 def test_a_transaction_that_has_read_or_changes_the_table_itself_goes_the_general_way() -> None:

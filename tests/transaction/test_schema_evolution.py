@@ -6,26 +6,27 @@ from typing import Any
 
 import pytest
 
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import SchemaEvolutionError
 from lakelog.model.contract import TYPE_CHANGES, DataType, Decimal, Primitive
 from lakelog.model.metadata import Metadata, Protocol
-from lakelog.transaction.protocol_upgrade import upgrade
 from lakelog.transaction.schema_evolution import check_evolution, is_widening
 from tests.transaction.making import V12, column, mapped, struct, table
 
 MAPPED = Protocol(2, 5)
-WIDENING = upgrade(None, ["typeWidening"], "delta")
+WIDENING = DELTA.protocol_rules.upgrade(None, ["typeWidening"])
 WIDE = {"delta.enableTypeWidening": "true"}
 BY_NAME = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"}
 
 
 def evolve(old: Metadata, new: Metadata, protocol: Protocol = V12, **more: Any) -> None:
-    check_evolution(old, new, protocol, **more)
+    check_evolution(old, TableConfiguration(DELTA, protocol, new), **more)
 
 
 def refuse(old: Metadata, new: Metadata, why: str, protocol: Protocol = V12) -> Any:
     with pytest.raises(SchemaEvolutionError, match=why) as refused:
-        check_evolution(old, new, protocol)
+        check_evolution(old, TableConfiguration(DELTA, protocol, new))
     return refused.value
 
 
@@ -200,7 +201,7 @@ class TestWidening:
         evolve(old, lost, WIDENING, replaced=True)
 
     def test_iceberg_takes_fewer_changes(self) -> None:
-        protocol = upgrade(WIDENING, ["icebergCompatV2"], "delta")
+        protocol = DELTA.protocol_rules.upgrade(WIDENING, ["icebergCompatV2"])
         keys = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "n"}
         change = {TYPE_CHANGES: [{"fromType": "integer", "toType": "double"}]}
         refuse(

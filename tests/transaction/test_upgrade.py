@@ -10,28 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakelog.dialects.delta.features import check_readable
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.delta.protocol import check_readable
+from lakelog.dialects.features import Stance, listed
+from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.errors import InvalidProtocolError, UnsupportedFeatureError
 from lakelog.model.metadata import Protocol
-from lakelog.transaction.features import (
-    DELTA,
-    INDEXTABLES,
-    Stance,
-    listed,
-    supported,
-    with_required,
-)
-from lakelog.transaction.protocol_upgrade import (
-    DEFAULT_PROTOCOL,
-    check_protocol_change,
-    features_needed,
-    upgrade,
-)
 from tests.budget import share_of
 from tests.transaction.making import column, struct, table
 
-WRITTEN = sorted(f.name for f in DELTA.values() if f.stance is not Stance.REFUSED)
-REFUSED = sorted(f.name for f in DELTA.values() if f.stance is Stance.REFUSED)
+RULES = DELTA.protocol_rules
+INDEXTABLES_RULES = INDEXTABLES.protocol_rules
+
+WRITTEN = sorted(f.name for f in RULES.features.values() if f.stance is not Stance.REFUSED)
+REFUSED = sorted(f.name for f in RULES.features.values() if f.stance is Stance.REFUSED)
 
 legacy = st.sampled_from([Protocol(1, w) for w in range(1, 7)] + [Protocol(2, 5), Protocol(2, 6)])
 features = st.sets(st.sampled_from(WRITTEN), max_size=6)
@@ -39,7 +31,7 @@ features = st.sets(st.sampled_from(WRITTEN), max_size=6)
 
 @st.composite
 def protocols(draw: st.DrawFn) -> Protocol:
-    return upgrade(draw(st.none() | legacy), draw(features), "delta")
+    return RULES.upgrade(draw(st.none() | legacy), draw(features))
 
 
 @settings(max_examples=share_of(150))
@@ -47,12 +39,12 @@ def protocols(draw: st.DrawFn) -> Protocol:
 def test_an_upgrade_supports_what_was_asked_and_loses_nothing(
     old: Protocol, asked: set[str]
 ) -> None:
-    new = upgrade(old, asked, "delta")
-    there = supported(new, "delta")
-    assert supported(old, "delta") <= there
-    added = there - supported(old, "delta")
-    for name in asked | with_required(added, "delta"):
-        assert name in there or there.intersection(DELTA[name].replaces)
+    new = RULES.upgrade(old, asked)
+    there = RULES.supported(new)
+    assert RULES.supported(old) <= there
+    added = there - RULES.supported(old)
+    for name in asked | RULES.with_required(added):
+        assert name in there or there.intersection(RULES.features[name].replaces)
     assert new.min_reader_version >= old.min_reader_version
     assert (new.min_writer_version or 0) >= (old.min_writer_version or 0)
 
@@ -60,11 +52,11 @@ def test_an_upgrade_supports_what_was_asked_and_loses_nothing(
 @settings(max_examples=share_of(150))
 @given(protocols(), features)
 def test_an_upgrade_is_legal_readable_and_done_once(old: Protocol, asked: set[str]) -> None:
-    new = upgrade(old, asked, "delta")
-    check_protocol_change(old, new, "delta")
+    new = RULES.upgrade(old, asked)
+    RULES.check_change(old, new)
     check_readable(new.min_reader_version, new.reader_features, "t")
-    assert upgrade(new, asked, "delta") is new
-    assert upgrade(new, (), "delta") is new
+    assert RULES.upgrade(new, asked) is new
+    assert RULES.upgrade(new, ()) is new
 
 
 @settings(max_examples=share_of(100))
@@ -72,11 +64,11 @@ def test_an_upgrade_is_legal_readable_and_done_once(old: Protocol, asked: set[st
 def test_upgrades_in_two_steps_support_what_one_step_does(
     old: Protocol, first: set[str], second: set[str]
 ) -> None:
-    stepped = upgrade(upgrade(old, first, "delta"), second, "delta")
-    at_once = upgrade(old, first | second, "delta")
+    stepped = RULES.upgrade(RULES.upgrade(old, first), second)
+    at_once = RULES.upgrade(old, first | second)
     # Of a feature and its earlier form, one may come first and make the other needless.
-    forms = {name for f in DELTA.values() if f.replaces for name in (f.name, *f.replaces)}
-    assert supported(stepped, "delta") - forms >= supported(at_once, "delta") - forms
+    forms = {name for f in RULES.features.values() if f.replaces for name in (f.name, *f.replaces)}
+    assert RULES.supported(stepped) - forms >= RULES.supported(at_once) - forms
 
 
 @pytest.mark.parametrize(
@@ -93,59 +85,59 @@ def test_upgrades_in_two_steps_support_what_one_step_does(
 def test_features_of_the_time_before_lists_need_none(
     asked: list[str], versions: tuple[int, int]
 ) -> None:
-    assert upgrade(None, asked, "delta") == Protocol(*versions)
+    assert RULES.upgrade(None, asked) == Protocol(*versions)
 
 
 def test_the_first_listed_feature_lists_all_that_was_implied() -> None:
-    new = upgrade(Protocol(1, 4), ["domainMetadata"], "delta")
+    new = RULES.upgrade(Protocol(1, 4), ["domainMetadata"])
     implied = ("appendOnly", "changeDataFeed", "checkConstraints")
     assert new == Protocol(1, 7, None, (*implied, "domainMetadata", "generatedColumns",
                                         "invariants"))  # fmt: skip
 
 
 def test_a_writers_feature_leaves_readers_of_version_two_where_they_are() -> None:
-    new = upgrade(Protocol(2, 5), ["domainMetadata"], "delta")
+    new = RULES.upgrade(Protocol(2, 5), ["domainMetadata"])
     assert (new.min_reader_version, new.reader_features) == (2, None)
     assert "columnMapping" in (new.writer_features or ())
 
 
 def test_a_readers_feature_lists_the_mapping_of_columns_for_readers_too() -> None:
-    new = upgrade(Protocol(2, 5), ["deletionVectors"], "delta")
+    new = RULES.upgrade(Protocol(2, 5), ["deletionVectors"])
     assert new.reader_features == ("columnMapping", "deletionVectors")
 
 
 def test_readers_who_mapped_columns_by_version_alone_go_on_doing_so() -> None:
-    assert "columnMapping" in (upgrade(Protocol(2, 3), ["v2Checkpoint"], "delta")
+    assert "columnMapping" in (RULES.upgrade(Protocol(2, 3), ["v2Checkpoint"])
                                .reader_features or ())  # fmt: skip
 
 
 def test_what_a_feature_rests_on_comes_along() -> None:
-    writer = upgrade(None, ["rowTracking", "variantShredding"], "delta").writer_features or ()
+    writer = RULES.upgrade(None, ["rowTracking", "variantShredding"]).writer_features or ()
     assert {"domainMetadata", "variantType"} <= set(writer)
 
 
 def test_lists_keep_their_order_and_new_names_follow() -> None:
     old = Protocol(1, 7, None, ("invariants", "appendOnly"))
-    assert upgrade(old, ["rowTracking"], "delta").writer_features == (
+    assert RULES.upgrade(old, ["rowTracking"]).writer_features == (
         "invariants", "appendOnly", "domainMetadata", "rowTracking",
     )  # fmt: skip
 
 
 def test_a_preview_makes_its_feature_needless() -> None:
-    old = upgrade(None, ["typeWidening-preview"], "delta")
-    assert upgrade(old, ["typeWidening"], "delta") is old
+    old = RULES.upgrade(None, ["typeWidening-preview"])
+    assert RULES.upgrade(old, ["typeWidening"]) is old
 
 
 @pytest.mark.parametrize("name", [*REFUSED, "fromTheFuture", "", "AppendOnly"])
 def test_a_feature_that_lakelog_could_not_write_is_refused_by_name(name: str) -> None:
     with pytest.raises(UnsupportedFeatureError) as refused:
-        upgrade(None, [name], "delta")
+        RULES.upgrade(None, [name])
     assert refused.value.found == name
 
 
 def test_a_refused_feature_that_the_table_has_is_no_upgrade() -> None:
     old = Protocol(3, 7, ("catalogManaged",), ("catalogManaged",))
-    assert upgrade(old, ["catalogManaged"], "delta") is old
+    assert RULES.upgrade(old, ["catalogManaged"]) is old
 
 
 @pytest.mark.parametrize(
@@ -173,7 +165,7 @@ def test_a_refused_feature_that_the_table_has_is_no_upgrade() -> None:
     ],
 )  # fmt: skip
 def test_properties_switch_features_on(properties: dict[str, str], needed: set[str]) -> None:
-    assert features_needed(table(properties=properties), "delta") == needed
+    assert RULES.needed(table(properties=properties)) == needed
 
 
 @pytest.mark.parametrize(
@@ -192,8 +184,8 @@ def test_properties_switch_features_on(properties: dict[str, str], needed: set[s
 def test_the_schema_switches_features_on_at_any_depth(field: dict[str, Any], needed: str) -> None:
     values = {"keyType": "string", "valueType": struct(field), "valueContainsNull": True}
     inside = column("s", {"type": "map", **values})
-    assert features_needed(table(field), "delta") == {needed}
-    assert features_needed(table(inside), "delta") == {needed}
+    assert RULES.needed(table(field)) == {needed}
+    assert RULES.needed(table(inside)) == {needed}
 
 
 @pytest.mark.parametrize(
@@ -215,7 +207,7 @@ def test_the_schema_switches_features_on_at_any_depth(field: dict[str, Any], nee
 )
 def test_a_protocol_that_contradicts_itself_is_refused(new: Protocol, why: str) -> None:
     with pytest.raises(InvalidProtocolError, match=why):
-        check_protocol_change(None, new, "delta")
+        RULES.check_change(None, new)
 
 
 @pytest.mark.parametrize(
@@ -230,40 +222,43 @@ def test_a_protocol_that_contradicts_itself_is_refused(new: Protocol, why: str) 
 )  # fmt: skip
 def test_a_protocol_takes_nothing_back(old: Protocol, new: Protocol, why: str) -> None:
     with pytest.raises(InvalidProtocolError, match=why):
-        check_protocol_change(old, new, "delta")
+        RULES.check_change(old, new)
 
 
 @pytest.mark.parametrize("new", [Protocol(4, 7, (), ()), Protocol(1, 8)])
 def test_a_version_from_the_future_is_refused(new: Protocol) -> None:
     with pytest.raises(UnsupportedFeatureError, match="higher than"):
-        check_protocol_change(None, new, "delta")
+        RULES.check_change(None, new)
 
 
 def test_a_legal_mapping_without_reader_lists_passes() -> None:
     new = Protocol(2, 7, None, ("appendOnly", "columnMapping", "invariants"))
-    check_protocol_change(Protocol(1, 2), new, "delta")
+    RULES.check_change(Protocol(1, 2), new)
 
 
 def test_indextables_upgrades_reach_the_version_that_brought_the_feature() -> None:
-    assert upgrade(None, [], "indextables") == DEFAULT_PROTOCOL["indextables"]
-    assert upgrade(Protocol(1, 1), ["skippedFiles"], "indextables") == Protocol(2, 2)
-    in_parts = upgrade(None, ["multiPartCheckpoint"], "indextables")
+    assert INDEXTABLES_RULES.upgrade(None, []) == Protocol(2, 2)
+    assert INDEXTABLES_RULES.upgrade(Protocol(1, 1), ["skippedFiles"]) == Protocol(2, 2)
+    in_parts = INDEXTABLES_RULES.upgrade(None, ["multiPartCheckpoint"])
     assert in_parts == Protocol(3, 3, ("multiPartCheckpoint",), ("multiPartCheckpoint",))
-    columnar = upgrade(None, ["columnarCommits"], "indextables")
+    columnar = INDEXTABLES_RULES.upgrade(None, ["columnarCommits"])
     assert columnar == Protocol(3, 3, ("columnarCommits",), ("columnarCommits",))
-    assert upgrade(columnar, ["columnarCommits"], "indextables") is columnar
-    assert upgrade(Protocol(3, 3), ["schemaDeduplication"], "indextables") == Protocol(3, 3)
+    assert INDEXTABLES_RULES.upgrade(columnar, ["columnarCommits"]) is columnar
+    assert INDEXTABLES_RULES.upgrade(Protocol(3, 3), ["schemaDeduplication"]) == Protocol(3, 3)
 
 
-@pytest.mark.parametrize("names", [[f] for f in INDEXTABLES] + [["columnarCommits", "checkpoint"]])
+@pytest.mark.parametrize(
+    "names",
+    [[f] for f in INDEXTABLES_RULES.features] + [["columnarCommits", "checkpoint"]],
+)
 def test_indextables_upgrades_are_legal(names: list[str]) -> None:
     if "avroState" in names:
         with pytest.raises(UnsupportedFeatureError, match="state directories"):
-            upgrade(None, names, "indextables")
+            INDEXTABLES_RULES.upgrade(None, names)
         return
-    new = upgrade(Protocol(1, 1), names, "indextables")
-    check_protocol_change(Protocol(1, 1), new, "indextables")
-    assert set(names) <= supported(new, "indextables")
+    new = INDEXTABLES_RULES.upgrade(Protocol(1, 1), names)
+    INDEXTABLES_RULES.check_change(Protocol(1, 1), new)
+    assert set(names) <= INDEXTABLES_RULES.supported(new)
 
 
 @pytest.mark.parametrize(
@@ -278,12 +273,12 @@ def test_an_indextables_protocol_that_contradicts_itself_is_refused(
     new: Protocol, why: str
 ) -> None:
     with pytest.raises(InvalidProtocolError, match=why):
-        check_protocol_change(None, new, "indextables")
+        INDEXTABLES_RULES.check_change(None, new)
 
 
 def test_references_to_document_mappings_need_their_feature() -> None:
     metadata = table(properties={"docMappingSchema.abc": "{}"})
-    assert features_needed(metadata, "indextables") == {"schemaDeduplication"}
+    assert INDEXTABLES_RULES.needed(metadata) == {"schemaDeduplication"}
 
 
 PEER = [
@@ -318,7 +313,7 @@ def test_new_tables_get_the_versions_that_deltalake_gives_them(
         tuple(written["writerFeatures"]) if "writerFeatures" in written else None,
     )
     metadata = table(column("id"), *(column(t, t) for t in types), properties=properties)
-    ours = upgrade(None, features_needed(metadata, "delta"), "delta")
+    ours = RULES.upgrade(None, RULES.needed(metadata))
     assert (ours.min_reader_version, ours.min_writer_version) == (
         theirs.min_reader_version,
         theirs.min_writer_version,
@@ -326,8 +321,11 @@ def test_new_tables_get_the_versions_that_deltalake_gives_them(
     # It lists variantType beside deletion vectors though no column asks for it, and leaves out
     # with timestampNtz what version 2 implied.
     extra = listed(theirs) - {"variantType"}
-    assert extra <= supported(ours, "delta")
-    assert supported(ours, "delta") - supported(theirs, "delta") <= {"appendOnly", "invariants"}
+    assert extra <= RULES.supported(ours)
+    assert RULES.supported(ours) - RULES.supported(theirs) <= {
+        "appendOnly",
+        "invariants",
+    }
 
 
 @pytest.mark.reference
@@ -346,7 +344,7 @@ def test_upgrades_support_what_deltalake_adds(tmp_path: Path, name: str) -> None
     )
     theirs = deltalake.DeltaTable(str(tmp_path)).protocol()
     names = set(theirs.reader_features or ()) | set(theirs.writer_features or ())
-    ours = upgrade(Protocol(1, 2), names, "delta")
-    assert names <= supported(ours, "delta")
+    ours = RULES.upgrade(Protocol(1, 2), names)
+    assert names <= RULES.supported(ours)
     assert ours.min_reader_version <= theirs.min_reader_version
     assert (ours.min_writer_version or 0) <= theirs.min_writer_version

@@ -27,7 +27,7 @@ import polars as pl
 
 from lakelog import telemetry
 from lakelog.checkpoint.memory_budget import Budget, release, resident_bytes
-from lakelog.checkpoint.plan import Table, check_writers
+from lakelog.checkpoint.plan import check_writers
 from lakelog.checkpoint.spill import Spill
 from lakelog.checkpoint.state_source import count_partitions
 from lakelog.dialects.base import CommitContent, CommitFile
@@ -156,7 +156,7 @@ class _Compaction:
     def run(self) -> CompactionReport:
         commits = self._commits()
         state = open_state(self.log, self.end)
-        check_writers(Table(self.log.dialect.name, self.log.table, state.protocol, state.metadata))
+        check_writers(state.table_configuration, self.log.table)
         size = sum(c.size_bytes for c in commits)
         if self.log.store.stat(self.path) is not None:
             return self._report(False, 0, size, Digest())

@@ -21,9 +21,8 @@ from typing import Any, cast
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.base import CHECKPOINT_META, STRUCT_STATISTICS, CheckpointPlan
+from lakelog.dialects.base import CHECKPOINT_META, STRUCT_STATISTICS, CheckpointPlan, Dialect
 from lakelog.dialects.digest import Digest, digest, kept_columns, row_hashes
-from lakelog.dialects.indextables.docmapping import same_files, without_registry
 from lakelog.lazy import cached_property
 from lakelog.log.files import statistics_text
 from lakelog.log.replay import last_of
@@ -55,11 +54,11 @@ class Comparison:
             none of booleans, and of columns that are not indexed. None for all.
         tombstone: Columns by which a tombstone counts; None for all that it has.
         empty_tags: Whether empty tags are something else than none; some writers put them in.
-        alike: Whether what IndexTables' readers take for the same is the same, such as two
-            spellings of a document mapping.
+        alike: Whether what the dialect's readers take for the same is the same, such as two
+            spellings of a document mapping of IndexTables.
     """
 
-    format: str
+    dialect: Dialect
     columns: tuple[str, ...]
     schema: contract.Struct
     mapping: str = "none"
@@ -70,11 +69,11 @@ class Comparison:
     alike: bool = False
 
     @staticmethod
-    def of(plan: CheckpointPlan, format: str, columns: Sequence[str]) -> Comparison:
+    def of(plan: CheckpointPlan, dialect: Dialect, columns: Sequence[str]) -> Comparison:
         """The comparison of what a plan's writer was given with what it wrote."""
         wanted = dict.fromkeys(columns)
         typed = False
-        if format == "delta":
+        if not dialect.map_statistics:
             typed = plan.stats_as_struct and not plan.stats_as_json
             for column in ("stats", STRUCT_STATISTICS):
                 wanted.pop(column, None)
@@ -82,7 +81,7 @@ class Comparison:
                 wanted["stats"] = None
             if typed:
                 wanted[STRUCT_STATISTICS] = None
-        return Comparison(format, tuple(wanted), plan.schema, plan.mapping, typed)
+        return Comparison(dialect, tuple(wanted), plan.schema, plan.mapping, typed)
 
     def limited_to(self, type_: pa.DataType | None) -> Comparison:
         """The same, where typed statistics count only where a struct of this type goes."""
@@ -94,15 +93,15 @@ class Comparison:
     def counted(self) -> Mapping[str, tuple[str, ...]]:
         """Columns that count, by action type, as `digest` takes them."""
         found: dict[str, tuple[str, ...]] = {}
-        delta = self.format == "delta"
+        keeps_all = self.dialect.checkpoints_keep_all_fields
         for kind in actions.FILE_ACTIONS:
             names = dict.fromkeys(c for c in self.columns if c != STRUCT_STATISTICS)
-            if delta and kind == "remove":
+            if not keeps_all and kind == "remove":
                 names = {c: None for c in names if c not in _NOT_IN_REMOVES}
             elif self.typed:
                 names.pop("stats", None)
                 names |= dict.fromkeys(_TYPED_PREFIX + column for column in TYPED)
-            if delta:
+            if not keeps_all:
                 names.pop("extra", None)
                 names[_MAX_ROW_INDEX] = None
             found[kind] = tuple(names)
@@ -110,7 +109,7 @@ class Comparison:
             found["remove"] = self.tombstone
         for kind in CHECKPOINT_META:
             kept = kept_columns(kind)
-            found[kind] = tuple(sorted(kept if delta else kept | {"extra"}))
+            found[kind] = tuple(sorted(kept | {"extra"} if keeps_all else kept))
         return found
 
     def digest(self, frame: pl.DataFrame) -> Digest:
@@ -122,10 +121,10 @@ class Comparison:
         if not frame.height:
             return frame
         kind = frame["actionType"][0]
-        if self.format != "delta":
-            if self.alike and kind == "add":
-                return frame.with_columns(same_files(frame))
-            return without_registry(frame) if self.alike else frame
+        if self.alike:
+            frame = self.dialect.comparable(frame)
+        if self.dialect.map_statistics:
+            return frame
         made = _max_row_index(frame) if kind in actions.FILE_ACTIONS else []
         if kind == "add" and self.typed:
             made += self._typed(frame)

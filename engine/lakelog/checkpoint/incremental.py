@@ -116,7 +116,7 @@ def plan_incremental(
 
     Memory: the layers above `previous`, and the paths of a few sidecars at a time.
     """
-    if log.dialect.name != "delta" or not plan.layout.startswith("v2-"):
+    if not plan.layout.startswith("v2-"):
         return Unfit("only V2 checkpoints share sidecars")
     if not previous.layout.startswith("v2-"):
         return Unfit("the previous checkpoint is not a V2 checkpoint")
@@ -182,7 +182,7 @@ class Incremental:
         self._incoming = incoming
         self._minimum_ms = minimum_ms
         self._schema = schema
-        self._comparison = Comparison.of(plan, log.dialect.name, ())
+        self._comparison = Comparison.of(plan, log.dialect, ())
         self._expected = Digest()
 
     @property
@@ -196,7 +196,7 @@ class Incremental:
 
         Memory: a batch of the columns asked for.
         """
-        comparison = Comparison.of(self.plan, self._log.dialect.name, columns)
+        comparison = Comparison.of(self.plan, self._log.dialect, columns)
         self._comparison = comparison.limited_to(child_type(self._schema, "add", STRUCT_STATISTICS))
         self._expected = Digest()
         found = dict.fromkeys((s.file.path for s in self.reuse.rewritten), Digest())

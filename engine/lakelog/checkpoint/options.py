@@ -51,14 +51,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from lakelog.dialects.base import Dialect
+from lakelog.dialects.properties import CHECKPOINT_FAMILIES
 from lakelog.errors import InvalidPropertyError
-from lakelog.log.properties import parse_interval_ms
-from lakelog.transaction.table_properties import CHECKPOINT_FAMILIES, check_properties
+from lakelog.model.durations import parse_interval_ms
 
 DEFAULT_INTERVAL = 10
 DEFAULT_MAX_FILE_BYTES = 134_217_728
-DEFAULT_PART_ACTIONS = 100_000
-"""Actions above which IndexTables' writers split a JSON checkpoint."""
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -115,14 +114,21 @@ class CheckpointOptions:
     multi_part: bool = True
 
     @staticmethod
-    def of(configuration: Mapping[str, str | None], format: str) -> CheckpointOptions:
+    def of(configuration: Mapping[str, str | None], dialect: Dialect) -> CheckpointOptions:
         """The options that a table's properties give.
 
-        >>> CheckpointOptions.of({"delta.checkpointInterval": "5"}, "delta").interval
+        >>> from lakelog.dialects.delta import DIALECT
+        >>> CheckpointOptions.of({"delta.checkpointInterval": "5"}, DIALECT).interval
         5
         """
-        read = _Reader(configuration, format)
-        defaults = CheckpointOptions() if format == "delta" else _INDEXTABLES_DEFAULTS
+        read = _Reader(configuration, dialect)
+        own = dialect.checkpoint_defaults
+        defaults = CheckpointOptions(
+            compression=own.compression,
+            part_actions=own.part_actions,
+            checkpoint_retention_ms=own.checkpoint_retention_ms,
+            retain_versions=own.retain_versions,
+        )
         interval = read.whole("checkpoint.interval", defaults.interval, "checkpointInterval")
         codec = read.text("checkpoint.compression", defaults.compression)
         parts = read.text("checkpoint.actionsPerPart")
@@ -159,20 +165,12 @@ class CheckpointOptions:
         )
 
 
-_INDEXTABLES_DEFAULTS = CheckpointOptions(
-    compression="snappy",
-    part_actions=DEFAULT_PART_ACTIONS,
-    checkpoint_retention_ms=2 * _HOUR_MS,
-    retain_versions=30,
-)
-
-
 class _Reader:
     """Looks properties up that have been checked."""
 
-    def __init__(self, configuration: Mapping[str, str | None], format_: str) -> None:
+    def __init__(self, configuration: Mapping[str, str | None], dialect: Dialect) -> None:
         owned = dict(_of_checkpoints(configuration))
-        check_properties(owned, format_)
+        dialect.properties.check(owned)
         self._values: dict[str, str] = {}
         spelled: dict[str, str] = {}
         for key, value in owned.items():

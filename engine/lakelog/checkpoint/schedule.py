@@ -36,6 +36,7 @@ from typing import NamedTuple
 
 from lakelog import telemetry
 from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.dialects.base import Dialect
 from lakelog.errors import InvalidInputError, InvalidPropertyError, LakelogWarning
 from lakelog.log.context import Log
 from lakelog.transaction.runtime import Committed
@@ -72,7 +73,7 @@ it raises `Stopped` when the checkpoint is no longer wanted."""
 def is_due(
     version: int,
     options: CheckpointOptions,
-    format: str,
+    dialect: Dialect,
     lag: Lag,
 ) -> bool:
     """Whether a checkpoint of `version`, which was just committed, is due.
@@ -80,15 +81,17 @@ def is_due(
     Args:
         version: The version.
         options: The table's options.
-        format: ``delta``: at multiples of the interval, and where as many versions have no
-            checkpoint; ``indextables``: so many versions after the last checkpoint, or after the
-            first version.
+        dialect: Its dialect. With `Dialect.checkpoints_at_multiples`: at multiples of the interval,
+            and where as many versions have no checkpoint; else so many versions after the last
+            checkpoint, or after the first version.
         lag: Since the last checkpoint, if it is known.
 
+    >>> from lakelog.dialects.delta import DIALECT as DELTA
+    >>> from lakelog.dialects.indextables import DIALECT as INDEXTABLES
     >>> options = CheckpointOptions(interval=10)
-    >>> is_due(20, options, "delta", Lag()), is_due(21, options, "delta", Lag(12))
+    >>> is_due(20, options, DELTA, Lag()), is_due(21, options, DELTA, Lag(12))
     (True, False)
-    >>> is_due(21, options, "indextables", Lag(9))
+    >>> is_due(21, options, INDEXTABLES, Lag(9))
     True
     """
     last = lag.last_version
@@ -97,7 +100,7 @@ def is_due(
     most_bytes = options.bytes_interval
     if most_bytes is not None and lag.bytes_since >= most_bytes:
         return True
-    if format == "delta" and (last is None or version % options.interval == 0):
+    if dialect.checkpoints_at_multiples and (last is None or version % options.interval == 0):
         return version % options.interval == 0
     return version - (last or 0) >= options.interval
 
@@ -214,7 +217,7 @@ class Scheduler:
         if known is not None and known[0] == configuration:
             return known[1]
         try:
-            options = CheckpointOptions.of(configuration, self._log.dialect.name)
+            options = CheckpointOptions.of(configuration, self._log.dialect)
         except InvalidPropertyError as error:
             if self._refused != str(error):
                 self._refused = str(error)
@@ -234,7 +237,7 @@ class Scheduler:
     def _may_be_due(self, version: int, options: CheckpointOptions) -> bool:
         """Whether it is worth looking: what others have done since is seen only then."""
         if self._lag is not None:
-            return is_due(version, options, self._log.dialect.name, self._lag)
+            return is_due(version, options, self._log.dialect, self._lag)
         if not options.enabled or version <= 0:
             return False
         if options.bytes_interval is not None:
@@ -244,9 +247,9 @@ class Scheduler:
         # log has to be looked at: as often as if the first version seen had a checkpoint.
         if self._first is None:
             self._first = version
-        form = self._log.dialect.name
-        return is_due(version, options, form, Lag()) or is_due(
-            version, options, form, Lag(self._first)
+        dialect = self._log.dialect
+        return is_due(version, options, dialect, Lag()) or is_due(
+            version, options, dialect, Lag(self._first)
         )
 
     def _wake(self) -> None:
@@ -312,18 +315,18 @@ class Scheduler:
 
     def _still_due(self, version: int, options: CheckpointOptions) -> bool:
         """As of the log itself, unless Delta's rule alone decides, which asks for nothing."""
-        form = self._log.dialect.name
+        dialect = self._log.dialect
         known = self._lag or Lag()
         if known.last_version is not None and known.last_version >= version:
             return False  # a thread that committed before was late to ask
-        by_rule = form == "delta" and version % options.interval == 0
-        if by_rule and is_due(version, options, form, known):
+        by_rule = dialect.checkpoints_at_multiples and version % options.interval == 0
+        if by_rule and is_due(version, options, dialect, known):
             return True
         last, since = self._look(self._log)
         seen = Lag(max(last or 0, known.last_version or 0), since)
         with self._lock:
             self._lag = seen
-        return is_due(version, options, form, seen)
+        return is_due(version, options, self._log.dialect, seen)
 
     def checkpointed(self, version: int) -> None:
         """Take note of a checkpoint that was written otherwise."""

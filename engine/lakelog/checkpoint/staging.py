@@ -147,7 +147,7 @@ class Staging:
             columns[STRUCT_STATISTICS] = None  # the text may have to be made from them
         files = self.source if self.incremental is None else self.incremental
         frames = files.files(tuple(columns))
-        order = FileOrder.of_plan(self.plan, self.source.meta, self.log.dialect.name)
+        order = FileOrder.of_plan(self.plan, self.source.meta, self.log.dialect)
         held = self.source.held_bytes
         for frame in in_order(frames, order, held_bytes=held, error=CheckpointWriteError):
             yield frame

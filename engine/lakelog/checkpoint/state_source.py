@@ -162,7 +162,7 @@ class StateSource:
 
     @cached_property
     def _tail_bytes(self) -> int:
-        plain = self._state.log.dialect.name == "delta"
+        plain = not self._state.log.dialect.commits_may_be_compressed
         listed = sum(c.size_bytes for c in self._state.segment.commits)
         return listed if plain else listed * _COMPRESSED
 
@@ -189,7 +189,7 @@ class StateSource:
         adds = list(dict.fromkeys((*actions.KEY, "actionType", *columns)))
         adds.append(PATH_TEXT)
         removes = list(dict.fromkeys((*adds, "deletionTimestamp")))
-        if self._state.log.dialect.name == "delta":
+        if not self._state.log.dialect.checkpoints_keep_all_fields:
             removes = [c for c in removes if c not in _NOT_IN_REMOVES]
         if self.replay_mode is ReplayMode.SPILL:
             rows = self._partitioned(adds, removes, minimum)

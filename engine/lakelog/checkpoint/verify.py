@@ -42,7 +42,6 @@ from lakelog.checkpoint.prefetch import prefetch
 from lakelog.checkpoint.state_source import StateSource
 from lakelog.dialects.base import STRUCT_STATISTICS, Checkpoint, LogListing
 from lakelog.dialects.digest import Digest
-from lakelog.dialects.indextables.docmapping import lost_mapping
 from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointValidationError,
@@ -60,7 +59,7 @@ from lakelog.log.opening import fall_back, log_paths, table_ids
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import State
 from lakelog.model import actions, contract
-from lakelog.model.metadata import Protocol, honoured_mapping
+from lakelog.model.metadata import honoured_mapping
 
 _STATISTICS = ("stats", STRUCT_STATISTICS)
 _TOMBSTONE = ("path", "dvStorageType", "dvPathOrInline", "dvOffset", "deletionTimestamp")
@@ -347,18 +346,15 @@ class _Proof:
                     "it has no tombstones, because the reference implementation's writer keeps none"
                 )
             expected = expected.only(kinds)
-        if self.log.dialect.name == "indextables":
-            lost = lost_mapping(other[0].metadata.configuration, own[0].metadata.configuration)
-            if lost is not None:
-                reason = f"metaData lacks the document mapping {lost}"
-                return replace(report, verdict="wrong", reason=reason)
-            if _is_raised(own[0].protocol, other[0].protocol):
-                note = (
-                    "its protocol is higher than that of the commits, because IndexTables' "
-                    "writer raises it"
-                )
-                kinds = {*found.whole.counts, *expected.whole.counts} - {"protocol"}
-                found, expected = found.only(kinds), expected.only(kinds)
+        difference = self.log.dialect.checkpoint_difference(
+            own[0].table_configuration, other[0].table_configuration
+        )
+        if difference.wrong is not None:
+            return replace(report, verdict="wrong", reason=difference.wrong)
+        if difference.ignored:
+            note = difference.note
+            kinds = {*found.whole.counts, *expected.whole.counts} - difference.ignored
+            found, expected = found.only(kinds), expected.only(kinds)
         if found.whole == expected.whole:
             return replace(report, verdict="proved", reason=note)
         if found.bare == expected.bare:
@@ -427,20 +423,20 @@ class _Proof:
         return [column for column in counted if sums[0][column] != sums[1][column]]
 
     def _keeps_no_tombstones(self, found: Digest) -> bool:
-        return self.log.dialect.name == "indextables" and "remove" not in found.counts
+        return not self.log.dialect.checkpoints_keep_tombstones and "remove" not in found.counts
 
     def _files_of(self, own: State) -> tuple[str, ...]:
         """Its files, sidecars included; a JSON checkpoint's reader also names commits below it."""
-        if self.log.dialect.name != "delta" or own.base is None:
+        if not self.log.dialect.checkpoints_are_complete or own.base is None:
             return self.checkpoint.paths
         return own.base.files
 
     # --- reading -----------------------------------------------------------------------------
 
     def _comparison(self, state: State) -> Comparison:
-        format_ = self.log.dialect.name
-        columns = dict.fromkeys((*file_columns(format_), *tombstone_columns(format_)))
-        if format_ == "delta":
+        dialect = self.log.dialect
+        columns = dict.fromkeys((*file_columns(dialect), *tombstone_columns(dialect)))
+        if not dialect.map_statistics:
             columns |= dict.fromkeys(_STATISTICS)
         schema = contract.Struct(())
         try:
@@ -452,11 +448,10 @@ class _Proof:
                 raise
         kept = tuple(c for c in columns if c not in _ORIGIN)
         mapping = "none"
-        if format_ == "delta":
+        if "columnMapping" in dialect.protocol_rules.features:
             mapping = honoured_mapping(state.protocol, state.metadata)
-        alike = format_ == "indextables"
         return Comparison(
-            format_, kept, schema, mapping, tombstone=_TOMBSTONE, empty_tags=False, alike=alike
+            dialect, kept, schema, mapping, tombstone=_TOMBSTONE, empty_tags=False, alike=True
         )
 
     def _source(self, state: State) -> StateSource:
@@ -491,18 +486,6 @@ class _Proof:
     def _files(self, state: State, comparison: Comparison) -> Iterable[pl.DataFrame]:
         with self._source(state) as source:
             yield from source.files(comparison.columns)
-
-
-def _is_raised(found: Protocol, expected: Protocol) -> bool:
-    """Whether a protocol is above another one, and asks for the same features."""
-    versions = (found.min_reader_version, found.min_writer_version or 0)
-    least = (expected.min_reader_version, expected.min_writer_version or 0)
-    return (
-        versions != least
-        and all(a >= b for a, b in zip(versions, least, strict=True))
-        and set(found.reader_features or ()) == set(expected.reader_features or ())
-        and set(found.writer_features or ()) == set(expected.writer_features or ())
-    )
 
 
 def _without_statistics(comparison: Comparison) -> Comparison:

@@ -18,10 +18,11 @@ from typing import Any, ClassVar
 import polars as pl
 
 from lakelog import telemetry
-from lakelog.checkpoint.plan import Table, check_writers
+from lakelog.checkpoint.plan import check_writers
 from lakelog.checkpoint.state_source import StateSource
 from lakelog.dialects.base import CommitContent, CommitFile, CommitInfo
 from lakelog.dialects.commit_info import in_commit_timestamp
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CheckpointValidationError,
     CorruptionError,
@@ -36,7 +37,6 @@ from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
 from lakelog.log.version_checksum import compare_checksum, recorded_fields
 from lakelog.model import actions
-from lakelog.transaction.features import supports
 
 _MOST_TRANSACTIONS = 100
 _MOST_DOMAINS = 100
@@ -147,7 +147,8 @@ def checksum_of(state: State, source: StateSource, counts: FileCounts) -> dict[s
     """
     log = state.log
     protocol, metadata = source.protocol, source.metadata
-    check_writers(Table(log.dialect.name, log.table, protocol, metadata))
+    table = TableConfiguration(log.dialect, protocol, metadata)
+    check_writers(table, log.table)
     bodies = _spell(log, source.meta)
     properties = {k.lower(): v for k, v in metadata.configuration.items()}
     info = _commit_info(state)
@@ -166,7 +167,7 @@ def checksum_of(state: State, source: StateSource, counts: FileCounts) -> dict[s
     body["metadata"] = bodies["metaData"][0]
     body["protocol"] = bodies["protocol"][0]
     body["fileSizeHistogram"] = counts.sizes.histogram()
-    if supports(protocol, "deletionVectors") and counts.vectors_are_counted:
+    if table.supports("deletionVectors") and counts.vectors_are_counted:
         body["numDeletedRecordsOpt"] = counts.deleted_rows
         body["numDeletionVectorsOpt"] = counts.vectors
         body["deletedRecordCountsHistogramOpt"] = {"deletedRecordCounts": counts.deleted}

@@ -23,7 +23,7 @@ from lakelog import telemetry
 from lakelog.checkpoint.compare import Comparison, with_protocol
 from lakelog.checkpoint.incremental import Incremental, Unfit, plan_incremental
 from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.checkpoint.plan import AUTO, Table, choose_layout, plan_checkpoint
+from lakelog.checkpoint.plan import choose_layout, plan_checkpoint
 from lakelog.checkpoint.publish import Published, publish
 from lakelog.checkpoint.report import CheckpointReport
 from lakelog.checkpoint.staging import Staging
@@ -31,14 +31,15 @@ from lakelog.checkpoint.state_source import ReplayMode, StateSource
 from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
 from lakelog.checkpoint.version_checksum import checksum_of, put_checksum
 from lakelog.dialects.base import (
+    AUTO,
     Checkpoint,
     CheckpointPlan,
     CheckpointWriter,
     StagedCheckpoint,
 )
 from lakelog.dialects.delta.checkpoint_typed import file_action_columns
-from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
 from lakelog.dialects.digest import Digest
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointWriteError,
@@ -234,17 +235,18 @@ class _Job:
         return StateSource(state, memory_limit=self.memory_limit, now_ms=self.log.clock())
 
     def _plan(self, source: StateSource) -> CheckpointPlan:
-        format_ = self.log.dialect.name
-        table = Table(format_, self.log.table, source.protocol, source.metadata)
-        options = self.options or CheckpointOptions.of(source.metadata.configuration, format_)
+        dialect, path = self.log.dialect, self.log.table
+        table = TableConfiguration(dialect, source.protocol, source.metadata)
+        options = self.options or CheckpointOptions.of(source.metadata.configuration, dialect)
         others = source.meta.height
         # Sidecars are closed when they are full, whatever the number of files.
-        chosen = choose_layout(table, options, 0, others, self.layout)
-        sized = format_ != "delta" or chosen == "multipart"
+        chosen = choose_layout(table, path, options, 0, others, self.layout)
+        sized = chosen not in {"classic", "v2-json", "v2-parquet"}
         if chosen == "classic" and self.layout == AUTO:
             sized = not _fits_one_file(self.state, options)
         return plan_checkpoint(
             table,
+            path,
             self.state.version,
             options,
             num_files=_estimate_files(self.state, source) if sized else 0,
@@ -264,11 +266,11 @@ class _Job:
             plan = incremental.plan
         meta = with_protocol(source.meta, self.log.dialect.default_protocol)
         writer = self._writer(plan)
-        comparison = Comparison.of(plan, self.log.dialect.name, writer.columns)
+        comparison = Comparison.of(plan, self.log.dialect, writer.columns)
         if comparison.typed:
             _, copies = file_action_columns(plan, source.metadata.configuration)
             comparison = comparison.limited_to(copies.statistics if copies is not None else None)
-        if self.verify and isinstance(writer, DeltaCheckpointWriter):
+        if self.verify:
             # Recorded with each sidecar, for later checkpoints to depend on: only what was proved.
             writer.digest_of = comparison.digest
         staging = Staging(

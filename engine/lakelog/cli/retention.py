@@ -298,7 +298,7 @@ def _readable(rows: pl.DataFrame) -> pl.DataFrame:
     """With durations and names as text columns, next to their source columns."""
     import polars as pl
 
-    from lakelog.log.properties import duration_text
+    from lakelog.model.durations import duration_text
 
     lengths = [name for name in rows.columns if name.endswith("_retention_ms")]
     return rows.with_columns(

@@ -42,12 +42,11 @@ from lakelog.errors import (
 from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.snapshot import Snapshot
-from lakelog.model.metadata import Metadata
+from lakelog.model.metadata import Metadata, is_on
 from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.storage import LogStore
 from lakelog.transaction import metadata_changes, write_support
-from lakelog.transaction.features import is_active, is_on
 from lakelog.transaction.row_tracking import ENABLED
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.transaction import Transaction
@@ -202,9 +201,7 @@ class _Write:
             self._parameters["predicate"] = str(where)
         plan = WritePlan.under(
             self._log.table,
-            metadata,
-            tx.snapshot.protocol,
-            format=tx.snapshot.format,
+            tx.snapshot.table_configuration.changed(metadata=metadata),
             clustering=clustering_columns(tx.snapshot),
             target_file_bytes=options.target_file_bytes,
             compression=options.compression,
@@ -241,7 +238,7 @@ class _Write:
         if schema == metadata.schema:
             return metadata
         wanted = metadata_changes.change_metadata(
-            metadata, snapshot.format, None, {}, schema=schema
+            metadata, snapshot.table_configuration.dialect, None, {}, schema=schema
         )
         # Ids and physical names of new columns are settled now, for the files need them.
         return metadata_changes.settled_metadata(wanted, metadata, self._runtime)
@@ -253,7 +250,6 @@ class _Write:
         replaced = find_replaced(snapshot, candidates, where, plan.mapping, self._log.store)
         if not replaced.files.height:
             return replaced
-        metadata, protocol = snapshot.metadata, snapshot.protocol
         kinds = ["add", "remove", "cdc"] if _keeps_changes(snapshot) else ["add", "remove"]
         actions = pl.DataFrame(
             {
@@ -265,7 +261,7 @@ class _Write:
             }
         )
         write_support.check_actions(
-            protocol, metadata, actions, pl.DataFrame(), self._log.table, snapshot.format
+            snapshot.table_configuration, actions, pl.DataFrame(), self._log.table
         )
         return replaced
 
@@ -474,7 +470,7 @@ def _marked(table: pa.Table, kind: str) -> pa.Table:
 
 
 def _keeps_changes(snapshot: Snapshot) -> bool:
-    return is_active("changeDataFeed", snapshot.protocol, snapshot.metadata)
+    return snapshot.table_configuration.is_active("changeDataFeed")
 
 
 def _changed(before: Metadata, after: Metadata) -> dict[str, str | None]:

@@ -80,7 +80,7 @@ class ReadPlan:
     ) -> ReadPlan:
         """The plan of a version."""
         metadata = snapshot.metadata
-        if snapshot.format != "delta":
+        if not snapshot.table_configuration.dialect.has_rows:
             raise UnsupportedFeatureError(
                 (
                     "the rows of an IndexTables table are stored in search index splits, "

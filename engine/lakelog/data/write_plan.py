@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from lakelog.data import layout, stats
 from lakelog.data.files import MAPPING_MODE
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
 from lakelog.log.snapshot import Snapshot
 from lakelog.model import contract
-from lakelog.model.metadata import CLUSTERING, Metadata, Protocol, clustering_paths, mapping_mode
+from lakelog.model.metadata import CLUSTERING, clustering_paths
 from lakelog.transaction import write_support
-from lakelog.transaction.features import supports
 
 CHANGE_TYPE = "_change_type"
 """The column of change data files that says what happened to a row."""
@@ -74,10 +74,8 @@ class WritePlan:
         """The plan for writing rows behind a version."""
         return WritePlan.under(
             snapshot.path,
-            snapshot.metadata,
-            snapshot.protocol,
+            snapshot.table_configuration,
             storage_options,
-            format=snapshot.format,
             clustering=clustering_columns(snapshot),
             target_file_bytes=target_file_bytes,
             compression=compression,
@@ -88,11 +86,9 @@ class WritePlan:
     @staticmethod
     def under(
         location: str,
-        metadata: Metadata,
-        protocol: Protocol,
+        table: TableConfiguration,
         storage_options: Mapping[str, Any] | None = None,
         *,
-        format: str = "delta",
         clustering: tuple[tuple[str, ...], ...] = (),
         target_file_bytes: int | None = None,
         compression: str | None = None,
@@ -100,12 +96,13 @@ class WritePlan:
         data_change: bool = True,
     ) -> WritePlan:
         """As `of`, under metadata that are not the table's yet."""
-        require_rows_writable(location, metadata, protocol, format, data_change=data_change)
+        require_rows_writable(location, table, data_change=data_change)
+        metadata = table.metadata
         kept = metadata.configuration
         codec = compression or kept.get(layout.CODEC_PROPERTY) or layout.DEFAULT_CODEC
         layout.codec_of(codec)
         size = target_file_bytes or layout.size_of(kept.get(layout.SIZE_PROPERTY))
-        mapping = mapping_mode(protocol, metadata)
+        mapping = table.column_mapping
         configuration = {k: v for k in stats.PROPERTIES if (v := kept.get(k)) is not None}
         if mapping != "none":
             configuration[MAPPING_MODE] = mapping
@@ -182,7 +179,7 @@ def clustering_columns(snapshot: Snapshot) -> tuple[tuple[str, ...], ...]:
 
     Source: Delta protocol, Writer Requirements for Clustered Table.
     """
-    if not supports(snapshot.protocol, "clustering"):
+    if not snapshot.table_configuration.supports("clustering"):
         return ()
     found = snapshot.domains().filter(pl.col("domain") == CLUSTERING).collect()
     text = found["domainConfiguration"].item() if found.height else "{}"
@@ -212,22 +209,23 @@ def is_never_written(type_: contract.DataType) -> bool:
 
 
 def require_rows_writable(
-    location: str, metadata: Metadata, protocol: Protocol, format: str, *, data_change: bool = True
+    location: str, table: TableConfiguration, *, data_change: bool = True
 ) -> None:
     """Refuse a table to which lakelog cannot write rows, before any is written; `data_change` as
     in `WritePlan.of`.
     """
+    metadata, dialect = table.metadata, table.dialect
     provider = metadata.format_provider or "parquet"
-    if format != "delta" or provider.lower() != "parquet":
+    if not dialect.has_rows or provider.lower() != "parquet":
         raise UnsupportedFeatureError(
             "the table's data files are not Parquet files",
             path=location,
             expected="a Delta table of Parquet files",
-            found=format if format != "delta" else provider,
+            found=provider if dialect.has_rows else dialect.name,
             hint="write rows with the engine that created the table, and commit the files "
             "with Table.transaction",
         )
-    write_support.check_writable(protocol, metadata, location, format)
+    write_support.check_writable(table, location)
     # What the table would say to a file of rows, it says now.
     row = pl.DataFrame(
         {
@@ -237,7 +235,7 @@ def require_rows_writable(
             "stats": ['{"numRecords":1}'],
         }
     )
-    write_support.check_actions(protocol, metadata, row, pl.DataFrame(), location, format)
+    write_support.check_actions(table, row, pl.DataFrame(), location)
     for column in metadata.schema.fields:
         if any(is_never_written(t) for t in _types_inside(column.type)):
             raise UnsupportedFeatureError(

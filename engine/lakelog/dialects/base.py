@@ -6,16 +6,27 @@ pointers. It knows nothing of replay: it never decides which action wins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import polars as pl
 import pyarrow as pa
 
+from lakelog.dialects.properties import PropertyRules
+from lakelog.dialects.protocol_rules import ProtocolRules, TableConfiguration
+from lakelog.errors import InternalError, InvalidInputError
 from lakelog.model import actions
 from lakelog.model.contract import Struct
+from lakelog.model.metadata import Protocol as TableProtocol
 from lakelog.storage import LogStore
+
+if TYPE_CHECKING:
+    from lakelog.dialects.digest import Digest
+
+AUTO = "auto"
+"""The checkpoint layout that suits the table."""
 
 STRUCT_STATISTICS = "stats_parsed"
 """Name under which `CheckpointReader.iter_files` hands out statistics that are kept as a struct;
@@ -272,6 +283,10 @@ class CheckpointWriter(Protocol):
     Rows come flattened and narrow, paths decoded, ``dvId`` where there are deletion vectors.
     """
 
+    digest_of: Callable[[pl.DataFrame], Digest] | None
+    """Gives the digest of file actions that is recorded with them, where the layout has a place for
+    it; None records none."""
+
     columns: tuple[str, ...]
     """Flattened columns of file actions that it writes; `STRUCT_STATISTICS` among them where typed
     statistics are taken over as they are kept."""
@@ -331,45 +346,246 @@ class CheckpointReader(Protocol):
         ...
 
 
-class Dialect(Protocol):
-    """One log format. Implementations are modules' singletons, stateless and thread-safe."""
+@dataclass(frozen=True)
+class CheckpointDefaults:
+    """Settings of checkpoints and retention where a table's properties say nothing.
 
-    @property
-    def name(self) -> str:
-        """``delta`` or ``indextables``."""
-        ...
+    Attributes:
+        compression: Parquet codec, as pyarrow spells it.
+        part_actions: Actions that one file of a checkpoint should hold at most; None leaves it
+            whole.
+        checkpoint_retention_ms: How long a checkpoint stays that a later one has replaced.
+        retain_versions: Versions below the newest checkpoint whose commits stay, whatever their
+            age; None where age alone decides.
+    """
 
-    @property
-    def log_folder(self) -> str:
-        """Folder of the log, relative to the table root."""
-        ...
+    compression: str = "zstd"
+    part_actions: int | None = None
+    checkpoint_retention_ms: int = 2 * 86_400_000
+    retain_versions: int | None = None
 
-    @property
-    def pointer_path(self) -> str:
-        """The pointer, relative to the table root."""
-        ...
 
-    @property
-    def default_protocol(self) -> tuple[int, int] | None:
-        """(minReaderVersion, minWriterVersion) of a log without a protocol action; None refuses
-        such a log.
+@dataclass(frozen=True)
+class LayoutRequest:
+    """What decides the layout of a checkpoint, besides the table's protocol.
+
+    Attributes:
+        path: Location of the table, for errors.
+        layout: The layout asked for, or `AUTO`.
+        format: ``json`` or ``parquet`` where the table's properties choose one.
+        policy: ``classic`` or ``v2``, by the table's properties.
+        files: File actions.
+        others: Other actions.
+        in_parts: Whether one file would be too long, and several are allowed.
+        part_actions: Actions of a file that the table's properties allow at most, if any.
+        bounded: Whether memory is limited, so that no layout may hold all actions at once.
+    """
+
+    path: str
+    layout: str = AUTO
+    format: str | None = None
+    policy: str = "classic"
+    files: int = 0
+    others: int = 0
+    in_parts: bool = False
+    part_actions: int | None = None
+    bounded: bool = False
+
+    def known(self, layout: str, dialect: Dialect, *more: str) -> str:
+        """`layout`, if the dialect writes it.
+
+        Raises:
+            InvalidInputError: It does not.
         """
-        ...
+        if layout not in dialect.layouts:
+            raise InvalidInputError(
+                "unknown checkpoint layout",
+                path=self.path,
+                expected=", ".join((AUTO, *dialect.layouts, *more)),
+                found=self.layout,
+            )
+        return layout
+
+    def refused(self, reason: str, expected: str, hint: str) -> InvalidInputError:
+        """The error for a layout that the table does not allow."""
+        return InvalidInputError(
+            f"checkpoint layout {self.layout} is not allowed here: {reason}",
+            path=self.path,
+            expected=expected,
+            found=self.layout,
+            hint=hint,
+        )
+
+
+@dataclass(frozen=True)
+class CheckpointDifference:
+    """How a checkpoint may differ from what the commits say.
+
+    Attributes:
+        wrong: Why the checkpoint is wrong all the same; None where it is not.
+        ignored: Action types whose rows need not agree.
+        note: What a report says of them.
+    """
+
+    wrong: str | None = None
+    ignored: frozenset[str] = frozenset()
+    note: str | None = None
+
+
+class Dialect(ABC):
+    """One log format. Implementations are modules' singletons, stateless and thread-safe.
+
+    What most formats have or lack in common has a default; the abstract methods are the least that
+    a log which is read, committed to, checkpointed and cleaned up needs.
+    """
+
+    name: str
+    """Name under which the dialect is registered, as in ``lakelog.create(format=)``."""
+
+    log_folder: str
+    """Folder of the log, relative to the table root."""
+
+    pointer_path: str
+    """The pointer, relative to the table root."""
+
+    contract_key: str
+    """Key of the columns' metadata in ``schemas/actions.json`` that gives the position of each in a
+    JSON line of this dialect."""
+
+    protocol_rules: ProtocolRules
+    """Features, versions, and how a protocol is raised."""
+
+    properties: PropertyRules = PropertyRules()
+    """The table properties that are accepted."""
+
+    provider: str = "parquet"
+    """``format.provider`` of a new table."""
+
+    has_rows: bool = True
+    """Whether data files are Parquet files of rows, which lakelog reads and writes."""
+
+    checkpoint_defaults: CheckpointDefaults = CheckpointDefaults()
+    """Settings of checkpoints and retention where a table's properties say nothing."""
+
+    default_protocol: tuple[int, int] | None = None
+    """(minReaderVersion, minWriterVersion) of a log without a protocol action; None refuses such a
+    log."""
+
+    reconciled_checkpoints: bool = True
+    """Whether a checkpoint holds each logical file at most once, so that a repeat is damage; False
+    where repeats occur in valid logs and the last one counts."""
+
+    states_folder: str | None = None
+    """Folder that exists once other writers have committed by other files than commits, which a
+    commit of the same version does not keep out; None where no writer does."""
+
+    names_parquet_columns: bool = True
+    """Whether column names must be valid in Parquet files where columns are not mapped."""
+
+    hive_null: bool = False
+    """Whether the partition value ``__HIVE_DEFAULT_PARTITION__`` is null."""
+
+    map_statistics: bool = False
+    """Whether statistics are the maps ``minValues`` and ``maxValues``, not the text ``stats``."""
+
+    layouts: tuple[str, ...] = ()
+    """Checkpoint layouts that are written; the first where nothing else is asked for."""
+
+    distributed_layouts: tuple[str, ...] = ()
+    """Those of `layouts` that Spark's executors write, the usual one first."""
+
+    flattened_checkpoints: bool = False
+    """Whether columns of Parquet checkpoints are those of the flattened action table."""
+
+    checkpoints_keep_all_fields: bool = False
+    """Whether checkpoints keep all fields of tombstones, and those that the contract lacks."""
+
+    checkpoints_are_complete: bool = True
+    """Whether a checkpoint holds all that the commits below it say of its version."""
+
+    checkpoints_keep_tombstones: bool = True
+    """Whether a checkpoint without tombstones that are still retained is wrong."""
+
+    checkpoints_at_multiples: bool = False
+    """Whether checkpoints are due at versions that are multiples of the interval."""
+
+    every_version_has_a_commit: bool = True
+    """Whether a version without a commit file, between two others, is a gap in the log."""
+
+    commits_may_be_compressed: bool = False
+    """Whether commits may be much longer than their files."""
+
+    retention_to_midnight: bool = False
+    """Whether the retention of commits ends at the UTC midnight before."""
+
+    small_commit_columns: Mapping[str, frozenset[str]] = {}
+    """By action type, the columns of actions that a small commit writes line by line; empty where
+    each commit is encoded as a whole."""
 
     @property
-    def reconciled_checkpoints(self) -> bool:
-        """Whether a checkpoint holds each logical file at most once, so that a repeat is damage;
-        False where repeats occur in valid logs and the last one counts.
-        """
-        ...
+    def has_deletion_vectors(self) -> bool:
+        """Whether a logical file is (path, dvId), and not the path alone."""
+        return "deletionVectors" in self.protocol_rules.features
 
-    @property
-    def states_folder(self) -> str | None:
-        """Folder that exists once other writers have committed by other files than commits, which
-        a commit of the same version does not keep out; None where no writer does.
-        """
-        ...
+    def choose_layout(self, table: TableConfiguration, request: LayoutRequest) -> str:
+        """The layout of a checkpoint.
 
+        Raises:
+            InvalidInputError: The layout asked for is unknown, or the table's readers would not
+                understand it. `LayoutRequest.refused` makes the error of the latter.
+        """
+        del table
+        return request.known(self.layouts[0] if request.layout == AUTO else request.layout, self)
+
+    def seen_by_all_readers(
+        self,
+        table: TableConfiguration | None,
+        checkpoints: Sequence[Checkpoint],
+        pointed: int | None,
+    ) -> frozenset[Checkpoint] | None:
+        """The checkpoints that every reader of the table finds; None where all are.
+
+        Args:
+            table: Its configuration, if it is known.
+            checkpoints: All complete checkpoints.
+            pointed: The version that the pointer names, if any.
+        """
+        del table, checkpoints, pointed
+        return None
+
+    def may_be_pointed_to(self, checkpoint: Checkpoint, protocol: TableProtocol | None) -> bool:
+        """Whether every reader of a table with `protocol` understands a pointer to `checkpoint`."""
+        del checkpoint, protocol
+        return True
+
+    def comparable(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows of one action type in one spelling for all that readers take for the same."""
+        return rows
+
+    def checkpoint_difference(
+        self, found: TableConfiguration, expected: TableConfiguration
+    ) -> CheckpointDifference:
+        """How protocol and metadata of a checkpoint may differ from those of the commits."""
+        del found, expected
+        return CheckpointDifference()
+
+    def encode_paths(self, paths: pl.Series) -> pl.Series:
+        """As `encode_path`, of many."""
+        return paths
+
+    def encode_path(self, path: str) -> str:
+        """A path as this dialect's writer puts it in an action."""
+        return path
+
+    def decode_path(self, text: str) -> str:
+        """The path that an action's text names."""
+        return text
+
+    def is_varying(self, path: str) -> bool:  # noqa: ARG002 - paths are written as they are
+        """Whether writers of the format encode a path in different ways."""
+        return False
+
+    @abstractmethod
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
         """List the log folder and parse its names.
 
@@ -379,8 +595,8 @@ class Dialect(Protocol):
                 version must be the same).
             start: With ``hint=False``, the least commit version of interest.
         """
-        ...
 
+    @abstractmethod
     def decode(
         self, store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
     ) -> Actions:
@@ -396,8 +612,8 @@ class Dialect(Protocol):
             MalformedLogError: Not JSON; with file, line and byte offset.
             InvalidActionError: A required field is missing, or of the wrong type.
         """
-        ...
 
+    @abstractmethod
     def decode_pieces(
         self,
         store: LogStore,
@@ -417,7 +633,6 @@ class Dialect(Protocol):
 
         Memory: one piece, decoded; never all commits.
         """
-        ...
 
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
         """Read and decode a log compaction file; rows have null ``version`` and ``position``.
@@ -425,11 +640,14 @@ class Dialect(Protocol):
         Raises:
             CorruptionError: It cannot be decoded, or does not prove that it is whole.
         """
-        ...
+        raise InternalError(
+            f"the {self.name} format has no log compaction files",
+            path=f"{store.root}/{compaction.path}",
+        )
 
     def varying_paths(self, paths: pl.Series) -> pl.Series:
         """The paths, decoded, that writers of the format encode in different ways, once each."""
-        ...
+        return paths.clear()
 
     def path_texts(
         self,
@@ -459,12 +677,14 @@ class Dialect(Protocol):
 
         Memory: the rows that are returned, and one decoded batch or piece of commits.
         """
-        ...
+        del store, reader, commits, paths
+        return NO_TEXTS
 
+    @abstractmethod
     def commit_path(self, version: int) -> str:
         """File of the commit that makes `version`, relative to the table root."""
-        ...
 
+    @abstractmethod
     def encode(
         self,
         content: CommitContent,
@@ -490,8 +710,8 @@ class Dialect(Protocol):
 
         Memory: the file, and the texts of some 64 Ki rows at a time.
         """
-        ...
 
+    @abstractmethod
     def open_checkpoint(
         self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None
     ) -> CheckpointReader:
@@ -503,20 +723,20 @@ class Dialect(Protocol):
             batch_bytes: Bytes of columns, about, that a batch of `CheckpointReader.iter_files`
                 holds at most; no column is then read whole. None reads as is quickest.
         """
-        ...
 
+    @abstractmethod
     def checkpoint_writer(self, store: LogStore, plan: CheckpointPlan) -> CheckpointWriter:
         """A writer of one checkpoint.
 
         Raises:
             InvalidInputError: The dialect does not write that layout.
         """
-        ...
 
+    @abstractmethod
     def pointed_version(self, pointer: bytes) -> int | None:
         """The version that a pointer's content names; None where no sense can be made of it."""
-        ...
 
+    @abstractmethod
     def pointer_to(
         self, store: LogStore, checkpoint: Checkpoint, created_ms: int
     ) -> tuple[str, bytes] | None:
@@ -532,44 +752,48 @@ class Dialect(Protocol):
             CorruptionError: The checkpoint cannot be read.
             UnavailableError: The store failed.
         """
-        ...
 
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
         """Commit time, in milliseconds, of a version that exists only as this checkpoint; None
         where checkpoints carry no commit time.
         """
-        ...
+        del store, checkpoint
+        return None
 
     def resolve_references(self, files: pl.DataFrame, meta: pl.DataFrame) -> pl.DataFrame:
         """Fill columns of file actions that refer to table properties, from ``configuration`` in
         the metaData rows of `meta`.
         """
-        ...
+        del meta
+        return files
 
     def version_checksum(self, store: LogStore, version: int) -> dict[str, Any] | None:
         """The body of a version's checksum file; None where there is none that can be read."""
-        ...
+        del store, version
+        return None
 
     def checksum_path(self, version: int) -> str | None:
         """File of a version's checksum, relative to the table root; None where there are none."""
-        ...
+        del version
+        return None
 
     def compaction_path(self, start: int, end: int) -> str | None:
         """File of the log compaction of commits `start` to `end`, relative to the table root; None
         where there are none.
         """
-        ...
+        del start, end
+        return None
 
+    @abstractmethod
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
         """Flatten commitInfo bodies to rows (``actionType`` = ``commitInfo``), in order;
         fields that the contract does not name go to ``extra``.
         """
-        ...
 
+    @abstractmethod
     def check_readable(self, protocol: dict[str, object], table: str) -> None:
         """Refuse a protocol that this dialect's reader does not honour.
 
         Raises:
             UnsupportedFeatureError: With the version or the feature's name in ``found``.
         """
-        ...

@@ -116,14 +116,14 @@ def iter_state(state: State, columns: Sequence[str] | None = None) -> Iterator[p
         rows = domains if kind == "domainMetadata" else actions.of_type(meta, kind)
         if rows.height:
             yield actions.conform(rows, wanted)
-    delta = state.log.dialect.name == "delta"
+    derived = not state.log.dialect.map_statistics
     structs = state.base is not None and state.base.has_struct_statistics
     sources = [c for c in full if c not in ("dataChange", "timestamp")]
 
     def finish(batch: pl.DataFrame) -> pl.DataFrame:
         if STRUCT_STATISTICS in batch.columns:
             batch = batch.with_columns(statistics_text(batch)).drop(STRUCT_STATISTICS)
-        if delta:
+        if derived:
             batch = with_derived_statistics(batch)
         return actions.conform(batch.with_columns(dataChange=pl.lit(False)), wanted)
 

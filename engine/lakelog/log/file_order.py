@@ -19,14 +19,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.base import STRUCT_STATISTICS, CheckpointPlan
+from lakelog.dialects.base import STRUCT_STATISTICS, CheckpointPlan, Dialect
 from lakelog.dialects.delta.checkpoint_typed import indexed_columns
-from lakelog.dialects.delta.paths import encode_paths
 from lakelog.errors import CorruptionError, InvalidPropertyError, UnavailableError
 from lakelog.log.replay import live_domains
 from lakelog.log.state import State
 from lakelog.model import actions, contract
-from lakelog.model.metadata import CLUSTERING, Metadata, clustering_paths, mapping_mode
+from lakelog.model.metadata import CLUSTERING, Metadata, clustering_paths
 from lakelog.skipping.statistics import (
     has_bounds,
     stats_from_json,
@@ -62,7 +61,7 @@ class FileOrder:
         schema: The table's schema.
         partition_columns: Logical names.
         mapping: Column mapping mode.
-        dialect: Dialect of the log.
+        dialect: Dialect of the log, or None for one with the usual partition values and statistics.
         spell: Gives paths as they are compared; None where they are compared decoded.
         leading: Logical paths of the columns whose least values count.
     """
@@ -70,23 +69,22 @@ class FileOrder:
     schema: contract.Struct
     partition_columns: tuple[str, ...]
     mapping: str = "none"
-    dialect: str = "delta"
+    dialect: Dialect | None = None
     spell: Callable[[pl.Series], pl.Series] | None = None
     leading: tuple[Column, ...] = ()
 
     @staticmethod
-    def of_plan(plan: CheckpointPlan, meta: pl.DataFrame, dialect: str) -> FileOrder:
+    def of_plan(plan: CheckpointPlan, meta: pl.DataFrame, dialect: Dialect) -> FileOrder:
         """The order of a checkpoint."""
-        spell = encode_paths if dialect == "delta" else None
         columns, mapping = plan.partition_columns, plan.mapping
         leading = leading_columns(plan.schema, columns, mapping, meta)
-        return FileOrder(plan.schema, columns, mapping, dialect, spell, leading)
+        return FileOrder(plan.schema, columns, mapping, dialect, dialect.encode_paths, leading)
 
     @staticmethod
     def of_state(state: State) -> FileOrder:
         """The order of a state in the flattened schema, whose paths are decoded."""
-        metadata, dialect = state.metadata, state.log.dialect.name
-        mapping = mapping_mode(state.protocol, metadata) if dialect == "delta" else "none"
+        metadata, dialect = state.metadata, state.log.dialect
+        mapping = state.table_configuration.column_mapping
         try:
             schema = metadata.schema
         except CorruptionError:
@@ -104,7 +102,7 @@ class FileOrder:
                 self.schema,
                 self.partition_columns,
                 mapping=self.mapping,
-                dialect=self.dialect,
+                hive_null=self.dialect is not None and self.dialect.hive_null,
             )
             found += values.get_columns()
         if self.leading and files["actionType"][0] == "add":
@@ -115,7 +113,7 @@ class FileOrder:
     def _least(self, files: pl.DataFrame) -> pl.Series:
         """The least values of the leading columns, as a struct under logical names."""
         wanted = _pruned(self.schema, self.leading)
-        if self.dialect == "indextables":
+        if self.dialect is not None and self.dialect.map_statistics:
             counts = _column(files, "numRecords")
             least, greatest = _column(files, "minValues"), _column(files, "maxValues")
             return stats_from_maps(counts, least, greatest, wanted)["min"]

@@ -12,7 +12,7 @@ from functools import cache
 
 import polars as pl
 
-from lakelog.dialects.base import STRUCT_STATISTICS
+from lakelog.dialects.base import STRUCT_STATISTICS, Dialect
 from lakelog.log.lazy_frames import lazy_frame
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol, honoured_mapping
@@ -41,23 +41,23 @@ Transform = Callable[[pl.DataFrame], pl.DataFrame]
 
 
 @cache
-def file_columns(dialect: str) -> tuple[str, ...]:
+def file_columns(dialect: Dialect) -> tuple[str, ...]:
     """Flattened columns of a live file in a dialect, in contract order."""
     return _columns_of("add", dialect)
 
 
 @cache
-def tombstone_columns(dialect: str) -> tuple[str, ...]:
+def tombstone_columns(dialect: Dialect) -> tuple[str, ...]:
     """Flattened columns of a tombstone in a dialect, in contract order."""
     return _columns_of("remove", dialect)
 
 
-def _columns_of(wrapper: str, dialect: str) -> tuple[str, ...]:
+def _columns_of(wrapper: str, dialect: Dialect) -> tuple[str, ...]:
     columns = [
         field.name
         for field in contract.load("actions").fields
-        if any(p.startswith(f"{wrapper}.") for p in field.metadata.get(dialect, ()))
-        or (field.name == "dvId" and dialect == "delta")
+        if any(p.startswith(f"{wrapper}.") for p in field.metadata.get(dialect.contract_key, ()))
+        or (field.name == "dvId" and dialect.has_deletion_vectors)
     ]
     return (*columns, "version", "extra")
 
@@ -75,7 +75,7 @@ class FilesQuery:
         flatten: Whether partition values become ``partition.<col>`` columns.
     """
 
-    dialect: str
+    dialect: Dialect
     read_protocol: Callable[[], Protocol]
     read_metadata: Callable[[], Metadata]
     where: pl.Expr | None = None
@@ -123,7 +123,7 @@ class FilesQuery:
             self.metadata.schema,
             self.metadata.partition_columns,
             mapping=self.mapping,
-            dialect=self.dialect,
+            hive_null=self.dialect.hive_null,
         ).values
 
     def sources(
@@ -138,7 +138,7 @@ class FilesQuery:
                 `derive` may raise `TextNeededError`.
         """
         needed: dict[str, None] = {"path": None}
-        statistics = ("stats", *_MAP_STATISTICS) if self.dialect == "indextables" else ("stats",)
+        statistics = ("stats", *_MAP_STATISTICS) if self.dialect.map_statistics else ("stats",)
         if struct_statistics:
             statistics = (*statistics, STRUCT_STATISTICS) if text else (STRUCT_STATISTICS,)
         for column in wanted:
@@ -198,7 +198,7 @@ class FilesQuery:
                 schema,
                 partitioned,
                 mapping=self.mapping,
-                dialect=self.dialect,
+                hive_null=self.dialect.hive_null,
             ),
             stats=self._statistics(batch, bounded, text=text) if bounded else None,
         )
@@ -207,7 +207,7 @@ class FilesQuery:
         self, batch: pl.DataFrame, columns: Sequence[str] | None = None, *, text: bool
     ) -> pl.DataFrame:
         schema = self.metadata.schema
-        if self.dialect == "indextables":
+        if self.dialect.map_statistics:
             return stats_from_maps(
                 _column(batch, "numRecords"),
                 _column(batch, "minValues"),
@@ -255,7 +255,7 @@ def _column(batch: pl.DataFrame, column: str) -> pl.Series:
 
 
 def lazy_files(
-    dialect: str,
+    dialect: Dialect,
     protocol: Callable[[], Protocol],
     metadata: Callable[[], Metadata],
     struct_statistics: Callable[[], bool],

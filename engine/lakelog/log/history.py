@@ -165,7 +165,7 @@ def commits_between(
             LakelogWarning,
             stacklevel=2,
         )
-    if log.dialect.name == "delta":
+    if log.dialect.every_version_has_a_commit:
         validate_contiguous((c.version for c in commits), after=commits[0].version - 1, last=last)
     return commits
 
@@ -221,7 +221,7 @@ def _chunk(
         rows = rows.drop("timestamp", strict=False).join(
             times, on="version", how="left", maintain_order="left"
         )
-    if log.dialect.name == "delta" and any(c in wanted for c in _DERIVED):
+    if not log.dialect.map_statistics and any(c in wanted for c in _DERIVED):
         rows = with_derived_statistics(rows)
     return actions.conform(rows, wanted)
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from lakelog import telemetry
 from lakelog.dialects.commit_info import in_commit_timestamp
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CheckpointCorruptionError,
     CorruptionError,
@@ -141,6 +142,13 @@ class Snapshot:
         return self.read_state(lambda state: state.metadata)
 
     @property
+    def table_configuration(self) -> TableConfiguration:
+        """Protocol and metadata together, with the features that they support and switch on. Reads
+        no file actions.
+        """
+        return self.read_state(lambda state: state.table_configuration)
+
+    @property
     def schema(self) -> contract.Struct:
         """The table's schema.
 
@@ -197,7 +205,7 @@ class Snapshot:
             return frames
 
         return lazy_files(
-            self.format,
+            self.read_state(lambda state: state.log.dialect),
             lambda: self.protocol,
             lambda: self.metadata,
             lambda: self.read_state(lambda s: s.base is not None and s.base.has_struct_statistics),
@@ -242,7 +250,7 @@ class Snapshot:
             retention: Leave out files removed this long ago or earlier; a missing
                 ``deletionTimestamp`` counts as 0. None returns all.
         """
-        columns = tombstone_columns(self.format)
+        columns = tombstone_columns(self.read_state(lambda state: state.log.dialect))
 
         def finish(batch: pl.DataFrame) -> pl.DataFrame:
             return actions.conform(batch.with_columns(dataChange=pl.lit(False)), columns)

@@ -25,6 +25,7 @@ from lakelog.dialects.base import (
     CommitInfo,
     CompactionFile,
 )
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CorruptionError,
     MissingActionError,
@@ -300,6 +301,11 @@ class State:
             for read in beside:
                 pool.submit(read)
             _ = base.pair if base is not None else self.meta_parts
+
+    @property
+    def table_configuration(self) -> TableConfiguration:
+        """Protocol and metadata under the rules of the dialect."""
+        return TableConfiguration(self.log.dialect, self.protocol, self.metadata)
 
     @property
     def protocol(self) -> Protocol:

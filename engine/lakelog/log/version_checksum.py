@@ -69,9 +69,11 @@ def recorded_fields(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _found(snapshot: Snapshot, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    delta = snapshot.format == "delta"
-    files = snapshot.files().select("size", *(("dvCardinality",) if delta else ())).collect()
-    deleted = files["dvCardinality"] if delta else pl.Series([None] * files.height, dtype=pl.Int64)
+    vectors = snapshot.table_configuration.dialect.has_deletion_vectors
+    files = snapshot.files().select("size", *(("dvCardinality",) if vectors else ())).collect()
+    deleted = (
+        files["dvCardinality"] if vectors else pl.Series([None] * files.height, dtype=pl.Int64)
+    )
     bounds = _bounds(recorded.get("fileSizeHistogram") or recorded.get("histogramOpt"))
     protocol, metadata = snapshot.protocol, snapshot.metadata
     return {

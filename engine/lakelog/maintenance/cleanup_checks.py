@@ -170,7 +170,7 @@ def check_reopens(log: Log, hidden: frozenset[str], oldest: int) -> None:
         held = open_state(log, version)
         now_ms = log.clock()
         found = _digest(Snapshot(left), now_ms)
-        if held.segment == left.segment and log.dialect.name == "delta":
+        if held.segment == left.segment and log.dialect.checkpoints_are_complete:
             # The same files give the same state. (IndexTables' checkpoints leave out what commits
             # below them still say.)
             continue

@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 import polars as pl
 
-from lakelog.checkpoint.plan import LAYOUTS
 from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
 from lakelog.dialects.base import Checkpoint, LogListing
 from lakelog.dialects.delta.paths import ABSOLUTE
@@ -101,7 +100,7 @@ def look_at_checkpoints(log: Log, listing: LogListing, progress: Progress) -> It
 
 def _why_unsound(log: Log, report: VerifyReport) -> str | None:
     """Why a checkpoint cannot be made again from what is older; None where it can."""
-    if report.layout not in LAYOUTS[log.dialect.name]:
+    if report.layout not in log.dialect.layouts:
         return f"lakelog does not write the layout {report.layout}"
     state = independent_state(log, report.version)
     if state is None:
@@ -161,7 +160,7 @@ def look_at_pointer(
     if newest is None:
         why = "no checkpoint was found; readers begin with the first commit"
         yield Finding("pointer", path, pointed, problem, DELETE, why)
-    elif newest.layout not in LAYOUTS[log.dialect.name]:
+    elif newest.layout not in log.dialect.layouts:
         why = f"lakelog does not write pointers to the layout {newest.layout}"
         yield Finding("pointer", path, pointed, problem, REFUSE, why)
     else:
@@ -192,7 +191,7 @@ def look_at_checksums(
     log: Log, listing: LogListing, unsound: Collection[Checkpoint]
 ) -> Iterator[Finding]:
     """Compare the checksums of the latest version and of those with checkpoints with replay."""
-    if log.dialect.name != "delta":
+    if log.dialect.checksum_path(0) is None:
         return
     folder = log.dialect.log_folder
     entries = log.store.list_from(folder)

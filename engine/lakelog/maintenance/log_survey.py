@@ -18,7 +18,7 @@ from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.dialects.base import Checkpoint, LogListing
 from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.delta.names import parse_listing
-from lakelog.dialects.indextables.protocol import knows_flattened
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
@@ -28,16 +28,15 @@ from lakelog.errors import (
     UnsafeRetentionError,
 )
 from lakelog.log.context import Log
-from lakelog.log.properties import duration_text
 from lakelog.log.segment import latest_version
 from lakelog.log.snapshot import Snapshot
 from lakelog.maintenance import retention_bounds as horizons
 from lakelog.maintenance.cleanup_checks import whole_problem
 from lakelog.maintenance.inventory import HidingStore, ListedStore, inventory, walk_log
 from lakelog.maintenance.retention_bounds import Commits, Facts, Horizon, Retention
-from lakelog.model.metadata import Metadata, Protocol
+from lakelog.model.durations import duration_text
+from lakelog.model.metadata import Metadata, Protocol, is_on
 from lakelog.storage.base import FileEntry
-from lakelog.transaction.features import features_of, is_on, supported
 
 _T = TypeVar("_T")
 
@@ -152,8 +151,8 @@ def survey(
     if gate is None:
         snapshot = Snapshot.open(seen)
         protocol, metadata = snapshot.protocol, snapshot.metadata
-        options = options or CheckpointOptions.of(metadata.configuration, log.dialect.name)
-        gate = _of_properties(protocol, metadata, options, request, log.dialect.name)
+        options = options or CheckpointOptions.of(metadata.configuration, log.dialect)
+        gate = _of_properties(snapshot.table_configuration, options, request)
         commits = _timed(seen, commits, listing, protocol, metadata)
     options = options or CheckpointOptions()
     retention = _retention(options, request, log, promised=protocol is not None)
@@ -168,9 +167,11 @@ def survey(
             complete,
             retention,
             now_ms,
-            own_commit=log.dialect.name == "delta",
+            own_commit=log.dialect.checkpoints_are_complete,
             protected_before=protected,
-            found_by_all=_found_by_all(log.dialect.name, protocol, complete, pointed),
+            found_by_all=log.dialect.seen_by_all_readers(
+                snapshot.table_configuration, complete, pointed
+            ),
         )
     horizon = _looked_through(seen, files, horizon)
     facts = Facts(
@@ -203,18 +204,14 @@ def _before_all(complete: tuple[Checkpoint, ...]) -> tuple[str, str] | None:
 
 
 def _of_properties(
-    protocol: Protocol,
-    metadata: Metadata,
-    options: CheckpointOptions,
-    request: Request,
-    dialect: str,
+    table: TableConfiguration, options: CheckpointOptions, request: Request
 ) -> tuple[str, str] | None:
-    known = features_of(dialect)
-    for name in sorted(supported(protocol, dialect)):
+    known = table.rules.features
+    for name in sorted(table.rules.supported(table.protocol)):
         feature = known.get(name)
         if feature is None or name in _MOVED:
             return "unknown-feature", f"the table has the feature {name!r}"
-        switched = feature.switch is None or feature.switch(metadata)
+        switched = feature.switch is None or feature.switch(table.metadata)
         if name in _CATALOG and switched:
             return "catalog", f"the table has the feature {name!r}"
     if not options.cleanup_enabled and not request.force:
@@ -246,14 +243,13 @@ def _retention(
                 found=duration_text(asked),
                 hint="change the table's properties, or use force",
             )
-    is_delta = log.dialect.name == "delta"
     (_, log_ms, own_log_ms), (_, checkpoint_ms, own_checkpoint_ms) = wanted
     return Retention(
         own_log_ms if log_ms is None else log_ms,
         own_checkpoint_ms if checkpoint_ms is None else checkpoint_ms,
         # Who forces a time means it; the number of versions would silently keep more.
         None if request.force and log_ms is not None else options.retain_versions,
-        to_midnight=is_delta,
+        to_midnight=log.dialect.retention_to_midnight,
     )
 
 
@@ -262,25 +258,6 @@ def _protected_before(protocol: Protocol, metadata: Metadata) -> int:
     if "checkpointProtection" not in (protocol.writer_features or ()):
         return 0
     return int(metadata.configuration.get("delta.requireCheckpointProtectionBeforeVersion") or 0)
-
-
-def _found_by_all(
-    dialect: str,
-    protocol: Protocol | None,
-    complete: tuple[Checkpoint, ...],
-    pointed: int | None,
-) -> frozenset[Checkpoint] | None:
-    """The checkpoints that every reader of the table finds; None where all are.
-
-    IndexTables' own readers know JSON alone. They begin at the checkpoint that the pointer names,
-    and take it for granted that every commit above it is there; without one at the first commit.
-    """
-    if dialect == "delta" or (protocol is not None and knows_flattened(protocol.reader_features)):
-        return None
-    in_json = [c for c in complete if c.layout in {"json", "json-multipart"}]
-    if pointed not in {c.version for c in in_json}:
-        return frozenset()
-    return frozenset(c for c in in_json if c.version <= pointed)
 
 
 def _timed(
@@ -309,7 +286,7 @@ def _looked_through(log: Log, files: pl.DataFrame, horizon: Horizon) -> Horizon:
     sidecars = frozenset(files.filter(pl.col("kind") == "sidecar")["path"])
     below = (pl.col("kind") == "commit") & (pl.col("version") < horizon.checkpoint)
     alone = log
-    if log.dialect.name != "delta":
+    if not log.dialect.checkpoints_are_complete:
         hidden = frozenset(files.filter(below)["path"])
         alone = replace(log, store=HidingStore(log.store, hidden))
     for checkpoint in horizon.checkpoints:

@@ -19,13 +19,12 @@ from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
 from lakelog.log.display import size_text
 from lakelog.log.history import as_time
-from lakelog.log.properties import Duration, duration_text, to_duration_ms
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
 from lakelog.maintenance.inventory import HidingStore
 from lakelog.maintenance.log_survey import Request, Survey, survey, with_stable_files
+from lakelog.model.durations import Duration, duration_text, to_duration_ms
 from lakelog.storage.base import FileEntry
-from lakelog.transaction.features import change_data_feed_on
 
 Proposed = Duration | Sequence[Duration] | None
 
@@ -184,9 +183,9 @@ def _simulated(
 ) -> Simulation:
     snapshot = Snapshot.open(log)
     metadata = snapshot.metadata
-    options = CheckpointOptions.of(metadata.configuration, log.dialect.name)
+    options = CheckpointOptions.of(metadata.configuration, log.dialect)
     tombstones = _tombstones(snapshot)
-    has_feed = log.dialect.name == "delta" and change_data_feed_on(metadata)
+    has_feed = snapshot.table_configuration.is_active("changeDataFeed")
     rows = []
     for number, proposal in enumerate([Proposal(), *tried]):
         tried_options = proposal.applied(options)

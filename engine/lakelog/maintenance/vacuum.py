@@ -39,6 +39,7 @@ from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.dialects.base import LogListing
 from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.dialects.delta.paths import ABSOLUTE
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     InvalidInputError,
     LakelogError,
@@ -48,10 +49,10 @@ from lakelog.errors import (
 from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.history import by_size, with_stable_listing
-from lakelog.log.properties import duration_text
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import Snapshot
 from lakelog.model import actions, contract
+from lakelog.model.durations import duration_text
 from lakelog.model.metadata import Metadata
 from lakelog.storage.base import FileEntry
 from lakelog.storage.durable import TEMPORARY
@@ -239,11 +240,11 @@ class Vacuum:
         """Find what may go; see `lakelog.table.Table.vacuum`."""
         snapshot = Snapshot.open(self.log)
         metadata = snapshot.metadata
-        check_writable(snapshot.protocol, metadata, self.log.table, self.log.dialect.name)
+        check_writable(snapshot.table_configuration, self.log.table)
         retention_ms = self._retention(metadata)
         cutoff_ms = self.log.clock() - retention_ms
         references = self._references(snapshot, cutoff_ms)
-        hidden = _Hidden.of(metadata, self.log.dialect.name)
+        hidden = _Hidden.of(snapshot.table_configuration)
         batches = (
             _of_entries(self.log.store.walk()) if inventory is None else [_of_inventory(inventory)]
         )
@@ -324,7 +325,7 @@ class Vacuum:
         return VacuumReport(self.log.table, version, deleted, size_bytes, spared, tuple(errors))
 
     def _retention(self, metadata: Metadata) -> int:
-        options = CheckpointOptions.of(metadata.configuration, self.log.dialect.name)
+        options = CheckpointOptions.of(metadata.configuration, self.log.dialect)
         promised = options.deleted_file_retention_ms
         if self.retention_ms is None:
             return promised
@@ -377,7 +378,8 @@ class _Hidden:
     spared: str | None
 
     @staticmethod
-    def of(metadata: Metadata, dialect: str) -> _Hidden:
+    def of(table: TableConfiguration) -> _Hidden:
+        metadata = table.metadata
         names = set(metadata.partition_columns)
         mapping = metadata.column_mapping_mode
         if mapping != "none":
@@ -387,7 +389,7 @@ class _Hidden:
         configured = metadata.configuration.get("delta.universalFormat.enabledFormats") or ""
         if "iceberg" in configured.lower():
             patterns.append(r"^metadata/")
-        if dialect == "delta":
+        if "changeDataFeed" in table.rules.features:
             shown.append(f"{_CHANGE_DATA}/")
         spared = f"(^|/)({'|'.join(shown)})" if shown else None
         return _Hidden("|".join(patterns), spared)

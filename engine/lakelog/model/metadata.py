@@ -128,6 +128,22 @@ class Metadata:
         return (self.configuration.get("delta.columnMapping.mode") or "none").lower()
 
 
+def is_on(configuration: Mapping[str, str | None], key: str) -> bool:
+    """Whether a Boolean property is true, as Spark reads it: in any case."""
+    return (configuration.get(key) or "").lower() == "true"
+
+
+def in_any_case(configuration: Mapping[str, str | None], key: str) -> str | None:
+    """A property whose key is not case-sensitive, as ``spark.indextables.*``; None if not set."""
+    exact = configuration.get(key)
+    if exact is not None:
+        return exact
+    lower, length = key.lower(), len(key)
+    # Lengths first, for a table may register thousands of mappings.
+    alike = (v for k, v in configuration.items() if len(k) == length and k.lower() == lower)
+    return next(alike, None)
+
+
 def mapping_mode(protocol: Protocol, metadata: Metadata) -> str:
     """Column mapping mode where readers obey it, for writers, who write what they look for."""
     return metadata.column_mapping_mode if protocol.honours_column_mapping else "none"

@@ -222,12 +222,13 @@ def typed_partitions(
     partition_columns: Sequence[str],
     *,
     mapping: str = "none",
-    dialect: str = "delta",
+    hive_null: bool = False,
 ) -> TypedPartitions:
     """Parse ``partitionValues`` under the current schema.
 
-    An empty text is null for any type. A timestamp without a zone is taken as UTC. A binary value
-    is the UTF-8 bytes of its text, as Delta on Spark, both kernels and deltalake read it.
+    An empty text is null for any type, and with `hive_null` so is `HIVE_NULL`. A timestamp without
+    a zone is taken as UTC. A binary value is the UTF-8 bytes of its text, as Delta on Spark, both
+    kernels and deltalake read it.
 
     Source: Delta protocol, Partition Value Serialization; Column Mapping.
 
@@ -244,7 +245,7 @@ def typed_partitions(
         key = column if field is None else contract.physical_name(field, mapping)
         texts, present = _lookup(partition_values, key)
         empty = texts.is_null() | (texts == "")  # never null: true or null is true
-        if dialect == "indextables":
+        if hive_null:
             empty |= texts == HIVE_NULL
         if empty.any():
             texts = texts.set(empty & texts.is_not_null(), None)

@@ -24,9 +24,7 @@ import polars as pl
 from lakelog import telemetry
 from lakelog.checkpoint.compare import Comparison, with_protocol
 from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.checkpoint.plan import AUTO, plan_checkpoint
-from lakelog.checkpoint.plan import LAYOUTS as PLANNED_LAYOUTS
-from lakelog.checkpoint.plan import Table as PlannedTable
+from lakelog.checkpoint.plan import plan_checkpoint
 from lakelog.checkpoint.publish import publish
 from lakelog.checkpoint.report import CheckpointReport
 from lakelog.checkpoint.state_source import StateSource
@@ -39,6 +37,7 @@ from lakelog.checkpoint.write import (
     report_kept,
 )
 from lakelog.dialects.base import (
+    AUTO,
     STRUCT_STATISTICS,
     Checkpoint,
     CheckpointPlan,
@@ -52,6 +51,7 @@ from lakelog.dialects.delta.names import LAST_CHECKPOINT, rank_of
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.indextables.flattened_writer import stage_parts
 from lakelog.dialects.indextables.staging import Staging
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointValidationError,
@@ -84,10 +84,6 @@ from lakelog.spark.strategy import AUTO as ANY_STRATEGY
 from lakelog.storage.bounded import require_openable_elsewhere
 from lakelog.table import Table
 from lakelog.table import open as open_table
-from lakelog.transaction.features import supports
-
-LAYOUTS = {"delta": ("multipart", "v2-json", "v2-parquet"), "indextables": ("flattened",)}
-"""Layouts that executors write, by format: those of several files."""
 
 
 def checkpoint(
@@ -239,11 +235,11 @@ class _Job:
         """What it is to look like, and the rows it is made of, as a lazy frame."""
         log, state = self.log, self.state
         state.ensure_readable()
-        table = PlannedTable(log.dialect.name, log.table, state.protocol, state.metadata)
-        options = CheckpointOptions.of(state.metadata.configuration, log.dialect.name)
-        layout = _layout(table, self.layout)
+        table = state.table_configuration
+        options = CheckpointOptions.of(state.metadata.configuration, log.dialect)
+        layout = _layout(table, log.table, self.layout)
         draft = plan_checkpoint(
-            table, state.version, options, num_files=0, layout=layout, now_ms=log.clock()
+            table, log.table, state.version, options, num_files=0, layout=layout, now_ms=log.clock()
         )
         wanted = (
             *log.dialect.checkpoint_writer(log.store, draft).columns,
@@ -259,6 +255,7 @@ class _Job:
         )
         plan = plan_checkpoint(
             table,
+            log.table,
             state.version,
             options,
             num_files=replayed.sizes.rows,
@@ -277,7 +274,7 @@ class _Job:
         writer = log.dialect.checkpoint_writer(log.store, plan)
         # Statistics travel as text, and typed copies are made from it again.
         columns = [name for name in writer.columns if name != STRUCT_STATISTICS]
-        comparison = Comparison.of(plan, log.dialect.name, columns)
+        comparison = Comparison.of(plan, log.dialect, columns)
         if comparison.typed:
             _, copies = file_action_columns(plan, self.state.metadata.configuration)
             comparison = comparison.limited_to(copies.statistics if copies is not None else None)
@@ -445,20 +442,18 @@ _DAMAGE = ("FAILED_READ_FILE", "USER_RAISED_EXCEPTION", "MalformedLogError", "In
 """What Spark's message has where a task met a checkpoint that cannot be read."""
 
 
-def _layout(table: PlannedTable, asked: str) -> str:
+def _layout(table: TableConfiguration, path: str, asked: str) -> str:
     """The layout to plan with, of those that have several files."""
-    known = LAYOUTS[table.format]
+    known = table.dialect.distributed_layouts
     if asked == AUTO:
-        if table.format != "delta":
-            return known[0]
-        return "v2" if supports(table.protocol, "v2Checkpoint") else "multipart"
-    if asked in PLANNED_LAYOUTS[table.format] and asked not in known:
+        return "v2" if table.supports("v2Checkpoint") else known[0]
+    if asked in table.dialect.layouts and asked not in known:
         raise InvalidInputError(
             (
                 f"executors write only checkpoints of several files, and {asked} is written "
                 "by one process"
             ),
-            path=table.path,
+            path=path,
             expected=", ".join((AUTO, *known)),
             found=asked,
             hint="use another layout, or Table.checkpoint",

@@ -29,6 +29,7 @@ from lakelog.dialects.base import (
     CHECKPOINT_META,
     Checkpoint,
     CheckpointPlan,
+    Dialect,
     SidecarFile,
     StagedFile,
 )
@@ -141,8 +142,8 @@ class PartWriter:
             case _:
                 work = _Sidecars(self, number)
         try:
-            order = FileOrder.of_plan(self.plan, self.meta, self.place.format)
-            for rows in in_order(_by_kind(batches, self.place.format), order):
+            order = FileOrder.of_plan(self.plan, self.meta, self.place.dialect)
+            for rows in in_order(_by_kind(batches, self.place.dialect), order):
                 work.take(rows)
             return work.finish()
         except BaseException:
@@ -157,7 +158,7 @@ def read_written(table: pa.Table) -> list[Written]:
     return sorted(found, key=lambda each: (each.partition, each.path))
 
 
-def _by_kind(batches: Iterable[pa.RecordBatch], format: str) -> Iterator[pl.DataFrame]:
+def _by_kind(batches: Iterable[pa.RecordBatch], dialect: Dialect) -> Iterator[pl.DataFrame]:
     """Rows of one kind each, some 65,536 at a time; tombstones after all live files."""
     waiting: list[pl.DataFrame] = []
     removes: list[pl.DataFrame] = []
@@ -165,16 +166,16 @@ def _by_kind(batches: Iterable[pa.RecordBatch], format: str) -> Iterator[pl.Data
     for frame in map(_with_other_texts, frames_of(batches)):
         is_add = frame["actionType"] == "add"
         if not is_add.all():
-            removes.append(_narrow(frame.filter(~is_add), format))
+            removes.append(_narrow(frame.filter(~is_add), dialect))
             frame = frame.filter(is_add)  # noqa: PLW2901 - what is left of it
         if frame.height:
             waiting.append(frame)
             height += frame.height
         if height >= _WRITTEN_ROWS:
-            yield _narrow(pl.concat(waiting), format)
+            yield _narrow(pl.concat(waiting), dialect)
             waiting, height = [], 0
     if waiting:
-        yield _narrow(pl.concat(waiting), format)
+        yield _narrow(pl.concat(waiting), dialect)
     if removes:
         yield from pl.concat(removes, how="diagonal").iter_slices(_WRITTEN_ROWS)
 
@@ -187,10 +188,10 @@ def _with_other_texts(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.lit(None, pl.String).alias(PATH_TEXT) if texts is None else texts)
 
 
-def _narrow(rows: pl.DataFrame, format: str) -> pl.DataFrame:
+def _narrow(rows: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
     """Without columns of nulls alone, and of what tombstones of the format do not keep."""
     kept = [s for s in rows.get_columns() if s.null_count() < s.len()]
-    if format == "delta" and rows["actionType"][0] == "remove":
+    if not dialect.checkpoints_keep_all_fields and rows["actionType"][0] == "remove":
         kept = [s for s in kept if s.name not in {"stats", "tags"}]
     return pl.DataFrame(kept)
 

@@ -19,7 +19,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.base import CHECKPOINT_META, STRUCT_STATISTICS
+from lakelog.dialects.base import CHECKPOINT_META, STRUCT_STATISTICS, Dialect
 from lakelog.dialects.delta.checkpoint_schema import spark_schema
 from lakelog.dialects.delta.paths import encode_path
 from lakelog.dialects.json_layout import Leaf, Node, Wire
@@ -60,37 +60,39 @@ def read_base(
     footers: Footers,
     columns: Sequence[str],
     *,
-    format: str,
+    dialect: Dialect,
     registry: Mapping[str, str],
     odd_paths: bool = True,
 ) -> Any:
     """The file actions of a checkpoint, as a lazy DataFrame."""
-    if format == "delta":
+    if not dialect.flattened_checkpoints:
         return _delta(spark, paths, footers, columns, odd_paths=odd_paths)
     return _flattened(spark, paths, columns, registry)
 
 
-def carried_columns(columns: Sequence[str], format: str) -> tuple[str, ...]:
+def carried_columns(columns: Sequence[str], dialect: Dialect) -> tuple[str, ...]:
     """The columns from which `with_statistics` makes `columns`, in order."""
-    if format != "delta" or not set(columns) & {*DERIVED}:
+    if dialect.map_statistics or not set(columns) & {*DERIVED}:
         return tuple(columns)
     return tuple(dict.fromkeys((*(name for name in columns if name not in DERIVED), "stats")))
 
 
-def with_statistics(rows: Any, held: Sequence[str], columns: Sequence[str], format: str) -> Any:
+def with_statistics(
+    rows: Any, held: Sequence[str], columns: Sequence[str], dialect: Dialect
+) -> Any:
     """Rows of the flattened columns `held` with all of `columns`, in their order: what statistics
     are spread into is made of ``stats``, which a query that names none of it does not pay for.
     """
-    if format != "delta" or "stats" not in held or not set(columns) & {*DERIVED}:
+    if dialect.map_statistics or "stats" not in held or not set(columns) & {*DERIVED}:
         return with_nulls(rows, held, columns)
     rows = rows.withColumn(_SPREAD, _spread(functions_of(rows).col("stats")))
     made = {name: f"{_SPREAD}.{name}" for name in DERIVED} | {name: f"`{name}`" for name in held}
     return _select(rows, {name: made.get(name) or _null_of(name) for name in columns})
 
 
-def held_columns(footers: Footers, format: str) -> frozenset[str]:
+def held_columns(footers: Footers, dialect: Dialect) -> frozenset[str]:
     """Flattened columns that some row of a checkpoint may fill; the others are null in all."""
-    if format != "delta":
+    if dialect.flattened_checkpoints:
         return frozenset(actions.schema())
     return _Columns(footers).held
 

@@ -282,17 +282,17 @@ def _broadcast(
     spark: Any, state: State, footers: Footers, paths: Sequence[str], columns: Sequence[str]
 ) -> Any:
     """The commits' rows from the driver, and those of the checkpoint that they leave."""
-    format_ = state.log.dialect.name
-    carried = carried_columns(columns, format_)
+    dialect = state.log.dialect
+    carried = carried_columns(columns, dialect)
     frames = [*_meta(state, carried), *_live(state, carried)]
     # Spark plans in time that grows with the columns of every step, so nulls come last; but frames
     # without any column would have no rows.
-    above, below = _held(frames, carried), held_columns(footers, format_)
+    above, below = _held(frames, carried), held_columns(footers, dialect)
     held = [name for name in carried if name in above or name in below] or list(carried[:1])
     with _rows_stay_with_tasks(spark):
         rows = _rows_of(spark, pl.concat([actions.empty(carried), *frames]).select(held))
     rows = rows.union(_below(spark, state, footers, paths, held))
-    return with_statistics(rows, held, columns, format_)
+    return with_statistics(rows, held, columns, dialect)
 
 
 @contextmanager
@@ -322,16 +322,16 @@ def _below(
 ) -> Any:
     """The checkpoint's file actions of which the commits above do not speak."""
     sql = functions_of(spark)
-    format_ = state.log.dialect.name
-    registry = registry_of_meta(state.meta) if format_ == "indextables" else {}
-    vectors = format_ == "delta" and has_vectors(footers)
+    dialect = state.log.dialect
+    registry = registry_of_meta(state.meta)
+    vectors = dialect.has_deletion_vectors and has_vectors(footers)
     wanted = tuple(dict.fromkeys((*columns, "path", *(("dvId",) if vectors else ()))))
     base = read_base(
         spark,
         paths,
         footers,
         wanted,
-        format=format_,
+        dialect=dialect,
         registry=registry,
         odd_paths=footers.rows <= VERIFIED_ROWS,
     )

@@ -18,8 +18,8 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects import delta, indextables
 from lakelog.dialects.base import STRUCT_STATISTICS, Checkpoint, CommitFile, Dialect
+from lakelog.dialects.registry import named
 from lakelog.errors import InvalidActionError
 from lakelog.log.files import file_columns, statistics_text, tombstone_columns
 from lakelog.log.history import with_derived_statistics
@@ -38,7 +38,6 @@ BATCH_ROWS = 1 << 14
 _ORDER = ("orderLayer", "orderVersion", "orderPosition")
 _TYPES = {"orderLayer": "integer", "orderVersion": "long", "orderPosition": "long"}
 _COMMIT_BYTES = 32 << 20
-_DIALECTS: tuple[Dialect, ...] = (delta.DIALECT, indextables.DIALECT)
 _BY_FILE = ("classic", "multipart", "v2-parquet", "flattened")
 
 
@@ -69,7 +68,7 @@ class TableLocation:
     @property
     def dialect(self) -> Dialect:
         """How the log is spelled."""
-        return next(d for d in _DIALECTS if d.name == self.format)
+        return named(self.format)
 
 
 @dataclass(frozen=True)
@@ -122,8 +121,8 @@ def replay_in_partitions(
     """
     # Two thirds of the columns are the other format's, and would travel as nulls; but batches
     # without any column would have no rows.
-    held = [name for name in columns if name in _held(place.format)] or ["actionType"]
-    sources = _sources(held, place.format)
+    held = [name for name in columns if name in _held(place.dialect)] or ["actionType"]
+    sources = _sources(held, place.dialect)
     carried = [*_ORDER, *sources]
     decoder = Decoder(place, tuple(pieces), tuple(sources))
     rows = _numbers(spark, max(1, len(pieces)), about_rows, _schema(held))
@@ -257,7 +256,7 @@ class Reconciler:
         del rows
         live = self.place.dialect.resolve_references(live, self.meta)
         for part in live.iter_slices(BATCH_ROWS):
-            yield from to_batches(finish(part, self.place.format), self.columns)
+            yield from to_batches(finish(part, self.place.dialect), self.columns)
 
     def _refuse_repeats(self, base: pl.DataFrame) -> None:
         keys = actions.conform(base, actions.KEY)
@@ -271,26 +270,26 @@ class Reconciler:
             )
 
 
-def finish(files: pl.DataFrame, format: str) -> pl.DataFrame:
+def finish(files: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
     """File actions as a state has them: nothing changes data, and Delta's statistics are spread
     into their columns, where these are wanted.
     """
     rows = files.with_columns(pl.lit(value=False).alias("dataChange"))
-    return with_derived_statistics(rows) if format == "delta" else rows
+    return rows if dialect.map_statistics else with_derived_statistics(rows)
 
 
-def _held(format: str) -> frozenset[str]:
+def _held(dialect: Dialect) -> frozenset[str]:
     """Flattened columns that file actions of a format may have."""
-    own = (*file_columns(format), *tombstone_columns(format), *actions.ORDER, "actionType")
-    return frozenset((*own, *DERIVED, PATH_TEXT) if format == "delta" else own)
+    own = (*file_columns(dialect), *tombstone_columns(dialect), *actions.ORDER, "actionType")
+    return frozenset(own if dialect.map_statistics else (*own, *DERIVED, PATH_TEXT))
 
 
-def _sources(columns: Sequence[str], format: str) -> list[str]:
+def _sources(columns: Sequence[str], dialect: Dialect) -> list[str]:
     """Columns that have to be read and carried for the columns wanted."""
     wanted = dict.fromkeys(("actionType", *actions.KEY, *columns))
     for name in ("dataChange", "timestamp"):
         wanted.pop(name, None)
-    if format == "delta":
+    if not dialect.map_statistics:
         derived = [name for name in DERIVED if name in wanted]
         for name in derived:
             wanted.pop(name)
@@ -298,7 +297,7 @@ def _sources(columns: Sequence[str], format: str) -> list[str]:
             wanted["stats"] = None
         if "dvId" in wanted:
             wanted |= dict.fromkeys(_DV_COLUMNS)
-    elif "docMappingJson" in wanted:
+    if "docMappingJson" in wanted:
         wanted["docMappingRef"] = None
     return [name for name in actions.fields() if name in wanted]
 

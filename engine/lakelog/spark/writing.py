@@ -44,7 +44,6 @@ from lakelog.spark.task_commit import (
 )
 from lakelog.spark.types import arrow_schema
 from lakelog.transaction import write_support
-from lakelog.transaction.features import is_active
 from lakelog.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -81,19 +80,17 @@ def require_removable(snapshot: Snapshot) -> None:
     """Refuse to remove all that a version holds, where the table forbids it: before any task
     runs, and not after all of them did.
     """
-    if not is_active("appendOnly", snapshot.protocol, snapshot.metadata):
+    if not snapshot.table_configuration.is_active("appendOnly"):
         return
     file = snapshot.files().head(1).collect()
     if file.height:
         told = file.select("path", actionType=pl.lit("remove"), dataChange=True)
         told = told.with_columns(extendedFileMetadata=True)
         write_support.check_actions(
-            snapshot.protocol,
-            snapshot.metadata,
+            snapshot.table_configuration,
             told,
             pl.DataFrame(),
             snapshot.path,
-            snapshot.format,
             rows_replaced=True,
         )
 
@@ -145,7 +142,7 @@ class BatchWriter(DataSourceArrowWriter):
     def _require_whole_files(self, snapshot: Snapshot) -> None:
         """Where a table keeps a change data feed, rows that are copied would be reported as new."""
         where = self._where
-        if where is None or not is_active("changeDataFeed", snapshot.protocol, snapshot.metadata):
+        if where is None or not snapshot.table_configuration.is_active("changeDataFeed"):
             return
         columns = referenced_columns(where, self.plan.schema)
         if not set(columns) <= set(self.plan.partition_columns):

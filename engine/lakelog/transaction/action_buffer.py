@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from lakelog.dialects.json_layout import Wire
 from lakelog.errors import InvalidInputError, InvalidTransactionError, UnsupportedFeatureError
 from lakelog.log.context import Log
 from lakelog.log.replay import live_domains
@@ -26,7 +27,6 @@ from lakelog.transaction.metadata_rows import (
     protocol_row,
     with_file_defaults,
 )
-from lakelog.transaction.protocol_upgrade import features_needed, upgrade
 from lakelog.transaction.runtime import Runtime
 
 
@@ -39,7 +39,7 @@ class ActionBuffer:
 
     def __init__(self, log: Log, protocol: Protocol, metadata: Metadata) -> None:
         self._log = log
-        self._format = log.dialect.name
+        self._dialect, self._fields = log.dialect, log.dialect.contract_key
         self._protocol, self._metadata = protocol, metadata
         self._new_protocol: Protocol | None = None
         self._new_metadata: Metadata | None = None
@@ -51,13 +51,13 @@ class ActionBuffer:
     def put_files(self, kind: str, table: Any, fields: Mapping[str, Any]) -> None:
         """Take file actions of a kind."""
         if table is None:
-            row = stage_one(self._format, kind, fields)
+            row = stage_one(self._fields, kind, fields)
             if "path" not in row:
                 raise InvalidInputError(f"{kind} needs a path", expected="path")
             fill_row(row, self._log.clock())
             self._single.append(row)
             return
-        frame = stage_table(self._format, kind, table, fields)
+        frame = stage_table(self._fields, kind, table, fields)
         self._flush()
         if frame.height:
             self._files.append(with_file_defaults(frame, self._log.clock()))
@@ -70,13 +70,13 @@ class ActionBuffer:
     def put_metadata(self, table: Any, fields: Mapping[str, Any], **changed: Any) -> None:
         """Take other metadata, as `metadata_changes.change_metadata` makes it."""
         self._new_metadata = metadata_changes.change_metadata(
-            self._new_metadata or self._metadata, self._format, table, fields, **changed
+            self._new_metadata or self._metadata, self._dialect, table, fields, **changed
         )
 
     def put_protocol(self, table: Any, fields: Mapping[str, Any], features: Sequence[str]) -> None:
         """Take another protocol, as `metadata_changes.change_protocol` makes it."""
         self._new_protocol = metadata_changes.change_protocol(
-            self._new_protocol or self._protocol, self._format, table, fields, features
+            self._new_protocol or self._protocol, self._dialect, table, fields, features
         )
 
     def put_txns(self, table: Any, fields: Mapping[str, Any]) -> None:
@@ -93,7 +93,7 @@ class ActionBuffer:
 
     def drop_domain(self, domain: str, meta: pl.DataFrame) -> None:
         """Take the removal of a domain."""
-        row = stage_one(self._format, "domainMetadata", {"domain": domain})
+        row = stage_one(self._fields, "domainMetadata", {"domain": domain})
         live = actions.conform(live_domains(meta), ("domain", "domainConfiguration"))
         found = live.filter(pl.col("domain") == domain)
         if not found.height:
@@ -111,10 +111,10 @@ class ActionBuffer:
         self, kind: str, table: Any, fields: Mapping[str, Any], required: Sequence[str]
     ) -> list[dict[str, Any]]:
         if table is None:
-            rows = [stage_one(self._format, kind, fields)]
+            rows = [stage_one(self._fields, kind, fields)]
         else:
             only_one(table, fields)
-            named = stage_table(self._format, kind, table).rows(named=True)
+            named = stage_table(self._fields, kind, table).rows(named=True)
             rows = [{k: v for k, v in row.items() if v is not None} for row in named]
         for row in rows:
             for column in required:
@@ -126,18 +126,18 @@ class ActionBuffer:
         self, table: Any, fields: Mapping[str, Any], cooldown: dt.timedelta | None
     ) -> None:
         """Take records of files that could not be processed."""
-        if self._format != "indextables":
+        if "mergeskip" not in Wire.of(self._fields).wrappers:
             raise UnsupportedFeatureError(
-                f"the {self._format} format does not record skipped files",
+                f"the {self._dialect.name} format does not record skipped files",
                 path=self._log.table,
                 expected="a table of the indextables format",
                 found="mergeskip",
             )
         if table is None:
-            rows = rows_frame([stage_one(self._format, "mergeskip", fields)])
+            rows = rows_frame([stage_one(self._fields, "mergeskip", fields)])
         else:
             only_one(table, fields)
-            rows = stage_table(self._format, "mergeskip", table)
+            rows = stage_table(self._fields, "mergeskip", table)
         if not rows.height:
             return
         for column in ("path", "skipReason"):
@@ -175,8 +175,8 @@ class ActionBuffer:
         """Protocol and metadata where they change; the protocol knows what the metadata needs."""
         protocol, metadata = self._new_protocol, self._new_metadata
         if metadata is not None and metadata != self._metadata:
-            needed = features_needed(metadata, self._format)
-            protocol = upgrade(protocol or self._protocol, needed, self._format)
+            rules = self._dialect.protocol_rules
+            protocol = rules.upgrade(protocol or self._protocol, rules.needed(metadata))
             metadata = metadata_changes.settled_metadata(metadata, self._metadata, runtime)
         if protocol == self._protocol:
             protocol = None

@@ -15,13 +15,13 @@ from typing import Any
 import polars as pl
 
 from lakelog.dialects.base import CommitContent
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.dialects.strict_decoder import text_of
 from lakelog.errors import InvalidTransactionError
 from lakelog.model import actions
 from lakelog.model.metadata import Metadata, Protocol, last_metadata, last_protocol
 from lakelog.transaction import row_tracking, skipped_files
 from lakelog.transaction.action_input import rows_frame
-from lakelog.transaction.features import is_active
 from lakelog.transaction.pending_commit import PendingCommit
 
 ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
@@ -82,35 +82,30 @@ def needs_meta(intent: PendingCommit) -> bool:
     """Whether `finalise` looks at `CommitBase.meta`."""
     if intent.few is not None:
         return False
-    if intent.files.height and row_tracking.is_assigning(*after(intent)):
+    if intent.files.height and row_tracking.is_assigning(after(intent)):
         return True
     return bool(_rows(intent.meta, "mergeskip"))
 
 
-def depends_on_ground(intent: PendingCommit, format: str) -> bool:
+def depends_on_ground(intent: PendingCommit) -> bool:
     """Whether the content is another one for another `CommitBase`, the present aside."""
     if intent.few is not None:
         return False
-    return needs_meta(intent) or (format == "delta" and is_active(_FEATURE, *after(intent)))
+    return needs_meta(intent) or after(intent).is_active(_FEATURE)
 
 
 def turns_on_timestamps(intent: PendingCommit) -> bool:
     """Whether the commit is the first to carry an in-commit timestamp, so that `finalise` looks at
     `CommitBase.modified_ms`.
     """
-    return is_active(_FEATURE, *after(intent)) and not is_active(
-        _FEATURE, intent.protocol, intent.metadata
-    )
+    return after(intent).is_active(_FEATURE) and not intent.table.is_active(_FEATURE)
 
 
-def after(intent: PendingCommit) -> tuple[Protocol, Metadata]:
+def after(intent: PendingCommit) -> TableConfiguration:
     """Protocol and metadata as they will be after the commit."""
     if intent.few is not None:
-        return intent.protocol, intent.metadata
-    return (
-        last_protocol(intent.meta) or intent.protocol,
-        last_metadata(intent.meta) or intent.metadata,
-    )
+        return intent.table
+    return intent.table.changed(last_protocol(intent.meta), last_metadata(intent.meta))
 
 
 def _rows(meta: pl.DataFrame, kind: str) -> Sequence[dict[str, Any]]:
@@ -125,7 +120,6 @@ def finalise(
     description: Description,
     ground: CommitBase,
     now_ms: int,
-    format: str,
 ) -> CommitContent:
     """The content of the commit after `ground`."""
     info = _commit_info(description, now_ms)
@@ -133,16 +127,15 @@ def finalise(
         return CommitContent(info, spelled=intent.few.lines)
     version = ground.version + 1
     files, meta = intent.files, intent.meta
-    if format == "delta":
-        protocol, metadata = after(intent)
-        if row_tracking.is_assigning(protocol, metadata):
-            files, meta, info = _track_rows(files, meta, info, ground, version)
-        at = _commit_time(intent, protocol, metadata, ground, now_ms)
-        if at is not None:
-            # Before all else: readers look for it in the first bytes.
-            info = {"inCommitTimestamp": at, **info}
-            meta = _record_enablement(meta, intent, ground, version, at)
-    elif _rows(meta, "mergeskip"):
+    table = after(intent)
+    if row_tracking.is_assigning(table):
+        files, meta, info = _track_rows(files, meta, info, ground, version)
+    at = _commit_time(intent, table, ground, now_ms)
+    if at is not None:
+        # Before all else: readers look for it in the first bytes.
+        info = {"inCommitTimestamp": at, **info}
+        meta = _record_enablement(meta, intent, ground, version, at)
+    if _rows(meta, "mergeskip"):
         meta = skipped_files.counted(meta, ground.meta)
     return CommitContent(info, meta, files, texts=intent.texts)
 
@@ -168,12 +161,12 @@ def _commit_info(description: Description, now_ms: int) -> dict[str, Any]:
 
 
 def _commit_time(
-    intent: PendingCommit, protocol: Protocol, metadata: Metadata, ground: CommitBase, now_ms: int
+    intent: PendingCommit, table: TableConfiguration, ground: CommitBase, now_ms: int
 ) -> int | None:
-    if not is_active(_FEATURE, protocol, metadata):
+    if not table.is_active(_FEATURE):
         return None
     before = ground.in_commit_timestamp
-    if before is None or not is_active(_FEATURE, intent.protocol, intent.metadata):
+    if before is None or not intent.table.is_active(_FEATURE):
         # The first one comes after the file time of the commit before it.
         before = max(before or 0, ground.modified_ms or 0)
     return max(now_ms, before + 1)

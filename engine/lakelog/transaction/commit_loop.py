@@ -24,7 +24,6 @@ import polars as pl
 
 from lakelog.dialects.base import Actions, CommitContent, CommitFile, CommitInfo
 from lakelog.dialects.commit_reader import with_count
-from lakelog.dialects.indextables.framing import in_any_case
 from lakelog.errors import (
     CommitOutcomeUnknown,
     ConflictError,
@@ -40,6 +39,7 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log
 from lakelog.model import actions
+from lakelog.model.metadata import in_any_case
 from lakelog.storage import LogStore
 from lakelog.storage.base import StoreWrapper
 from lakelog.transaction import commit_content as finalising
@@ -189,7 +189,7 @@ class Writing:
     @property
     def configuration(self) -> Mapping[str, str | None]:
         """The table's properties as of what is written, behind all that came first."""
-        return finalising.after(self._intent)[1].configuration
+        return finalising.after(self._intent).metadata.configuration
 
     @property
     def _version(self) -> int:
@@ -224,14 +224,13 @@ class Writing:
             self._plan.description,
             self._ground(),
             self._plan.log.clock(),
-            self._dialect.name,
         )
         data = self._dialect.encode(
             with_count(content),
             columnar_above=self._plan.columnar_above,
             configuration=self.configuration,
         )
-        if not finalising.depends_on_ground(self._intent, self._dialect.name):
+        if not finalising.depends_on_ground(self._intent):
             # The same bytes will do wherever the commit lands.
             self._encoded = content, data
         return content, data
@@ -247,7 +246,11 @@ class Writing:
         if finalising.turns_on_timestamps(self._intent):
             entry = self._store.stat(self._dialect.commit_path(head.version))
             modified_ms = entry.modified_ms if entry is not None else None
-        at = head.in_commit_timestamp if self._dialect.name == "delta" else None
+        at = (
+            head.in_commit_timestamp
+            if "inCommitTimestamp" in self._dialect.protocol_rules.features
+            else None
+        )
         return CommitBase(head.version, head.protocol, head.metadata, meta, at, modified_ms)
 
     def _won(self, commit: CommitFile, content: CommitContent) -> None:
@@ -385,7 +388,7 @@ class Writing:
             # Only paths can clash then, and what clashes with one commit does so with all of them
             # taken together.
             together = Winner(commits[-1].version, decoded)
-            if find_conflict(self._intent, together, format=self._dialect.name) is None:
+            if find_conflict(self._intent, together) is None:
                 for step in effects_of(commits, decoded):
                     head = head.after(step)
                 self._moved(head, before_s)
@@ -397,7 +400,7 @@ class Writing:
             if self._is_duplicate(step.meta):
                 self.outcome = Outcome(winner.version, duplicate=True)
                 return
-            conflict = find_conflict(self._intent, winner, format=self._dialect.name)
+            conflict = find_conflict(self._intent, winner)
             if conflict is not None:
                 conflict.path = conflict.path or log.table
                 raise conflict

@@ -7,16 +7,14 @@ by the gates, again at every attempt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-from lakelog.model.metadata import Metadata, Protocol
-from lakelog.transaction.features import constraints, is_on, supported, writer_version
-
-# (reader, writer): versions up to these are the sum of the features that they imply or list.
-_SUMMED_VERSIONS = {"delta": (3, 7), "indextables": (0, 0)}
+from lakelog.dialects.delta.protocol import constraints
+from lakelog.dialects.features import writer_version
+from lakelog.dialects.protocol_rules import ProtocolRules
+from lakelog.model.metadata import Metadata, Protocol, is_on
 
 # Features that ask nothing of a writer until metadata turns them on (which `metadata_changes`
 # judges), or whose demands are met again at every attempt, as row ids and commit timestamps are.
@@ -42,24 +40,6 @@ _HARMLESS_WHEN_ADDED = frozenset(
     }
 )
 
-# Properties that may be given this value under way, where the protocol supports the feature.
-# Source: ConflictChecker.checkConfigurationChangesForConflicts.
-_HARMLESS_WHEN_SET = {
-    "delta.checkpointPolicy": ("v2Checkpoint", "v2"),
-    "delta.enableDeletionVectors": ("deletionVectors", "true"),
-    "delta.enableInCommitTimestamps": ("inCommitTimestamp", "true"),
-    "delta.enableRowTracking": ("rowTracking", "true"),
-}
-_HARMLESS_WHEN_NEW = frozenset(
-    {
-        "delta.inCommitTimestampEnablementTimestamp",
-        "delta.inCommitTimestampEnablementVersion",
-        "delta.rowTracking.materializedRowCommitVersionColumnName",
-        "delta.rowTracking.materializedRowIdColumnName",
-    }
-)
-# A registry that only grows: the name holds the hash of the value.
-_REGISTRY = "docMappingSchema."
 _IDENTITY_HIGH_WATER_MARK = "delta.identity.highWaterMark"
 
 _FIELDS = {
@@ -73,30 +53,30 @@ _FIELDS = {
 }
 
 
-def demands(protocol: Protocol, format: str) -> frozenset[str]:
+def demands(protocol: Protocol, rules: ProtocolRules) -> frozenset[str]:
     """What a protocol asks of a writer: the features that it supports, and versions that are more
     than their features, such as ``minWriterVersion 8``; in IndexTables every version is.
     """
     reader, writer = protocol.min_reader_version, writer_version(protocol)
-    summed_reader, summed_writer = _SUMMED_VERSIONS[format]
+    summed_reader, summed_writer = rules.summed_versions
     return (
-        supported(protocol, format)
+        rules.supported(protocol)
         | {f"minReaderVersion {v}" for v in range(summed_reader + 1, reader + 1)}
         | {f"minWriterVersion {v}" for v in range(summed_writer + 1, writer + 1)}
     )
 
 
-def dropped_features(old: Protocol, new: Protocol, format: str) -> list[str]:
+def dropped_features(old: Protocol, new: Protocol, rules: ProtocolRules) -> list[str]:
     """What `old` asks of a writer and `new` does not, sorted."""
-    return sorted(demands(old, format) - demands(new, format))
+    return sorted(demands(old, rules) - demands(new, rules))
 
 
-def binding_features(old: Protocol, new: Protocol, format: str) -> list[str]:
+def binding_features(old: Protocol, new: Protocol, rules: ProtocolRules) -> list[str]:
     """What `new` adds and what may bind a writer from that commit on, sorted.
 
     A feature that is not known to bind no process at first is taken to bind.
     """
-    added = demands(new, format) - demands(old, format)
+    added = demands(new, rules) - demands(old, rules)
     return sorted(added - _HARMLESS_WHEN_ADDED)
 
 
@@ -104,7 +84,7 @@ def metadata_changes(
     old: Metadata,
     new: Metadata,
     protocol: Protocol,
-    format: str,
+    rules: ProtocolRules,
 ) -> list[str]:
     """What `new` changes that a transaction under way may depend on, by name, sorted.
 
@@ -117,33 +97,16 @@ def metadata_changes(
     ]
     if _schema(old.schema_string) != _schema(new.schema_string):
         changes.append("schemaString")
-    features = supported(protocol, format)
+    features = rules.supported(protocol)
     for key in {*old.configuration, *new.configuration}:
         same = (key in old.configuration) == (key in new.configuration)
         if same and old.configuration.get(key) == new.configuration.get(key):
             continue
-        if not _is_harmless(key, old.configuration, new.configuration, features, format):
+        if key not in new.configuration or not rules.is_harmless_change(
+            key, old.configuration, new.configuration, features
+        ):
             changes.append(f"configuration.{key}")
     return sorted(changes)
-
-
-def _is_harmless(
-    key: str,
-    old: Mapping[str, str | None],
-    new: Mapping[str, str | None],
-    features: frozenset[str],
-    format: str,
-) -> bool:
-    if key not in new:
-        return False
-    if format == "indextables":
-        return key.startswith(_REGISTRY) and key not in old
-    if key in _HARMLESS_WHEN_SET:
-        feature, value = _HARMLESS_WHEN_SET[key]
-        return feature in features and (new[key] or "").lower() == value
-    if key.startswith("delta.rowTracking.") and not is_on(new, "delta.enableRowTracking"):
-        return False
-    return key in _HARMLESS_WHEN_NEW and key not in old
 
 
 def tightened(old: Metadata, new: Metadata) -> str | None:

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import orjson
 import polars as pl
 
-from lakelog.dialects.base import CommitFile, CommitInfo
-from lakelog.dialects.delta.paths import decode_path
+from lakelog.dialects.base import CommitFile, CommitInfo, Dialect
 from lakelog.errors import NotFoundError
 from lakelog.log.context import Log
 from lakelog.model import actions
@@ -46,7 +45,7 @@ def read_quickly(log: Log, commits: Sequence[CommitFile]) -> list[Quick] | None:
     try:
         contents = log.store.read_many([commit.path for commit in commits])
         for commit, data in zip(commits, contents, strict=True):
-            quick = parse_quickly(log.dialect.name, commit, data)
+            quick = parse_quickly(log.dialect, commit, data)
             if quick is None:
                 return None
             found.append(quick)
@@ -55,7 +54,7 @@ def read_quickly(log: Log, commits: Sequence[CommitFile]) -> list[Quick] | None:
     return found
 
 
-def parse_quickly(dialect: str, commit: CommitFile, data: bytes) -> Quick | None:
+def parse_quickly(dialect: Dialect, commit: CommitFile, data: bytes) -> Quick | None:
     """Parse one commit by the short way; None if it is not for it."""
     if len(data) > _MOST_BYTES or not data.startswith(b"{"):
         return None
@@ -77,7 +76,7 @@ def parse_quickly(dialect: str, commit: CommitFile, data: bytes) -> Quick | None
                 path = body.get("path")
                 if not isinstance(path, str):
                     return None
-                paths.add(decode_path(path) if dialect == "delta" and "%" in path else path)
+                paths.add(dialect.decode_path(path))
     return Quick(CommitEffect(commit, _NOTHING, info), frozenset(paths))
 
 

@@ -85,6 +85,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     ConcurrentAppendError,
     ConcurrentDeleteDeleteError,
@@ -98,7 +99,7 @@ from lakelog.errors import (
 )
 from lakelog.log.files import FilesQuery
 from lakelog.model import actions
-from lakelog.model.metadata import Metadata, Protocol, last_metadata, last_protocol
+from lakelog.model.metadata import last_metadata, last_protocol
 from lakelog.transaction import concurrent_metadata
 from lakelog.transaction.pending_commit import (
     ISOLATION_LEVELS,
@@ -216,7 +217,6 @@ def find_conflict(
     intent: PendingCommit,
     winner: Winner,
     *,
-    format: str,
     matches: Matches | None = None,
 ) -> ConflictError | None:
     """The first rule that a commit breaks for a transaction, as an error to raise; None if none.
@@ -225,7 +225,7 @@ def find_conflict(
 
     Source: Delta's ConflictChecker; see the module.
     """
-    for rule, found in broken_rules(intent, winner, format=format, matches=matches):
+    for rule, found in broken_rules(intent, winner, matches=matches):
         return _error(rule, found, winner)
     return None
 
@@ -234,7 +234,6 @@ def broken_rules(
     intent: PendingCommit,
     winner: Winner,
     *,
-    format: str,
     matches: Matches | None = None,
 ) -> Iterator[tuple[str, str]]:
     """Every rule that a commit breaks for a transaction, with an example, the most exact first.
@@ -250,10 +249,10 @@ def broken_rules(
     if matches is None:
 
         def matches(files: pl.DataFrame, where: tuple[pl.Expr, ...]) -> pl.Series:
-            return may_match(files, where, intent.protocol, intent.metadata, format)
+            return may_match(files, where, intent.table)
 
-    yield from _protocol(intent, winner, format)
-    yield from _metadata(intent, winner, format)
+    yield from _protocol(intent, winner)
+    yield from _metadata(intent, winner)
     yield from _domains(intent, winner)
     yield from _app_ids(intent, winner)
     yield from _same_files(intent, winner)
@@ -271,24 +270,23 @@ def rebase(intent: PendingCommit, winner: Winner) -> PendingCommit:
     return replace(
         intent,
         staged=intent.files,
-        protocol=protocol or intent.protocol,
-        metadata=metadata or intent.metadata,
+        table=intent.table.changed(protocol, metadata),
     )
 
 
 def may_match(
     files: pl.DataFrame,
     where: tuple[pl.Expr, ...],
-    protocol: Protocol,
-    metadata: Metadata,
-    format: str,
+    table: TableConfiguration,
 ) -> pl.Series:
     """Which files may hold a row for which one of the predicates is true."""
     # The row number rides along in a column of the flattened table that pruning never reads.
     numbered = files.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("version"))
     mask = pl.Series("matches", [False]).new_from_index(0, files.height)
     for predicate in where:
-        query = FilesQuery(format, lambda: protocol, lambda: metadata, where=predicate)
+        query = FilesQuery(
+            table.dialect, lambda: table.protocol, lambda: table.metadata, where=predicate
+        )
         kept = query.derive(numbered, ["version"])["version"]
         mask = mask.scatter(kept, True)
     return mask
@@ -308,17 +306,18 @@ def _error(rule: str, found: str, winner: Winner) -> ConflictError:
     )
 
 
-def _protocol(intent: PendingCommit, winner: Winner, format: str) -> Iterator[tuple[str, str]]:
+def _protocol(intent: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
+    rules = intent.table.rules
     ours, theirs = last_protocol(intent.meta), last_protocol(winner.actions.meta)
     if theirs is not None:
         if ours is not None:
             yield "protocol_changed_by_both", "protocol"
-        if dropped := concurrent_metadata.dropped_features(intent.protocol, theirs, format):
+        if dropped := concurrent_metadata.dropped_features(intent.protocol, theirs, rules):
             yield "feature_dropped", ", ".join(dropped)
-        if binding := concurrent_metadata.binding_features(intent.protocol, theirs, format):
+        if binding := concurrent_metadata.binding_features(intent.protocol, theirs, rules):
             yield "feature_added", ", ".join(binding)
     if ours is not None:
-        dropped = concurrent_metadata.dropped_features(intent.protocol, ours, format)
+        dropped = concurrent_metadata.dropped_features(intent.protocol, ours, rules)
         if dropped and _may_use_features(winner):
             yield "feature_drop_overtaken", ", ".join(dropped)
 
@@ -330,12 +329,12 @@ def _may_use_features(winner: Winner) -> bool:
     )
 
 
-def _metadata(intent: PendingCommit, winner: Winner, format: str) -> Iterator[tuple[str, str]]:
+def _metadata(intent: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
     theirs = last_metadata(winner.actions.meta)
     if theirs is None:
         return
-    protocol = last_protocol(winner.actions.meta) or intent.protocol
-    changes = concurrent_metadata.metadata_changes(intent.metadata, theirs, protocol, format)
+    protocol, rules = last_protocol(winner.actions.meta) or intent.protocol, intent.table.rules
+    changes = concurrent_metadata.metadata_changes(intent.metadata, theirs, protocol, rules)
     if last_metadata(intent.meta) is not None:
         yield "metadata_changed_by_both", ", ".join(changes) or "metaData"
     elif changes:

@@ -15,6 +15,9 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable
 
+from lakelog.dialects.delta.protocol import change_data_feed_on, constraints
+from lakelog.dialects.properties import changed
+from lakelog.dialects.protocol_rules import ProtocolRules, TableConfiguration
 from lakelog.errors import (
     CorruptionError,
     InvalidMetadataError,
@@ -24,24 +27,11 @@ from lakelog.errors import (
 )
 from lakelog.model import contract
 from lakelog.model.contract import fields_of, is_nested, leaf_types
-from lakelog.model.metadata import Metadata, Protocol, mapping_mode
-from lakelog.transaction.features import (
-    change_data_feed_on,
-    constraints,
-    features_of,
-    is_on,
-    supported,
-    supports,
-)
+from lakelog.model.metadata import Metadata, is_on
 from lakelog.transaction.file_rules import check_files
-from lakelog.transaction.protocol_upgrade import features_needed
 from lakelog.transaction.schema_evolution import check_evolution
-from lakelog.transaction.table_properties import changed, check_properties, without_effect
 
 __all__ = ["check_files", "check_metadata"]
-
-PROVIDERS = {"delta": "parquet", "indextables": "indextables"}
-"""What ``format.provider`` says of a new table."""
 
 MATERIALIZED = (
     "delta.rowTracking.materializedRowIdColumnName",
@@ -57,43 +47,41 @@ _UNORDERED = frozenset({"void", "variant"})
 
 
 def check_metadata(
-    new: Metadata,
+    configured: TableConfiguration,
     old: Metadata | None,
-    protocol: Protocol,
-    format: str,
     *,
     replaced: bool = False,
 ) -> None:
-    """Refuse metadata that no table may have, or that cannot follow the table's own.
+    """Refuse new metadata that no table may have, or that cannot follow the table's own.
 
     Properties that are accepted and have no effect are named by a `LakelogWarning`.
 
     Whether every file has row ids, as switching row tracking on asks, only the table's state can
     show: it is not checked here.
     """
+    new, dialect = configured.metadata, configured.dialect
     before = {} if old is None else old.configuration
     properties = changed(new.configuration, before)
-    check_properties(properties, format)
-    for note in without_effect(properties, format):
+    dialect.properties.check(properties)
+    for note in dialect.properties.without_effect(properties):
         warnings.warn(note, LakelogWarning, stacklevel=2)
-    _check_identity(new, old, format)
+    _check_identity(new, old, dialect.provider)
     schema = _schema(new)
     fields = _fields_before(old)
-    _check_names(schema, fields, format, mapped=mapping_mode(protocol, new) != "none")
+    any_name = configured.column_mapping != "none" or not dialect.names_parquet_columns
+    _check_names(schema, fields, any_name=any_name)
     _check_partition_columns(new, schema)
-    if format == "delta":
-        _check_delta(new, old, protocol, schema, replaced=replaced)
+    _check_rules_of_features(configured, old, schema, replaced=replaced)
     _check_types(schema, fields)
     if old is not None:
-        check_evolution(old, new, protocol, replaced=replaced)
+        check_evolution(old, configured, replaced=replaced)
 
 
-def _check_identity(new: Metadata, old: Metadata | None, format: str) -> None:
+def _check_identity(new: Metadata, old: Metadata | None, provider: str) -> None:
     if not new.id:
         raise InvalidMetadataError("the metadata has no table id", expected="metaData.id")
     if old is not None and old.id is not None and new.id != old.id:
         raise InvalidMetadataError("the table id must not change", expected=old.id, found=new.id)
-    provider = PROVIDERS[format]
     if new.format_provider != provider and (
         old is None or new.format_provider != old.format_provider
     ):
@@ -145,9 +133,8 @@ def _structs(schema: contract.Struct) -> Iterable[tuple[str, contract.Struct]]:
 def _check_names(
     schema: contract.Struct,
     before: dict[tuple[str, ...], contract.Field],
-    format: str,
     *,
-    mapped: bool,
+    any_name: bool,
 ) -> None:
     for path, struct in _structs(schema):
         counts = Counter(name.lower() for name in struct.names)
@@ -162,7 +149,7 @@ def _check_names(
     for at in fields_of(schema):
         if not at.field.name:
             raise InvalidMetadataError("a column has no name", column=at.text)
-        if mapped or format != "delta" or at.path in before:
+        if any_name or at.path in before:
             continue
         if _FORBIDDEN.search(at.field.name):
             raise InvalidMetadataError(
@@ -233,25 +220,25 @@ def _check_partition_columns(metadata: Metadata, schema: contract.Struct) -> Non
         )
 
 
-def _check_delta(
-    new: Metadata,
+def _check_rules_of_features(
+    configured: TableConfiguration,
     old: Metadata | None,
-    protocol: Protocol,
     schema: contract.Struct,
     *,
     replaced: bool,
 ) -> None:
-    _check_features(new, old, protocol)
-    if mapping_mode(protocol, new) != "none":
+    new = configured.metadata
+    _check_features(configured, old)
+    if configured.column_mapping != "none":
         _check_mapping(new, old, schema)
-    if supports(protocol, "clustering") and new.partition_columns:
+    if configured.supports("clustering") and new.partition_columns:
         raise InvalidMetadataError(
             "a clustered table must not have partition columns",
             path="partitionColumns",
             expected=[],
             found=list(new.partition_columns),
         )
-    if supports(protocol, "changeDataFeed") and change_data_feed_on(new):
+    if configured.supports("changeDataFeed") and change_data_feed_on(new):
         for name in schema.names:
             if name.lower() in _CHANGE_DATA_COLUMNS:
                 raise InvalidMetadataError(
@@ -260,9 +247,9 @@ def _check_delta(
                     expected=f"none of {', '.join(sorted(_CHANGE_DATA_COLUMNS))}",
                     found=name,
                 )
-    if supports(protocol, "rowTracking") and is_on(new.configuration, "delta.enableRowTracking"):
+    if configured.supports("rowTracking") and is_on(new.configuration, "delta.enableRowTracking"):
         _check_row_tracking(new, old, schema)
-    if old is None or replaced:
+    if old is None or replaced or not configured.supports("checkConstraints"):
         return
     for key in changed(constraints(new), constraints(old)):
         raise UnsupportedFeatureError(
@@ -273,24 +260,25 @@ def _check_delta(
         )
 
 
-def _check_features(new: Metadata, old: Metadata | None, protocol: Protocol) -> None:
+def _check_features(configured: TableConfiguration, old: Metadata | None) -> None:
+    rules, supported = configured.rules, configured.rules.supported(configured.protocol)
     # What the table has had switched on against its protocol all along does not count here.
-    there = supported(protocol, "delta") | (frozenset() if old is None else _features_before(old))
-    known = features_of("delta")
-    for name in sorted(features_needed(new, "delta") - there):
+    there = supported | (frozenset() if old is None else _features_before(rules, old))
+    known = rules.features
+    for name in sorted(rules.needed(configured.metadata) - there):
         if name in known and there.intersection(known[name].replaces):
             continue
         raise InvalidProtocolError(
             f"the metadata enables {name!r}, which the protocol does not support",
             expected=name,
-            found=sorted(supported(protocol, "delta")),
+            found=sorted(supported),
             hint="upgrade the protocol in the same transaction",
         )
 
 
-def _features_before(old: Metadata) -> frozenset[str]:
+def _features_before(rules: ProtocolRules, old: Metadata) -> frozenset[str]:
     try:
-        return features_needed(old, "delta")
+        return rules.needed(old)
     except CorruptionError:
         return frozenset()
 

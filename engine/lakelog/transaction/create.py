@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lakelog.dialects.base import Dialect
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import TableExistsError
 from lakelog.log.context import Log
 from lakelog.model import actions
@@ -19,13 +20,10 @@ from lakelog.transaction.log_tail import LogTails
 from lakelog.transaction.metadata_changes import settled_metadata
 from lakelog.transaction.metadata_rows import metadata_row, protocol_row
 from lakelog.transaction.pending_commit import WRITE_SERIALIZABLE, PendingCommit, Reads
-from lakelog.transaction.protocol_upgrade import check_protocol_change, features_needed, upgrade
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.schema_conversion import SchemaLike, schema_text
 from lakelog.transaction.transaction import refuse_unsafe_store
 from lakelog.version import __version__
-
-_PROVIDER = {"delta": "parquet", "indextables": "indextables"}
 
 
 def create_table(
@@ -42,23 +40,24 @@ def create_table(
     """Write version 0 of a table."""
     refuse_unsafe_store(log)
     _refuse_existing(log.store, dialects)
-    form = log.dialect.name
+    dialect, rules = log.dialect, log.dialect.protocol_rules
     asked = Metadata(
         runtime.new_id(),
         name,
         description,
-        _PROVIDER[form],
+        dialect.provider,
         {},
         schema_text(schema),
         tuple(partition_by),
         dict(configuration or {}),
         log.clock(),
     )
-    protocol = upgrade(None, features_needed(asked, form), form)
+    protocol = rules.upgrade(None, rules.needed(asked))
     metadata = settled_metadata(asked, None, runtime)
-    check_protocol_change(None, protocol, form)
-    check_metadata(metadata, None, protocol, form)
-    write_support.check_writable(protocol, metadata, log.table, form)
+    rules.check_change(None, protocol)
+    table = TableConfiguration(dialect, protocol, metadata)
+    check_metadata(table, None)
+    write_support.check_writable(table, log.table)
     meta = rows_frame(
         [
             {"actionType": "protocol", **protocol_row(protocol)},
@@ -69,7 +68,7 @@ def create_table(
     operation = operations.infer(files, meta, None, metadata, protocol)
     plan = Plan(
         log,
-        PendingCommit(Reads(), files, meta, WRITE_SERIALIZABLE, protocol, metadata),
+        PendingCommit(Reads(), files, meta, WRITE_SERIALIZABLE, table),
         Description(
             operation.name,
             operation.parameters,

@@ -16,6 +16,7 @@ import orjson
 import polars as pl
 
 from lakelog.dialects.delta.paths import SCHEME, with_dv_id
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     DuplicateFileError,
     InvalidPathError,
@@ -23,7 +24,6 @@ from lakelog.errors import (
     PartitionMismatchError,
 )
 from lakelog.model import contract
-from lakelog.model.metadata import Metadata, Protocol, mapping_mode
 from lakelog.skipping.values import PREFIX, typed_partitions
 
 LOG_FOLDERS = ("_delta_log", "_transaction_log")
@@ -87,9 +87,7 @@ _MAX_LONG = (1 << 63) - 1
 
 def check_files(
     files: pl.DataFrame,
-    metadata: Metadata,
-    protocol: Protocol,
-    format: str,
+    configured: TableConfiguration,
 ) -> None:
     """Refuse file actions that no commit of the table may hold.
 
@@ -116,7 +114,7 @@ def check_files(
         looks["odd"] = (~usual & (pl.col("actionType") != "remove")).fill_null(False)
     # For a few rows, waking the other threads takes longer than the work.
     glance = files.select(**looks) if files.height > _FEW else files.select_seq(**looks)
-    _check_paths(files, glance["suspect"], kinds, metadata.partition_columns)
+    _check_paths(files, glance["suspect"], kinds, configured.metadata.partition_columns)
     _check_numbers(files)
     _check_vectors(files)
     _check_identities(files, kinds)
@@ -124,12 +122,7 @@ def check_files(
         _check_statistics(files, glance["odd"])
     if "remove" in kinds:
         files = files.with_row_index("row").filter(~kinds["remove"])
-    _check_partitions(files, metadata, mapping_mode_of(protocol, metadata, format), format)
-
-
-def mapping_mode_of(protocol: Protocol, metadata: Metadata, format: str) -> str:
-    """The column mapping mode that partition values follow; IndexTables has none."""
-    return "none" if format == "indextables" else mapping_mode(protocol, metadata)
+    _check_partitions(files, configured)
 
 
 def _row(files: pl.DataFrame, wrong: pl.Series) -> int:
@@ -356,14 +349,10 @@ def _check_identities(files: pl.DataFrame, kinds: dict[str, pl.Series]) -> None:
         )
 
 
-def _check_partitions(
-    files: pl.DataFrame,
-    metadata: Metadata,
-    mapping: str,
-    format: str,
-) -> None:
+def _check_partitions(files: pl.DataFrame, configured: TableConfiguration) -> None:
     if not files.height:
         return
+    metadata, mapping = configured.metadata, configured.column_mapping
     columns = metadata.partition_columns
     maps = files["partitionValues"]
     schema = metadata.schema if columns else contract.Struct(())
@@ -390,7 +379,9 @@ def _check_partitions(
         )
     if not columns:
         return
-    values, known = typed_partitions(maps, schema, columns, mapping=mapping, dialect=format)
+    values, known = typed_partitions(
+        maps, schema, columns, mapping=mapping, hive_null=configured.dialect.hive_null
+    )
     for column, field in zip(columns, fields, strict=True):
         if field is None or values[PREFIX + column].dtype == pl.Null:
             continue

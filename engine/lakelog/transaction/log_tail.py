@@ -34,6 +34,7 @@ import polars as pl
 
 from lakelog.dialects.base import CommitFile
 from lakelog.dialects.commit_info import in_commit_timestamp
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import InvalidInputError, MalformedLogError
 from lakelog.lazy import cached_property
 from lakelog.log.context import Log
@@ -41,7 +42,7 @@ from lakelog.log.opening import extend_state
 from lakelog.log.replay import reconcile_meta
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
-from lakelog.model.metadata import Metadata, Protocol, last_metadata, last_protocol
+from lakelog.model.metadata import last_metadata, last_protocol
 from lakelog.storage.base import FileEntry
 from lakelog.storage.bounded import on_local_disk
 from lakelog.transaction import write_support
@@ -111,6 +112,11 @@ class LogTail:
         """The head after the next commit."""
         assert step.commit.version == self.version + 1
         return LogTail(self.log, None, self, step)
+
+    @cached_property
+    def table(self) -> TableConfiguration:
+        """Protocol and metadata under the rules of the dialect."""
+        return TableConfiguration(self.log.dialect, self.protocol, self.metadata)
 
     @cached_property
     def meta(self) -> pl.DataFrame:
@@ -231,7 +237,7 @@ class LogTails:
         self._head: LogTail | None = None
         self._confirmed_s = 0.0
         self._whole_s = 0.0
-        self._judged: tuple[Protocol, Metadata, PlainTable | None] | None = None
+        self._checked: tuple[TableConfiguration, PlainTable | None] | None = None
         self._opened_with_states = False
 
     def is_recent(self) -> bool:
@@ -341,17 +347,18 @@ class LogTails:
             if self._head is None or head.version >= self._head.version:
                 self._head, self._confirmed_s = head, confirmed_s
 
-    def check_writable(self, protocol: Protocol, metadata: Metadata) -> PlainTable | None:
-        """`write_support.check_writable`, once for as long as protocol and metadata are the
-        same.
-        """
-        judged = self._judged
-        if judged is not None and judged[0] is protocol and judged[1] is metadata:
-            return judged[2]
-        name = self._log.dialect.name
-        write_support.check_writable(protocol, metadata, self._log.table, name)
-        plain = PlainTable.of(protocol, metadata, name)
-        self._judged = protocol, metadata, plain
+    def check_writable(self, table: TableConfiguration) -> PlainTable | None:
+        """`write_support.check_writable`, once for as long as the configuration is the same."""
+        checked = self._checked
+        if (
+            checked is not None
+            and checked[0].protocol is table.protocol
+            and checked[0].metadata is table.metadata
+        ):
+            return checked[1]
+        write_support.check_writable(table, self._log.table)
+        plain = PlainTable.of(table)
+        self._checked = table, plain
         return plain
 
     def forget(self) -> None:

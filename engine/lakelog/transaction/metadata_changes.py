@@ -10,20 +10,20 @@ from dataclasses import replace
 from types import EllipsisType
 from typing import Any
 
+from lakelog.dialects.base import Dialect
+from lakelog.dialects.delta.protocol import FEATURE_PROPERTY
 from lakelog.errors import InvalidInputError
-from lakelog.model.metadata import Metadata, Protocol
+from lakelog.model.metadata import Metadata, Protocol, is_on
 from lakelog.transaction import column_mapping, row_tracking
 from lakelog.transaction.action_input import stage_one, stage_table
-from lakelog.transaction.features import FEATURE_PROPERTY, is_on
 from lakelog.transaction.metadata_rows import metadata_row, protocol_row
-from lakelog.transaction.protocol_upgrade import upgrade
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.schema_conversion import SchemaLike, schema_text
 
 
 def change_metadata(
     current: Metadata,
-    dialect: str,
+    dialect: Dialect,
     table: Any,
     fields: Mapping[str, Any],
     *,
@@ -34,7 +34,7 @@ def change_metadata(
     description: str | EllipsisType | None = ...,
 ) -> Metadata:
     """The metadata with changes; see `Transaction.set_metadata`."""
-    changes = _fields("metaData", dialect, table, fields)
+    changes = _fields("metaData", dialect.contract_key, table, fields)
     merged = dict(current.configuration)
     for properties in (changes.pop("configuration", None), configuration):
         for key, value in (properties or {}).items():
@@ -54,15 +54,15 @@ def change_metadata(
 
 def change_protocol(
     current: Protocol,
-    dialect: str,
+    dialect: Dialect,
     table: Any,
     fields: Mapping[str, Any],
     features: Sequence[str] = (),
 ) -> Protocol:
     """The protocol with changes; see `Transaction.set_protocol`."""
-    changes = _fields("protocol", dialect, table, fields)
+    changes = _fields("protocol", dialect.contract_key, table, fields)
     protocol = Protocol.from_row(protocol_row(current) | changes)
-    return upgrade(protocol, features, dialect) if features else protocol
+    return dialect.protocol_rules.upgrade(protocol, features) if features else protocol
 
 
 def _fields(kind: str, dialect: str, table: Any, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from lakelog.dialects.base import Actions
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.lazy import cached_property
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.small_commit import SmallCommit
@@ -56,8 +57,7 @@ class PendingCommit:
         meta: Narrow ``protocol``, ``metaData``, ``domainMetadata``, ``txn`` and ``mergeskip`` rows
             to be written.
         isolation: One of `ISOLATION_LEVELS`.
-        protocol: Protocol of the snapshot that was read.
-        metadata: Metadata of the snapshot that was read.
+        table: Protocol and metadata of the snapshot that was read.
         texts: How the log has paths of `staged`; see `lakelog.dialects.base.Dialect.path_texts`.
     """
 
@@ -65,9 +65,18 @@ class PendingCommit:
     staged: pl.DataFrame | SmallCommit
     meta: pl.DataFrame
     isolation: str
-    protocol: Protocol
-    metadata: Metadata
+    table: TableConfiguration
     texts: pl.DataFrame | None = None
+
+    @property
+    def protocol(self) -> Protocol:
+        """Protocol of the snapshot that was read."""
+        return self.table.protocol
+
+    @property
+    def metadata(self) -> Metadata:
+        """Metadata of the snapshot that was read."""
+        return self.table.metadata
 
     @cached_property
     def files(self) -> pl.DataFrame:

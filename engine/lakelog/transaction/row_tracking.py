@@ -10,10 +10,10 @@ from typing import NamedTuple
 import orjson
 import polars as pl
 
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import CorruptionError, InvalidTransactionError
 from lakelog.model import actions
-from lakelog.model.metadata import Metadata, Protocol
-from lakelog.transaction.features import is_on, supports
+from lakelog.model.metadata import is_on
 
 DOMAIN = "delta.rowTracking"
 ENABLED = "delta.enableRowTracking"
@@ -33,9 +33,9 @@ class Assigned(NamedTuple):
     water_mark: int | None
 
 
-def is_assigning(protocol: Protocol, metadata: Metadata) -> bool:
+def is_assigning(table: TableConfiguration) -> bool:
     """Whether writers have to assign row ids."""
-    return supports(protocol, "rowTracking") and not is_on(metadata.configuration, SUSPENDED)
+    return table.supports("rowTracking") and not is_on(table.metadata.configuration, SUSPENDED)
 
 
 def water_mark(meta: pl.DataFrame) -> int:

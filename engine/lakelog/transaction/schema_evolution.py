@@ -11,9 +11,10 @@ Widening; Default Columns; Identity Columns. Delta Lake, SchemaUtils.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import CorruptionError, SchemaEvolutionError
 from lakelog.model import contract
 from lakelog.model.contract import (
@@ -26,8 +27,7 @@ from lakelog.model.contract import (
     Primitive,
     Struct,
 )
-from lakelog.model.metadata import Metadata, Protocol, mapping_mode
-from lakelog.transaction.features import is_on, supports
+from lakelog.model.metadata import Metadata, is_on
 
 _WHOLE_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 """Whole types, narrow to wide, with the decimal digits that Parquet's form of them needs."""
@@ -74,7 +74,7 @@ def is_widening(old: DataType, new: DataType, *, iceberg: bool = False) -> bool:
 
 
 def check_evolution(
-    old: Metadata, new: Metadata, protocol: Protocol, *, replaced: bool = False
+    old: Metadata, configured: TableConfiguration, *, replaced: bool = False
 ) -> None:
     """Refuse a schema, or a partitioning, under which files of the old one cannot be read.
 
@@ -86,7 +86,8 @@ def check_evolution(
         before = old.schema
     except CorruptionError:
         return  # nothing can be read under the old schema, so nothing is lost with it
-    modes = mapping_mode(protocol, old), mapping_mode(protocol, new)
+    new = configured.metadata
+    modes = replace(configured, metadata=old).column_mapping, configured.column_mapping
     if modes[0] != modes[1] and modes != ("none", "name") and not replaced:
         raise SchemaEvolutionError(
             "invalid change of the column mapping mode of a table with files",
@@ -97,9 +98,9 @@ def check_evolution(
     rules = _Rules(
         mapped="none" not in modes,
         newly_mapped=modes == ("none", "name"),
-        widening=supports(protocol, "typeWidening", "typeWidening-preview")
+        widening=configured.supports("typeWidening", "typeWidening-preview")
         and is_on(new.configuration, "delta.enableTypeWidening"),
-        iceberg=supports(protocol, "icebergCompatV1", "icebergCompatV2"),
+        iceberg=configured.supports("icebergCompatV1", "icebergCompatV2"),
         greatest_id=_greatest_id(old),
         replaced=replaced,
     )

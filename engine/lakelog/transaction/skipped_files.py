@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from lakelog.dialects.indextables.framing import in_any_case
 from lakelog.errors import InvalidInputError, InvalidPropertyError
-from lakelog.log.properties import parse_interval_ms
 from lakelog.model import actions
+from lakelog.model.durations import parse_interval_ms
+from lakelog.model.metadata import in_any_case
 
 COOLDOWN_PROPERTY = "spark.indextables.skippedFiles.cooldownDuration"
 DEFAULT_COOLDOWN_MS = 24 * 3_600_000

@@ -22,37 +22,22 @@ from typing import Any
 import orjson
 import polars as pl
 
-from lakelog.dialects.delta.paths import VARYING, encode_path
+from lakelog.dialects.base import Dialect
 from lakelog.dialects.json_layout import Leaf, Wire
-from lakelog.dialects.row_validation import columns_of
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import LakelogError
 from lakelog.lazy import cached_property
 from lakelog.model import actions, contract
 from lakelog.model.actions import FILE_ACTIONS
-from lakelog.model.metadata import Metadata, Protocol, mapping_mode
+from lakelog.model.metadata import Metadata
 from lakelog.skipping.values import HIVE_NULL
 from lakelog.transaction import file_rules, operations, row_tracking, write_support
 from lakelog.transaction.action_input import rows_frame
-from lakelog.transaction.features import is_active, listed, supports
 
 MOST_ROWS = 64
 """Actions of a transaction that may go the short way."""
 
-_TAKEN = {
-    ("delta", "add"): frozenset(
-        "path partitionValues size modificationTime dataChange stats".split()
-    ),
-    ("delta", "remove"): frozenset(
-        "path partitionValues size deletionTimestamp dataChange extendedFileMetadata".split()
-    ),
-    ("delta", "txn"): columns_of("txn", "delta"),
-    ("indextables", "add"): columns_of("add", "indextables"),
-    ("indextables", "remove"): columns_of("remove", "indextables"),
-}
-"""Columns of the actions of each format that are for it."""
-
 _SUSPECT = re.compile(file_rules.SUSPECT)
-_VARYING = re.compile(VARYING)
 _NOTHING = actions.concat([])
 
 _RULED_BY_ROWS = (
@@ -63,7 +48,12 @@ _RULED_BY_ROWS = (
 )
 """Features that, while they are active, ask something of a file action or of its place."""
 
-_RULED_BY_SUPPORT = ("rowTracking", "clustering", "materializePartitionColumns")
+_RULED_BY_SUPPORT = (
+    "rowTracking",
+    "clustering",
+    "materializePartitionColumns",
+    "columnarCommits",
+)
 """Features that do so as soon as they are supported."""
 
 
@@ -100,24 +90,22 @@ class PlainTable:
     """What file actions of an ordinary table have to fit.
 
     Attributes:
-        format: ``delta`` or ``indextables``.
+        dialect: Its dialect.
         partitions: Each partition column with what its values have to be, and whether it may be
             null.
     """
 
-    format: str
+    dialect: Dialect
     partitions: Mapping[str, tuple[Callable[[str], bool], bool]]
 
     @staticmethod
-    def of(protocol: Protocol, metadata: Metadata, format: str) -> PlainTable | None:
-        """The table of a protocol and metadata that lakelog may write; None if it is not plain."""
+    def of(configured: TableConfiguration) -> PlainTable | None:
+        """The table of a configuration that lakelog may write; None if it is not plain."""
         try:
-            if format == "indextables":
-                if "columnarCommits" in listed(protocol):
-                    return None
-            elif _has_rules(protocol, metadata):
+            dialect = configured.dialect
+            if not dialect.small_commit_columns or _has_rules(configured):
                 return None
-            partitions = {}
+            metadata, partitions = configured.metadata, {}
             for column in metadata.partition_columns:
                 field = metadata.schema.field(column)
                 if field is None or field.name != column:
@@ -130,13 +118,13 @@ class PlainTable:
                 partitions[column] = fits, field.nullable
         except LakelogError:
             return None
-        return PlainTable(format, partitions)
+        return PlainTable(dialect, partitions)
 
     def _admits(self, values: object) -> bool:
         """Whether an add's partition values are plainly those of the partition columns."""
         if not isinstance(values, dict) or len(values) != len(self.partitions):
             return False
-        hive = self.format == "indextables"
+        hive = self.dialect.hive_null
         for column, (fits, nullable) in self.partitions.items():
             if column not in values:
                 return False
@@ -158,7 +146,7 @@ class PlainTable:
         if len(paths) < len(rows) or not all(map(self._is_plain, rows)):
             return None
         try:
-            lines = b"".join(_spelled(self.format, row) for row in (*others, *rows))
+            lines = b"".join(_spelled(self.dialect, row) for row in (*others, *rows))
         except TypeError:  # half a surrogate pair
             return None
         return SmallCommit(tuple(rows), paths, lines, tuple(others))
@@ -167,13 +155,13 @@ class PlainTable:
         kind = row["actionType"]
         if kind not in FILE_ACTIONS:
             return False
-        if not row.keys() - {"actionType"} <= _TAKEN[self.format, kind]:
+        if not row.keys() - {"actionType"} <= self.dialect.small_commit_columns[kind]:
             return False
         if _SUSPECT.search(row["path"]):
             return False
         if any(row.get(column, 0) < 0 for column in file_rules.NOT_NEGATIVE):
             return False
-        if self.format == "delta" and _VARYING.search(row["path"]):
+        if self.dialect.is_varying(row["path"]):
             return False  # the log's own text of the path has to be looked up
         if kind == "remove":
             return True
@@ -243,30 +231,30 @@ class SmallCommit:
         return found
 
 
-def _has_rules(protocol: Protocol, metadata: Metadata) -> bool:
-    """Whether a feature of a Delta table asks something of file actions."""
+def _has_rules(configured: TableConfiguration) -> bool:
+    """Whether a feature of the table asks something of file actions."""
     return (
-        supports(protocol, *_RULED_BY_SUPPORT)
-        or any(is_active(name, protocol, metadata) for name in _RULED_BY_ROWS)
-        or mapping_mode(protocol, metadata) != "none"
+        configured.supports(*_RULED_BY_SUPPORT)
+        or any(configured.is_active(name) for name in _RULED_BY_ROWS)
+        or configured.column_mapping != "none"
     )
 
 
 @cache
-def _order(format: str, kind: str) -> tuple[tuple[str, str], ...]:
+def _order(dialect: Dialect, kind: str) -> tuple[tuple[str, str], ...]:
     """Wire names of an action's fields with their columns, as the contract orders them."""
-    fields = Wire.of(format).wrappers[kind].fields
+    fields = Wire.of(dialect.contract_key).wrappers[kind].fields
     return tuple(
         (name, child.column)
         for name, child in fields.items()
-        if isinstance(child, Leaf) and child.column in _TAKEN[format, kind]
+        if isinstance(child, Leaf) and child.column in dialect.small_commit_columns[kind]
     )
 
 
-def _spelled(format: str, row: Mapping[str, Any]) -> bytes:
+def _spelled(dialect: Dialect, row: Mapping[str, Any]) -> bytes:
     """One line; the fields in the order of the contract."""
     kind = row["actionType"]
-    body = {name: row[column] for name, column in _order(format, kind) if column in row}
-    if format == "delta" and "path" in body:
-        body["path"] = encode_path(body["path"])
+    body = {name: row[column] for name, column in _order(dialect, kind) if column in row}
+    if "path" in body:
+        body["path"] = dialect.encode_path(body["path"])
     return orjson.dumps({kind: body}, option=orjson.OPT_APPEND_NEWLINE)

@@ -13,6 +13,7 @@ import polars as pl
 from lakelog.errors import (
     InvalidInputError,
     UnsupportedStoreError,
+    VersionNotFoundError,
 )
 from lakelog.input_validation import checked_methods, require_choice
 from lakelog.log.context import Log
@@ -74,10 +75,10 @@ class Transaction:
     ) -> None:
         refuse_unsafe_store(log)
         self._log, self._heads, self._runtime = log, heads, runtime
-        self._format = log.dialect.name
         self._head = heads.latest() if version is None else heads.at(version)
         self._protocol, self._metadata = self._head.protocol, self._head.metadata
-        self._plain = heads.check_writable(self._protocol, self._metadata)
+        self._table = self._head.table
+        self._plain = heads.check_writable(self._table)
         self._isolation = _isolation(isolation, self._metadata)
         self._retry = Retry.of(self._metadata.configuration, max_attempts)
         operations.check_told(operation, parameters, metrics, user_metadata)
@@ -400,31 +401,27 @@ class Transaction:
         )
         few = self._few()
         if few is not None:
-            intent = PendingCommit(
-                reads, few, few.meta, self._isolation, self._protocol, self._metadata
-            )
+            intent = PendingCommit(reads, few, few.meta, self._isolation, self._table)
             operation = few.operation(self._metadata)
             description = self._described(operation, few.metrics, few.adds_only, reads)
             return Plan(self._log, intent, description, self._check, self._app, retry=self._retry)
         files, meta = self._draft.gathered(self._runtime)
         if not files.height and not meta.height:
             return None
-        intent = PendingCommit(reads, files, meta, self._isolation, self._protocol, self._metadata)
-        protocol, metadata = after(intent)
+        intent = PendingCommit(reads, files, meta, self._isolation, self._table)
+        table = after(intent)
         self._replaces = validation.changes_columns(
-            self._metadata, metadata
+            self._metadata, table.metadata
         ) and validation.removes_all(files, self.snapshot.files())
         if self._replaces:
             # The new columns depend on there being no other file.
             intent = replace(intent, reads=replace(reads, whole_table=True))
         self._check(intent)
         intent = replace(intent, texts=self._texts_of(files))
-        inferred = operations.infer(files, meta, self._metadata, metadata, protocol)
+        inferred = operations.infer(files, meta, self._metadata, table.metadata, table.protocol)
         adds_only = not files.height or bool((files["actionType"] == "add").all())
         description = self._described(inferred, lambda: operations.metrics(files), adds_only, reads)
-        columnar = self._format == "indextables" and "columnarCommits" in (
-            protocol.writer_features or ()
-        )
+        columnar = table.supports("columnarCommits")
         return Plan(
             self._log,
             intent,
@@ -441,7 +438,13 @@ class Transaction:
         """
         if not files.height:
             return None
-        return self.snapshot.read_state(lambda state: state.path_texts(files["path"]))
+        try:
+            return self.snapshot.read_state(lambda state: state.path_texts(files["path"]))
+        except VersionNotFoundError:
+            # A cleanup took the version that was read. A path whose text has changed since then was
+            # written by another commit, which is a conflict in any case.
+            latest = Snapshot.open(self._log)
+            return latest.read_state(lambda state: state.path_texts(files["path"]))
 
     def _few(self) -> SmallCommit | None:
         """The actions by the short way, if they and the table are for it."""
@@ -472,7 +475,6 @@ class Transaction:
         validation.check(
             intent,
             self._log.table,
-            self._format,
             replaced=self._replaces,
             rows_replaced=self._rows_replaced,
             live_files=self._live_files,

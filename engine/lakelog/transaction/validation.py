@@ -8,19 +8,16 @@ import polars as pl
 
 from lakelog.errors import InvalidTransactionError
 from lakelog.model import actions
-from lakelog.model.metadata import Metadata
+from lakelog.model.metadata import Metadata, is_on
 from lakelog.transaction import row_tracking, write_support
 from lakelog.transaction.commit_content import after
 from lakelog.transaction.consistency import check_files, check_metadata
-from lakelog.transaction.features import is_on, supports
 from lakelog.transaction.pending_commit import PendingCommit
-from lakelog.transaction.protocol_upgrade import check_protocol_change
 
 
 def check(
     intent: PendingCommit,
     table: str,
-    format: str,
     *,
     replaced: bool,
     rows_replaced: bool = False,
@@ -29,25 +26,19 @@ def check(
     """Refuse a transaction that would leave the table inconsistent, or that lakelog cannot answer
     for.
     """
-    write_support.check_writable(intent.protocol, intent.metadata, table, format)
-    protocol, metadata = after(intent)
-    if protocol != intent.protocol:
-        check_protocol_change(intent.protocol, protocol, format)
-    if metadata != intent.metadata:
-        check_metadata(metadata, intent.metadata, protocol, format, replaced=replaced)
-        _check_row_tracking(intent, metadata, table, live_files)
-    if protocol != intent.protocol or metadata != intent.metadata:
-        write_support.check_writable(protocol, metadata, table, format)
+    before, table_after = intent.table, after(intent)
+    write_support.check_writable(before, table)
+    if table_after.protocol != before.protocol:
+        before.rules.check_change(before.protocol, table_after.protocol)
+    if table_after.metadata != before.metadata:
+        check_metadata(table_after, before.metadata, replaced=replaced)
+        _check_row_tracking(intent, table_after.metadata, table, live_files)
+    if table_after != before:
+        write_support.check_writable(table_after, table)
     if intent.files.height:
-        check_files(intent.files, metadata, protocol, format)
+        check_files(intent.files, table_after)
     write_support.check_actions(
-        protocol,
-        metadata,
-        intent.files,
-        intent.meta,
-        table,
-        format,
-        rows_replaced=rows_replaced,
+        table_after, intent.files, intent.meta, table, rows_replaced=rows_replaced
     )
 
 
@@ -67,7 +58,7 @@ def _check_row_tracking(
     if not bare.height:
         return
     hint = "add the files again with dataChange false first, which assigns row ids"
-    if not supports(intent.protocol, "rowTracking"):
+    if not intent.table.supports("rowTracking"):
         hint = "set_protocol(features=['rowTracking']) first; then " + hint
     raise InvalidTransactionError(
         "row tracking can be enabled only if every file has row ids",

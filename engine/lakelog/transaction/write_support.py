@@ -2,7 +2,7 @@
 
 Each table feature brings rules for writers. A feature that lakelog does not honour, or does not
 know, closes the table by its name before anything is written; a feature that it honours only in
-part (see `lakelog.transaction.features`) closes it to the actions whose rows no process has
+part (see `lakelog.dialects.features`) closes it to the actions whose rows no process has
 checked. Rules on single values, such as paths and partition values, are in
 `lakelog.transaction.consistency`.
 
@@ -14,35 +14,22 @@ from __future__ import annotations
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.delta.features import check_readable as check_delta_readable
-from lakelog.dialects.indextables.protocol import check_readable as check_indextables_readable
+from lakelog.dialects.base import Dialect
+from lakelog.dialects.features import Feature, Stance, listed, writer_version
 from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.dialects.row_validation import columns_of
 from lakelog.errors import (
-    CorruptionError,
     InvalidTransactionError,
     UnsupportedFeatureError,
 )
 from lakelog.model import actions
 from lakelog.model.actions import FILE_ACTIONS
-from lakelog.model.metadata import Metadata, Protocol
+from lakelog.model.metadata import Protocol, is_on
 from lakelog.skipping.json_texts import decode
-from lakelog.transaction.features import (
-    Stance,
-    features_of,
-    is_active,
-    is_on,
-    listed,
-    supported,
-    supports,
-    writer_version,
-)
 
 SYSTEM_DOMAIN = "delta."
 """Prefix of metadata domains that no user may write."""
-
-MAX_WRITER_VERSION = {"delta": 7, "indextables": 4}
-"""The highest writer version that lakelog honours, by format."""
 
 _DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
 
@@ -73,74 +60,45 @@ _NOT_SPELLED = frozenset(
 )
 
 
-def check_writable(protocol: Protocol, metadata: Metadata, table: str, format: str) -> None:
+def check_writable(configured: TableConfiguration, table: str) -> None:
     """Refuse a table that lakelog must not write.
 
     Source: Delta protocol, Writer Version Requirements; Table Features.
     """
-    if format == "indextables":
-        reader = {
-            "minReaderVersion": protocol.min_reader_version,
-            "readerFeatures": [
-                # The writer's own gate shows more of a feature that both must know.
-                name
-                for name in protocol.reader_features or ()
-                if name not in features_of(format)
-            ],
-        }
-        check_indextables_readable(reader, table)
-    else:
-        check_delta_readable(protocol.min_reader_version, protocol.reader_features, table)
+    rules, protocol = configured.rules, configured.protocol
+    rules.check_readable(protocol, table)
     writer = writer_version(protocol)
-    if not 1 <= writer <= MAX_WRITER_VERSION[format]:
+    last = rules.last_versions[1]
+    if not 1 <= writer <= last:
         raise UnsupportedFeatureError(
             "the table needs a newer writer",
             path=table,
-            expected=f"minWriterVersion 1 to {MAX_WRITER_VERSION[format]}",
+            expected=f"minWriterVersion 1 to {last}",
             found=writer,
             hint="upgrade lakelog",
         )
-    if format == "delta" and writer == MAX_WRITER_VERSION[format]:
-        if protocol.writer_features is None:
-            raise CorruptionError(
-                "the protocol has writer version 7 but no writerFeatures",
-                path=table,
-                expected="writerFeatures",
-                hint="the protocol action violates the Delta protocol; repair the log",
-            )
-    elif format == "delta" and protocol.min_reader_version == 3:
-        raise CorruptionError(
-            "reader version 3 requires writer version 7",
-            path=table,
-            expected=7,
-            found=writer,
-            hint="the protocol action violates the Delta protocol; repair the log",
-        )
-    known = features_of(format)
-    for name in sorted(supported(protocol, format)):
+    rules.check_lists_of_table(protocol, table)
+    known = rules.features
+    for name in sorted(rules.supported(protocol)):
         if name not in known:
             _refuse(
                 table, name, "lakelog does not know what it requires of writers", "upgrade lakelog"
             )
-        if known[name].stance is Stance.REFUSED:
+        feature = known[name]
+        if feature.stance is Stance.REFUSED:
             if name not in listed(protocol):
-                _refuse_implied(table, name, known[name].note, protocol)
-            _refuse(
-                table, name, known[name].note, "write the table with an engine that supports it"
-            )
-    for name in ("icebergCompatV1", "icebergCompatV2"):
-        if format == "delta" and is_active(name, protocol, metadata):
-            reason = "the Iceberg requirements on data files cannot be checked from the log"
-            _refuse(table, name, reason, "write the table with an engine that supports it")
+                _refuse_implied(table, feature, protocol)
+            _refuse(table, name, feature.note, feature.remedy)
+    for feature in known.values():
+        if feature.refused_if_active and configured.is_active(feature.name):
+            _refuse(table, feature.name, feature.refused_if_active, feature.remedy)
 
 
 def check_actions(
-    protocol: Protocol,
-    metadata: Metadata,
+    configured: TableConfiguration,
     files: pl.DataFrame,
     meta: pl.DataFrame,
     table: str,
-    format: str,
     *,
     rows_replaced: bool = False,
 ) -> None:
@@ -152,11 +110,9 @@ def check_actions(
     Columns; Identity Columns; Add CDC File; Deletion Vectors; Row Tracking; Domain Metadata;
     Clustered Table; Delta Log Entries.
     """
-    _check_kinds(files, meta, table, format)
+    _check_kinds(files, meta, table, configured.dialect)
     _check_one_of_a_kind(meta, table)
-    if format == "indextables":
-        return
-    _check_domains(protocol, meta, table)
+    _check_domains(configured, meta, table)
     if not files.height:
         return
     adds = _of(files, "add")
@@ -164,7 +120,7 @@ def check_actions(
     changing = _changes_data(files)
     new = adds & changing
     gone = removes & changing
-    if is_active("appendOnly", protocol, metadata):
+    if configured.is_active("appendOnly"):
         # Nothing takes the place of what is removed without an add that only moves rows.
         moved = (adds & ~changing).any()
         _refuse_row(
@@ -179,15 +135,16 @@ def check_actions(
             hint="set delta.appendOnly to false first, if the table's owner agrees",
         )
     for name, what in _UNCHECKED_ROWS:
-        if is_active(name, protocol, metadata):
+        if configured.is_active(name):
             _refuse_rows_unseen(new, name, what, table)
-    if supports(protocol, "materializePartitionColumns") and metadata.partition_columns:
+    partitioned = configured.metadata.partition_columns
+    if partitioned and configured.supports("materializePartitionColumns"):
         what = "partition columns that must be stored in its files"
         _refuse_rows_unseen(adds, "materializePartitionColumns", what, table)
-    _check_change_data(protocol, metadata, files, new, gone, table, rows_replaced=rows_replaced)
-    _check_vectors(protocol, metadata, files, table)
-    _check_counts(protocol, metadata, files, adds, table)
-    if supports(protocol, "clustering"):
+    _check_change_data(configured, files, new, gone, table, rows_replaced=rows_replaced)
+    _check_vectors(configured, files, table)
+    _check_counts(configured, files, adds, table)
+    if configured.supports("clustering"):
         _refuse_row(
             files,
             new & _absent(files, "stats"),
@@ -204,17 +161,15 @@ def _refuse(table: str, name: str, reason: str, hint: str) -> None:
     )
 
 
-def _refuse_implied(table: str, name: str, reason: str, protocol: Protocol) -> None:
+def _refuse_implied(table: str, feature: Feature, protocol: Protocol) -> None:
     versions = f"{protocol.min_reader_version}/{protocol.min_writer_version}"
+    _, brought_by = feature.implied_from or (0, 0)
     raise UnsupportedFeatureError(
-        f"the table's protocol {versions} (reader/writer) allows {name!r}: {reason}",
+        f"the table's protocol {versions} (reader/writer) allows {feature.name!r}: {feature.note}",
         path=table,
-        expected="a protocol below 4",
-        found=name,
-        hint="write the table with IndexTables only; a table that both write must remain "
-        "below protocol 4: set spark.indextables.state.format to json and "
-        "spark.indextables.checkpoint.enabled to false in each IndexTables session, "
-        "and let lakelog write the checkpoints",
+        expected=f"a protocol below {brought_by}",
+        found=feature.name,
+        hint=feature.remedy,
     )
 
 
@@ -236,7 +191,7 @@ def _absent(files: pl.DataFrame, column: str) -> pl.Series:
     return files[column].is_null()
 
 
-def _told(files: pl.DataFrame, column: str) -> pl.Series:
+def _flagged(files: pl.DataFrame, column: str) -> pl.Series:
     """Which actions have a flag."""
     if column not in files.columns:
         return pl.repeat(False, files.height, eager=True)
@@ -271,8 +226,8 @@ def _refuse_rows_unseen(wrong: pl.Series, feature: str, what: str, table: str) -
         )
 
 
-def _check_kinds(files: pl.DataFrame, meta: pl.DataFrame, table: str, format: str) -> None:
-    wire = Wire.of(format)
+def _check_kinds(files: pl.DataFrame, meta: pl.DataFrame, table: str, dialect: Dialect) -> None:
+    format, wire = dialect.name, Wire.of(dialect.contract_key)
     for frame, kinds in (
         (files, {*FILE_ACTIONS, "cdc"}),
         (meta, {kind for kind, _ in _ONE_OF_A_KIND}),
@@ -290,7 +245,7 @@ def _check_kinds(files: pl.DataFrame, meta: pl.DataFrame, table: str, format: st
     if not files.height:
         return
     # What a remove does not carry over from its add is lost by intention; of an add, by mistake.
-    spelled = columns_of("add", format) | _NOT_SPELLED
+    spelled = columns_of("add", dialect.contract_key) | _NOT_SPELLED
     foreign = [column for column in files.columns if column not in spelled]
     if not foreign:
         return
@@ -320,13 +275,13 @@ def _check_one_of_a_kind(meta: pl.DataFrame, table: str) -> None:
             )
 
 
-def _check_domains(protocol: Protocol, meta: pl.DataFrame, table: str) -> None:
+def _check_domains(configured: TableConfiguration, meta: pl.DataFrame, table: str) -> None:
     if not meta.height or "domain" not in meta.columns:
         return
     domains = actions.of_type(meta, "domainMetadata")["domain"]
     if not domains.len():
         return
-    if not supports(protocol, "domainMetadata"):
+    if not configured.supports("domainMetadata"):
         raise InvalidTransactionError(
             "the protocol does not support metadata domains",
             path=table,
@@ -345,8 +300,7 @@ def _check_domains(protocol: Protocol, meta: pl.DataFrame, table: str) -> None:
 
 
 def _check_change_data(
-    protocol: Protocol,
-    metadata: Metadata,
+    configured: TableConfiguration,
     files: pl.DataFrame,
     new: pl.Series,
     gone: pl.Series,
@@ -355,7 +309,7 @@ def _check_change_data(
     rows_replaced: bool,
 ) -> None:
     cdc = _of(files, "cdc")
-    if not supports(protocol, "changeDataFeed"):
+    if not configured.supports("changeDataFeed"):
         _refuse_row(
             files,
             cdc,
@@ -365,7 +319,7 @@ def _check_change_data(
             expected="the feature 'changeDataFeed'",
         )
         return
-    if not is_active("changeDataFeed", protocol, metadata) or cdc.any():
+    if not configured.is_active("changeDataFeed") or cdc.any():
         return
     if new.any() and gone.any() and not rows_replaced:
         raise UnsupportedFeatureError(
@@ -379,7 +333,7 @@ def _check_change_data(
         )
     _refuse_row(
         files,
-        gone & ~_told(files, "extendedFileMetadata"),
+        gone & ~_flagged(files, "extendedFileMetadata"),
         InvalidTransactionError,
         "the table has a change data feed, and a removed file has no partition values "
         "and size, so its rows cannot be reported as deleted",
@@ -388,12 +342,12 @@ def _check_change_data(
     )
 
 
-def _check_vectors(protocol: Protocol, metadata: Metadata, files: pl.DataFrame, table: str) -> None:
+def _check_vectors(configured: TableConfiguration, files: pl.DataFrame, table: str) -> None:
     columns = [c for c in _DV_COLUMNS if c in files.columns]
     if not columns:
         return
     vectors = files.select(pl.any_horizontal(pl.col(c).is_not_null() for c in columns)).to_series()
-    if not supports(protocol, "deletionVectors"):
+    if not configured.supports("deletionVectors"):
         _refuse_row(
             files,
             vectors,
@@ -404,7 +358,7 @@ def _check_vectors(protocol: Protocol, metadata: Metadata, files: pl.DataFrame, 
         )
         return
     added = vectors & _of(files, "add")
-    if not is_on(metadata.configuration, "delta.enableDeletionVectors"):
+    if not is_on(configured.metadata.configuration, "delta.enableDeletionVectors"):
         # One that only moves with its file is not a new one.
         _refuse_row(
             files,
@@ -425,11 +379,11 @@ def _check_vectors(protocol: Protocol, metadata: Metadata, files: pl.DataFrame, 
 
 
 def _check_counts(
-    protocol: Protocol, metadata: Metadata, files: pl.DataFrame, adds: pl.Series, table: str
+    configured: TableConfiguration, files: pl.DataFrame, adds: pl.Series, table: str
 ) -> None:
-    if not supports(protocol, "rowTracking"):
+    if not configured.supports("rowTracking"):
         return
-    if is_on(metadata.configuration, "delta.rowTrackingSuspended"):
+    if is_on(configured.metadata.configuration, "delta.rowTrackingSuspended"):
         return
     fresh = adds & (_absent(files, "baseRowId") | _absent(files, "defaultRowCommitVersion"))
     if not fresh.any():

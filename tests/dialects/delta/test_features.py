@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakelog.dialects.delta.features import HONOURED, REFUSED, ROW_ONLY, check_readable
+from lakelog.dialects.delta.protocol import HONOURED, REFUSED, ROW_ONLY, check_readable
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import orjson
 import polars as pl
 
 from lakelog.dialects.base import (
+    AUTO,
     NO_TEXTS,
     Actions,
     Checkpoint,
@@ -19,12 +21,13 @@ from lakelog.dialects.base import (
     CommitFile,
     CommitInfo,
     CompactionFile,
+    Dialect,
+    LayoutRequest,
     LogListing,
 )
 from lakelog.dialects.checkpoint_counts import count_held
 from lakelog.dialects.commit_info import flatten_commit_infos
 from lakelog.dialects.commit_reader import Counts, read_commits, read_pieces
-from lakelog.dialects.delta import features
 from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
 from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
 from lakelog.dialects.delta.commits import commit_path, encode_commit
@@ -41,26 +44,90 @@ from lakelog.dialects.delta.names import (
     compaction_name,
     parse_listing,
 )
-from lakelog.dialects.delta.paths import VARYING, decode_paths, decode_with_texts, with_dv_id
+from lakelog.dialects.delta.paths import (
+    VARYING,
+    decode_path,
+    decode_paths,
+    decode_with_texts,
+    encode_path,
+    encode_paths,
+    with_dv_id,
+)
+from lakelog.dialects.delta.properties import DELTA_PROPERTY_RULES
+from lakelog.dialects.delta.protocol import DELTA_PROTOCOL, check_readable
 from lakelog.dialects.json_layout import Wire
 from lakelog.dialects.ndjson import Blob, decode_lines, decode_pieces
+from lakelog.dialects.protocol_rules import TableConfiguration
+from lakelog.dialects.row_validation import columns_of
 from lakelog.dialects.truncation_marks import without_closing_line
 from lakelog.model.actions import PATH_TEXT
 from lakelog.storage import LogStore
 
 _WIRE = Wire.of("delta")
 _PIECE_BYTES = 4 << 20
+_MANIFEST_ROWS = 10_000  # no file actions: more of them are smaller, and quicker read, as Parquet
+_VARYING = re.compile(VARYING)
 
 
-class DeltaDialect:
+class DeltaDialect(Dialect):
     """Delta's log; see `lakelog.dialects.base.Dialect`."""
 
     name = "delta"
     log_folder = LOG_FOLDER
     pointer_path = LAST_CHECKPOINT
-    default_protocol = None
-    reconciled_checkpoints = True
-    states_folder: str | None = None
+    contract_key = "delta"
+    protocol_rules = DELTA_PROTOCOL
+    layouts = ("classic", "multipart", "v2-json", "v2-parquet")
+    distributed_layouts = ("multipart", "v2-json", "v2-parquet")
+    checkpoints_at_multiples = True
+    retention_to_midnight = True
+    properties = DELTA_PROPERTY_RULES
+    small_commit_columns: Mapping[str, frozenset[str]] = {
+        "add": frozenset("path partitionValues size modificationTime dataChange stats".split()),
+        "remove": frozenset(
+            "path partitionValues size deletionTimestamp dataChange extendedFileMetadata".split()
+        ),
+        "txn": columns_of("txn", "delta"),
+    }
+
+    def choose_layout(self, table: TableConfiguration, request: LayoutRequest) -> str:
+        """V2 where the table has it and the policy or the size asks for it; else by size."""
+        v2 = table.supports("v2Checkpoint")
+        either = "v2-json" if request.others <= _MANIFEST_ROWS else "v2-parquet"
+        if request.layout == AUTO:
+            if v2 and (request.policy == "v2" or request.in_parts):
+                return either
+            return "multipart" if request.in_parts else "classic"
+        found = either if request.layout == "v2" else request.layout
+        if found == "multipart" and v2:
+            raise request.refused(
+                "the table supports v2Checkpoint, which forbids checkpoints in parts",
+                "classic, v2-json, v2-parquet",
+                "omit layout, or use v2-json, which splits the checkpoint into sidecars",
+            )
+        if found.startswith("v2-") and not v2:
+            raise request.refused(
+                "the table's protocol lacks the feature v2Checkpoint",
+                "classic, multipart",
+                "set delta.checkpointPolicy to v2, which adds the feature",
+            )
+        return request.known(found, self, "v2")
+
+    def encode_paths(self, paths: pl.Series) -> pl.Series:
+        """URLs, percent-encoded."""
+        return encode_paths(paths)
+
+    def encode_path(self, path: str) -> str:
+        """A URL, percent-encoded."""
+        return encode_path(path)
+
+    def decode_path(self, text: str) -> str:
+        """Percent-decoded."""
+        return decode_path(text) if "%" in text else text
+
+    def is_varying(self, path: str) -> bool:
+        """Whether a character is in it that some writers encode and others do not."""
+        return _VARYING.search(path) is not None
 
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
         """List the log folder.
@@ -192,18 +259,6 @@ class DeltaDialect:
         body |= {"sizeInBytes": held.size_bytes, "numOfAddFiles": held.adds}
         return LAST_CHECKPOINT, orjson.dumps(body | {"checksum": checksum(body)})
 
-    def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:  # noqa: ARG002 - as the protocol gives them
-        """None: a Delta checkpoint does not say when its version was committed."""
-        return None
-
-    def resolve_references(
-        self,
-        files: pl.DataFrame,
-        meta: pl.DataFrame,  # noqa: ARG002 - the protocol gives it; nothing in Delta refers to it
-    ) -> pl.DataFrame:
-        """The files as they are: Delta's file actions refer to nothing."""
-        return files
-
     def version_checksum(self, store: LogStore, version: int) -> dict[str, Any] | None:
         """The body of ``<version>.crc``; None where there is none that can be read."""
         return read_version_checksum(store, version)
@@ -222,7 +277,7 @@ class DeltaDialect:
 
     def check_readable(self, protocol: dict[str, Any], table: str) -> None:
         """Refuse a protocol that lakelog's log reading does not honour."""
-        features.check_readable(protocol["minReaderVersion"], protocol.get("readerFeatures"), table)
+        check_readable(protocol["minReaderVersion"], protocol.get("readerFeatures"), table)
 
 
 def _finish(decoded: Actions) -> Actions:

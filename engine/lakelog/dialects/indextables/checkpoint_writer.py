@@ -27,6 +27,7 @@ from lakelog.dialects.base import (
     StagedCheckpoint,
     StagedFile,
 )
+from lakelog.dialects.digest import Digest
 from lakelog.dialects.encode import encode_rows, ordered_content
 from lakelog.dialects.indextables.docmapping import without_registered
 from lakelog.dialects.indextables.flattened_writer import FlattenedWriter
@@ -73,6 +74,8 @@ class JsonCheckpointWriter:
 
     Memory: the lines of some 16,384 rows, and one piece of the file that is open.
     """
+
+    digest_of: Callable[[pl.DataFrame], Digest] | None = None
 
     columns = tuple(
         name

@@ -9,16 +9,19 @@ import orjson
 import polars as pl
 
 from lakelog.dialects.base import (
-    NO_TEXTS,
+    AUTO,
     Actions,
     Checkpoint,
+    CheckpointDefaults,
+    CheckpointDifference,
     CheckpointPlan,
     CheckpointReader,
     CheckpointWriter,
     CommitContent,
     CommitFile,
     CommitInfo,
-    CompactionFile,
+    Dialect,
+    LayoutRequest,
     LogListing,
 )
 from lakelog.dialects.checkpoint_counts import count_held
@@ -28,17 +31,36 @@ from lakelog.dialects.indextables import listing
 from lakelog.dialects.indextables.avro_state import AvroStateReader
 from lakelog.dialects.indextables.checkpoint_writer import checkpoint_writer
 from lakelog.dialects.indextables.commits import commit_path, decode_commits, encode_commit, wire
-from lakelog.dialects.indextables.docmapping import registry_of_meta, resolve_references
+from lakelog.dialects.indextables.docmapping import (
+    lost_mapping,
+    registry_of_meta,
+    resolve_references,
+    same_files,
+    without_registry,
+)
 from lakelog.dialects.indextables.flattened import FlattenedReader
 from lakelog.dialects.indextables.json_checkpoint import JsonCheckpointReader
-from lakelog.dialects.indextables.protocol import STATE_PROTOCOL, check_readable, knows_flattened
+from lakelog.dialects.indextables.properties import INDEXTABLES_PROPERTY_RULES
+from lakelog.dialects.indextables.protocol import (
+    INDEXTABLES_PROTOCOL,
+    LISTS_FROM,
+    STATE_PROTOCOL,
+    check_readable,
+    is_raised,
+    knows_flattened,
+)
 from lakelog.dialects.indextables.reading import DEFAULT_PROTOCOL_VERSION
-from lakelog.errors import InternalError
+from lakelog.dialects.protocol_rules import TableConfiguration
+from lakelog.dialects.row_validation import columns_of
 from lakelog.model import actions
+from lakelog.model.metadata import Protocol
 from lakelog.storage import LogStore
 
+LARGE_ACTIONS = 100_000
+"""Actions above which IndexTables' writers split a JSON checkpoint."""
 
-class IndexTablesDialect:
+
+class IndexTablesDialect(Dialect):
     """IndexTables' log; see `lakelog.dialects.base.Dialect`."""
 
     name = "indextables"
@@ -47,7 +69,100 @@ class IndexTablesDialect:
 
     default_protocol: tuple[int, int] | None = (DEFAULT_PROTOCOL_VERSION, DEFAULT_PROTOCOL_VERSION)
     reconciled_checkpoints = False
+    contract_key = "indextables"
+    protocol_rules = INDEXTABLES_PROTOCOL
+    properties = INDEXTABLES_PROPERTY_RULES
+    provider = "indextables"
+    checkpoint_defaults = CheckpointDefaults(
+        compression="snappy",
+        part_actions=LARGE_ACTIONS,
+        checkpoint_retention_ms=2 * 3_600_000,
+        retain_versions=30,
+    )
+    has_rows = False
+    names_parquet_columns = False
+    layouts = ("json", "json-multipart", "flattened")
+    distributed_layouts = ("flattened",)
+    flattened_checkpoints = True
+    checkpoints_keep_all_fields = True
+    checkpoints_are_complete = False
+    checkpoints_keep_tombstones = False
+    every_version_has_a_commit = False
+    commits_may_be_compressed = True
+    hive_null = True
+    map_statistics = True
+    small_commit_columns: Mapping[str, frozenset[str]] = {
+        "add": columns_of("add", "indextables"),
+        "remove": columns_of("remove", "indextables"),
+    }
     states_folder: str | None = listing.MANIFEST_FOLDER
+
+    def choose_layout(self, table: TableConfiguration, request: LayoutRequest) -> str:
+        """Flattened Parquet where every reader knows it or a property asks for it; else JSON, in
+        parts above a size where the protocol has them.
+        """
+        protocol = table.protocol
+        reader = protocol.min_reader_version or 1
+        if request.layout == "json-multipart" and reader < LISTS_FROM:
+            raise request.refused(
+                "readers of this protocol would read the manifest as the whole checkpoint",
+                "json, flattened",
+                f"raise the protocol to {LISTS_FROM}, or use layout flattened",
+            )
+        if request.layout != AUTO:
+            return request.known(request.layout, self)
+        own = knows_flattened(protocol.reader_features)
+        if request.format == "parquet" or (own and request.format is None):
+            return "flattened"
+        if request.files + request.others < LARGE_ACTIONS:
+            return "json"
+        known = LISTS_FROM <= reader < STATE_PROTOCOL
+        is_json = request.format == "json"
+        if known and request.part_actions is not None and (is_json or not request.bounded):
+            return "json-multipart"
+        return "json" if is_json else "flattened"
+
+    def seen_by_all_readers(
+        self,
+        table: TableConfiguration | None,
+        checkpoints: Sequence[Checkpoint],
+        pointed: int | None,
+    ) -> frozenset[Checkpoint] | None:
+        """IndexTables' own readers know JSON alone. They begin at the checkpoint that the pointer
+        names, and take it for granted that every commit above it is there; without one at the
+        first commit.
+        """
+        if table is not None and knows_flattened(table.protocol.reader_features):
+            return None
+        in_json = [c for c in checkpoints if c.layout in {"json", "json-multipart"}]
+        if pointed not in {c.version for c in in_json}:
+            return frozenset()
+        return frozenset(c for c in in_json if c.version <= pointed)
+
+    def may_be_pointed_to(self, checkpoint: Checkpoint, protocol: Protocol | None) -> bool:
+        """A flattened checkpoint only where every reader knows it."""
+        features = None if protocol is None else protocol.reader_features
+        return checkpoint.layout != "flattened" or knows_flattened(features)
+
+    def comparable(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Document mappings parsed and normalised, without their registry."""
+        if rows.height and rows["actionType"][0] == "add":
+            return rows.with_columns(same_files(rows))
+        return without_registry(rows)
+
+    def checkpoint_difference(
+        self, found: TableConfiguration, expected: TableConfiguration
+    ) -> CheckpointDifference:
+        """IndexTables' writer raises the protocol of checkpoints; a mapping must not be lost."""
+        lost = lost_mapping(expected.metadata.configuration, found.metadata.configuration)
+        if lost is not None:
+            return CheckpointDifference(f"metaData lacks the document mapping {lost}")
+        if not is_raised(found.protocol, expected.protocol):
+            return CheckpointDifference()
+        note = (
+            "its protocol is higher than that of the commits, because IndexTables' writer raises it"
+        )
+        return CheckpointDifference(None, frozenset({"protocol"}), note)
 
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
         """List the log folder.
@@ -79,26 +194,6 @@ class IndexTablesDialect:
         """
         for run in group_commits(commits, piece_bytes):
             yield self.decode(store, run, files=files)
-
-    def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
-        """Never called: IndexTables has no log compaction files, so no listing holds one."""
-        raise InternalError(
-            "IndexTables has no log compaction files", path=f"{store.root}/{compaction.path}"
-        )
-
-    def varying_paths(self, paths: pl.Series) -> pl.Series:
-        """None: paths are written as they are."""
-        return paths.clear()
-
-    def path_texts(
-        self,
-        store: LogStore,  # noqa: ARG002 - the dialect's
-        reader: CheckpointReader | None,  # noqa: ARG002
-        commits: Sequence[CommitFile],  # noqa: ARG002
-        paths: pl.Series | None = None,  # noqa: ARG002
-    ) -> pl.DataFrame:
-        """None: paths are written as they are."""
-        return NO_TEXTS
 
     def commit_path(self, version: int) -> str:
         """File of the commit of `version`."""
@@ -171,18 +266,6 @@ class IndexTablesDialect:
         """When an Avro state was made; None for other checkpoints, whose commits have times."""
         reader = self.open_checkpoint(store, checkpoint)
         return reader.created_ms() if isinstance(reader, AvroStateReader) else None
-
-    def version_checksum(self, store: LogStore, version: int) -> dict[str, Any] | None:  # noqa: ARG002 - as the protocol gives them
-        """None: IndexTables keeps no version checksums."""
-        return None
-
-    def checksum_path(self, version: int) -> str | None:  # noqa: ARG002 - as the protocol gives it
-        """None: IndexTables keeps no version checksums."""
-        return None
-
-    def compaction_path(self, start: int, end: int) -> str | None:  # noqa: ARG002 - as the protocol gives them
-        """None: IndexTables has no log compaction files."""
-        return None
 
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
         """Flatten commitInfo bodies, in order; the reference writes none, lakelog does."""

@@ -9,6 +9,7 @@ Source: ``schemas/checkpoint.md``, Flattened Parquet.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from zlib import crc32
 
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.dialects.base import CHECKPOINT_META, Checkpoint, StagedCheckpoint, StagedFile
+from lakelog.dialects.digest import Digest
 from lakelog.dialects.indextables.columnar import arrow_field, dictionary_columns
 from lakelog.dialects.indextables.docmapping import without_registered
 from lakelog.dialects.indextables.listing import CHECKPOINT_FOLDER, RANK
@@ -41,6 +43,8 @@ class FlattenedWriter:
 
     Memory: a row group, or some 131,072 rows where there are several files; a piece of each file.
     """
+
+    digest_of: Callable[[pl.DataFrame], Digest] | None = None
 
     columns = tuple(name for name in actions.schema() if name not in {_TYPE, "timestamp", "dvId"})
 

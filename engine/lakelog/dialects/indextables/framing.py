@@ -23,6 +23,7 @@ from lakelog.dialects.indextables.expansion import (
     most_decompressed,
 )
 from lakelog.errors import InvalidPropertyError, MalformedLogError
+from lakelog.model.metadata import in_any_case
 
 _GZIP = b"\x1f\x8b"
 _CODEC_MAGIC = 0x01
@@ -70,17 +71,6 @@ def checkpoint_level(configuration: Mapping[str, str | None]) -> int | None:
 
 def _is_on(configuration: Mapping[str, str | None], key: str) -> bool:
     return (in_any_case(configuration, key) or "false").lower() == "true"
-
-
-def in_any_case(configuration: Mapping[str, str | None], key: str) -> str | None:
-    """A property of ``spark.indextables.*``, whose keys are not case-sensitive; None if not set."""
-    exact = configuration.get(key)
-    if exact is not None:
-        return exact
-    lower, length = key.lower(), len(key)
-    # Lengths first, for a table may register thousands of mappings.
-    alike = (v for k, v in configuration.items() if len(k) == length and k.lower() == lower)
-    return next(alike, None)
 
 
 def _level(configuration: Mapping[str, str | None]) -> int | None:

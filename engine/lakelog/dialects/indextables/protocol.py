@@ -1,4 +1,4 @@
-"""Checks that lakelog supports the protocol of a table.
+"""IndexTables' protocol: the features that lakelog reads, writes or refuses, and versions.
 
 =======  ==================================================================
 version  adds
@@ -14,7 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from lakelog.errors import CorruptionError, UnsupportedFeatureError
+from lakelog.dialects.features import ROWS_ONLY, Feature, Stance, listed, writer_version
+from lakelog.dialects.protocol_rules import ProtocolRules, check_names, in_order
+from lakelog.errors import CorruptionError, InvalidProtocolError, UnsupportedFeatureError
+from lakelog.model.metadata import Metadata, Protocol
+
+LISTS_FROM = 3
+"""Version from which features may be listed."""
+
+REGISTRY = "docMappingSchema."
+"""Prefix of properties that register a document mapping under its hash."""
 
 MIN_READER_VERSION = 1
 MAX_READER_VERSION = 4
@@ -79,3 +88,136 @@ def check_readable(protocol: Mapping[str, object], table: str) -> None:
             found=feature,
             hint="upgrade lakelog",
         )
+
+
+def is_raised(found: Protocol, expected: Protocol) -> bool:
+    """Whether a protocol is above another one, and asks for the same features."""
+    versions = (found.min_reader_version, found.min_writer_version or 0)
+    least = (expected.min_reader_version, expected.min_writer_version or 0)
+    return (
+        versions != least
+        and all(a >= b for a, b in zip(versions, least, strict=True))
+        and set(found.reader_features or ()) == set(expected.reader_features or ())
+        and set(found.writer_features or ()) == set(expected.writer_features or ())
+    )
+
+
+_OK, _NO = Stance.HONOURED, Stance.REFUSED
+
+_INDEXTABLES = (
+    Feature("skippedFiles", _OK, "mergeskip actions", reader=True, implied_from=(2, 2)),
+    Feature("extendedMetadata", _OK, "more fields of an add", reader=True, implied_from=(2, 2)),
+    Feature("footerOffsets", _OK, "footer offsets of an add", reader=True, implied_from=(2, 2)),
+    Feature("checkpoint", _OK, "it applies only to checkpoints", implied_from=(2, 2)),
+    Feature("optimizeWrite", _OK, ROWS_ONLY, implied_from=(2, 2)),
+    Feature("multiPartCheckpoint", _OK, "checkpoints only", reader=True, implied_from=(3, 3)),
+    Feature("schemaDeduplication", _OK, "docMappingRef", reader=True, implied_from=(3, 3)),
+    Feature("columnarCommits", _OK, "a commit may be one Parquet file", reader=True),
+    Feature(
+        "avroState",
+        _NO,
+        "IndexTables commits to such a table by state directories, which a JSON commit "
+        "of the same version does not exclude, so one of the two would be lost; a "
+        "checkpoint of IndexTables raises a table to this protocol even if it has no "
+        "state yet",
+        reader=True,
+        implied_from=(4, 4),
+        remedy="write the table with IndexTables only; a table that both write must remain "
+        "below protocol 4: set spark.indextables.state.format to json and "
+        "spark.indextables.checkpoint.enabled to false in each IndexTables session, "
+        "and let lakelog write the checkpoints",
+    ),
+)
+
+
+class IndexTablesProtocol(ProtocolRules):
+    """IndexTables' protocol rules.
+
+    A new table begins at 2, the default of the specification (001, Version History), though its
+    later clients begin at what they know best. A client of the specification's date refuses a
+    table whose ``minReaderVersion`` is 3, versions never fall, and all that 3 would give a table
+    without mappings by reference is checkpoints in parts, above 100,000 files. A table that grows
+    so large is raised then, with ``set_protocol(features=["multiPartCheckpoint"])``.
+    """
+
+    features: Mapping[str, Feature] = {feature.name: feature for feature in _INDEXTABLES}
+    default = Protocol(2, 2)
+    last_versions = (4, 4)
+
+    def implies(self, protocol: Protocol, feature: Feature) -> bool:
+        """A version is the sum of what it and those below brought, ``columnarCommits`` aside."""
+        version = protocol.min_reader_version if feature.reader else writer_version(protocol)
+        return version >= (feature.implied_from or (0, 0))[1]
+
+    def needed(self, metadata: Metadata) -> frozenset[str]:
+        """Registered document mappings need ``schemaDeduplication``."""
+        by_reference = any(key.startswith(REGISTRY) for key in metadata.configuration)
+        return frozenset({"schemaDeduplication"} if by_reference else ())
+
+    def with_features(
+        self,
+        base: Protocol,
+        added: list[Feature],
+        supported: frozenset[str],  # noqa: ARG002 - what a version supports needs no list
+    ) -> Protocol:
+        """Versions that are high enough; only what version 2 did not bring is listed."""
+        reader, writer = base.min_reader_version, writer_version(base)
+        for feature in added:
+            needs_reader, needs_writer = feature.implied_from or (LISTS_FROM, LISTS_FROM)
+            writer = max(writer, needs_writer)
+            if feature.reader:
+                reader = max(reader, needs_reader)
+        # What came with version 2 has no list to be in.
+        names = {f.name for f in added if f.implied_from is None or f.implied_from[1] > 2}
+        readers = {f.name for f in added if f.name in names and f.reader}
+        return Protocol(
+            reader,
+            writer,
+            in_order(base.reader_features, readers | set(base.reader_features or ())) or None,
+            in_order(base.writer_features, names | set(base.writer_features or ())) or None,
+        )
+
+    def check_readable(self, protocol: Protocol, table: str) -> None:
+        """As `check_readable`, for a writer, whose own check says more of a known feature."""
+        features = [f for f in protocol.reader_features or () if f not in self.features]
+        check_readable(
+            {"minReaderVersion": protocol.min_reader_version, "readerFeatures": features}, table
+        )
+
+    def is_harmless_change(
+        self,
+        key: str,
+        old: Mapping[str, str | None],
+        new: Mapping[str, str | None],
+        features: frozenset[str],
+    ) -> bool:
+        """A schema added to the registry, which only grows: a key holds the hash of its value."""
+        del new, features
+        return key.startswith(REGISTRY) and key not in old
+
+    def check_lists(self, protocol: Protocol) -> None:
+        """Lists belong to version 3 and later, and each feature to its version."""
+        check_names(self, protocol)
+        version = min(protocol.min_reader_version, writer_version(protocol))
+        names = listed(protocol)
+        if names and writer_version(protocol) < LISTS_FROM:
+            raise InvalidProtocolError(
+                "features are listed below version 3", expected=LISTS_FROM, found=version
+            )
+        for name in sorted(names & self.features.keys()):
+            feature = self.features[name]
+            needs = (feature.implied_from or (LISTS_FROM, LISTS_FROM))[1]
+            has = version if feature.reader else writer_version(protocol)
+            if has < needs:
+                raise InvalidProtocolError(
+                    f"the feature {name!r} requires version {needs}", expected=needs, found=has
+                )
+            if feature.reader and name not in (protocol.reader_features or ()):
+                raise InvalidProtocolError(
+                    f"writerFeatures contains {name!r}, which must also be in readerFeatures",
+                    expected=f"{name} in readerFeatures",
+                    found=list(protocol.reader_features or ()),
+                )
+
+
+INDEXTABLES_PROTOCOL = IndexTablesProtocol()

@@ -29,10 +29,10 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
-from lakelog.log.properties import to_duration_ms
 from lakelog.log.snapshot import Snapshot
 from lakelog.model import contract
-from lakelog.model.metadata import honoured_mapping
+from lakelog.model.durations import to_duration_ms
+from lakelog.model.metadata import honoured_mapping, is_on
 from lakelog.skipping.sql_predicate import parse_where
 from lakelog.spark.pipeline.bins import BIN, Sizes, find_bins, first_bins
 from lakelog.spark.pipeline.report import Status, StepReport
@@ -42,7 +42,6 @@ from lakelog.spark.pipeline.tags import COMPACTED, skipped, with_marks
 from lakelog.spark.reading import serialize_frame, unpack
 from lakelog.spark.task_commit import discard
 from lakelog.table import Table
-from lakelog.transaction.features import is_on
 from lakelog.transaction.row_tracking import ENABLED
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from lakelog.errors import InvalidInputError
-from lakelog.log.properties import to_duration_ms
+from lakelog.model.durations import to_duration_ms
 
 STEPS = ("ingest", "compact", "checkpoint", "cleanup", "vacuum")
 """Steps in the order in which they run."""

@@ -1,0 +1,232 @@
+"""Delta's table properties.
+
+Keys of ``delta.*`` are the format's own: one that is not known is refused, since a writer that does
+not know it could not honour it. ``delta.constraints.*`` and ``delta.universalFormat.config.*`` hold
+any text. ``delta.feature.<name>`` is ``supported`` or ``enabled`` for a known feature: a request
+that `without_requests` takes out before the metadata is written.
+
+Source: Delta Lake, DeltaConfig; Delta protocol, Table Properties.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from lakelog.dialects.delta.protocol import CONSTRAINT_PROPERTY, DELTA_PROTOCOL, FEATURE_PROPERTY
+from lakelog.dialects.properties import (
+    BOOLEAN,
+    COUNT,
+    INTERVAL,
+    LONG,
+    LONG_COUNT,
+    NAME,
+    POSITIVE,
+    SIZE,
+    SPARK_INDEXTABLES,
+    WITHOUT_EFFECT,
+    Kind,
+    PropertyRules,
+    any_case,
+    check_value,
+    one_of,
+    whole,
+)
+from lakelog.errors import InvalidPropertyError
+from lakelog.model.metadata import is_on
+
+_UNIVERSAL_FORMAT = "delta.universalformat.config."
+
+
+def _is_map_of_texts(value: str) -> bool:
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        return False
+    return isinstance(parsed, dict) and all(isinstance(v, str) for v in parsed.values())
+
+
+def _are_formats(value: str) -> bool:
+    names = value.split(",") if value else []
+    return len(set(names)) == len(names) and set(names) <= {"iceberg", "hudi"}
+
+
+_TEXT = Kind("a text", lambda _: True)
+_MAP = Kind("a JSON object of strings", _is_map_of_texts)
+_CODEC = any_case(
+    one_of("uncompressed", "none", "snappy", "gzip", "lz4", "lz4_raw", "lzo", "brotli", "zstd")
+)
+_PARQUET_VERSION = Kind(
+    "1.0.0 or 2.x.y",
+    lambda value: bool(re.fullmatch(r"1\.0\.0|2\.[0-9]+\.[0-9]+", value, re.ASCII)),
+)
+
+DELTA_PROPERTIES: Mapping[str, Kind] = {
+    f"delta.{key}": kind
+    for kind, keys in (
+        (
+            BOOLEAN,
+            (
+                "appendOnly autoOptimize autoOptimize.optimizeWrite castIcebergTimeType "
+                "checkpoint.writeStatsAsJson checkpoint.writeStatsAsStruct "
+                "compatibility.symlinkFormatManifest.enabled enableChangeDataCapture "
+                "enableChangeDataFeed enableDeletionVectors enableExpiredLogCleanup "
+                "enableFullRetentionRollback enableIcebergCompatV1 enableIcebergCompatV2 "
+                "enableIcebergCompatV3 enableIcebergWriterCompatV1 enableIcebergWriterCompatV3 "
+                "enableInCommitTimestamps enableMaterializePartitionColumnsFeature "
+                "enableRowTracking enableTypeWidening enableVariantShredding "
+                "ignoreIcebergBucketPartition randomizeFilePrefixes rowTrackingSuspended "
+                "tuneFileSizesForRewrites universalFormat.iceberg.atomicConversion.supported "
+                "writePartitionColumnsToParquet"
+            ),
+        ),
+        (
+            INTERVAL,
+            (
+                "checkpointRetentionDuration deletedFileRetentionDuration "
+                "dropFeatureTruncateHistory.retentionDuration logRetentionDuration "
+                "sampleRetentionDuration setTransactionRetentionDuration"
+            ),
+        ),
+        (POSITIVE, "checkpointInterval randomPrefixLength"),
+        (COUNT, "dataSkippingStringPrefixLength"),
+        (whole(-1), "dataSkippingNumIndexedCols"),
+        (LONG, "inCommitTimestampEnablementTimestamp inCommitTimestampEnablementVersion"),
+        (LONG_COUNT, "columnMapping.maxColumnId requireCheckpointProtectionBeforeVersion"),
+        (
+            NAME,
+            (
+                "coordinatedCommits.commitCoordinator-preview dataSkippingStatsColumns "
+                "redirectReaderWriter-preview redirectWriterOnly-preview "
+                "rowTracking.materializedRowCommitVersionColumnName "
+                "rowTracking.materializedRowIdColumnName"
+            ),
+        ),
+        (
+            _MAP,
+            "coordinatedCommits.commitCoordinatorConf-preview coordinatedCommits.tableConf-preview",
+        ),
+        (SIZE, "targetFileSize"),
+        (_CODEC, "parquet.compression.codec"),
+        (_PARQUET_VERSION, "parquet.format.version"),
+        (any_case(one_of("true", "false", "auto")), "autoOptimize.autoCompact"),
+        (any_case(one_of("none", "name", "id")), "columnMapping.mode"),
+        (any_case(one_of("classic", "v2")), "checkpointPolicy"),
+        # Delta on Spark takes Serializable only; other writers, and Databricks, write the second.
+        (one_of("Serializable", "WriteSerializable"), "isolationLevel"),
+        (
+            Kind("comma-separated: iceberg, hudi, both or none", _are_formats),
+            "universalFormat.enabledFormats",
+        ),
+    )
+    for key in keys.split()
+}
+"""Properties of Delta by their exact key."""
+
+_OF_THE_PROTOCOL = {
+    "delta.minReaderVersion": "the protocol action stores the versions: set the protocol instead",
+    "delta.minWriterVersion": "the protocol action stores the versions: set the protocol instead",
+    "delta.ignoreProtocolDefaults": "it is a setting of Spark, and no log stores it",
+}
+
+_IGNORED = {
+    f"{SPARK_INDEXTABLES}{key}".lower(): (reason, same)
+    for reason, same, keys in (
+        ("Delta's checkpoints are Parquet", "parquet", "checkpoint.format"),
+        (
+            "Delta's commits and manifests are not compressed",
+            "",
+            (
+                "checkpoint.compression.enabled transaction.compression.enabled "
+                "transaction.compression.codec transaction.compression.gzip.level"
+            ),
+        ),
+        ("a Delta log has no skips", "", "skippedFiles.cooldownDuration"),
+    )
+    for key in keys.split()
+}
+_BY_LOWER = {key.lower(): key for key in (*DELTA_PROPERTIES, *_OF_THE_PROTOCOL)}
+_FEATURES_BY_LOWER = {name.lower() for name in DELTA_PROTOCOL.features}
+
+
+class DeltaProperties(PropertyRules):
+    """Delta's rules for table properties.
+
+    >>> DELTA_PROPERTY_RULES.check({"delta.appendOnly": "true", "owner": "us"})
+    """
+
+    ignored: Mapping[str, tuple[str, str]] = {**WITHOUT_EFFECT, **_IGNORED}
+
+    def check(self, configuration: Mapping[str, str | None]) -> None:
+        """Each property by itself, and those that exclude each other."""
+        super().check(configuration)
+        if is_on(configuration, "delta.enableRowTracking") and is_on(
+            configuration, "delta.rowTrackingSuspended"
+        ):
+            raise InvalidPropertyError(
+                "row tracking cannot be both on and suspended",
+                path="delta.rowTrackingSuspended",
+                expected="false",
+                found="true",
+            )
+
+    def check_one(self, key: str, lower: str, value: str | None) -> None:
+        """Known keys of ``delta.*``, in their own letter case."""
+        if lower.startswith("delta."):
+            _check_delta(key, lower, value)
+        else:
+            super().check_one(key, lower, value)
+
+
+def without_requests(configuration: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The properties without ``delta.feature.*``: those ask for features when a table is made or
+    altered, and what they asked for is in the protocol afterwards.
+    """
+    return {
+        key: value
+        for key, value in configuration.items()
+        if not key.lower().startswith(FEATURE_PROPERTY)
+    }
+
+
+def _check_delta(key: str, lower: str, value: str | None) -> None:
+    if lower.startswith((CONSTRAINT_PROPERTY, _UNIVERSAL_FORMAT)):
+        check_value(key, value, NAME if lower.startswith(CONSTRAINT_PROPERTY) else _TEXT)
+        return
+    if lower.startswith(FEATURE_PROPERTY):
+        if lower[len(FEATURE_PROPERTY) :] not in _FEATURES_BY_LOWER:
+            raise InvalidPropertyError(
+                "the property enables an unknown feature",
+                path=key,
+                expected=", ".join(sorted(DELTA_PROTOCOL.features)),
+                found=key[len(FEATURE_PROPERTY) :],
+            )
+        check_value(key, value, any_case(one_of("supported", "enabled")))
+        return
+    spelled = _BY_LOWER.get(lower)
+    if spelled in _OF_THE_PROTOCOL:
+        raise InvalidPropertyError(
+            "the property must not be stored in the metadata",
+            path=key,
+            found=value,
+            hint=_OF_THE_PROTOCOL[spelled],
+        )
+    if spelled is None:
+        raise InvalidPropertyError(
+            "unknown table property",
+            path=key,
+            expected="a known delta.* key, or a key of your own without that prefix",
+            found=value,
+        )
+    if spelled != key:
+        raise InvalidPropertyError(
+            "the property has the wrong letter case, and readers would not find it",
+            path=key,
+            expected=spelled,
+            found=key,
+        )
+    check_value(key, value, DELTA_PROPERTIES[spelled])
+
+
+DELTA_PROPERTY_RULES = DeltaProperties()

@@ -1,0 +1,499 @@
+"""Delta's protocol: the features that lakelog reads, writes or refuses, versions and lists.
+
+Source: Delta protocol, Table Features; Reader Version Requirements; Writer Version Requirements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lakelog.dialects.features import (
+    ROWS_ONLY,
+    Feature,
+    Stance,
+    field_key,
+    property_on,
+    property_set,
+    type_used,
+    writer_version,
+)
+from lakelog.dialects.protocol_rules import ProtocolRules, check_names, in_order
+from lakelog.errors import CorruptionError, InvalidProtocolError, UnsupportedFeatureError
+from lakelog.model.metadata import Metadata, Protocol, is_on
+
+FEATURE_PROPERTY = "delta.feature."
+"""Prefix of properties that ask for a feature by name when a table is made or altered."""
+
+CONSTRAINT_PROPERTY = "delta.constraints."
+"""Prefix of properties that hold CHECK constraints."""
+
+READER_LISTS = 3
+"""Reader version from which readers' features are listed."""
+
+WRITER_LISTS = 7
+"""Writer version from which features are listed."""
+
+_CHANGE_DATA_KEYS = ("delta.enableChangeDataFeed", "delta.enableChangeDataCapture")
+
+MAX_READER_VERSION = 3
+
+ROW_ONLY = frozenset(
+    {
+        "columnMapping",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "variantType",
+        "variantType-preview",
+        "variantShredding",
+        "variantShredding-preview",
+    }
+)
+"""Features that matter to a process that decodes rows; the log reads the same with or without
+them.
+"""
+
+HONOURED = frozenset({"deletionVectors", "v2Checkpoint", "vacuumProtocolCheck"})
+"""Features that concern the log, and that lakelog's log reading honours."""
+
+REFUSED = {
+    "catalogManaged": "only the table's catalog knows which commits are ratified",
+    "catalogOwned": "only the table's catalog knows which commits are ratified",
+    "catalogOwned-preview": "only the table's catalog knows which commits are ratified",
+    "adaptiveMetadata": "it replaces the checkpoints that lakelog reads",
+    "adaptiveMetadata-preview": "it replaces the checkpoints that lakelog reads",
+}
+"""Features whose meaning would change the file-level state, with the reason to refuse."""
+
+
+def check_readable(
+    min_reader_version: int, reader_features: Iterable[str] | None, table: str
+) -> None:
+    """Refuse a protocol that lakelog's log reading does not honour."""
+    if not 0 <= min_reader_version <= MAX_READER_VERSION:
+        raise UnsupportedFeatureError(
+            "the table needs a newer reader",
+            path=table,
+            expected=f"minReaderVersion 1 to {MAX_READER_VERSION}",
+            found=min_reader_version,
+            hint="upgrade lakelog",
+        )
+    if min_reader_version == MAX_READER_VERSION and reader_features is None:
+        raise CorruptionError(
+            "the protocol has reader version 3 but no readerFeatures",
+            path=table,
+            expected="readerFeatures",
+            found=None,
+            hint="the protocol action violates the Delta protocol; repair the log",
+        )
+    for feature in sorted(reader_features or ()):
+        if feature in ROW_ONLY or feature in HONOURED:
+            continue
+        reason = REFUSED.get(feature, "lakelog does not support it")
+        raise UnsupportedFeatureError(
+            f"the table needs the reader feature {feature!r}: {reason}",
+            path=table,
+            expected=", ".join(sorted(ROW_ONLY | HONOURED)),
+            found=feature,
+            hint="read the table through its catalog"
+            if "catalog" in feature
+            else "upgrade lakelog",
+        )
+
+
+def change_data_feed_on(metadata: Metadata) -> bool:
+    """Whether the metadata asks for change data, under the key of today or the old one."""
+    today, old = _CHANGE_DATA_KEYS
+    return is_on(metadata.configuration, today if today in metadata.configuration else old)
+
+
+def constraints(metadata: Metadata) -> dict[str, str | None]:
+    """The CHECK constraints: property key to SQL expression."""
+    return {
+        key: text
+        for key, text in metadata.configuration.items()
+        if key.lower().startswith(CONSTRAINT_PROPERTY)
+    }
+
+
+_ICEBERG = "the Iceberg requirements on data files cannot be checked from the log"
+_CATALOG = "commits are made through the table's catalog, not in the log folder"
+
+_OK, _IF, _NO = Stance.HONOURED, Stance.CONDITIONAL, Stance.REFUSED
+
+_DELTA = (
+    Feature(
+        "appendOnly",
+        _OK,
+        "with delta.appendOnly, removes with dataChange true are rejected",
+        implied_from=(1, 2),
+        switch=property_on("delta.appendOnly"),
+    ),
+    Feature(
+        "invariants",
+        _IF,
+        "with an invariant on a column, adds with dataChange true are rejected",
+        implied_from=(1, 2),
+        switch=field_key("delta.invariants"),
+    ),
+    Feature(
+        "checkConstraints",
+        _IF,
+        "with a constraint, adds with dataChange true are rejected",
+        implied_from=(1, 3),
+        switch=lambda metadata: bool(constraints(metadata)),
+    ),
+    Feature(
+        "changeDataFeed",
+        _IF,
+        "commits that both add and remove data must contain their cdc actions",
+        implied_from=(1, 4),
+        switch=change_data_feed_on,
+    ),
+    Feature(
+        "generatedColumns",
+        _IF,
+        "with a generated column, adds with dataChange true are rejected",
+        implied_from=(1, 4),
+        switch=field_key("delta.generationExpression"),
+    ),
+    Feature(
+        "columnMapping",
+        _IF,
+        "columns need ids and physical names, and files need partition values by physical name",
+        reader=True,
+        implied_from=(2, 5),
+        switch=lambda metadata: metadata.column_mapping_mode != "none",
+    ),
+    Feature(
+        "identityColumns",
+        _IF,
+        "with an identity column, adds with dataChange true are rejected",
+        implied_from=(1, 6),
+        switch=field_key("delta.identity.start", "delta.identity.step"),
+    ),
+    Feature("allowColumnDefaults", _OK, ROWS_ONLY, switch=field_key("CURRENT_DEFAULT")),
+    Feature(
+        "deletionVectors",
+        _IF,
+        "an add with a deletion vector must have numRecords",
+        reader=True,
+        switch=property_on("delta.enableDeletionVectors"),
+    ),
+    Feature(
+        "rowTracking",
+        _IF,
+        "an add must have numRecords, from which row ids are assigned",
+        requires=("domainMetadata",),
+        switch=property_on("delta.enableRowTracking"),
+    ),
+    Feature("domainMetadata", _IF, "domains of the system (delta.*) cannot be set by the user"),
+    Feature(
+        "clustering",
+        _IF,
+        "adds must have statistics, and the table no partition columns",
+        requires=("domainMetadata",),
+    ),
+    Feature(
+        "inCommitTimestamp",
+        _OK,
+        "each commit contains its time",
+        switch=property_on("delta.enableInCommitTimestamps"),
+    ),
+    Feature("timestampNtz", _OK, ROWS_ONLY, reader=True, switch=type_used("timestamp_ntz")),
+    Feature(
+        "v2Checkpoint",
+        _OK,
+        "it applies only to checkpoints",
+        reader=True,
+        switch=lambda m: (m.configuration.get("delta.checkpointPolicy") or "").lower() == "v2",
+    ),
+    Feature("vacuumProtocolCheck", _OK, "it applies only to vacuum", reader=True),
+    Feature("checkpointProtection", _OK, "it applies only to log cleanup"),
+    Feature(
+        "typeWidening",
+        _IF,
+        "a column's type can only be widened, and the change is recorded",
+        reader=True,
+        replaces=("typeWidening-preview",),
+        switch=property_on("delta.enableTypeWidening"),
+    ),
+    Feature("typeWidening-preview", _IF, "as typeWidening", reader=True),
+    Feature(
+        "variantType",
+        _OK,
+        ROWS_ONLY,
+        reader=True,
+        replaces=("variantType-preview",),
+        switch=type_used("variant"),
+    ),
+    Feature("variantType-preview", _OK, ROWS_ONLY, reader=True),
+    Feature(
+        "variantShredding",
+        _OK,
+        ROWS_ONLY,
+        reader=True,
+        requires=("variantType",),
+        replaces=("variantShredding-preview",),
+        switch=property_on("delta.enableVariantShredding"),
+    ),
+    Feature("variantShredding-preview", _OK, ROWS_ONLY, reader=True),
+    Feature(
+        "materializePartitionColumns",
+        _IF,
+        "adds to a partitioned table are rejected",
+        switch=property_on("delta.enableMaterializePartitionColumnsFeature"),
+    ),
+    Feature(
+        "icebergCompatV1",
+        _IF,
+        "rejected if delta.enableIcebergCompatV1 is on",
+        requires=("columnMapping",),
+        switch=property_on("delta.enableIcebergCompatV1"),
+        refused_if_active=_ICEBERG,
+    ),
+    Feature(
+        "icebergCompatV2",
+        _IF,
+        "rejected if delta.enableIcebergCompatV2 is on",
+        requires=("columnMapping",),
+        switch=property_on("delta.enableIcebergCompatV2"),
+        refused_if_active=_ICEBERG,
+    ),
+    Feature(
+        "icebergCompatV3",
+        _NO,
+        _ICEBERG,
+        requires=("columnMapping", "rowTracking"),
+        switch=property_on("delta.enableIcebergCompatV3"),
+    ),
+    Feature("icebergWriterCompatV1", _NO, _ICEBERG, requires=("icebergCompatV2",)),
+    Feature("icebergWriterCompatV3", _NO, _ICEBERG, requires=("icebergCompatV3",)),
+    Feature(
+        "collations",
+        _NO,
+        "lakelog does not support statistics of collated strings",
+        requires=("domainMetadata",),
+        switch=field_key("__COLLATIONS"),
+    ),
+    Feature("collations-preview", _NO, "as collations", requires=("domainMetadata",)),
+    Feature(
+        "geospatial",
+        _NO,
+        "lakelog does not support its types",
+        reader=True,
+        replaces=("geospatial-dev",),
+        switch=type_used("geometry", "geography"),
+    ),
+    Feature("geospatial-dev", _NO, "lakelog does not support its types", reader=True),
+    Feature("timestampNanos", _NO, "lakelog does not support its type", reader=True),
+    Feature(
+        "catalogManaged",
+        _NO,
+        _CATALOG,
+        reader=True,
+        requires=("inCommitTimestamp", "vacuumProtocolCheck"),
+    ),
+    Feature("catalogOwned", _NO, _CATALOG, reader=True),
+    Feature("catalogOwned-preview", _NO, _CATALOG, reader=True),
+    Feature(
+        "coordinatedCommits-preview",
+        _NO,
+        _CATALOG,
+        requires=("inCommitTimestamp", "vacuumProtocolCheck"),
+        switch=property_set("delta.coordinatedCommits.commitCoordinator-preview"),
+    ),
+    Feature("managedCommit-preview", _NO, _CATALOG),
+    Feature(
+        "adaptiveMetadata",
+        _NO,
+        "it replaces the log format that lakelog writes",
+        reader=True,
+        requires=("catalogManaged", "columnMapping", "deletionVectors", "rowTracking"),
+    ),
+    Feature("adaptiveMetadata-preview", _NO, "as adaptiveMetadata", reader=True),
+    Feature(
+        "redirectReaderWriter-preview",
+        _NO,
+        "the table was moved, and its writers must use the new location",
+        reader=True,
+        switch=property_set("delta.redirectReaderWriter-preview"),
+    ),
+    Feature(
+        "redirectWriterOnly-preview",
+        _NO,
+        "the table was moved, and its writers must use the new location",
+        switch=property_set("delta.redirectWriterOnly-preview"),
+    ),
+)
+
+# Properties that may be given this value under way, where the protocol supports the feature.
+# Source: ConflictChecker.checkConfigurationChangesForConflicts.
+_HARMLESS_WHEN_SET = {
+    "delta.checkpointPolicy": ("v2Checkpoint", "v2"),
+    "delta.enableDeletionVectors": ("deletionVectors", "true"),
+    "delta.enableInCommitTimestamps": ("inCommitTimestamp", "true"),
+    "delta.enableRowTracking": ("rowTracking", "true"),
+}
+_HARMLESS_WHEN_NEW = frozenset(
+    {
+        "delta.inCommitTimestampEnablementTimestamp",
+        "delta.inCommitTimestampEnablementVersion",
+        "delta.rowTracking.materializedRowCommitVersionColumnName",
+        "delta.rowTracking.materializedRowIdColumnName",
+    }
+)
+
+
+class DeltaProtocol(ProtocolRules):
+    """Delta's protocol rules.
+
+    >>> DELTA_PROTOCOL.upgrade(Protocol(1, 2), ["changeDataFeed"])
+    Protocol(min_reader_version=1, min_writer_version=4, reader_features=None, writer_features=None)
+    >>> DELTA_PROTOCOL.upgrade(None, ["domainMetadata"]).writer_features
+    ('appendOnly', 'domainMetadata', 'invariants')
+    """
+
+    features: Mapping[str, Feature] = {feature.name: feature for feature in _DELTA}
+    default = Protocol(1, 2)
+    last_versions = (READER_LISTS, WRITER_LISTS)
+    summed_versions = (READER_LISTS, WRITER_LISTS)
+
+    def implies(self, protocol: Protocol, feature: Feature) -> bool:
+        """Only below writer version 7, and for readers' features only below reader version 3.
+
+        Source: Delta protocol, Supported Features; Writer Version Requirements.
+
+        >>> sorted(DELTA_PROTOCOL.supported(Protocol(1, 3)))
+        ['appendOnly', 'checkConstraints', 'invariants']
+        """
+        reader_from, writer_from = feature.implied_from or (0, 0)
+        by_reader = not feature.reader or reader_from <= protocol.min_reader_version < READER_LISTS
+        return by_reader and writer_from <= writer_version(protocol) < WRITER_LISTS
+
+    def needed(self, metadata: Metadata) -> frozenset[str]:
+        """Features that properties and the schema switch on.
+
+        ``delta.feature.<name>`` asks for a feature by name, in any case; a name that is not known
+        is kept as it is, and `upgrade` refuses it.
+
+        Source: Delta protocol, Active Features.
+
+        >>> plain = Metadata("id", None, None, "parquet", {}, None, (),
+        ...                  {"delta.enableChangeDataFeed": "true"}, None)
+        >>> sorted(DELTA_PROTOCOL.needed(plain))
+        ['changeDataFeed']
+        """
+        needed = set(super().needed(metadata))
+        for key in metadata.configuration:
+            if key.lower().startswith(FEATURE_PROPERTY):
+                asked = key[len(FEATURE_PROPERTY) :]
+                needed.add(_BY_LOWER_NAME.get(asked.lower(), asked))
+        return frozenset(needed)
+
+    def with_features(
+        self, base: Protocol, added: list[Feature], supported: frozenset[str]
+    ) -> Protocol:
+        """Versions alone where they imply all that is added, else lists."""
+        writer = writer_version(base)
+        if writer < WRITER_LISTS and all(f.implied_from is not None for f in added):
+            versions = [f.implied_from for f in added if f.implied_from is not None]
+            return Protocol(
+                max(base.min_reader_version, *(reader for reader, _ in versions)),
+                max(writer, *(version for _, version in versions)),
+                base.reader_features,
+                base.writer_features,
+            )
+        names = {*supported, *(f.name for f in added)}
+        if base.min_reader_version == READER_LISTS - 1:
+            # Readers of version 2 map columns whatever the writer version says.
+            names.add("columnMapping")
+        readers = {name for name in names if name in self.features and self.features[name].reader}
+        readers |= set(base.reader_features or ())
+        # Version 2 says "columnMapping" without a list; other readers' features must be listed.
+        unlisted = {"columnMapping"} if base.min_reader_version == READER_LISTS - 1 else set()
+        if base.min_reader_version < READER_LISTS and readers <= unlisted:
+            return Protocol(
+                base.min_reader_version, WRITER_LISTS, None, in_order(base.writer_features, names)
+            )
+        return Protocol(
+            READER_LISTS,
+            WRITER_LISTS,
+            in_order(base.reader_features, readers),
+            in_order(base.writer_features, names),
+        )
+
+    def check_readable(self, protocol: Protocol, table: str) -> None:
+        """As `check_readable`."""
+        check_readable(protocol.min_reader_version, protocol.reader_features, table)
+
+    def check_lists_of_table(self, protocol: Protocol, table: str) -> None:
+        """Writer version 7 has a list, and reader version 3 goes with it."""
+        writer = writer_version(protocol)
+        if writer == WRITER_LISTS and protocol.writer_features is None:
+            raise CorruptionError(
+                "the protocol has writer version 7 but no writerFeatures",
+                path=table,
+                expected="writerFeatures",
+                hint="the protocol action violates the Delta protocol; repair the log",
+            )
+        if writer != WRITER_LISTS and protocol.min_reader_version == READER_LISTS:
+            raise CorruptionError(
+                "reader version 3 requires writer version 7",
+                path=table,
+                expected=7,
+                found=writer,
+                hint="the protocol action violates the Delta protocol; repair the log",
+            )
+
+    def is_harmless_change(
+        self,
+        key: str,
+        old: Mapping[str, str | None],
+        new: Mapping[str, str | None],
+        features: frozenset[str],
+    ) -> bool:
+        """A feature's being turned on that existing files need not follow."""
+        if key in _HARMLESS_WHEN_SET:
+            feature, value = _HARMLESS_WHEN_SET[key]
+            return feature in features and (new[key] or "").lower() == value
+        if key.startswith("delta.rowTracking.") and not is_on(new, "delta.enableRowTracking"):
+            return False
+        return key in _HARMLESS_WHEN_NEW and key not in old
+
+    def check_lists(self, protocol: Protocol) -> None:
+        """Lists belong to reader version 3 and writer version 7, and to no other."""
+        reader, writer = protocol.min_reader_version, writer_version(protocol)
+        if reader == READER_LISTS and writer != WRITER_LISTS:
+            raise InvalidProtocolError(
+                "reader version 3 requires writer version 7", expected=WRITER_LISTS, found=writer
+            )
+        for field, names, belongs in (
+            ("readerFeatures", protocol.reader_features, reader == READER_LISTS),
+            ("writerFeatures", protocol.writer_features, writer == WRITER_LISTS),
+        ):
+            if (names is not None) != belongs:
+                raise InvalidProtocolError(
+                    (
+                        f"{field} {'is missing' if belongs else 'is not allowed'} at versions "
+                        f"{reader}/{writer}"
+                    ),
+                    expected="readerFeatures at reader version 3 only, writerFeatures at writer "
+                    "version 7 only",
+                    found=None if names is None else list(names),
+                )
+        check_names(self, protocol)
+        for name in protocol.writer_features or ():
+            if name not in self.features or not self.features[name].reader:
+                continue
+            implied = name == "columnMapping" and reader == READER_LISTS - 1
+            if not implied and name not in (protocol.reader_features or ()):
+                raise InvalidProtocolError(
+                    f"writerFeatures contains {name!r}, which must also be in readerFeatures",
+                    expected=f"{name} in readerFeatures, at reader version 3",
+                    found=list(protocol.reader_features or ()),
+                )
+
+
+DELTA_PROTOCOL = DeltaProtocol()
+_BY_LOWER_NAME = {name.lower(): name for name in DELTA_PROTOCOL.features}

@@ -1,0 +1,119 @@
+"""What a table feature is, and the switches in metadata that turn features on.
+
+Each dialect has a table of its features: who must know each, which old protocol versions imply it,
+what it depends on, what in the metadata switches it on, and whether lakelog writes tables that have
+it. A feature that is not in the table is refused by its name.
+
+lakelog writes logs, not rows: a commit names files that another process has written. So a feature
+whose rules concern the bytes of files is honoured only where the log shows them.
+
+Source: Delta protocol, Table Features, Valid Feature Names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from lakelog.errors import CorruptionError
+from lakelog.model import contract
+from lakelog.model.contract import fields_of, leaf_types
+from lakelog.model.metadata import Metadata, Protocol, is_on
+
+ROWS_ONLY = "only writers of rows must support it"
+"""Note of features that ask nothing of a writer of logs."""
+
+
+class Stance(Enum):
+    """What lakelog does with a table that has a feature."""
+
+    HONOURED = "honoured"
+    CONDITIONAL = "honoured where its rule holds, which is checked at each commit"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One table feature.
+
+    Attributes:
+        name: Name in the protocol's lists.
+        stance: Whether tables that have it are written.
+        note: The rule that is checked, or the reason to refuse.
+        reader: Whether readers must know it too.
+        implied_from: Protocol versions (reader, writer) that imply it, without lists; None where
+            it must be listed. For IndexTables the versions
+            that it needs at least.
+        requires: Features that it depends on.
+        replaces: Names of earlier forms; a table that has one of them needs no other.
+        switch: Says whether metadata switches it on; None where nothing in the metadata does.
+        refused_if_active: Why a table on which it is active is not written; empty where it is.
+        remedy: What the user of a refused table can do.
+    """
+
+    name: str
+    stance: Stance
+    note: str
+    reader: bool = False
+    implied_from: tuple[int, int] | None = None
+    requires: tuple[str, ...] = ()
+    replaces: tuple[str, ...] = ()
+    switch: Callable[[Metadata], bool] | None = None
+    refused_if_active: str = ""
+    remedy: str = "write the table with an engine that supports it"
+
+
+def has_field_key(metadata: Metadata, *keys: str) -> bool:
+    """Whether a column at any depth carries one of `keys` in its field metadata."""
+    if metadata.schema_string is None or not any(key in metadata.schema_string for key in keys):
+        return False  # a key that is not in the text is in no field, and most tables have none
+    return any(key in at.field.metadata for at in fields_of(metadata.schema) for key in keys)
+
+
+def property_on(key: str) -> Callable[[Metadata], bool]:
+    """A switch: a Boolean property is true."""
+    return lambda metadata: is_on(metadata.configuration, key)
+
+
+def property_set(key: str) -> Callable[[Metadata], bool]:
+    """A switch: a property is set."""
+    return lambda metadata: metadata.configuration.get(key) is not None
+
+
+def field_key(*keys: str) -> Callable[[Metadata], bool]:
+    """A switch: a column at any depth carries one of `keys` in its field metadata."""
+    return lambda metadata: has_field_key(metadata, *keys)
+
+
+def type_used(*prefixes: str) -> Callable[[Metadata], bool]:
+    """A switch: a column has a type whose name begins with one of `prefixes`."""
+
+    def found(metadata: Metadata) -> bool:
+        text = metadata.schema_string
+        return (
+            text is not None
+            and any(prefix in text for prefix in prefixes)
+            and any(
+                isinstance(leaf, contract.Primitive) and leaf.name.startswith(prefixes)
+                for leaf in leaf_types(metadata.schema)
+            )
+        )
+
+    return found
+
+
+def writer_version(protocol: Protocol) -> int:
+    """``minWriterVersion``."""
+    if protocol.min_writer_version is None:
+        raise CorruptionError(
+            "the protocol has no minWriterVersion",
+            expected="minWriterVersion",
+            hint="the protocol action violates the format's rules; repair the log",
+        )
+    return protocol.min_writer_version
+
+
+def listed(protocol: Protocol) -> frozenset[str]:
+    """Names in the protocol's lists, at any version: who lists a feature asks for it."""
+    return frozenset(protocol.reader_features or ()) | frozenset(protocol.writer_features or ())

@@ -1,0 +1,288 @@
+"""The protocol rules of a dialect, and the configuration of one table under them.
+
+`ProtocolRules` is what each dialect declares: its features, its versions, and how its protocol is
+raised. All else here follows from that declaration. Pure; a protocol never loses a feature here.
+
+Source: Delta protocol, Protocol Evolution, Table Features.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from lakelog.dialects.features import Feature, Stance, listed, writer_version
+from lakelog.errors import InvalidProtocolError, UnsupportedFeatureError
+from lakelog.model.metadata import Metadata, Protocol, mapping_mode
+
+if TYPE_CHECKING:
+    from lakelog.dialects.base import Dialect
+
+
+class ProtocolRules(ABC):
+    """What a dialect says of protocols; one instance a dialect, stateless."""
+
+    features: Mapping[str, Feature]
+    """The features that lakelog knows, by name."""
+
+    default: Protocol
+    """Protocol of a new table that needs no feature."""
+
+    last_versions: tuple[int, int]
+    """The highest reader and writer version that lakelog supports."""
+
+    summed_versions: tuple[int, int] = (0, 0)
+    """Reader and writer versions up to which a version is no more than its features."""
+
+    @abstractmethod
+    def implies(self, protocol: Protocol, feature: Feature) -> bool:
+        """Whether the versions of `protocol` imply `feature`, which has ``implied_from``."""
+
+    @abstractmethod
+    def with_features(
+        self, base: Protocol, added: list[Feature], supported: frozenset[str]
+    ) -> Protocol:
+        """The least protocol with all of `supported`, which `base` supports, and `added`."""
+
+    @abstractmethod
+    def check_readable(self, protocol: Protocol, table: str) -> None:
+        """Refuse a protocol whose log lakelog cannot read.
+
+        Raises:
+            UnsupportedFeatureError: With the version or the feature's name in ``found``.
+            CorruptionError: No table may have this protocol.
+        """
+
+    def needed(self, metadata: Metadata) -> frozenset[str]:
+        """Features that the metadata switches on. Dependencies are left to `upgrade`."""
+        return frozenset(
+            f.name for f in self.features.values() if f.switch is not None and f.switch(metadata)
+        )
+
+    def check_lists(self, protocol: Protocol) -> None:
+        """Refuse feature lists that do not fit the versions of a new protocol.
+
+        Raises:
+            InvalidProtocolError: They contradict each other or the versions.
+        """
+        check_names(self, protocol)
+
+    def check_lists_of_table(self, protocol: Protocol, table: str) -> None:  # noqa: B027 - a dialect need not have lists
+        """Refuse to write a table whose protocol action violates the format's rules.
+
+        Raises:
+            CorruptionError: A list is missing, or the versions contradict each other.
+        """
+
+    def is_harmless_change(
+        self,
+        key: str,
+        old: Mapping[str, str | None],
+        new: Mapping[str, str | None],
+        features: frozenset[str],
+    ) -> bool:
+        """Whether a concurrent change of the property `key` leaves all that was prepared before it
+        valid. `features` are those that the protocol supports.
+        """
+        del key, old, new, features
+        return False
+
+    def supported(self, protocol: Protocol) -> frozenset[str]:
+        """Features that a protocol supports: those listed, and those that its versions imply."""
+        return _supported(self, protocol)
+
+    def with_required(self, names: Iterable[str]) -> frozenset[str]:
+        """`names` and all that they depend on, at any remove; unknown names are kept."""
+        found: set[str] = set()
+        left = list(names)
+        while left:
+            name = left.pop()
+            if name not in found:
+                found.add(name)
+                left += self.features[name].requires if name in self.features else ()
+        return frozenset(found)
+
+    def upgrade(self, protocol: Protocol | None, features: Iterable[str]) -> Protocol:
+        """The least protocol that supports all that `protocol` supports, and `features`.
+
+        Source: Delta protocol, Table Features for New and Existing Tables.
+        """
+        base = protocol or self.default
+        there = self.supported(base)
+        asked = self._not_satisfied(features, there)
+        missing = self._not_satisfied(self.with_required(asked), there)
+        for name in (*sorted(asked), *sorted(missing - asked)):
+            self._refuse_unwritable(name)
+        if not missing:
+            return base
+        return self.with_features(base, [self.features[name] for name in missing], there)
+
+    def check_change(self, old: Protocol | None, new: Protocol) -> None:
+        """Refuse a protocol that no table may have, or that takes something back.
+
+        Source: Delta protocol, Protocol Evolution; Table Features; Supported Features.
+        """
+        self._check_versions(new)
+        self.check_lists(new)
+        there = self.supported(new)
+        before = frozenset() if old is None else self.supported(old)
+        for name in sorted(there - before):
+            self._refuse_unwritable(name)
+            for needed in sorted(self._not_satisfied(self.features[name].requires, there)):
+                raise InvalidProtocolError(
+                    f"the feature {name!r} depends on {needed!r}, which the protocol lacks",
+                    expected=needed,
+                    found=sorted(there),
+                )
+        if old is None:
+            return
+        for reader_or_writer, had, has in (
+            ("minReaderVersion", old.min_reader_version, new.min_reader_version),
+            ("minWriterVersion", writer_version(old), writer_version(new)),
+        ):
+            if has < had:
+                raise InvalidProtocolError(
+                    f"{reader_or_writer} must not decrease", expected=f"at least {had}", found=has
+                )
+        for name in sorted(before - there):
+            raise InvalidProtocolError(
+                f"the protocol would lose the feature {name!r}",
+                expected=name,
+                found=sorted(there),
+                hint="drop the feature with an engine that removes its traces first",
+            )
+
+    def _check_versions(self, protocol: Protocol) -> None:
+        last_reader, last_writer = self.last_versions
+        for name, version, last in (
+            ("minReaderVersion", protocol.min_reader_version, last_reader),
+            ("minWriterVersion", writer_version(protocol), last_writer),
+        ):
+            if version < 1:
+                raise InvalidProtocolError(
+                    f"{name} must be at least 1", expected=f"1 to {last}", found=version
+                )
+            if version > last:
+                raise UnsupportedFeatureError(
+                    f"{name} is higher than lakelog supports",
+                    expected=f"{name} 1 to {last}",
+                    found=version,
+                    hint="upgrade lakelog",
+                )
+
+    def _not_satisfied(self, names: Iterable[str], there: frozenset[str]) -> set[str]:
+        known = self.features
+        return {
+            name
+            for name in names
+            if name not in there
+            and not (name in known and there.intersection(known[name].replaces))
+        }
+
+    def _refuse_unwritable(self, name: str) -> None:
+        feature = self.features.get(name)
+        if feature is None or feature.stance is Stance.REFUSED:
+            reason = "lakelog does not support it" if feature is None else feature.note
+            raise UnsupportedFeatureError(
+                f"lakelog could not write a table with the feature {name!r}: {reason}",
+                expected=", ".join(
+                    f.name for f in self.features.values() if f.stance is not Stance.REFUSED
+                ),
+                found=name,
+            )
+
+
+@lru_cache(maxsize=64)
+def _supported(rules: ProtocolRules, protocol: Protocol) -> frozenset[str]:
+    writer_version(protocol)  # a protocol without it is damaged
+    implied = (
+        feature.name
+        for feature in rules.features.values()
+        if feature.implied_from is not None and rules.implies(protocol, feature)
+    )
+    return listed(protocol) | frozenset(implied)
+
+
+def check_names(rules: ProtocolRules, protocol: Protocol) -> None:
+    """Refuse lists with a name twice, a name in the wrong list, or one that only readers have."""
+    known = rules.features
+    for field, names in (
+        ("readerFeatures", protocol.reader_features or ()),
+        ("writerFeatures", protocol.writer_features or ()),
+    ):
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidProtocolError(f"{field} contains {name!r} twice", found=list(names))
+            if field == "readerFeatures" and name in known and not known[name].reader:
+                raise InvalidProtocolError(
+                    f"{name!r} is a writer-only feature",
+                    expected="writerFeatures",
+                    found=field,
+                )
+    for name in protocol.reader_features or ():
+        if name not in (protocol.writer_features or ()):
+            raise InvalidProtocolError(
+                f"readerFeatures contains {name!r}, but writerFeatures does not",
+                expected=name,
+                found=list(protocol.writer_features or ()),
+            )
+
+
+def in_order(old: tuple[str, ...] | None, names: Iterable[str]) -> tuple[str, ...]:
+    """The names of a list as they are, and after them those of `names` that are new, sorted."""
+    kept = tuple(dict.fromkeys(old or ()))
+    return (*kept, *sorted(set(names) - set(kept)))
+
+
+@dataclass(frozen=True)
+class TableConfiguration:
+    """Protocol and metadata of one table version, under the rules of its dialect.
+
+    Attributes:
+        dialect: Its dialect.
+        protocol: Its protocol.
+        metadata: Its metadata.
+    """
+
+    dialect: Dialect
+    protocol: Protocol
+    metadata: Metadata
+
+    @property
+    def rules(self) -> ProtocolRules:
+        """The protocol rules of its dialect."""
+        return self.dialect.protocol_rules
+
+    def changed(
+        self, protocol: Protocol | None = None, metadata: Metadata | None = None
+    ) -> TableConfiguration:
+        """The configuration with another protocol or metadata, where one is given."""
+        return TableConfiguration(
+            self.dialect, protocol or self.protocol, metadata or self.metadata
+        )
+
+    def supports(self, *names: str) -> bool:
+        """Whether the dialect has one of the features `names`, and the protocol supports it."""
+        known = self.rules.features
+        there = self.rules.supported(self.protocol)
+        return any(name in known and name in there for name in names)
+
+    def is_active(self, name: str) -> bool:
+        """Whether a feature is supported, and switched on by the metadata.
+
+        Source: Delta protocol, Active Features.
+        """
+        if not self.supports(name):
+            return False
+        switch = self.rules.features[name].switch
+        return switch is None or switch(self.metadata)
+
+    @property
+    def column_mapping(self) -> str:
+        """Column mapping mode that readers obey: ``none`` where the dialect has no mapping."""
+        if "columnMapping" not in self.rules.features:
+            return "none"
+        return mapping_mode(self.protocol, self.metadata)
