@@ -51,32 +51,34 @@ WRITES: tuple[Kind, ...] = ("put_if_absent", "put", "upload", "move", "delete")
 
 @dataclass(frozen=True)
 class Rule:
-    """Which operations meet which fault.
+    """Which operations have which fault.
 
     Attributes:
         fault: What happens:
 
-            - ``fail``: nothing is done, and `UnavailableError` says so.
-            - ``unknown``: nothing is done, and `OutcomeUnknownError` is raised: the request never
-              arrived, but this cannot be known.
-            - ``lost``: it is done, and `OutcomeUnknownError` is raised: the answer was lost.
-            - ``lost_taken``: it is done, and `put_if_absent` says that the name is taken: a driver
-              lost the answer, asked again, and met its own file.
-            - ``late``: `OutcomeUnknownError` is raised now, and it is done just before the next
-              write, or at `InjectingStore.arrive`: the request was still on its way.
-            - ``kill_before``, ``kill_after``: the process gets SIGKILL before or after it is done.
+            - ``fail``: nothing is done, and `UnavailableError` is raised.
+            - ``unknown``: nothing is done, and `OutcomeUnknownError` is raised: the request was
+              lost, which the caller cannot know.
+            - ``lost``: the operation is done, and `OutcomeUnknownError` is raised: the response was
+              lost.
+            - ``lost_taken``: the operation is done, and `put_if_absent` returns False: a driver
+              lost the response, repeated the request, and found its own file.
+            - ``late``: `OutcomeUnknownError` is raised now, and the operation is done just before
+              the next write, or at `InjectingStore.arrive`: the request was still on its way.
+            - ``kill_before``, ``kill_after``: the process gets SIGKILL before or after the
+              operation.
 
-            Reading and `delete` know no unknown outcome: there ``unknown``, ``lost`` and ``late``
-            raise `UnavailableError`, and so does the opening of an upload, which has no effect.
-            ``lost_taken`` is for `put_if_absent` alone.
-        kinds: Kinds of operations that it is for, or one kind; empty is all of them.
-        nth: The first operation that meets it: 1 is the first of those that fit `kinds` and
-            `path`, counted by each `InjectingStore` for each rule.
-        times: How many meet it, from that one on; None is all.
+            Reads and `delete` have no unknown outcome: ``unknown``, ``lost`` and ``late`` raise
+            `UnavailableError` there, and when an upload is opened, which has no effect.
+            ``lost_taken`` applies only to `put_if_absent`.
+        kinds: Kinds of operations, or one kind; empty means all.
+        nth: Number of the first operation with the fault, from 1. Each `InjectingStore` counts,
+            for each rule, the operations that match `kinds` and `path`.
+        times: Number of operations with the fault, from that one on; None means all.
         path: Pattern of paths, as in `fnmatch`; ``*`` also matches ``/``.
 
     Raises:
-        InvalidInputError: A fault or a kind that there is not, or `nth` below 1.
+        InvalidInputError: The fault or a kind is unknown, or `nth` is below 1.
     """
 
     fault: Fault
@@ -103,18 +105,18 @@ class Rule:
 class InjectingStore(StoreWrapper):
     """A store with faults and latency. Safe to use from several threads.
 
-    Every call is one operation, but `read_many` is one ``read`` a file, 64 of which share a round
-    trip, and a large opened file is one ``read`` a range fetched. `list_folders` is a ``list``.
-    Opening costs a round trip, and another to ask for the size where it is not given. `upload` is
+    Every call is one operation, with these exceptions. `read_many` is one ``read`` per file, and 64
+    files share a round trip. A large opened file is one ``read`` per fetched range. `list_folders`
+    is a ``list``. Opening takes one round trip, and a second one without `size_bytes`. `upload` is
     one ``upload`` when it is opened and another when it is closed, where its effect is.
-    `delete_many` is one ``delete`` a path, in order, and a fault of one spares none of the others.
+    `delete_many` is one ``delete`` per path, in order; a fault of one does not affect the others.
     The path of a ``move`` is its source.
 
     Args:
         store: The store below.
-        rules: Faults; for each operation the first rule that strikes decides.
+        rules: Faults; for each operation the first rule that applies decides.
         latency_s: Seconds that each round trip takes.
-        sleep: Lets that time pass.
+        sleep: Waits for a number of seconds; `time.sleep` by default.
 
     Attributes:
         operations: Kind and path of every operation so far, in order.
@@ -137,7 +139,7 @@ class InjectingStore(StoreWrapper):
         self._lock = threading.Lock()
 
     def arrive(self) -> None:
-        """Let the writes that are late be done."""
+        """Do the writes that are late."""
         with self._lock:
             late, self._late = self._late, []
         for effect in late:
