@@ -44,6 +44,23 @@ def test_a_module_is_short_finished_and_says_what_it_owns() -> None:
     assert found == {}
 
 
+BY_NAME = re.compile(
+    r"dialect\.name *(?:==|!=)|(?:==|!=) *[\"'](?:delta|indextables)[\"']|"
+    r"[\"'](?:delta|indextables)[\"'] *(?:==|!=|:)"
+)
+"""A comparison with the name of a dialect, or a table with an entry for each dialect."""
+
+
+def test_only_the_dialects_know_which_dialect_it_is() -> None:
+    found = [
+        f"{relative(path)}:{number}: {line.strip()}"
+        for path in sources("engine/lakelog")
+        for number, line in enumerate(path.read_text("utf-8").split("\n"), 1)
+        if not relative(path).startswith("engine/lakelog/dialects/") and BY_NAME.search(line)
+    ]
+    assert found == [], "declare the difference in lakelog.dialects.base.Dialect"
+
+
 def test_nothing_names_a_path_of_one_machine() -> None:
     others = [REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "Makefile")]
     found = [

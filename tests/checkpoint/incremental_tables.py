@@ -11,10 +11,10 @@ from typing import Any
 from lakelog.checkpoint.compare import Comparison
 from lakelog.checkpoint.incremental import Incremental, Unfit, plan_incremental
 from lakelog.checkpoint.state_source import StateSource
-from lakelog.dialects.base import Checkpoint, CheckpointPlan, StagedCheckpoint
 from lakelog.dialects.delta import DIALECT
 from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
 from lakelog.dialects.digest import Digest
+from lakelog.dialects.log_content import Checkpoint, CheckpointPlan, StagedCheckpoint
 from lakelog.log.context import Log
 from lakelog.log.opening import open_state
 from lakelog.log.state import State

@@ -14,10 +14,10 @@ from lakelog.checkpoint.plan import (
     count_parts,
     plan_checkpoint,
 )
-from lakelog.dialects.base import CheckpointPlan
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.dialects.indextables.dialect import LARGE_ACTIONS
+from lakelog.dialects.log_content import CheckpointPlan
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.model.metadata import Protocol

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelog.checkpoint.sidecar_reuse import MOST_SMALL, Sidecar, plan_reuse
-from lakelog.dialects.base import SidecarFile
 from lakelog.dialects.digest import Digest
+from lakelog.dialects.log_content import SidecarFile
 from tests.budget import share_of
 
 TARGET = 100

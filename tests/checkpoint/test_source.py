@@ -31,7 +31,7 @@ from lakelog.checkpoint.state_source import (
     choose_replay_mode,
     count_partitions,
 )
-from lakelog.dialects.base import STRUCT_STATISTICS
+from lakelog.dialects.log_content import STRUCT_STATISTICS
 from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointWriteError,

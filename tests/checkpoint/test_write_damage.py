@@ -14,7 +14,7 @@ import pytest
 
 from lakelog.checkpoint import write as writing
 from lakelog.checkpoint.write import write_checkpoint
-from lakelog.dialects.base import CheckpointWriter, StagedCheckpoint
+from lakelog.dialects.log_content import CheckpointWriter, StagedCheckpoint
 from lakelog.errors import CheckpointValidationError, LakelogError
 from lakelog.model.actions import PATH_TEXT
 from lakelog.storage import LogStore, open_store

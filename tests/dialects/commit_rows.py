@@ -9,7 +9,8 @@ from typing import Any, cast
 import polars as pl
 from hypothesis import strategies as st
 
-from lakelog.dialects.base import Actions, CommitContent, CommitFile, Dialect
+from lakelog.dialects.base import Dialect
+from lakelog.dialects.log_content import Actions, CommitContent, CommitFile
 from lakelog.model import actions
 from lakelog.storage import LogStore
 from tests.model.encode import with_written

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog.dialects.base import CommitInfo
 from lakelog.dialects.commit_info import flatten_commit_infos, in_commit_timestamp
 from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.log_content import CommitInfo
 from lakelog.dialects.strict_decoder import text_of
 from lakelog.model import actions
 

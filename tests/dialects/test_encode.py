@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from lakelog.dialects import encode as encode_module
 from lakelog.dialects import ndjson
-from lakelog.dialects.base import CommitContent, Dialect
+from lakelog.dialects.base import Dialect
 from lakelog.dialects.delta.dialect import DIALECT as DELTA
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.log_content import CommitContent
 from lakelog.dialects.ndjson import decode_lines
 from lakelog.dialects.strict_decoder import Blob, decode_exact
 from lakelog.errors import InternalError, InvalidTransactionError

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from lakelog.dialects import arrow_json, ndjson
 from lakelog.dialects import commit_chunks as chunks_module
-from lakelog.dialects.base import Actions
 from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.log_content import Actions
 from lakelog.dialects.ndjson import decode_lines
 from lakelog.dialects.strict_decoder import Blob, decode_exact
 from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog.dialects.base import CommitFile
+from lakelog.dialects.log_content import CommitFile
 from lakelog.errors import TableNotFoundError, VersionNotFoundError
 from lakelog.log.context import commit_times, now_ms, version_at
 from lakelog.log.timestamps import iso_text

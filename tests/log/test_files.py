@@ -12,10 +12,10 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog.dialects.base import STRUCT_STATISTICS
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
+from lakelog.dialects.log_content import STRUCT_STATISTICS
 from lakelog.errors import (
     CheckpointCorruptionError,
     InvalidInputError,

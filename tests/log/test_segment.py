@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog.dialects.base import Checkpoint, CommitFile, CompactionFile, LogListing
+from lakelog.dialects.log_content import Checkpoint, CommitFile, CompactionFile, LogListing
 from lakelog.errors import LogGapError, TableNotFoundError, VersionNotFoundError
 from lakelog.log.segment import (
     LogSegment,

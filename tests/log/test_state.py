@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from lakelog import Table
-from lakelog.dialects.base import Checkpoint
+from lakelog.dialects.log_content import Checkpoint
 from lakelog.errors import CheckpointCorruptionError, MalformedLogError, MissingActionError
 from lakelog.log import state as module
 from lakelog.log.base_checkpoint import broken_checkpoint

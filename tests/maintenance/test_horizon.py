@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakelog.dialects.base import Checkpoint
+from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.log_content import Checkpoint
 from lakelog.maintenance.inventory import inventory
 from lakelog.maintenance.retention_bounds import (
     DAY_MS,
@@ -190,7 +191,7 @@ def test_a_version_that_would_be_lost_is_found() -> None:
 
 def files(*named: tuple[str, float]) -> pl.DataFrame:
     entries = [FileEntry(name, 10, NOW_MS - int(days * DAY_MS)) for name, days in named]
-    return inventory(entries, "delta", "_delta_log")
+    return inventory(entries, DELTA)
 
 
 def judged(*named: tuple[str, float], **facts: Any) -> dict[str, tuple[str, str]]:
@@ -294,7 +295,7 @@ def test_sidecars_go_only_if_no_checkpoint_names_them_and_a_day_has_passed() -> 
         FileEntry("_sidecars/old.parquet", 1, bound),
         FileEntry("_sidecars/young.parquet", 1, bound + 1),
     ]
-    listed = judge(inventory(entries, "delta", "_delta_log"), horizon, Facts(NOW_MS, MONTH))
+    listed = judge(inventory(entries, DELTA), horizon, Facts(NOW_MS, MONTH))
     named = {"_delta_log/_sidecars/named.parquet"}
     assert judge_sidecars(listed, named, NOW_MS)["gate"].to_list() == [
         "named-by-checkpoint",

@@ -163,7 +163,7 @@ def test_a_dynamic_overwrite_takes_the_place_of_the_partitions_that_it_writes(
     made = writer(tmp_path / "whole", overwrite=True, partitionOverwriteMode="dynamic")
     assert finish(made, [task(made, rows(3))]) is None
     assert ids(tmp_path / "whole") == [3]
-    with pytest.raises(InvalidInputError, match="remove only only only only one of them"):
+    with pytest.raises(InvalidInputError, match="remove one of them"):
         writer(where, overwrite=True, partitionOverwriteMode="dynamic", replaceWhere="id = 1")
     with pytest.raises(InvalidInputError, match=r"static \| dynamic"):
         writer(where, overwrite=True, partitionOverwriteMode="some")

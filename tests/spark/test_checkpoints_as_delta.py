@@ -23,10 +23,10 @@ import lakelog
 from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.checkpoint.plan import plan_checkpoint
 from lakelog.checkpoint.state_source import StateSource
-from lakelog.dialects.base import StagedCheckpoint
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.delta.dialect import DIALECT
 from lakelog.dialects.delta.murmur3 import hash_columns, part_of, part_of_others
+from lakelog.dialects.log_content import StagedCheckpoint
 from lakelog.log.opening import open_state
 from tests.spark.configured import configured
 from tests.spark.reference import assert_same_state, reference_state

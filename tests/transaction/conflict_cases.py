@@ -10,9 +10,10 @@ from typing import Any, cast
 
 import polars as pl
 
-from lakelog.dialects.base import Actions, CommitFile, Dialect
+from lakelog.dialects.base import Dialect
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
+from lakelog.dialects.log_content import Actions, CommitFile
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage import LogStore

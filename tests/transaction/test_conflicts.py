@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from lakelog.dialects.base import Actions
+from lakelog.dialects.log_content import Actions
 from lakelog.errors import (
     ConcurrentAppendError,
     ConcurrentDeleteDeleteError,

@@ -14,9 +14,9 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 import lakelog
-from lakelog.dialects.base import CommitContent
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
+from lakelog.dialects.log_content import CommitContent
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.dialects.registry import named
 from lakelog.errors import ConcurrentTransactionError, InvalidInputError, LakelogError

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog.dialects.base import CommitFile
 from lakelog.dialects.delta import DIALECT as DELTA
+from lakelog.dialects.log_content import CommitFile
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.dialects.registry import named
 from lakelog.model import actions

@@ -30,8 +30,8 @@ from lakelog.checkpoint.memory_budget import Budget, release, resident_bytes
 from lakelog.checkpoint.plan import check_writers
 from lakelog.checkpoint.spill import Spill
 from lakelog.checkpoint.state_source import count_partitions
-from lakelog.dialects.base import CommitContent, CommitFile
 from lakelog.dialects.digest import Digest, digest
+from lakelog.dialects.log_content import CommitContent, CommitFile
 from lakelog.dialects.truncation_marks import CLOSING, closing_line
 from lakelog.errors import (
     CheckpointValidationError,

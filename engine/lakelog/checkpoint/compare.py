@@ -21,8 +21,9 @@ from typing import Any, cast
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.base import CHECKPOINT_META, STRUCT_STATISTICS, CheckpointPlan, Dialect
+from lakelog.dialects.base import Dialect
 from lakelog.dialects.digest import Digest, digest, kept_columns, row_hashes
+from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS, CheckpointPlan
 from lakelog.lazy import cached_property
 from lakelog.log.files import statistics_text
 from lakelog.log.replay import last_of

@@ -63,14 +63,6 @@ from lakelog.checkpoint.sidecars import (
     read_manifest,
     read_sidecar,
 )
-from lakelog.dialects.base import (
-    STRUCT_STATISTICS,
-    Checkpoint,
-    CheckpointPlan,
-    CheckpointReader,
-    SidecarFile,
-    StagedCheckpoint,
-)
 from lakelog.dialects.delta.checkpoint_typed import file_action_columns
 from lakelog.dialects.delta.names import SIDECAR_FOLDER
 from lakelog.dialects.delta.parquet import child_type
@@ -81,6 +73,14 @@ from lakelog.dialects.delta.sidecar_fingerprints import (
 )
 from lakelog.dialects.delta.sidecar_inspection import inspect_sidecar, read_sidecar_schema
 from lakelog.dialects.digest import Digest
+from lakelog.dialects.log_content import (
+    STRUCT_STATISTICS,
+    Checkpoint,
+    CheckpointPlan,
+    CheckpointReader,
+    SidecarFile,
+    StagedCheckpoint,
+)
 from lakelog.errors import CheckpointValidationError, MalformedLogError
 from lakelog.log import properties
 from lakelog.log.base_checkpoint import broken_checkpoint

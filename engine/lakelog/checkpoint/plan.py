@@ -35,8 +35,9 @@ Source: Delta protocol, Checkpoint Specs; V2 Spec.
 from __future__ import annotations
 
 from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.dialects.base import AUTO, CheckpointPlan, LayoutRequest
+from lakelog.dialects.base import AUTO, LayoutRequest
 from lakelog.dialects.indextables.dialect import LARGE_ACTIONS
+from lakelog.dialects.log_content import CheckpointPlan
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CorruptionError,

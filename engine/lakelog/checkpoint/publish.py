@@ -30,7 +30,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lakelog.dialects.base import Checkpoint, Dialect, StagedCheckpoint, StagedFile
+from lakelog.dialects.base import Dialect
+from lakelog.dialects.log_content import Checkpoint, StagedCheckpoint, StagedFile
 from lakelog.errors import (
     CheckpointWriteError,
     LakelogError,

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from lakelog import telemetry
 from lakelog.checkpoint.publish import move_pointer
 from lakelog.checkpoint.verify import verify_checkpoint
-from lakelog.dialects.base import Checkpoint, StagedCheckpoint
+from lakelog.dialects.log_content import Checkpoint, StagedCheckpoint
 from lakelog.errors import (
     CheckpointValidationError,
     CheckpointWriteError,

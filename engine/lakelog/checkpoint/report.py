@@ -14,7 +14,7 @@ class CheckpointReport:
 
     Attributes:
         version: Version whose state it holds.
-        layout: As `lakelog.dialects.base.Checkpoint.layout`.
+        layout: As `lakelog.dialects.log_content.Checkpoint.layout`.
         paths: Its files, relative to the table root.
         size_bytes: Their length together, kept sidecars included.
         num_adds: Live files in it.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lakelog.dialects.base import SidecarFile
 from lakelog.dialects.digest import Digest
+from lakelog.dialects.log_content import SidecarFile
 
 MOST_SMALL = 16
 """How many sidecars of fewer than half of the target may be kept."""

@@ -15,7 +15,6 @@ from typing import TypeVar
 import polars as pl
 
 from lakelog.checkpoint.sidecar_reuse import Sidecar
-from lakelog.dialects.base import Checkpoint, CheckpointReader, SidecarFile
 from lakelog.dialects.delta.names import SIDECAR_FOLDER
 from lakelog.dialects.delta.path_filters import Hashes, PathFilter, hash_paths
 from lakelog.dialects.delta.paths import decode_path
@@ -26,6 +25,7 @@ from lakelog.dialects.delta.sidecar_fingerprints import (
 )
 from lakelog.dialects.delta.sidecar_inspection import inspect_sidecar, recognise_sidecar
 from lakelog.dialects.digest import Digest
+from lakelog.dialects.log_content import Checkpoint, CheckpointReader, SidecarFile
 from lakelog.errors import MalformedLogError
 from lakelog.log.context import Log
 from lakelog.log.replay import exclude

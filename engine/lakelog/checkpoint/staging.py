@@ -25,15 +25,15 @@ from lakelog.checkpoint.memory_budget import release
 from lakelog.checkpoint.prefetch import prefetch
 from lakelog.checkpoint.state_source import StateSource, open_in_batches
 from lakelog.checkpoint.version_checksum import FileCounts
-from lakelog.dialects.base import (
+from lakelog.dialects.delta.parquet import child_type
+from lakelog.dialects.digest import Digest
+from lakelog.dialects.log_content import (
     STRUCT_STATISTICS,
     CheckpointPlan,
     CheckpointReader,
     CheckpointWriter,
     StagedCheckpoint,
 )
-from lakelog.dialects.delta.parquet import child_type
-from lakelog.dialects.digest import Digest
 from lakelog.errors import (
     CheckpointValidationError,
     CheckpointWriteError,

@@ -22,7 +22,7 @@ import polars as pl
 
 from lakelog.checkpoint.memory_budget import Budget, release, resident_bytes
 from lakelog.checkpoint.spill import PathMask, Repeats, Spill, hashes_of, stack
-from lakelog.dialects.base import STRUCT_STATISTICS, Actions, Checkpoint, CheckpointReader
+from lakelog.dialects.log_content import STRUCT_STATISTICS, Actions, Checkpoint, CheckpointReader
 from lakelog.errors import InvalidInputError
 from lakelog.lazy import cached_property
 from lakelog.log import properties

@@ -40,8 +40,8 @@ from lakelog.checkpoint.compare import (
 )
 from lakelog.checkpoint.prefetch import prefetch
 from lakelog.checkpoint.state_source import StateSource
-from lakelog.dialects.base import STRUCT_STATISTICS, Checkpoint, LogListing
 from lakelog.dialects.digest import Digest
+from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint, LogListing
 from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointValidationError,

@@ -20,8 +20,8 @@ import polars as pl
 from lakelog import telemetry
 from lakelog.checkpoint.plan import check_writers
 from lakelog.checkpoint.state_source import StateSource
-from lakelog.dialects.base import CommitContent, CommitFile, CommitInfo
 from lakelog.dialects.commit_info import in_commit_timestamp
+from lakelog.dialects.log_content import CommitContent, CommitFile, CommitInfo
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CheckpointValidationError,

@@ -30,15 +30,15 @@ from lakelog.checkpoint.staging import Staging
 from lakelog.checkpoint.state_source import ReplayMode, StateSource
 from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
 from lakelog.checkpoint.version_checksum import checksum_of, put_checksum
-from lakelog.dialects.base import (
-    AUTO,
+from lakelog.dialects.base import AUTO
+from lakelog.dialects.delta.checkpoint_typed import file_action_columns
+from lakelog.dialects.digest import Digest
+from lakelog.dialects.log_content import (
     Checkpoint,
     CheckpointPlan,
     CheckpointWriter,
     StagedCheckpoint,
 )
-from lakelog.dialects.delta.checkpoint_typed import file_action_columns
-from lakelog.dialects.digest import Digest
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CheckpointCorruptionError,

@@ -24,12 +24,12 @@ import pyarrow.parquet as pq
 
 from lakelog.demo import schedule
 from lakelog.demo.schedule import Calendar, append_files, commit_ms, file_lives
-from lakelog.dialects.base import CheckpointPlan, StagedFile
 from lakelog.dialects.delta.checkpoint_manifest import FileActionCounts, pointer_bytes
 from lakelog.dialects.delta.checkpoint_rows import action_rows, encoded
 from lakelog.dialects.delta.checkpoint_schema import classic_schema, file_columns
 from lakelog.dialects.delta.names import classic_name
 from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.log_content import CheckpointPlan, StagedFile
 from lakelog.dialects.ndjson import Blob, decode_lines
 from lakelog.errors import InvalidInputError, UnavailableError
 from lakelog.model import contract

@@ -3,7 +3,10 @@
 | module | owns |
 |---|---|
 | `delta`, `indextables` | the two dialects |
-| `base` | the `Dialect` interface, listings, decoded actions, checkpoint readers |
+| `base`, `registry` | the `Dialect` interface, and the dialects that are known |
+| `log_content` | listings, decoded actions, checkpoints, their readers and writers |
+| `features`, `protocol_rules` | features, versions and upgrades; `TableConfiguration` |
+| `properties` | the table properties of all dialects, and how a dialect declares its own |
 | `json_layout` | the position of each column in a dialect's JSON, from the contract |
 | `commit_reader`, `commit_chunks` | commits read in parallel and cut into chunks |
 | `ndjson`, `arrow_json`, `arrow_maps` | the columnar decoder: many commits in one parse |

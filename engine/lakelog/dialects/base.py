@@ -7,343 +7,33 @@ pointers. It knows nothing of replay: it never decides which action wins.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
+from lakelog.dialects.log_content import (
+    NO_TEXTS,
+    Actions,
+    Checkpoint,
+    CheckpointPlan,
+    CheckpointReader,
+    CheckpointWriter,
+    CommitContent,
+    CommitFile,
+    CommitInfo,
+    CompactionFile,
+    LogListing,
+)
 from lakelog.dialects.properties import PropertyRules
 from lakelog.dialects.protocol_rules import ProtocolRules, TableConfiguration
 from lakelog.errors import InternalError, InvalidInputError
-from lakelog.model import actions
-from lakelog.model.contract import Struct
 from lakelog.model.metadata import Protocol as TableProtocol
 from lakelog.storage import LogStore
 
-if TYPE_CHECKING:
-    from lakelog.dialects.digest import Digest
-
 AUTO = "auto"
 """The checkpoint layout that suits the table."""
-
-STRUCT_STATISTICS = "stats_parsed"
-"""Name under which `CheckpointReader.iter_files` hands out statistics that are kept as a struct;
-no column of the flattened table."""
-
-NO_TEXTS = pl.DataFrame(schema={"path": pl.String, actions.PATH_TEXT: pl.String})
-"""What `Dialect.path_texts` gives where there is nothing to give."""
-
-CHECKPOINT_META = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
-"""Action types of a state that are not file actions, in the order in which they are written."""
-
-
-class CommitFile(NamedTuple):
-    """One commit in a listing; a tuple, for a log has tens of thousands.
-
-    Attributes:
-        version: Table version that the commit makes.
-        path: File, relative to the table root.
-        size_bytes: Listed length in bytes.
-        modified_ms: Modification time, milliseconds since the Unix epoch.
-    """
-
-    version: int
-    path: str
-    size_bytes: int
-    modified_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionFile:
-    """One log compaction file: the reconciled actions of commits `start` to `end`, inclusive."""
-
-    start: int
-    end: int
-    path: str
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedCounts:
-    """The counts that the pointer records of a checkpoint.
-
-    Attributes:
-        actions: Actions of all types.
-        adds: Live files among them.
-    """
-
-    actions: int
-    adds: int
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """One complete checkpoint in a listing; the greatest in order is the best to start from.
-
-    Attributes:
-        version: Table version whose state it holds.
-        layout: ``classic``, ``multipart``, ``v2-json``, ``v2-parquet`` (Delta); ``json``,
-            ``json-multipart``, ``avro-state``, ``flattened`` (IndexTables).
-        rank: Preference among checkpoints of the same version; higher is better.
-        paths: Files, relative to the table root, in order. A V2 manifest names its sidecars
-            inside, so they are not listed here.
-        sizes_bytes: Their listed lengths, or empty; a hint, which spares a remote store a question.
-        recorded: The counts that the pointer records, if it was read.
-        checksum_path: The version checksum of its version, if one is listed.
-    """
-
-    version: int
-    layout: str
-    rank: int
-    paths: tuple[str, ...]
-    sizes_bytes: tuple[int, ...] = field(default=(), compare=False, repr=False)
-    recorded: RecordedCounts | None = field(default=None, compare=False, repr=False)
-    checksum_path: str | None = field(default=None, compare=False, repr=False)
-
-
-@dataclass(frozen=True)
-class LogListing:
-    """What a log folder holds, parsed from names alone; other files are left out.
-
-    Attributes:
-        commits: Every commit file, by version ascending; one per version.
-        checkpoints: Every complete checkpoint, by (version, rank) ascending.
-        compactions: Every log compaction file, by (start, end) ascending.
-        notes: Incomplete checkpoints and similar, one sentence each, for provenance.
-        apart: Files named like commits that make no version of the table, by number ascending:
-            skips that IndexTables numbers apart from its Avro states.
-        checksums: Versions that have a version checksum.
-    """
-
-    commits: tuple[CommitFile, ...] = ()
-    checkpoints: tuple[Checkpoint, ...] = ()
-    compactions: tuple[CompactionFile, ...] = ()
-    notes: tuple[str, ...] = ()
-    apart: tuple[CommitFile, ...] = ()
-    checksums: frozenset[int] = frozenset()
-
-    def up_to(self, version: int) -> LogListing:
-        """What it held when `version` was the latest."""
-        return replace(
-            self,
-            commits=tuple(c for c in self.commits if c.version <= version),
-            checkpoints=tuple(c for c in self.checkpoints if c.version <= version),
-            compactions=tuple(c for c in self.compactions if c.end <= version),
-        )
-
-
-class CommitInfo(NamedTuple):
-    """One commitInfo as parsed JSON: most reads never need it flattened. A tuple, for a log has
-    tens of thousands.
-    """
-
-    version: int | None
-    position: int
-    body: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Actions:
-    """Decoded actions, grouped by what reads them. Frames are narrow and in `actions.ORDER`.
-
-    Attributes:
-        files: ``add`` and ``remove`` rows; ``path`` decoded, ``dvId`` derived (a column only where
-            there are deletion vectors).
-        meta: Rows of the other types that make state: protocol, metaData, txn, domainMetadata,
-            mergeskip; and sidecar, checkpointMetadata where a checkpoint holds them.
-        other: ``cdc`` rows and rows of unknown types (body in ``extra``); history, never state.
-        commit_infos: commitInfo lines, by (version, position).
-    """
-
-    files: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
-    meta: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
-    other: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
-    commit_infos: tuple[CommitInfo, ...] = ()
-
-
-@dataclass(frozen=True)
-class CommitContent:
-    """What one commit is to hold.
-
-    Attributes:
-        info: Body of the commitInfo, as JSON's own types; empty for none.
-        meta: Narrow flattened rows that are no file actions. They are written in the order
-            of `CHECKPOINT_META`, those of one type in the order given.
-        files: Narrow flattened rows of ``add``, ``remove`` and ``cdc``, paths decoded, in the order
-            to write.
-        spelled: File actions that are lines of the dialect already; they are last.
-        texts: See `Dialect.path_texts`; the paths of `files` are written so.
-    """
-
-    info: Mapping[str, Any] = field(default_factory=dict)
-    meta: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
-    files: pl.DataFrame = field(default_factory=lambda: actions.concat([]))
-    spelled: bytes = b""
-    texts: pl.DataFrame | None = None
-
-
-@dataclass(frozen=True)
-class SidecarFile:
-    """One sidecar as a V2 manifest names it.
-
-    Attributes:
-        path: File, relative to the table root.
-        size_bytes: Its length.
-        modified_ms: Its modification time, milliseconds since the Unix epoch.
-        tags: What the manifest keeps with it.
-    """
-
-    path: str
-    size_bytes: int
-    modified_ms: int
-    tags: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class CheckpointPlan:
-    """What a checkpoint is to look like; decided before the first byte is written.
-
-    Attributes:
-        version: Table version whose state it holds.
-        layout: As `Checkpoint.layout`; one that the dialect writes.
-        parts: Files that the file actions are spread over (parts, sidecars); 1 for a layout of
-            one file. 0 for V2: file actions are in the manifest itself. What names its parts in a
-            manifest of its own (``json-multipart``, V2) goes by `part_actions` instead.
-        part_actions: Actions after which a part is closed and the next begun, where the layout does
-            not say in advance how many there are.
-        schema: The table's schema, for typed copies of statistics and partition values.
-        partition_columns: Its partition columns, in order.
-        mapping: Its column mapping mode: ``none``, ``name`` or ``id``.
-        deletion_vectors: Whether a logical file is (path, dvId), and not the path alone.
-        stats_as_json: Whether statistics are written as text.
-        stats_as_struct: Whether statistics and partition values are written typed.
-        compression: Parquet codec, as pyarrow spells it.
-        row_group_rows: Most rows of a row group.
-        created_ms: The present, milliseconds since the Unix epoch, where the layout records it.
-        kept: V2 only: sidecars of an earlier checkpoint whose file actions stay as they are; the
-            manifest names them next to the new ones.
-    """
-
-    version: int
-    layout: str
-    parts: int
-    schema: Struct
-    partition_columns: tuple[str, ...]
-    mapping: str = "none"
-    deletion_vectors: bool = False
-    stats_as_json: bool = True
-    stats_as_struct: bool = False
-    compression: str = "zstd"
-    row_group_rows: int = 50_000
-    created_ms: int = 0
-    part_actions: int = 100_000
-    kept: tuple[SidecarFile, ...] = ()
-
-
-@dataclass(frozen=True)
-class StagedFile:
-    """One file of a checkpoint that is written but not yet seen.
-
-    Attributes:
-        path: Its current path, relative to the table root. Equal to `target` where no reader
-            looks at it before another file names it (a sidecar).
-        target: Its path after publication.
-        size_bytes: Its length.
-        num_actions: Rows in it.
-    """
-
-    path: str
-    target: str
-    size_bytes: int
-    num_actions: int
-
-
-@dataclass(frozen=True)
-class StagedCheckpoint:
-    """A checkpoint that is written but not yet seen.
-
-    Attributes:
-        checkpoint: It, over the files as they are now: `Dialect.open_checkpoint` reads it.
-        files: Its files in the order in which they are to get their names; with the last one it is
-            complete, and never before.
-        pointer: The pointer file's path and content; written after them, forward only. None leaves
-            the pointer as it is: other readers of the table would take this one for another thing.
-    """
-
-    checkpoint: Checkpoint
-    files: tuple[StagedFile, ...]
-    pointer: tuple[str, bytes] | None
-
-
-class CheckpointWriter(Protocol):
-    """Writes the files of one checkpoint under names that no reader looks at.
-
-    Rows come flattened and narrow, paths decoded, ``dvId`` where there are deletion vectors.
-    """
-
-    digest_of: Callable[[pl.DataFrame], Digest] | None
-    """Gives the digest of file actions that is recorded with them, where the layout has a place for
-    it; None records none."""
-
-    columns: tuple[str, ...]
-    """Flattened columns of file actions that it writes; `STRUCT_STATISTICS` among them where typed
-    statistics are taken over as they are kept."""
-
-    def write_meta(self, meta: pl.DataFrame) -> None:
-        """All rows that are no file actions, once, before the files."""
-        ...
-
-    def write_files(self, files: pl.DataFrame) -> None:
-        """File actions of one kind, some 65,536 rows at a time."""
-        ...
-
-    def finish(self) -> StagedCheckpoint:
-        """Close the files."""
-        ...
-
-    def abandon(self) -> None:
-        """Delete what was written, if the store allows it; never raises `LakelogError`."""
-        ...
-
-
-class CheckpointReader(Protocol):
-    """Reads one checkpoint, column by column. Errors: `CorruptionError`, `NotFoundError`,
-    `UnavailableError`, `UnsupportedError`.
-    """
-
-    checkpoint: Checkpoint
-
-    def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
-        """The non-file actions of the types in `kinds`, narrow; never reads the files' rows."""
-        ...
-
-    def iter_files(
-        self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
-    ) -> Iterator[pl.DataFrame]:
-        """File actions in batches, in the order of the checkpoint's files.
-
-        Args:
-            columns: Flattened columns wanted; only these are read (a column that the checkpoint
-                lacks is left out of the frames). ``actionType`` and ``path`` always come along.
-                `STRUCT_STATISTICS` asks for the typed statistics as they are kept, `PATH_TEXT`
-                for the paths as they are written.
-            kinds: ``add``, ``remove`` or both.
-        """
-        ...
-
-    def files_read(self) -> tuple[str, ...]:
-        """Files that a full read of this checkpoint depends on (manifest, parts, sidecars)."""
-        ...
-
-    def is_reconciled(self) -> bool:
-        """Whether its writer proved that it removes no file which it also adds."""
-        ...
-
-    def struct_statistics(self) -> pa.DataType | None:
-        """Arrow type of ``add.stats_parsed``, or None where statistics are not kept as a struct."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -487,6 +177,12 @@ class Dialect(ABC):
 
     map_statistics: bool = False
     """Whether statistics are the maps ``minValues`` and ``maxValues``, not the text ``stats``."""
+
+    file_kinds: tuple[tuple[str, str], ...] = ()
+    """Every kind of file in the log folder with a pattern of its names, relative to the folder:
+    ``commit``, ``checkpoint`` (each file of one, parts and manifests alike), ``pointer``, and what
+    else the dialect has. The first group is the version, or empty; the second group of
+    ``compaction`` is its last version. A file of no kind is never removed."""
 
     layouts: tuple[str, ...] = ()
     """Checkpoint layouts that are written; the first where nothing else is asked for."""

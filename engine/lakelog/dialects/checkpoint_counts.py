@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lakelog.dialects.base import CheckpointReader
+from lakelog.dialects.log_content import CheckpointReader
 from lakelog.storage import LogStore
 
 

@@ -15,8 +15,8 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.base import CommitInfo
 from lakelog.dialects.json_layout import Leaf, Wire
+from lakelog.dialects.log_content import CommitInfo
 from lakelog.dialects.strict_decoder import text_of
 from lakelog.model import actions, contract
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import BinaryIO
 
-from lakelog.dialects.base import Actions, CommitContent, CommitFile
+from lakelog.dialects.log_content import Actions, CommitContent, CommitFile
 from lakelog.dialects.strict_decoder import Blob
 from lakelog.errors import MalformedLogError, NotFoundError, UnavailableError
 from lakelog.storage import LogStore

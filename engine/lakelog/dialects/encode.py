@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import orjson
 import polars as pl
 
-from lakelog.dialects.base import CHECKPOINT_META, CommitContent
 from lakelog.dialects.json_layout import Leaf, Node, Wire
+from lakelog.dialects.log_content import CHECKPOINT_META, CommitContent
 from lakelog.dialects.row_validation import ACTION_TYPE, EXTRA, by_type, conform_rows, parse_extra
 from lakelog.errors import InvalidTransactionError
 from lakelog.model.actions import PATH_TEXT

@@ -26,11 +26,11 @@ import pyarrow.compute  # is_valid, take and filter need it: here, not amid the 
 
 from lakelog.dialects.arrow_json import Keys, depth, parse, parse_with_keys
 from lakelog.dialects.arrow_maps import as_int64, map_array, null_entries, validity
-from lakelog.dialects.base import Actions, CommitInfo
 from lakelog.dialects.commit_chunks import Prepared, chunked, prepare
 from lakelog.dialects.decoder_fallback import NotProvenError
 from lakelog.dialects.gc_pause import gc_paused
 from lakelog.dialects.json_layout import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire
+from lakelog.dialects.log_content import Actions, CommitInfo
 from lakelog.dialects.strict_decoder import Blob, decode_exact
 from lakelog.model import actions
 from lakelog.model.contract import MAX_DEPTH

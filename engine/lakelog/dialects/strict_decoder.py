@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import orjson
 import polars as pl
 
-from lakelog.dialects.base import Actions, CommitInfo
 from lakelog.dialects.json_layout import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire
+from lakelog.dialects.log_content import Actions, CommitInfo
 from lakelog.errors import InvalidActionError, MalformedLogError
 from lakelog.model import actions, contract
 from lakelog.model.contract import MAX_DEPTH

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from lakelog.dialects.base import Checkpoint, CheckpointReader
+from lakelog.dialects.log_content import Checkpoint, CheckpointReader
 from lakelog.errors import CheckpointCorruptionError, CorruptionError, MissingActionError
 from lakelog.lazy import cached_property
 from lakelog.log.file_counts import Tally, hash_identities

@@ -8,8 +8,8 @@ from functools import partial
 
 import polars as pl
 
-from lakelog.dialects.base import LogListing
 from lakelog.dialects.delta.paths import decode_path
+from lakelog.dialects.log_content import LogListing
 from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.log.context import Log
 from lakelog.log.history import LAST_TIME_MS, as_time, by_size, history, with_stable_listing

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from lakelog import telemetry
-from lakelog.dialects.base import Checkpoint, CommitFile, LogListing
+from lakelog.dialects.log_content import Checkpoint, CommitFile, LogListing
 from lakelog.errors import CorruptionError, InvalidInputError, NotFoundError
 from lakelog.log.context import MOST_LOOKS, Log, now_ms, version_at
 from lakelog.log.opening import choose, extend_state, is_outdated, open_segment

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from lakelog.dialects.base import Actions, CommitInfo
+from lakelog.dialects.log_content import Actions, CommitInfo
 from lakelog.errors import LakelogWarning, MalformedLogError
 from lakelog.model.metadata import Metadata
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from lakelog.dialects.base import CommitFile, Dialect, LogListing
+from lakelog.dialects.base import Dialect
 from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.gc_pause import gc_paused
+from lakelog.dialects.log_content import CommitFile, LogListing
 from lakelog.errors import LakelogError, VersionNotFoundError
 from lakelog.log.segment import has_hole, latest_version, rebuildable
 from lakelog.log.timestamps import iso_text

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import orjson
 import polars as pl
 
-from lakelog.dialects.base import Actions, LogListing
+from lakelog.dialects.log_content import Actions, LogListing
 from lakelog.log.context import Log, state_times
 from lakelog.log.history import as_time, times_of, with_stable_listing
 from lakelog.log.replay import Layers

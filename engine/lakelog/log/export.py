@@ -22,7 +22,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.base import CHECKPOINT_META, STRUCT_STATISTICS
+from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS
 from lakelog.errors import InternalError, InvalidInputError, UnavailableError
 from lakelog.log.file_order import FileOrder, in_order
 from lakelog.log.files import statistics_text

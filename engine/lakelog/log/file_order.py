@@ -19,8 +19,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.base import STRUCT_STATISTICS, CheckpointPlan, Dialect
+from lakelog.dialects.base import Dialect
 from lakelog.dialects.delta.checkpoint_typed import indexed_columns
+from lakelog.dialects.log_content import STRUCT_STATISTICS, CheckpointPlan
 from lakelog.errors import CorruptionError, InvalidPropertyError, UnavailableError
 from lakelog.log.replay import live_domains
 from lakelog.log.state import State

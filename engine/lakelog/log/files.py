@@ -12,7 +12,8 @@ from functools import cache
 
 import polars as pl
 
-from lakelog.dialects.base import STRUCT_STATISTICS, Dialect
+from lakelog.dialects.base import Dialect
+from lakelog.dialects.log_content import STRUCT_STATISTICS
 from lakelog.log.lazy_frames import lazy_frame
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol, honoured_mapping

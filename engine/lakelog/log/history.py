@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import polars as pl
 
-from lakelog.dialects.base import Actions, CommitFile, CommitInfo, LogListing
 from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.commit_reader import group_commits
+from lakelog.dialects.log_content import Actions, CommitFile, CommitInfo, LogListing
 from lakelog.errors import (
     CorruptionError,
     InvalidInputError,

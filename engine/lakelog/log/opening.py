@@ -9,7 +9,7 @@ from dataclasses import replace
 import polars as pl
 
 from lakelog import telemetry
-from lakelog.dialects.base import Checkpoint, CommitFile, LogListing
+from lakelog.dialects.log_content import Checkpoint, CommitFile, LogListing
 from lakelog.errors import (
     CheckpointCorruptionError,
     CorruptionError,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from lakelog.dialects.base import Checkpoint, CommitFile, CompactionFile, LogListing
+from lakelog.dialects.log_content import Checkpoint, CommitFile, CompactionFile, LogListing
 from lakelog.errors import LogGapError, TableNotFoundError, VersionNotFoundError
 
 

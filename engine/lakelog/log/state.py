@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from lakelog.dialects.base import (
+from lakelog.dialects.log_content import (
     STRUCT_STATISTICS,
     Actions,
     Checkpoint,

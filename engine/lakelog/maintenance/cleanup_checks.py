@@ -15,10 +15,10 @@ from dataclasses import replace
 import polars as pl
 
 from lakelog.checkpoint.verify import independent_state, verify_one
-from lakelog.dialects.base import Checkpoint, LogListing
 from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.delta.names import SIDECAR_FOLDER
 from lakelog.dialects.digest import Digest, digest
+from lakelog.dialects.log_content import Checkpoint, LogListing
 from lakelog.errors import (
     CorruptionError,
     LakelogError,

@@ -28,9 +28,9 @@ from typing import NamedTuple
 import polars as pl
 
 from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
-from lakelog.dialects.base import Checkpoint, LogListing
 from lakelog.dialects.delta.paths import ABSOLUTE
 from lakelog.dialects.indextables.protocol import knows_flattened
+from lakelog.dialects.log_content import Checkpoint, LogListing
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnsupportedError
 from lakelog.log.context import Log
 from lakelog.log.opening import table_ids

@@ -83,7 +83,7 @@ class Removal:
         entries = walk_log(self._log)
         folder = self._log.dialect.log_folder
         now = replace(self._log, store=ListedStore(store, folder, entries))
-        files = inventory(entries, self._log.dialect.name, folder)
+        files = inventory(entries, self._log.dialect)
         if self.quarantine is not None:
             # What has just been moved there takes its sidecars along.
             files = files.filter(~pl.col("path").str.starts_with(f"{self.quarantine.folder}/"))

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 import polars as pl
 
+from lakelog.dialects.base import Dialect
 from lakelog.errors import NotFoundError
 from lakelog.log.context import Log
 from lakelog.storage.base import FileEntry, LogStore, StoreWrapper
@@ -19,42 +20,12 @@ from lakelog.storage.durable import TEMPORARY
 QUARANTINE = ".lakelog-quarantine"
 """Folder in the log folder that files are moved to; it begins with a dot, so no reader looks."""
 
-_UUID = "[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
-_VERSION = "([0-9]{20})"
 _PLAIN_COMMIT = "^0[0-9]{19}[.]json$"  # no version has twenty digits but one that begins with 0
-_PART = "[0-9]{10}[.][0-9]{10}[.]parquet"
-_JSON_PART = "[^./]+[.][0-9]{5,}[.]json"
-
 # Kind, and a pattern of names relative to the log folder; the first group is the version.
 _COMMON = (
     ("quarantine", rf"^{QUARANTINE.replace('.', '[.]')}/()"),
     ("temporary", rf"(?:^|/){TEMPORARY.pattern}()$"),
-    ("pointer", "^_last_checkpoint()$"),
-    ("commit", rf"^{_VERSION}[.]json$"),
 )
-PATTERNS = {
-    "delta": (
-        *_COMMON,
-        ("checksum", rf"^{_VERSION}[.]crc$"),
-        ("compaction", rf"^{_VERSION}[.][0-9]{{20}}[.]compacted[.]json$"),
-        (
-            "checkpoint",
-            rf"^{_VERSION}[.]checkpoint[.](?:{_PART}|parquet|{_UUID}[.](?:json|parquet))$",
-        ),
-        ("sidecar", r"^_sidecars/()[^/]+[.]parquet$"),
-        ("staged-commit", rf"^_staged_commits/{_VERSION}[.]{_UUID}[.]json$"),
-    ),
-    "indextables": (
-        *_COMMON,
-        (
-            "checkpoint",
-            rf"^(?:_checkpoints/)?{_VERSION}[.]checkpoint[.](?:json|parquet|{_PART}|{_JSON_PART})$",
-        ),
-        ("state", rf"^state-v{_VERSION}/"),
-        ("state", r"^manifests/()"),
-    ),
-}
-"""Kinds of files by dialect. ``checkpoint`` is every file of one, parts and manifests alike."""
 
 SCHEMA = pl.Schema(
     {
@@ -77,8 +48,9 @@ def walk_log(log: Log) -> list[FileEntry]:
     return entries
 
 
-def inventory(entries: Sequence[FileEntry], dialect: str, folder: str) -> pl.DataFrame:
+def inventory(entries: Sequence[FileEntry], dialect: Dialect) -> pl.DataFrame:
     """One row per file, in `SCHEMA`, by path."""
+    folder = dialect.log_folder
     name = pl.Series("name", [entry[0] for entry in entries], dtype=pl.String)
     frame = pl.DataFrame(
         {
@@ -94,7 +66,7 @@ def inventory(entries: Sequence[FileEntry], dialect: str, folder: str) -> pl.Dat
         pl.col("name").str.head(20).cast(pl.Int64).alias("version"),
         pl.lit(None, dtype=pl.Int64).alias("end"),
     )
-    others = _by_patterns(frame.filter(~plain), PATTERNS[dialect])
+    others = _by_patterns(frame.filter(~plain), (*_COMMON, *dialect.file_kinds))
     columns = list(SCHEMA)
     found = pl.concat([others.select("name", *columns[1:]), commits.select("name", *columns[1:])])
     return found.select(pl.format(f"{folder}/{{}}", "name").alias("path"), *columns[1:]).sort(
@@ -114,7 +86,10 @@ def _by_patterns(frame: pl.DataFrame, patterns: Sequence[tuple[str, str]]) -> pl
         ).alias("kind"),
         # Twenty digits may be more than a version can be; such a name is none of ours.
         pl.coalesce(*(column.str.extract(pattern) for _, pattern in patterns)).alias("digits"),
-        column.str.extract(rf"^{_VERSION[1:-1]}[.]{_VERSION}[.]compacted[.]json$").alias("last"),
+        pl.coalesce(
+            pl.lit(None, pl.String),
+            *(column.str.extract(pattern, 2) for kind, pattern in patterns if kind == "compaction"),
+        ).alias("last"),
     ).with_columns(
         pl.col("digits").cast(pl.Int64, strict=False).alias("version"),
         pl.col("last").cast(pl.Int64, strict=False).alias("end"),

@@ -15,9 +15,9 @@ from typing import TypeVar
 import polars as pl
 
 from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.dialects.base import Checkpoint, LogListing
 from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.delta.names import parse_listing
+from lakelog.dialects.log_content import Checkpoint, LogListing
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CorruptionError,
@@ -119,7 +119,7 @@ def _is_torn(log: Log, entries: list[FileEntry]) -> bool:
     since, or commits are there that were passed by while later ones arrived.
     """
     seen, now = (
-        inventory(each, log.dialect.name, log.dialect.log_folder).filter(pl.col("kind").is_in(_LOG))
+        inventory(each, log.dialect).filter(pl.col("kind").is_in(_LOG))
         for each in (entries, walk_log(log))
     )
     commits = now.filter(pl.col("kind") == "commit", pl.col("version") < seen["version"].max())
@@ -142,7 +142,7 @@ def survey(
     seen = replace(log, store=ListedStore(log.store, folder, entries))
     listing = seen.list_all()
     latest_version(listing, log.table)
-    files = inventory(entries, log.dialect.name, folder)
+    files = inventory(entries, log.dialect)
     rows = files.filter(pl.col("kind") == "commit").sort("version")
     commits = Commits(rows["version"].to_numpy(), rows["modified_ms"].to_numpy())
     complete = tuple(c for c in listing.checkpoints)

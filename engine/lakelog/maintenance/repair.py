@@ -249,7 +249,7 @@ class _Work:
                 entries.append(FileEntry(name, entry.size_bytes, entry.modified_ms))
                 leads.append(is_first)
         if entries:
-            files = inventory(entries, log.dialect.name, folder)
+            files = inventory(entries, log.dialect)
             leading = pl.Series("leads", leads, dtype=pl.Boolean)
             self._quarantine = Quarantine.begin(log, files.with_columns(leading), "repair")
 

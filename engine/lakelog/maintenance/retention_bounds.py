@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 
-from lakelog.dialects.base import Checkpoint
+from lakelog.dialects.log_content import Checkpoint
 
 DAY_MS = 86_400_000
 

@@ -36,9 +36,9 @@ import polars as pl
 
 from lakelog import telemetry
 from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.dialects.base import LogListing
 from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.dialects.delta.paths import ABSOLUTE
+from lakelog.dialects.log_content import LogListing
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     InvalidInputError,

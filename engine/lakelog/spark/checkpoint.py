@@ -36,14 +36,7 @@ from lakelog.checkpoint.write import (
     remove_replaced,
     report_kept,
 )
-from lakelog.dialects.base import (
-    AUTO,
-    STRUCT_STATISTICS,
-    Checkpoint,
-    CheckpointPlan,
-    SidecarFile,
-    StagedCheckpoint,
-)
+from lakelog.dialects.base import AUTO
 from lakelog.dialects.delta.checkpoint_manifest import FileActionCounts, pointer_bytes
 from lakelog.dialects.delta.checkpoint_schema import classic_schema
 from lakelog.dialects.delta.checkpoint_typed import file_action_columns
@@ -51,6 +44,13 @@ from lakelog.dialects.delta.names import LAST_CHECKPOINT, rank_of
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.indextables.flattened_writer import stage_parts
 from lakelog.dialects.indextables.staging import Staging
+from lakelog.dialects.log_content import (
+    STRUCT_STATISTICS,
+    Checkpoint,
+    CheckpointPlan,
+    SidecarFile,
+    StagedCheckpoint,
+)
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CheckpointCorruptionError,

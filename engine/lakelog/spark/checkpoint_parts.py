@@ -25,14 +25,7 @@ import pyarrow.parquet as pq
 
 from lakelog.checkpoint.compare import Comparison
 from lakelog.checkpoint.staging import sample_statistics
-from lakelog.dialects.base import (
-    CHECKPOINT_META,
-    Checkpoint,
-    CheckpointPlan,
-    Dialect,
-    SidecarFile,
-    StagedFile,
-)
+from lakelog.dialects.base import Dialect
 from lakelog.dialects.delta.checkpoint_files import ParquetFile
 from lakelog.dialects.delta.checkpoint_schema import classic_schema, sidecar_schema
 from lakelog.dialects.delta.checkpoint_typed import file_action_columns
@@ -45,6 +38,13 @@ from lakelog.dialects.digest import Digest
 from lakelog.dialects.indextables.docmapping import registry_of_meta, without_registered
 from lakelog.dialects.indextables.flattened_writer import ParquetPart, part_schema, part_target
 from lakelog.dialects.indextables.staging import Staging
+from lakelog.dialects.log_content import (
+    CHECKPOINT_META,
+    Checkpoint,
+    CheckpointPlan,
+    SidecarFile,
+    StagedFile,
+)
 from lakelog.errors import InternalError, LakelogError
 from lakelog.lazy import cached_property
 from lakelog.log.file_order import FileOrder, in_order

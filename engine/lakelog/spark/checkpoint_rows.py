@@ -19,10 +19,11 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.base import CHECKPOINT_META, STRUCT_STATISTICS, Dialect
+from lakelog.dialects.base import Dialect
 from lakelog.dialects.delta.checkpoint_schema import spark_schema
 from lakelog.dialects.delta.paths import encode_path
 from lakelog.dialects.json_layout import Leaf, Node, Wire
+from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS
 from lakelog.model import actions, contract
 from lakelog.model.actions import PATH_TEXT
 from lakelog.skipping.statistics import map_stats, stats_text_from_struct

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.base import CHECKPOINT_META, STRUCT_STATISTICS, Checkpoint
 from lakelog.dialects.delta.checkpoint import (
     recorded_adds,
     require_adds,
@@ -29,6 +28,7 @@ from lakelog.dialects.delta.footers import require_sound_chunks
 from lakelog.dialects.delta.parquet import child_type, find_rows
 from lakelog.dialects.indextables.flattened_writer import FOOTER_KEY
 from lakelog.dialects.json_layout import Leaf, Node, Wire
+from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS, Checkpoint
 from lakelog.dialects.ndjson import Blob, decode_lines
 from lakelog.errors import (
     InternalError,

@@ -19,8 +19,8 @@ from typing import Any
 import polars as pl
 
 from lakelog import telemetry
-from lakelog.dialects.base import CHECKPOINT_META, NO_TEXTS
 from lakelog.dialects.indextables.docmapping import registry_of_meta
+from lakelog.dialects.log_content import CHECKPOINT_META, NO_TEXTS
 from lakelog.errors import InvalidInputError
 from lakelog.log.export import iter_state
 from lakelog.log.replay import live_domains, with_path_texts

@@ -18,7 +18,8 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.base import STRUCT_STATISTICS, Checkpoint, CommitFile, Dialect
+from lakelog.dialects.base import Dialect
+from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint, CommitFile
 from lakelog.dialects.registry import named
 from lakelog.errors import InvalidActionError
 from lakelog.log.files import file_columns, statistics_text, tombstone_columns

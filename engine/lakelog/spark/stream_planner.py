@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from lakelog.data.files import FILE_COLUMNS, is_widening
-from lakelog.dialects.base import Actions, CommitFile
 from lakelog.dialects.commit_reader import group_commits
+from lakelog.dialects.log_content import Actions, CommitFile
 from lakelog.errors import (
     CorruptionError,
     LakelogWarning,

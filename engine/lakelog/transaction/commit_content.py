@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from lakelog.dialects.base import CommitContent
+from lakelog.dialects.log_content import CommitContent
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.dialects.strict_decoder import text_of
 from lakelog.errors import InvalidTransactionError

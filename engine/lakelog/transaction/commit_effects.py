@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from lakelog.dialects.base import Actions, CommitFile, CommitInfo
+from lakelog.dialects.log_content import Actions, CommitFile, CommitInfo
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from lakelog.dialects.base import Actions, CommitContent, CommitFile, CommitInfo
 from lakelog.dialects.commit_reader import with_count
+from lakelog.dialects.log_content import Actions, CommitContent, CommitFile, CommitInfo
 from lakelog.errors import (
     CommitOutcomeUnknown,
     ConflictError,

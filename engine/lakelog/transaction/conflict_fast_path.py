@@ -15,7 +15,8 @@ from typing import NamedTuple
 import orjson
 import polars as pl
 
-from lakelog.dialects.base import CommitFile, CommitInfo, Dialect
+from lakelog.dialects.base import Dialect
+from lakelog.dialects.log_content import CommitFile, CommitInfo
 from lakelog.errors import NotFoundError
 from lakelog.log.context import Log
 from lakelog.model import actions

@@ -32,8 +32,8 @@ from collections.abc import Callable, Sequence
 
 import polars as pl
 
-from lakelog.dialects.base import CommitFile
 from lakelog.dialects.commit_info import in_commit_timestamp
+from lakelog.dialects.log_content import CommitFile
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import InvalidInputError, MalformedLogError
 from lakelog.lazy import cached_property

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from lakelog.dialects.base import Actions
+from lakelog.dialects.log_content import Actions
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.lazy import cached_property
 from lakelog.model.metadata import Metadata, Protocol

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 
-from lakelog.dialects.base import STRUCT_STATISTICS, Checkpoint
 from lakelog.dialects.delta import checkpoint, parquet
 from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader, unreadable_is_malformed
+from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint
 from lakelog.errors import CorruptionError, InvalidActionError, MalformedLogError, NotFoundError
 from lakelog.model import actions
 from lakelog.storage import open_store

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakelog.dialects.base import CheckpointPlan
 from lakelog.dialects.delta.dialect import DIALECT
+from lakelog.dialects.log_content import CheckpointPlan
 from lakelog.model import actions, contract
 from lakelog.storage import open_store
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakelog.dialects.base import CheckpointPlan, SidecarFile, StagedCheckpoint
 from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
 from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
 from lakelog.dialects.delta.dialect import DIALECT
 from lakelog.dialects.delta.last_checkpoint import checksum, read_last_checkpoint
 from lakelog.dialects.delta.murmur3 import part_of, part_of_others
 from lakelog.dialects.digest import digest
+from lakelog.dialects.log_content import CheckpointPlan, SidecarFile, StagedCheckpoint
 from lakelog.errors import InvalidInputError, OutcomeUnknownError, UnavailableError
 from lakelog.model import actions, contract
 from lakelog.storage import LogStore, open_store

@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from lakelog.dialects.base import CommitFile
 from lakelog.dialects.delta import DIALECT
+from lakelog.dialects.log_content import CommitFile
 from lakelog.errors import InvalidActionError, MalformedLogError
 from lakelog.model import actions
 from tests.handmade import Handmade, add, info, metadata, protocol, remove, vector

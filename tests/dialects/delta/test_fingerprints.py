@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakelog.dialects.base import CheckpointPlan, SidecarFile
 from lakelog.dialects.delta import sidecar_fingerprints
 from lakelog.dialects.delta.checkpoint_typed import file_action_columns
 from lakelog.dialects.delta.path_filters import filter_options, hash_paths, xxh64
@@ -33,6 +32,7 @@ from lakelog.dialects.delta.sidecar_fingerprints import (
 )
 from lakelog.dialects.delta.sidecar_inspection import inspect_sidecar, recognise_sidecar
 from lakelog.dialects.digest import Digest, digest
+from lakelog.dialects.log_content import CheckpointPlan, SidecarFile
 from lakelog.errors import MalformedLogError
 from lakelog.model import contract
 from lakelog.storage import LogStore, open_store

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakelog.dialects.base import LogListing
 from lakelog.dialects.delta.names import commit_name, parse_listing
+from lakelog.dialects.log_content import LogListing
 from lakelog.storage import FileEntry
 
 V = f"{7:020d}"

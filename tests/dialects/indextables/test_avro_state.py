@@ -11,9 +11,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from lakelog.dialects.base import CheckpointReader
 from lakelog.dialects.indextables import DIALECT
 from lakelog.dialects.indextables.avro_state import AvroStateReader
+from lakelog.dialects.log_content import CheckpointReader
 from lakelog.errors import (
     CorruptionError,
     InvalidActionError,

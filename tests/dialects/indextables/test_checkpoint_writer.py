@@ -17,15 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakelog.dialects.base import (
+from lakelog.dialects.indextables import DIALECT, expansion
+from lakelog.dialects.indextables.checkpoint_writer import LAYOUTS, checkpoint_writer
+from lakelog.dialects.indextables.flattened_writer import FOOTER_KEY
+from lakelog.dialects.log_content import (
     CHECKPOINT_META,
     CheckpointPlan,
     CheckpointWriter,
     StagedCheckpoint,
 )
-from lakelog.dialects.indextables import DIALECT, expansion
-from lakelog.dialects.indextables.checkpoint_writer import LAYOUTS, checkpoint_writer
-from lakelog.dialects.indextables.flattened_writer import FOOTER_KEY
 from lakelog.errors import (
     InvalidInputError,
     InvalidTransactionError,

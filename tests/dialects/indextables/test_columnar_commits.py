@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from lakelog.dialects.base import Actions, CommitContent
 from lakelog.dialects.indextables import DIALECT, columnar
+from lakelog.dialects.log_content import Actions, CommitContent
 from lakelog.errors import (
     CorruptionError,
     InvalidActionError,

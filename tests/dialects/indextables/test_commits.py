@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from lakelog.dialects.base import Actions
 from lakelog.dialects.indextables import DIALECT, doc_mapping_hash
+from lakelog.dialects.log_content import Actions
 from lakelog.errors import InvalidActionError, MalformedLogError
 from lakelog.model import actions
 from tests.dialects.indextables.writing import (

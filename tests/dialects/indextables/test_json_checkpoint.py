@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from lakelog.dialects.base import Checkpoint
 from lakelog.dialects.indextables import DIALECT, doc_mapping_hash
+from lakelog.dialects.log_content import Checkpoint
 from lakelog.errors import CorruptionError, MalformedLogError, UnsupportedError
 from lakelog.storage import FileEntry, LogStore, StoreWrapper
 from tests.dialects.indextables.writing import (

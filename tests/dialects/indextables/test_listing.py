@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.dialects.base import CompactionFile
 from lakelog.dialects.indextables import DIALECT
+from lakelog.dialects.log_content import CompactionFile
 from lakelog.errors import InternalError
 from tests.dialects.indextables.writing import (
     PROTOCOL,

@@ -12,8 +12,8 @@ from typing import Any
 import fastavro
 import polars as pl
 
-from lakelog.dialects.base import Checkpoint, CheckpointReader
 from lakelog.dialects.indextables import DIALECT
+from lakelog.dialects.log_content import Checkpoint, CheckpointReader
 from lakelog.model import actions
 from lakelog.storage import LogStore, open_store
 

@@ -20,7 +20,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.base import CHECKPOINT_META, STRUCT_STATISTICS, Actions, Checkpoint
 from lakelog.dialects.delta.checkpoint_columns import features_of, require_actions, require_columns
 from lakelog.dialects.delta.checkpoint_manifest import require_whole
 from lakelog.dialects.delta.last_checkpoint import read_version_checksum
@@ -46,6 +45,7 @@ from lakelog.dialects.delta.parquet import (
 from lakelog.dialects.delta.paths import decode_path, decode_with_texts, with_dv_id
 from lakelog.dialects.delta.plain_types import plain_type
 from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS, Actions, Checkpoint
 from lakelog.dialects.ndjson import Blob, decode_lines
 from lakelog.dialects.parquet_bounds import Bound
 from lakelog.errors import (
@@ -70,7 +70,7 @@ _KEPT_BYTES = 64 << 20  # of files on a remote store, for as long as the reader 
 
 
 class DeltaCheckpointReader:
-    """Reads one checkpoint; see `lakelog.dialects.base.CheckpointReader`."""
+    """Reads one checkpoint; see `lakelog.dialects.log_content.CheckpointReader`."""
 
     def __init__(
         self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None

@@ -11,12 +11,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.base import StagedFile
 from lakelog.dialects.delta.checkpoint_rows import action_rows, encoded
 from lakelog.dialects.delta.checkpoint_typed import TypedCopies, with_texts
 from lakelog.dialects.delta.parquet import RECONCILED, reconciled_mark
 from lakelog.dialects.delta.paths import spell_paths
 from lakelog.dialects.encode import encode_rows
+from lakelog.dialects.log_content import StagedFile
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
 from lakelog.storage.upload import UploadSink

@@ -17,12 +17,12 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.base import CheckpointPlan, SidecarFile, StagedFile
 from lakelog.dialects.delta.checkpoint_schema import spark_schema
 from lakelog.dialects.delta.last_checkpoint import checksum
 from lakelog.dialects.delta.sidecar_fingerprints import Fingerprint, total_tags
 from lakelog.dialects.delta.sidecar_inspection import Inspection, inspect_sidecar
 from lakelog.dialects.encode import encode_rows
+from lakelog.dialects.log_content import CheckpointPlan, SidecarFile, StagedFile
 from lakelog.errors import MalformedLogError
 from lakelog.model import actions
 from lakelog.storage import LogStore

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.base import STRUCT_STATISTICS, CheckpointPlan
 from lakelog.dialects.delta.checkpoint_rows import to_arrow
 from lakelog.dialects.delta.checkpoint_schema import PARTITIONS_PARSED, file_columns
+from lakelog.dialects.log_content import STRUCT_STATISTICS, CheckpointPlan
 from lakelog.errors import InvalidPropertyError
 from lakelog.model import contract
 from lakelog.skipping.statistics import (

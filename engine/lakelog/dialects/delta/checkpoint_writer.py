@@ -17,14 +17,6 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.base import (
-    STRUCT_STATISTICS,
-    Checkpoint,
-    CheckpointPlan,
-    SidecarFile,
-    StagedCheckpoint,
-    StagedFile,
-)
 from lakelog.dialects.delta.checkpoint_files import CheckpointFile, JsonFile, ParquetFile
 from lakelog.dialects.delta.checkpoint_manifest import (
     ACTIONS_TAG,
@@ -59,6 +51,14 @@ from lakelog.dialects.delta.path_filters import filter_options
 from lakelog.dialects.delta.paths import spell_paths
 from lakelog.dialects.delta.sidecar_fingerprints import SidecarRecord, shape_of
 from lakelog.dialects.digest import Digest
+from lakelog.dialects.log_content import (
+    STRUCT_STATISTICS,
+    Checkpoint,
+    CheckpointPlan,
+    SidecarFile,
+    StagedCheckpoint,
+    StagedFile,
+)
 from lakelog.errors import InvalidInputError, LakelogError
 from lakelog.model import actions
 from lakelog.storage import LogStore
@@ -93,7 +93,7 @@ class _Counts:
 
 
 class DeltaCheckpointWriter:
-    """Writes one checkpoint; see `lakelog.dialects.base.CheckpointWriter`.
+    """Writes one checkpoint; see `lakelog.dialects.log_content.CheckpointWriter`.
 
     Rows are encoded in threads of their own while the caller makes the next. V2 sidecars are
     closed after `CheckpointPlan.part_actions` file actions, in the order given; each carries

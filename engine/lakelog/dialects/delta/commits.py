@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from lakelog.dialects.base import CommitContent
 from lakelog.dialects.delta.names import LOG_FOLDER, commit_name
 from lakelog.dialects.delta.paths import spell_new_paths
 from lakelog.dialects.encode import encode_rows, ordered_content, require_content
+from lakelog.dialects.log_content import CommitContent
 from lakelog.dialects.row_validation import encode_info
 from lakelog.errors import InternalError
 

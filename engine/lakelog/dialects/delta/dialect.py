@@ -10,21 +10,7 @@ from typing import Any
 import orjson
 import polars as pl
 
-from lakelog.dialects.base import (
-    AUTO,
-    NO_TEXTS,
-    Actions,
-    Checkpoint,
-    CheckpointPlan,
-    CheckpointReader,
-    CommitContent,
-    CommitFile,
-    CommitInfo,
-    CompactionFile,
-    Dialect,
-    LayoutRequest,
-    LogListing,
-)
+from lakelog.dialects.base import AUTO, Dialect, LayoutRequest
 from lakelog.dialects.checkpoint_counts import count_held
 from lakelog.dialects.commit_info import flatten_commit_infos
 from lakelog.dialects.commit_reader import Counts, read_commits, read_pieces
@@ -38,6 +24,7 @@ from lakelog.dialects.delta.last_checkpoint import (
     read_version_checksum,
 )
 from lakelog.dialects.delta.names import (
+    FILE_KINDS,
     LAST_CHECKPOINT,
     LOG_FOLDER,
     checksum_name,
@@ -56,6 +43,18 @@ from lakelog.dialects.delta.paths import (
 from lakelog.dialects.delta.properties import DELTA_PROPERTY_RULES
 from lakelog.dialects.delta.protocol import DELTA_PROTOCOL, check_readable
 from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.log_content import (
+    NO_TEXTS,
+    Actions,
+    Checkpoint,
+    CheckpointPlan,
+    CheckpointReader,
+    CommitContent,
+    CommitFile,
+    CommitInfo,
+    CompactionFile,
+    LogListing,
+)
 from lakelog.dialects.ndjson import Blob, decode_lines, decode_pieces
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.dialects.row_validation import columns_of
@@ -77,6 +76,7 @@ class DeltaDialect(Dialect):
     pointer_path = LAST_CHECKPOINT
     contract_key = "delta"
     protocol_rules = DELTA_PROTOCOL
+    file_kinds = FILE_KINDS
     layouts = ("classic", "multipart", "v2-json", "v2-parquet")
     distributed_layouts = ("multipart", "v2-json", "v2-parquet")
     checkpoints_at_multiples = True

@@ -14,8 +14,8 @@ import string
 from dataclasses import dataclass
 from typing import Any
 
-from lakelog.dialects.base import RecordedCounts
 from lakelog.dialects.delta.names import LAST_CHECKPOINT, LOG_FOLDER
+from lakelog.dialects.log_content import RecordedCounts
 from lakelog.errors import LakelogError, NotFoundError
 from lakelog.storage import LogStore
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from uuid import UUID
 
-from lakelog.dialects.base import Checkpoint, CommitFile, CompactionFile, LogListing
+from lakelog.dialects.log_content import Checkpoint, CommitFile, CompactionFile, LogListing
 from lakelog.storage import FileEntry
 
 LOG_FOLDER = "_delta_log"
@@ -29,6 +29,24 @@ _CHECKSUM = re.compile(r"(\d{20})\.crc", re.ASCII)
 _LAST = f"{(1 << 63) - 1:020d}"  # a version is a Long, and 20 digits hold more
 _CLASSIC_RANK = 0
 _V2_RANK = 1 << 40  # above any number of parts
+
+_VERSION = "([0-9]{20})"
+FILE_KINDS = (
+    ("pointer", "^_last_checkpoint()$"),
+    ("commit", rf"^{_VERSION}[.]json$"),
+    ("checksum", rf"^{_VERSION}[.]crc$"),
+    ("compaction", rf"^{_VERSION}[.]{_VERSION}[.]compacted[.]json$"),
+    (
+        "checkpoint",
+        (
+            rf"^{_VERSION}[.]checkpoint[.]"
+            rf"(?:[0-9]{{10}}[.][0-9]{{10}}[.]parquet|parquet|{_UUID}[.](?:json|parquet))$"
+        ),
+    ),
+    ("sidecar", r"^_sidecars/()[^/]+[.]parquet$"),
+    ("staged-commit", rf"^_staged_commits/{_VERSION}[.]{_UUID}[.]json$"),
+)
+"""As `lakelog.dialects.base.Dialect.file_kinds`."""
 
 
 def commit_name(version: int) -> str:

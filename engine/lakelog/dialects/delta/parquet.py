@@ -12,11 +12,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.base import STRUCT_STATISTICS
 from lakelog.dialects.delta.footers import require_sound_chunks
 from lakelog.dialects.delta.paths import decode_paths, other_texts, with_dv_id
 from lakelog.dialects.delta.plain_types import plain_schema
 from lakelog.dialects.json_layout import Leaf, Node, Wire
+from lakelog.dialects.log_content import STRUCT_STATISTICS
 from lakelog.errors import InvalidActionError
 from lakelog.model import actions, contract
 from lakelog.model.actions import PATH_TEXT

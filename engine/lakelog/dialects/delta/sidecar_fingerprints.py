@@ -23,11 +23,11 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.base import CheckpointPlan, SidecarFile
 from lakelog.dialects.delta.checkpoint_schema import spark_schema
 from lakelog.dialects.delta.path_filters import CAN_READ
 from lakelog.dialects.delta.sidecar_inspection import FooterRecord, Inspection, inspect_sidecar
 from lakelog.dialects.digest import Digest
+from lakelog.dialects.log_content import CheckpointPlan, SidecarFile
 from lakelog.errors import InvalidInputError, MalformedLogError
 from lakelog.model import contract
 from lakelog.model.actions import FILE_ACTIONS, PATH_TEXT

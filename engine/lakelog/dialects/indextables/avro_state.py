@@ -36,7 +36,6 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.base import CHECKPOINT_META, Checkpoint
 from lakelog.dialects.indextables.avro import Container, read_state_record
 from lakelog.dialects.indextables.commits import (
     decode_blobs,
@@ -63,6 +62,7 @@ from lakelog.dialects.indextables.reading import (
     project,
 )
 from lakelog.dialects.json_layout import Leaf
+from lakelog.dialects.log_content import CHECKPOINT_META, Checkpoint
 from lakelog.dialects.ndjson import Blob
 from lakelog.errors import (
     CorruptionError,

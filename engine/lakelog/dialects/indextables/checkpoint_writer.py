@@ -19,14 +19,6 @@ from dataclasses import dataclass
 import orjson
 import polars as pl
 
-from lakelog.dialects.base import (
-    Checkpoint,
-    CheckpointPlan,
-    CheckpointWriter,
-    CommitContent,
-    StagedCheckpoint,
-    StagedFile,
-)
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.encode import encode_rows, ordered_content
 from lakelog.dialects.indextables.docmapping import without_registered
@@ -34,6 +26,14 @@ from lakelog.dialects.indextables.flattened_writer import FlattenedWriter
 from lakelog.dialects.indextables.framing import Framer, checkpoint_level
 from lakelog.dialects.indextables.listing import LOG_FOLDER, RANK
 from lakelog.dialects.indextables.staging import Staging
+from lakelog.dialects.log_content import (
+    Checkpoint,
+    CheckpointPlan,
+    CheckpointWriter,
+    CommitContent,
+    StagedCheckpoint,
+    StagedFile,
+)
 from lakelog.dialects.row_validation import EXTRA, columns_of, conform_rows
 from lakelog.dialects.truncation_marks import Marker
 from lakelog.errors import InvalidInputError

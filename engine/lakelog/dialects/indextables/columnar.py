@@ -22,8 +22,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.base import Actions, CommitInfo
 from lakelog.dialects.json_layout import FILE_WRAPPERS, META_WRAPPERS, Wire
+from lakelog.dialects.log_content import Actions, CommitInfo
 from lakelog.dialects.parquet_bounds import Bound
 from lakelog.dialects.row_validation import (
     ACTION_TYPE,

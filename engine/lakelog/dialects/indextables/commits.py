@@ -17,7 +17,6 @@ from itertools import chain, groupby
 import orjson
 import polars as pl
 
-from lakelog.dialects.base import Actions, CommitContent, CommitFile
 from lakelog.dialects.commit_reader import Counts, read_commits
 from lakelog.dialects.encode import encode_rows, ordered_content, require_content
 from lakelog.dialects.indextables.columnar import decode_columnar, encode_columnar, is_columnar
@@ -26,6 +25,7 @@ from lakelog.dialects.indextables.framing import frame_as, unframe
 from lakelog.dialects.indextables.listing import LOG_FOLDER, commits_apart, list_commits
 from lakelog.dialects.indextables.reading import holds_type
 from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.log_content import Actions, CommitContent, CommitFile
 from lakelog.dialects.ndjson import Blob, decode_lines, merge
 from lakelog.dialects.row_validation import encode_info
 from lakelog.dialects.strict_decoder import Line, parse_object

@@ -10,19 +10,10 @@ import polars as pl
 
 from lakelog.dialects.base import (
     AUTO,
-    Actions,
-    Checkpoint,
     CheckpointDefaults,
     CheckpointDifference,
-    CheckpointPlan,
-    CheckpointReader,
-    CheckpointWriter,
-    CommitContent,
-    CommitFile,
-    CommitInfo,
     Dialect,
     LayoutRequest,
-    LogListing,
 )
 from lakelog.dialects.checkpoint_counts import count_held
 from lakelog.dialects.commit_info import flatten_commit_infos
@@ -50,6 +41,17 @@ from lakelog.dialects.indextables.protocol import (
     knows_flattened,
 )
 from lakelog.dialects.indextables.reading import DEFAULT_PROTOCOL_VERSION
+from lakelog.dialects.log_content import (
+    Actions,
+    Checkpoint,
+    CheckpointPlan,
+    CheckpointReader,
+    CheckpointWriter,
+    CommitContent,
+    CommitFile,
+    CommitInfo,
+    LogListing,
+)
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.dialects.row_validation import columns_of
 from lakelog.model import actions
@@ -71,6 +73,7 @@ class IndexTablesDialect(Dialect):
     reconciled_checkpoints = False
     contract_key = "indextables"
     protocol_rules = INDEXTABLES_PROTOCOL
+    file_kinds = listing.FILE_KINDS
     properties = INDEXTABLES_PROPERTY_RULES
     provider = "indextables"
     checkpoint_defaults = CheckpointDefaults(

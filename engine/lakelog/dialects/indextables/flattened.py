@@ -19,7 +19,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.base import CHECKPOINT_META, Checkpoint
 from lakelog.dialects.indextables.commits import meta_at_or_below, wire
 from lakelog.dialects.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.dialects.indextables.listing import list_commits
@@ -29,6 +28,7 @@ from lakelog.dialects.indextables.reading import (
     one_protocol,
     project,
 )
+from lakelog.dialects.log_content import CHECKPOINT_META, Checkpoint
 from lakelog.dialects.parquet_bounds import Bound
 from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError, NotFoundError
 from lakelog.lazy import cached_property

@@ -19,12 +19,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.base import CHECKPOINT_META, Checkpoint, StagedCheckpoint, StagedFile
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.indextables.columnar import arrow_field, dictionary_columns
 from lakelog.dialects.indextables.docmapping import without_registered
 from lakelog.dialects.indextables.listing import CHECKPOINT_FOLDER, RANK
 from lakelog.dialects.indextables.staging import Staging
+from lakelog.dialects.log_content import CHECKPOINT_META, Checkpoint, StagedCheckpoint, StagedFile
 from lakelog.errors import InvalidInputError
 from lakelog.model import actions
 from lakelog.storage.upload import UploadSink

@@ -19,7 +19,6 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.base import CHECKPOINT_META, Actions, Checkpoint
 from lakelog.dialects.indextables.commits import decode_blobs, meta_at_or_below, wire
 from lakelog.dialects.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.dialects.indextables.framing import unframe
@@ -38,6 +37,7 @@ from lakelog.dialects.indextables.reading import (
     one_protocol,
     project,
 )
+from lakelog.dialects.log_content import CHECKPOINT_META, Actions, Checkpoint
 from lakelog.dialects.ndjson import Blob
 from lakelog.dialects.strict_decoder import Line, parse_object
 from lakelog.dialects.truncation_marks import is_marked, unmark

@@ -26,9 +26,9 @@ from typing import Any
 
 import orjson
 
-from lakelog.dialects.base import Checkpoint, CommitFile, LogListing, RecordedCounts
 from lakelog.dialects.indextables.avro import read_state_record
 from lakelog.dialects.indextables.framing import unframe
+from lakelog.dialects.log_content import Checkpoint, CommitFile, LogListing, RecordedCounts
 from lakelog.errors import LakelogError
 from lakelog.storage import FileEntry, LogStore
 
@@ -58,6 +58,21 @@ _MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 _MAX_SKIP_BYTES = 64 * 1024
 _MAX_SKIP_RATIO = 50  # of a compressed one
 _NO_CONTENT = frozenset({"mergeskip", "skip", "commitInfo"})
+
+FILE_KINDS = (
+    ("pointer", "^_last_checkpoint()$"),
+    ("commit", "^([0-9]{20})[.]json$"),
+    (
+        "checkpoint",
+        (
+            "^(?:_checkpoints/)?([0-9]{20})[.]checkpoint[.]"
+            "(?:json|parquet|[0-9]{10}[.][0-9]{10}[.]parquet|[^./]+[.][0-9]{5,}[.]json)$"
+        ),
+    ),
+    ("state", "^state-v([0-9]{20})/"),
+    ("state", "^manifests/()"),
+)
+"""As `lakelog.dialects.base.Dialect.file_kinds`."""
 
 
 def list_commits(store: LogStore, start: int = 0, end: int | None = None) -> list[CommitFile]:

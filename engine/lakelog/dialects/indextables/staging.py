@@ -13,11 +13,11 @@ from typing import Any
 import orjson
 import polars as pl
 
-from lakelog.dialects.base import CheckpointPlan, StagedFile
 from lakelog.dialects.indextables.docmapping import registry_of_meta
 from lakelog.dialects.indextables.framing import unframe
 from lakelog.dialects.indextables.listing import LAST_CHECKPOINT, LOG_FOLDER
 from lakelog.dialects.indextables.protocol import STATE_PROTOCOL, knows_flattened
+from lakelog.dialects.log_content import CheckpointPlan, StagedFile
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
