@@ -52,7 +52,7 @@ from lakelog.errors import (
     TableNotFoundError,
     VersionNotFoundError,
 )
-from lakelog.log.context import MOST_LOOKS, Log
+from lakelog.log.context import Log, list_again
 from lakelog.log.display import table_html, table_text
 from lakelog.log.files import file_columns, tombstone_columns
 from lakelog.log.opening import fall_back, log_paths, table_ids
@@ -186,15 +186,31 @@ def verify_checkpoint(
         UnsupportedFeatureError: The table needs what lakelog does not honour.
         UnavailableError: The store failed.
     """
-    looks = 0
-    while True:
+    listed: set[str] = set()
+
+    def attempt() -> VerifyReport:
+        nonlocal listed
         listing = log.list_all()
-        looks += 1
+        listed = log_paths(listing)
         report = verify_one(log, _in_use(log, listing, version), memory_limit)
-        if report.verdict in {"proved", "wrong"} or looks == MOST_LOOKS:
-            return report
-        if log_paths(log.list_all()).issuperset(log_paths(listing)):
-            return report
+        if report.verdict not in {"proved", "wrong"}:
+            raise _UndecidedError(report)
+        return report
+
+    try:
+        return list_again(
+            attempt, lambda _: not listed <= log_paths(log.list_all()), (_UndecidedError,)
+        )
+    except _UndecidedError as undecided:
+        return undecided.report
+
+
+class _UndecidedError(Exception):
+    """A report without a verdict, which another listing may give."""
+
+    def __init__(self, report: VerifyReport) -> None:
+        super().__init__(report.verdict)
+        self.report = report
 
 
 def _in_use(log: Log, listing: LogListing, version: int | None) -> Checkpoint:

@@ -9,6 +9,7 @@ Source: Delta protocol, Checkpoints.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -41,7 +42,6 @@ from lakelog.dialects.log_content import (
 )
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
-    CheckpointCorruptionError,
     CheckpointWriteError,
     CorruptionError,
     InternalError,
@@ -49,8 +49,8 @@ from lakelog.errors import (
     NotFoundError,
     OutcomeUnknownError,
 )
-from lakelog.log.context import MOST_LOOKS, Log
-from lakelog.log.opening import fall_back, is_outdated, open_state
+from lakelog.log.context import MOST_ATTEMPTS, Log
+from lakelog.log.opening import open_state, reopened
 from lakelog.log.state import State
 from lakelog.telemetry import Progress
 
@@ -150,19 +150,13 @@ def attempt(
         LakelogError: As `open_state` and the job.
     """
     state = open_state(log, version)
-    looks = 0
-    while True:
+    for number in itertools.count(1):
         job = job_of(state)
-        looks += 1
         try:
             return job, job.run()
         except (CorruptionError, NotFoundError) as error:
-            if looks < MOST_LOOKS and is_outdated(log, job.state.segment, error):
-                state = open_state(log, version)
-            elif isinstance(error, CheckpointCorruptionError) and job.state.base is not None:
-                state = fall_back(job.state, error)
-            else:
-                raise
+            state = reopened(job.state, error, may_list=number < MOST_ATTEMPTS)
+    raise AssertionError
 
 
 def log_checkpoint(log: Log, report: CheckpointReport, plain_bytes: int) -> None:

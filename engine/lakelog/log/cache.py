@@ -33,8 +33,8 @@ import polars as pl
 
 from lakelog import telemetry
 from lakelog.dialects.log_content import Checkpoint, CommitFile, LogListing
-from lakelog.errors import CorruptionError, InvalidInputError, NotFoundError
-from lakelog.log.context import MOST_LOOKS, Log, now_ms, version_at
+from lakelog.errors import InvalidInputError
+from lakelog.log.context import Log, list_again, now_ms, version_at
 from lakelog.log.opening import choose, extend_state, is_outdated, open_segment
 from lakelog.log.projections import Projections
 from lakelog.log.replay import last_of
@@ -258,9 +258,12 @@ class SnapshotCache:
         return state
 
     def _look(self, version: int | None) -> State:
-        looks = 0
-        while True:
-            looks += 1
+        segment: LogSegment | None = None
+        began_s = 0.0
+
+        def attempt() -> State:
+            nonlocal segment, began_s
+            segment = None
             began_s, now = self._monotonic(), self._clock()
             seen = _Seen(self._log.store)
             looking = replace(self._log, store=seen)
@@ -271,12 +274,11 @@ class SnapshotCache:
                 held = [(each, state) for each in self._held.values() if (state := each.state())]
             known = [pair for pair in held if began_s - pair[0].born_s < self._ttl_s]
             known.sort(key=lambda pair: -pair[1].version)
-            try:
-                state = self._resolve(look, known, began_s)
-                break
-            except (CorruptionError, NotFoundError) as error:
-                if looks == MOST_LOOKS or not is_outdated(self._log, segment, error):
-                    raise
+            return self._resolve(look, known, began_s)
+
+        state = list_again(
+            attempt, lambda error: segment is not None and is_outdated(self._log, segment, error)
+        )
         with self._lock:
             if began_s >= self._looked.get(version, (began_s,))[0]:
                 self._looked[version] = (began_s, weakref.ref(state))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -14,14 +14,36 @@ from lakelog.dialects.base import Dialect
 from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.gc_pause import gc_paused
 from lakelog.dialects.log_content import CommitFile, LogListing
-from lakelog.errors import LakelogError, VersionNotFoundError
+from lakelog.errors import CorruptionError, LakelogError, NotFoundError, VersionNotFoundError
 from lakelog.log.segment import has_hole, latest_version, rebuildable
 from lakelog.log.timestamps import iso_text
 from lakelog.storage import LogStore
 from lakelog.storage.containment import NOTHING, External
 
-MOST_LOOKS = 10
-"""How often a reader retries after a cleaner removed what it had chosen."""
+MOST_ATTEMPTS = 10
+"""How often a log is listed before a reader gives up because files that it had listed are gone."""
+
+_T = TypeVar("_T")
+
+
+def list_again(
+    attempt: Callable[[], _T],
+    is_outdated: Callable[[Exception], bool],
+    errors: tuple[type[Exception], ...] = (CorruptionError, NotFoundError),
+) -> _T:
+    """What `attempt` gives, which lists the log and reads what it chose from the listing.
+
+    Cleanup may remove files after they were listed, once others give the same versions. Then
+    `attempt` fails with one of `errors`, `is_outdated` says that the listing no longer holds, and
+    `attempt` is called again. Any other failure, and the last one, is raised.
+    """
+    for _ in range(MOST_ATTEMPTS - 1):
+        try:
+            return attempt()
+        except errors as error:
+            if not is_outdated(error):
+                raise
+    return attempt()
 
 
 def now_ms() -> int:
@@ -75,7 +97,7 @@ class Log:
         """
         with gc_paused():
             listing = self.dialect.list_log(self.store, hint, start)
-            for _ in range(MOST_LOOKS):
+            for _ in range(MOST_ATTEMPTS):
                 if not has_hole(listing, start):
                     return listing
                 seen = listing

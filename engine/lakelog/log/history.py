@@ -16,13 +16,11 @@ from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.commit_reader import group_commits
 from lakelog.dialects.log_content import Actions, CommitFile, CommitInfo, LogListing
 from lakelog.errors import (
-    CorruptionError,
     InvalidInputError,
     LakelogWarning,
-    NotFoundError,
     VersionNotFoundError,
 )
-from lakelog.log.context import MOST_LOOKS, Log, commit_times, state_times
+from lakelog.log.context import Log, commit_times, list_again, state_times
 from lakelog.log.lazy_frames import lazy_frame
 from lakelog.log.segment import latest_version, validate_contiguous
 from lakelog.model import actions
@@ -76,16 +74,18 @@ def with_stable_listing(log: Log, look: Callable[[LogListing], _T]) -> _T:
     """What `look` makes of the whole log. Where it fails because commits that were listed have left
     the log since, as cleanup takes them, it retries.
     """
-    looks = 0
-    while True:
+    listed: set[str] = set()
+
+    def attempt() -> _T:
+        nonlocal listed
         listing = log.list_all()
-        looks += 1
-        try:
-            return look(listing)
-        except (CorruptionError, NotFoundError):
-            there = {c.path for c in log.list_all().commits}
-            if looks == MOST_LOOKS or there.issuperset(c.path for c in listing.commits):
-                raise
+        listed = {commit.path for commit in listing.commits}
+        return look(listing)
+
+    def is_outdated(_: Exception) -> bool:
+        return not listed <= {commit.path for commit in log.list_all().commits}
+
+    return list_again(attempt, is_outdated)
 
 
 def _history(log: Log, listing: LogListing, limit: int | None) -> pl.DataFrame:

@@ -19,7 +19,7 @@ from lakelog.errors import (
     VersionNotFoundError,
 )
 from lakelog.log.base_checkpoint import Base
-from lakelog.log.context import MOST_LOOKS, Log
+from lakelog.log.context import Log, list_again
 from lakelog.log.repeated_files import settle
 from lakelog.log.replay import Layers, reconcile_meta
 from lakelog.log.segment import LogSegment, choose_segment
@@ -34,15 +34,31 @@ def open_state(log: Log, version: int | None = None) -> State:
     It is checked now if that is cheap, else with whatever is read from it first. Where a cleaner
     takes files away in between, the log is looked at again.
     """
-    looks = 0
-    while True:
+    segment: LogSegment | None = None
+
+    def attempt() -> State:
+        nonlocal segment
+        segment = None
         listing, segment = choose(log, version, hint=version is None)
-        looks += 1
-        try:
-            return open_segment(log, segment, listing.notes)
-        except (CorruptionError, NotFoundError) as error:
-            if looks == MOST_LOOKS or not is_outdated(log, segment, error):
-                raise
+        return open_segment(log, segment, listing.notes)
+
+    return list_again(
+        attempt, lambda error: segment is not None and is_outdated(log, segment, error)
+    )
+
+
+def reopened(state: State, error: CorruptionError | NotFoundError, *, may_list: bool) -> State:
+    """Another state of the same version, after reading `state` failed: from a new listing if its
+    files were removed, and `may_list`; else without its damaged checkpoint.
+
+    Raises:
+        CorruptionError | NotFoundError: `error`, where neither applies.
+    """
+    if may_list and is_outdated(state.log, state.segment, error):
+        return open_state(state.log, state.version)
+    if isinstance(error, CheckpointCorruptionError) and state.base is not None:
+        return fall_back(state, error)
+    raise error
 
 
 def is_outdated(log: Log, segment: LogSegment, error: BaseException) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +13,6 @@ from lakelog import telemetry
 from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
-    CheckpointCorruptionError,
     CorruptionError,
     InvalidInputError,
     LakelogError,
@@ -22,11 +22,11 @@ from lakelog.errors import (
 from lakelog.input_validation import checked_methods, require_version
 from lakelog.lazy import cached_property
 from lakelog.log import properties
-from lakelog.log.context import MOST_LOOKS, Log, state_times
+from lakelog.log.context import MOST_ATTEMPTS, Log, state_times
 from lakelog.log.display import described, table_html, table_text
 from lakelog.log.export import ExportManifest, iter_state, write_state
 from lakelog.log.files import Transform, lazy_files, tombstone_columns
-from lakelog.log.opening import fall_back, is_outdated, open_state, update_state
+from lakelog.log.opening import open_state, reopened, update_state
 from lakelog.log.replay import is_expired, live_domains, retained_tombstones
 from lakelog.log.state import Provenance, State
 from lakelog.log.version_checksum import compare_checksum
@@ -85,19 +85,13 @@ class Snapshot:
         """Call `read` with the state. If its checkpoint is damaged, or cleanup removed its files,
         the state is rebuilt from other files if possible, and `read` is called again.
         """
-        looks = 0
-        while True:
+        for number in itertools.count(1):
             state = self._state
             try:
                 return read(state)
             except (CorruptionError, NotFoundError) as error:
-                looks += 1
-                if looks < MOST_LOOKS and is_outdated(state.log, state.segment, error):
-                    self._state = open_state(state.log, state.version)
-                elif isinstance(error, CheckpointCorruptionError) and state.base is not None:
-                    self._state = fall_back(state, error)
-                else:
-                    raise
+                self._state = reopened(state, error, may_list=number < MOST_ATTEMPTS)
+        raise AssertionError
 
     # --- identity ----------------------------------------------------------------------------
 

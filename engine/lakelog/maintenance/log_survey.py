@@ -27,7 +27,7 @@ from lakelog.errors import (
     UnavailableError,
     UnsafeRetentionError,
 )
-from lakelog.log.context import Log
+from lakelog.log.context import Log, list_again
 from lakelog.log.segment import latest_version
 from lakelog.log.snapshot import Snapshot
 from lakelog.maintenance import retention_bounds as horizons
@@ -41,7 +41,6 @@ from lakelog.storage.base import FileEntry
 _T = TypeVar("_T")
 
 _LOG = ("commit", "checksum", "checkpoint", "compaction", "sidecar")
-_ATTEMPTS = 12
 
 _CATALOG = frozenset(
     {
@@ -104,14 +103,14 @@ def with_stable_files(
     signs: tuple[type[Exception], ...] = (CorruptionError, NotFoundError),
 ) -> _T:
     """What a check of the files of a log gives, next to writers and cleaners."""
-    for _ in range(_ATTEMPTS - 1):
+    entries: list[FileEntry] = []
+
+    def attempt() -> _T:
+        nonlocal entries
         entries = walk_log(log)
-        try:
-            return look(entries)
-        except signs:
-            if not _is_torn(log, entries):
-                raise
-    return look(walk_log(log))
+        return look(entries)
+
+    return list_again(attempt, lambda _: _is_torn(log, entries), signs)
 
 
 def _is_torn(log: Log, entries: list[FileEntry]) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.dialects.delta.protocol import change_data_feed_on
 from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
 from lakelog.log.display import size_text
@@ -185,7 +186,9 @@ def _simulated(
     metadata = snapshot.metadata
     options = CheckpointOptions.of(metadata.configuration, log.dialect)
     tombstones = _tombstones(snapshot)
-    has_feed = snapshot.table_configuration.is_active("changeDataFeed")
+    has_feed = "changeDataFeed" in log.dialect.protocol_rules.features and change_data_feed_on(
+        metadata
+    )
     rows = []
     for number, proposal in enumerate([Proposal(), *tried]):
         tried_options = proposal.applied(options)
