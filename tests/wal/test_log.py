@@ -280,17 +280,27 @@ def test_a_truncation_within_a_batch_hides_its_first_part_only(tmp_path: Path) -
         assert [row[0] for row in rows(log, 7)] == list(range(8, 11))
 
 
-@pytest.mark.parametrize("up_to_seq", [-1, 4])
-def test_truncation_beyond_the_log_is_refused(tmp_path: Path, up_to_seq: int) -> None:
+@pytest.mark.parametrize(
+    ("up_to_seq", "message"),
+    [
+        (-1, "up_to_seq must be an int >= 0, got -1"),
+        (4, "cannot be truncated after its last record"),
+        (1 << 80, "cannot be truncated after its last record"),
+    ],
+)
+def test_truncation_beyond_the_log_is_refused(tmp_path: Path, up_to_seq: int, message: str) -> None:
     with WriteAheadLog(tmp_path) as log:
         log.append_batch([("PUT", "a", None), ("PUT", "b", None)])
-        with pytest.raises(InvalidInputError, match="beyond"):
+        with pytest.raises(InvalidInputError, match=message):
             log.truncate(up_to_seq)
         assert len(rows(log)) == 2
 
 
 def test_a_negative_number_to_replay_from_is_refused(tmp_path: Path) -> None:
-    with WriteAheadLog(tmp_path) as log, pytest.raises(InvalidInputError, match="negative"):
+    with (
+        WriteAheadLog(tmp_path) as log,
+        pytest.raises(InvalidInputError, match="after_seq must be an int >= 0"),
+    ):
         log.replay(-1)
 
 

@@ -30,14 +30,14 @@ from lakelog.wal.log import WriteAheadLog
 from lakelog.wal.segments import segment_name
 
 
-@pytest.mark.parametrize("number", [2.0, 4.0, "2", None])
+@pytest.mark.parametrize("number", [2.0, 4.0, "2", None, True, np.True_])
 def test_a_log_is_truncated_to_a_whole_number_or_stays_as_it_is(
     tmp_path: Path, number: Any
 ) -> None:
     with WriteAheadLog(tmp_path) as log:
         for n in range(4):
             log.append("PUT", str(n))
-        with pytest.raises(InvalidInputError, match=r"must be an integer|an int"):
+        with pytest.raises(InvalidInputError, match="must be an int >= 0"):
             log.truncate(number)
         assert log.append("PUT", "goes on") == 5
         for up_to_seq in (3, 5):
@@ -113,14 +113,14 @@ def test_a_log_that_writes_is_not_copied_and_keeps_its_files(
             assert duplicate(reader)
 
 
-@pytest.mark.parametrize("number", [2.0, "2", None])
+@pytest.mark.parametrize("number", [2.0, "2", None, True, np.True_])
 def test_records_are_read_from_a_whole_number_on(tmp_path: Path, number: Any) -> None:
     with WriteAheadLog(tmp_path) as log:
         for n in range(4):
             log.append("PUT", str(n))
         for reader in (log, WriteAheadLog(tmp_path, read_only=True)):
             for read in (reader.replay, lambda n, of=reader: list(of.iterate(n))):
-                with pytest.raises(InvalidInputError, match=r"must be an integer|an int"):
+                with pytest.raises(InvalidInputError, match="must be an int >= 0"):
                     read(number)
             whole: list[Any] = [np.int64(3), np.uint64(3)]
             for same in whole:

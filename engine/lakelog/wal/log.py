@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import socket
 import time
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -309,10 +309,10 @@ class WriteAheadLog(Closing):
             LogPoisonedError: The log must be reopened after an earlier failure.
         """
         writer = self._writer()
-        up_to_seq = _whole(up_to_seq)
+        up_to_seq = _sequence_number("up_to_seq", up_to_seq)
 
         def act() -> TruncateReport:
-            if not 0 <= up_to_seq < writer.next_seq:
+            if up_to_seq >= writer.next_seq:
                 raise InvalidInputError(
                     "a log cannot be truncated after its last record",
                     path=self._directory,
@@ -342,7 +342,7 @@ class WriteAheadLog(Closing):
             WalCorruptionError: A requested record is damaged, and ``strict`` is true.
             UnavailableError: The disk failed.
         """
-        after_seq = _whole(after_seq)
+        after_seq = _sequence_number("after_seq", after_seq)
         return WalRecords(table_of(self._verdict(after_seq), after_seq))
 
     def iterate(self, after_seq: int = 0) -> Iterator[pa.Table]:
@@ -358,7 +358,7 @@ class WriteAheadLog(Closing):
         Raises:
             WalCorruptionError, UnavailableError: As `replay`, before the first table.
         """
-        after_seq = _whole(after_seq)
+        after_seq = _sequence_number("after_seq", after_seq)
         yield from tables_of(self._verdict(after_seq), after_seq, controls=True)
 
     def records(self, after_seq: int = 0) -> Iterator[WalRecord]:
@@ -444,10 +444,6 @@ class WriteAheadLog(Closing):
 
     def _verdict(self, after_seq: int) -> Verdict:
         """The log as it is now, from a sequence number on."""
-        if after_seq < 0:
-            raise InvalidInputError(
-                "a sequence number must not be negative", expected="at least 0", found=after_seq
-            )
         with self._errors():
             if self._committer is None:
                 self._access.check()
@@ -482,12 +478,11 @@ class WriteAheadLog(Closing):
         return verdict
 
 
-def _whole(seq: int) -> int:
-    """A sequence number as Python's own kind of number."""
-    try:
-        return operator.index(seq)
-    except TypeError:
-        raise InvalidInputError("a sequence number must be an integer", found=repr(seq)) from None
+def _sequence_number(name: str, value: object) -> int:
+    """An argument as an int >= 0. It may exceed the sequence number of every record."""
+    if isinstance(value, Integral) and int(value) > MAX_SEQ:
+        return int(value)
+    return require_int(name, value, least=0)
 
 
 def _unchanged(found: Verdict | None, writer: Writer) -> Verdict | None:
