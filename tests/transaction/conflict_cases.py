@@ -59,7 +59,7 @@ def winner(*actions: Action, version: int = 7, format_: str = "delta") -> Winner
     return Winner(version, decoded(actions, version, format_))
 
 
-def intent(
+def pending(
     *actions: Action,
     where: Sequence[pl.Expr] = (),
     whole: bool = False,

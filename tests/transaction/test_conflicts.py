@@ -32,10 +32,10 @@ from tests.transaction.conflict_cases import (
     bounds,
     changed,
     domain,
-    intent,
     listing,
     metadata_of,
     p,
+    pending,
     protocol_of,
     rule_of,
     txn,
@@ -48,18 +48,18 @@ from tests.transaction.conflict_cases import (
 def test_two_blind_appends_both_win() -> None:
     won = winner(BLIND, add("theirs", **at("a")))
     for isolation in (WRITE_SERIALIZABLE, SERIALIZABLE):
-        assert rule_of(intent(add("ours", **at("a")), isolation=isolation), won) is None
+        assert rule_of(pending(add("ours", **at("a")), isolation=isolation), won) is None
 
 
 def test_two_writers_on_different_partitions_both_win() -> None:
-    mine = intent(
+    mine = pending(
         remove("old", **at("a")), add("new", **at("a")), where=[p == "a"], isolation=SERIALIZABLE
     )
     assert rule_of(mine, winner(NOT_BLIND, remove("f", **at("b")), add("g", **at("b")))) is None
 
 
 def test_a_file_added_to_the_partition_that_was_read_conflicts_and_the_error_says_all() -> None:
-    mine = intent(remove("old", **at("a")), where=[p == "a"])
+    mine = pending(remove("old", **at("a")), where=[p == "a"])
     won = winner(NOT_BLIND, add("p=b/one", **at("b")), add("p=a/two", **at("a")), version=12)
     error = find_conflict(mine, won)
 
@@ -75,14 +75,14 @@ def test_a_blind_append_to_what_was_read_conflicts_only_under_serializable() -> 
     won = winner(BLIND, add("theirs", **at("a")))
     for where, whole in (([p == "a"], False), ([], True)):
         deletes = [remove("old", **at("a"))]
-        loose = intent(*deletes, where=where, whole=whole)
+        loose = pending(*deletes, where=where, whole=whole)
         assert rule_of(loose, won) is None
-        strict = intent(*deletes, where=where, whole=whole, isolation=SERIALIZABLE)
+        strict = pending(*deletes, where=where, whole=whole, isolation=SERIALIZABLE)
         assert rule_of(strict, won) == "read_files_appended"
 
 
 def test_a_blind_append_conflicts_with_a_reader_that_changes_the_metadata() -> None:
-    mine = intent(changed(METADATA, name="other"), where=[p == "a"])
+    mine = pending(changed(METADATA, name="other"), where=[p == "a"])
     assert rule_of(mine, winner(BLIND, add("theirs", **at("a")))) == "read_files_appended"
 
 
@@ -90,18 +90,18 @@ def test_a_blind_append_conflicts_with_a_reader_that_changes_the_metadata() -> N
     "infos", [[], [info("WRITE")], [info("WRITE", isBlindAppend=None)], [{"commitInfo": {}}]]
 )
 def test_an_append_that_does_not_say_that_it_is_blind_is_not(infos: list[Action]) -> None:
-    mine = intent(remove("old", **at("a")), where=[p == "a"])
+    mine = pending(remove("old", **at("a")), where=[p == "a"])
     assert rule_of(mine, winner(*infos, add("theirs", **at("a")))) == "read_files_appended"
 
 
 def test_a_blind_append_that_removes_files_is_not_blind() -> None:
-    mine = intent(add("ours", **at("b")), where=[p == "a"])
+    mine = pending(add("ours", **at("b")), where=[p == "a"])
     won = winner(BLIND, remove("old", **at("b")), add("theirs", **at("a")))
     assert rule_of(mine, won) == "read_files_appended"
 
 
 def test_appends_of_the_other_dialect_are_not_blind_for_they_have_no_commit_info() -> None:
-    mine = intent(remove("old", **at("a")), where=[p == "a"], format_="indextables")
+    mine = pending(remove("old", **at("a")), where=[p == "a"], format_="indextables")
     won = winner(add("theirs", **at("a")), format_="indextables")
     error = find_conflict(mine, won)
     assert error is not None
@@ -114,7 +114,7 @@ def test_the_other_dialects_spelling_of_null_is_a_null_partition() -> None:
     hive: dict[str, Any] = {"partitionValues": {"p": "__HIVE_DEFAULT_PARTITION__", "q": "1"}}
     won = winner(add("theirs", **hive), format_="indextables")
     for where, rule in ((p.is_null(), "read_files_appended"), (p.is_not_null(), None)):
-        mine = intent(remove("old", **at("a")), where=[where], format_="indextables")
+        mine = pending(remove("old", **at("a")), where=[where], format_="indextables")
         assert rule_of(mine, won, "indextables") == rule
 
 
@@ -122,22 +122,22 @@ def test_statistics_of_the_other_dialect_tell_files_apart() -> None:
     stats: dict[str, Any] = {"numRecords": 3, "minValues": {"x": "2"}, "maxValues": {"x": "10"}}
     won = winner(add("theirs", **at("a"), **stats), format_="indextables")
     for where, rule in ((x > 10, None), (x > 9, "read_files_appended")):
-        mine = intent(remove("old", **at("a")), where=[where], format_="indextables")
+        mine = pending(remove("old", **at("a")), where=[where], format_="indextables")
         assert rule_of(mine, won, "indextables") == rule
 
 
 def test_a_file_removed_by_both_conflicts_whatever_was_read() -> None:
     for isolation in (WRITE_SERIALIZABLE, SERIALIZABLE):
-        mine = intent(remove("f", **at("a")), whole=True, isolation=isolation)
+        mine = pending(remove("f", **at("a")), whole=True, isolation=isolation)
         error = find_conflict(mine, winner(info("DELETE"), remove("f")))
         assert isinstance(error, ConcurrentDeleteDeleteError)
         assert (error.rule, error.found, error.operation) == ("deleted_by_both", "f", "DELETE")
-    assert rule_of(intent(remove("f")), winner(remove("f"))) == "deleted_by_both"
-    assert rule_of(intent(remove("f")), winner(remove("g"))) is None
+    assert rule_of(pending(remove("f")), winner(remove("f"))) == "deleted_by_both"
+    assert rule_of(pending(remove("f")), winner(remove("g"))) is None
 
 
 def test_paths_are_compared_decoded() -> None:
-    mine = intent(remove("p=a%2520b/%C3%BC%20%3D"))
+    mine = pending(remove("p=a%2520b/%C3%BC%20%3D"))
     error = find_conflict(mine, winner(remove("p=a%2520b/ü =")))
     assert error is not None
     assert error.found == "p=a%20b/ü ="
@@ -155,25 +155,25 @@ def test_a_changed_deletion_vector_conflicts_with_every_removal_of_the_path(
     ours: list[Action],
 ) -> None:
     won = winner(info("DELETE"), remove("f", **vector("one")), add("f", **vector("two")))
-    assert rule_of(intent(*ours), won) == "deleted_by_both"
+    assert rule_of(pending(*ours), won) == "deleted_by_both"
 
 
 def test_another_deletion_vector_for_a_path_conflicts_even_where_none_is_removed() -> None:
     won = winner(add("f", **vector("two")))
-    assert rule_of(intent(remove("f")), won) == "removed_file_added"
-    assert rule_of(intent(add("f", **vector("three"))), won) == "file_added_by_both"
+    assert rule_of(pending(remove("f")), won) == "removed_file_added"
+    assert rule_of(pending(add("f", **vector("three"))), won) == "file_added_by_both"
 
 
 def test_the_same_path_added_by_both_conflicts() -> None:
     for isolation in (WRITE_SERIALIZABLE, SERIALIZABLE):
-        mine = intent(add("f", **at("a")), isolation=isolation)
+        mine = pending(add("f", **at("a")), isolation=isolation)
         error = find_conflict(mine, winner(BLIND, add("f", **at("a"))))
         assert isinstance(error, ConcurrentAppendError)
         assert (error.rule, error.found) == ("file_added_by_both", "f")
 
 
 def test_a_removed_file_is_not_brought_back() -> None:
-    mine = intent(add("f", **at("a"), dataChange=False))
+    mine = pending(add("f", **at("a"), dataChange=False))
     error = find_conflict(mine, winner(info("DELETE"), remove("f")))
     assert isinstance(error, ConcurrentDeleteReadError)
     assert error.rule == "deleted_file_added"
@@ -182,21 +182,21 @@ def test_a_removed_file_is_not_brought_back() -> None:
 def test_a_removed_file_that_was_read_conflicts() -> None:
     won = winner(info("DELETE"), remove("f", **at("a"), **bounds(1, 5)))
     for where in (p == "a", x < 2, (p == "a") & (x > 4)):
-        error = find_conflict(intent(add("g"), where=[where]), won)
+        error = find_conflict(pending(add("g"), where=[where]), won)
         assert isinstance(error, ConcurrentDeleteReadError)
         assert (error.rule, error.found) == ("read_files_deleted", "f")
     for where in (p == "b", x > 5, (p == "a") & (x > 5)):
-        assert rule_of(intent(add("g"), where=[where]), won) is None
+        assert rule_of(pending(add("g"), where=[where]), won) is None
 
 
 def test_a_removed_file_without_partition_values_may_have_been_read() -> None:
-    mine = intent(add("g"), where=[p == "a"])
+    mine = pending(add("g"), where=[p == "a"])
     assert rule_of(mine, winner(remove("f"))) == "read_files_deleted"
     assert rule_of(mine, winner(remove("f", partitionValues={}))) == "read_files_deleted"
 
 
 def test_a_whole_table_read_conflicts_with_any_file_and_with_no_other_action() -> None:
-    mine = intent(add("g"), whole=True)
+    mine = pending(add("g"), whole=True)
     assert rule_of(mine, winner(info("OPTIMIZE"), remove("f"))) == "read_files_deleted"
     assert rule_of(mine, winner(NOT_BLIND, add("f"))) == "read_files_appended"
     assert rule_of(mine, winner(info("X"), txn("app"), domain("d"))) is None
@@ -204,8 +204,8 @@ def test_a_whole_table_read_conflicts_with_any_file_and_with_no_other_action() -
 
 def test_one_of_several_predicates_is_enough() -> None:
     won = winner(NOT_BLIND, add("f", **at("b")))
-    assert rule_of(intent(remove("o"), where=[p == "a", p == "b"]), won) == "read_files_appended"
-    assert rule_of(intent(remove("o"), where=[p == "a", p == "c"]), won) is None
+    assert rule_of(pending(remove("o"), where=[p == "a", p == "b"]), won) == "read_files_appended"
+    assert rule_of(pending(remove("o"), where=[p == "a", p == "c"]), won) is None
 
 
 def test_data_that_is_only_rearranged_by_the_other_commit_counts_as_in_delta() -> None:
@@ -214,14 +214,14 @@ def test_data_that_is_only_rearranged_by_the_other_commit_counts_as_in_delta() -
         remove("f", **at("a"), dataChange=False),
         add("g", **at("a"), dataChange=False),
     )
-    mine = intent(remove("o", **at("a")), where=[p == "a"])
+    mine = pending(remove("o", **at("a")), where=[p == "a"])
     assert rule_of(mine, won) == "read_files_deleted"
     broken = [rule for rule, _ in conflicts.broken_rules(mine, won)]
     assert broken == ["read_files_deleted", "read_files_appended"]
 
 
 def test_row_trackings_backfill_appends_nothing() -> None:
-    mine = intent(remove("o", **at("a")), where=[p == "a"], isolation=SERIALIZABLE)
+    mine = pending(remove("o", **at("a")), where=[p == "a"], isolation=SERIALIZABLE)
     backfill = info("ROW TRACKING BACKFILL", isBlindAppend=False)
     again = add("f", **at("a"), dataChange=False)
     assert rule_of(mine, winner(backfill, again)) is None
@@ -233,18 +233,18 @@ def test_a_transaction_that_only_rearranges_data_need_not_see_appends() -> None:
     ours = [remove("o", **at("a"), dataChange=False), add("n", **at("a"), dataChange=False)]
     won = winner(NOT_BLIND, add("theirs", **at("a")))
     for isolation in (WRITE_SERIALIZABLE, SERIALIZABLE):
-        mine = intent(*ours, domain("delta.rowTracking"), where=[p == "a"], isolation=isolation)
+        mine = pending(*ours, domain("delta.rowTracking"), where=[p == "a"], isolation=isolation)
         assert rule_of(mine, won) is None
         for more in (txn("app"), domain("mine"), changed(METADATA, name="n"), add("d")):
-            mine = intent(*ours, more, where=[p == "a"], isolation=isolation)
+            mine = pending(*ours, more, where=[p == "a"], isolation=isolation)
             assert rule_of(mine, won) == "read_files_appended"
-        mine = intent(*ours, where=[p == "a"], isolation=isolation)
+        mine = pending(*ours, where=[p == "a"], isolation=isolation)
         deleted = winner(info("DELETE"), remove("f", **at("a")))
         assert rule_of(mine, deleted) == "read_files_deleted"
 
 
 def test_the_most_exact_rule_is_the_one_that_is_told() -> None:
-    mine = intent(remove("f", **at("a")), txn("app"), where=[p == "a"])
+    mine = pending(remove("f", **at("a")), txn("app"), where=[p == "a"])
     won = [NOT_BLIND, remove("f", **at("a")), add("g", **at("a"))]
     broken = [rule for rule, _ in conflicts.broken_rules(mine, winner(*won))]
     assert broken == ["deleted_by_both", "read_files_deleted", "read_files_appended"]
@@ -255,7 +255,7 @@ def test_the_most_exact_rule_is_the_one_that_is_told() -> None:
 def test_rebasing_takes_over_protocol_and_metadata() -> None:
     new_protocol = listing("appendOnly", "invariants", "deletionVectors")
     enabled = with_properties(METADATA, delta__enableDeletionVectors="true")
-    mine = intent(add("f"))
+    mine = pending(add("f"))
     first = winner(new_protocol, enabled)
     assert rule_of(mine, first) is None
     rebased = rebase(mine, first)
@@ -271,25 +271,25 @@ def test_rebasing_takes_over_protocol_and_metadata() -> None:
 def test_what_the_error_quotes_is_bounded_and_the_operation_may_be_anything() -> None:
     path = "d/" * 500
     won = winner({"commitInfo": {"operation": "W" * 900}}, remove(path))
-    error = find_conflict(intent(remove(path)), won)
+    error = find_conflict(pending(remove(path)), won)
     assert error is not None
     assert len(str(error.found)) == len(error.operation or "") == 200
     odd = Winner(3, Actions(files=won.actions.files))
-    error = find_conflict(intent(remove(path)), odd)
+    error = find_conflict(pending(remove(path)), odd)
     assert error is not None
     assert error.operation is None
 
 
 def test_an_unknown_isolation_level_is_refused() -> None:
-    mine = intent(add("f"), isolation="SnapshotIsolation")
+    mine = pending(add("f"), isolation="SnapshotIsolation")
     with pytest.raises(InvalidInputError, match="isolation level"):
         find_conflict(mine, winner(add("g")))
 
 
 def test_empty_transactions_and_commits_do_not_conflict() -> None:
-    assert rule_of(intent(), winner()) is None
-    assert rule_of(intent(whole=True), winner(info("WRITE"))) is None
-    assert rule_of(intent(where=[p == "a"]), winner(NOT_BLIND, add("f", **at("a")))) is None
+    assert rule_of(pending(), winner()) is None
+    assert rule_of(pending(whole=True), winner(info("WRITE"))) is None
+    assert rule_of(pending(where=[p == "a"]), winner(NOT_BLIND, add("f", **at("a")))) is None
 
 
 def test_every_rule_is_in_the_table_of_the_module() -> None:
@@ -313,7 +313,7 @@ def test_files_are_judged_without_a_loop_over_rows() -> None:
 
     def judge(count: int) -> Callable[[], None]:
         theirs = Winner(7, Actions(files=files("b", count)))
-        nothing = intent(where=[p == "a", (p == "b") & (x >= count)], isolation=SERIALIZABLE)
+        nothing = pending(where=[p == "a", (p == "b") & (x >= count)], isolation=SERIALIZABLE)
         mine = dataclasses.replace(nothing, staged=files("a", count))
         last = dataclasses.replace(mine, reads=Reads(where=(x >= count - 1,)))
 

@@ -24,9 +24,9 @@ from tests.transaction.conflict_cases import (
     at,
     bounds,
     decoded,
-    intent,
     metadata_of,
     p,
+    pending,
     q,
     rule_of,
     winner,
@@ -37,11 +37,11 @@ from tests.transaction.conflict_cases import (
 @pytest.mark.parametrize("stats", [{}, {"stats": None}, {"stats": "{}"}, {"stats": '{"numRec'}])
 def test_missing_statistics_prove_nothing(stats: dict[str, Any]) -> None:
     won = winner(NOT_BLIND, add("f", **at("a"), **stats))
-    assert rule_of(intent(remove("o"), where=[x > 100]), won) == "read_files_appended"
+    assert rule_of(pending(remove("o"), where=[x > 100]), won) == "read_files_appended"
 
 
 def test_statistics_prove_a_file_away_only_beyond_both_bounds() -> None:
-    mine = intent(remove("o"), where=[x > 100])
+    mine = pending(remove("o"), where=[x > 100])
     assert rule_of(mine, winner(NOT_BLIND, add("f", **at("a"), **bounds(1, 100)))) is None
     for low, high in ((1, 101), (1, None)):
         won = winner(NOT_BLIND, add("f", **at("a"), **bounds(low, high)))
@@ -54,7 +54,7 @@ def test_a_truncated_greatest_string_is_taken_as_a_prefix() -> None:
     stats = json.dumps({"numRecords": 1, "minValues": {"s": "a"}, "maxValues": {"s": cut}})
     won = winner(NOT_BLIND, add("f", **at("a"), stats=stats))
     for bound, rule in ((cut + "zz", "read_files_appended"), ("l", None)):
-        mine = intent(remove("o"), where=[pl.col("s") >= bound], read_metadata=read)
+        mine = pending(remove("o"), where=[pl.col("s") >= bound], read_metadata=read)
         assert rule_of(mine, won) == rule
 
 
@@ -67,13 +67,13 @@ def test_null_partition_values_match_is_null_and_no_comparison() -> None:
             (p != "a", None),
             (p.eq_missing(pl.lit(None, dtype=pl.String)), "read_files_appended"),
         ):
-            assert rule_of(intent(remove("o"), where=[where]), won) == rule
+            assert rule_of(pending(remove("o"), where=[where]), won) == rule
 
 
 def test_partition_values_that_the_type_does_not_admit_match_everything() -> None:
     won = winner(NOT_BLIND, add("f", partitionValues={"p": "a", "q": "many"}))
-    assert rule_of(intent(remove("o"), where=[q == 1]), won) == "read_files_appended"
-    assert rule_of(intent(remove("o"), where=[(q == 1) & (p == "b")]), won) is None
+    assert rule_of(pending(remove("o"), where=[q == 1]), won) == "read_files_appended"
+    assert rule_of(pending(remove("o"), where=[(q == 1) & (p == "b")]), won) is None
 
 
 @pytest.mark.parametrize("name", ["a b", "ü=%20", "x.y", "back`tick", "日本", "Q"])
@@ -82,7 +82,7 @@ def test_partition_columns_with_special_names_and_values_tell_files_apart(name: 
     values: dict[str, Any] = {"partitionValues": {name: "50% / ü=\n"}}
     won = winner(NOT_BLIND, add("f", **values))
     for value, rule in (("50% / ü=\n", "read_files_appended"), ("50%25 / ü=", None)):
-        mine = intent(remove("o"), where=[pl.col(name) == value], read_metadata=read)
+        mine = pending(remove("o"), where=[pl.col(name) == value], read_metadata=read)
         assert rule_of(mine, won) == rule
 
 
@@ -108,7 +108,7 @@ def test_mapped_columns_are_looked_up_by_their_physical_names(mode: str) -> None
         (x == 4, "read_files_appended"),
         (x > 4, None),
     ):
-        mine = intent(remove("o"), where=[where], read_protocol=protocol(2, 5), read_metadata=read)
+        mine = pending(remove("o"), where=[where], read_protocol=protocol(2, 5), read_metadata=read)
         assert rule_of(mine, won) == rule
 
 
@@ -130,7 +130,7 @@ def test_timestamps_are_compared_as_times(text: str) -> None:
         (u == moment, "read_files_appended"),
         (u > after, None),
     ):
-        mine = intent(remove("o"), where=[where], read_metadata=read)
+        mine = pending(remove("o"), where=[where], read_metadata=read)
         assert rule_of(mine, won) == rule
 
 
@@ -138,17 +138,17 @@ def test_a_predicate_that_is_not_understood_matches_every_file() -> None:
     hidden = x.map_batches(lambda values: values > 1_000, return_dtype=pl.Boolean)
     won = winner(NOT_BLIND, add("f", **at("a"), **bounds(1, 2)))
     for where in (hidden, hidden & (p == "b"), x * x > 1_000):
-        assert rule_of(intent(remove("o"), where=[where]), won) == "read_files_appended"
-    assert rule_of(intent(remove("o"), where=[(x * x > 1_000) & (p == "b")]), won) is None
+        assert rule_of(pending(remove("o"), where=[where]), won) == "read_files_appended"
+    assert rule_of(pending(remove("o"), where=[(x * x > 1_000) & (p == "b")]), won) is None
 
 
 def test_a_predicate_over_columns_that_are_not_there_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="does not have: nowhere"):
-        find_conflict(intent(add("g"), where=[pl.col("nowhere") == 1]), winner(add("f")))
+        find_conflict(pending(add("g"), where=[pl.col("nowhere") == 1]), winner(add("f")))
 
 
 def test_matching_may_be_left_to_the_caller_whose_unknown_matches() -> None:
-    mine = intent(remove("o"), where=[p == "b"])
+    mine = pending(remove("o"), where=[p == "b"])
     won = winner(NOT_BLIND, add("f", **at("b")), add("g", **at("b")))
 
     def answers(*given: bool | None) -> str | None:

@@ -17,7 +17,7 @@ from lakelog.transaction.pending_commit import ISOLATION_LEVELS
 from tests.budget import share_of
 from tests.handmade import Action, field, info, metadata, protocol
 from tests.model import conflicts as model
-from tests.transaction.conflict_cases import changed, intent, winner
+from tests.transaction.conflict_cases import changed, pending, winner
 
 TYPES: dict[str, type] = {"p": str, "q": int}
 PLAIN = {name: name for name in "pqx"}
@@ -225,7 +225,7 @@ def test_the_rules_that_break_are_those_of_the_plain_model(
         *data.draw(other_actions(mapped=mapped, read=read), "their other actions"),
         *data.draw(file_actions(mapped=mapped, most=4), "their files"),
     ]
-    mine = intent(
+    mine = pending(
         *ours["actions"],
         where=[as_expr(p) for p in ours["predicates"]],
         whole=ours["whole"],

@@ -23,7 +23,7 @@ from tests.budget import share_of
 from tests.handmade import Action, info, metadata
 from tests.handmade import field as column
 from tests.model.conflicts import OPERATORS, Predicate, holds
-from tests.transaction.conflict_cases import intent, winner
+from tests.transaction.conflict_cases import pending, winner
 from tests.transaction.test_conflicts_model import as_expr
 
 METADATA = metadata(column("p", "string"), column("x", "long"), partitioned=("p",))
@@ -270,7 +270,7 @@ transactions = st.builds(Transaction, bodies, statistics, st.sampled_from([True,
 
 def passes(run: Run, won: Run, isolation: str) -> bool:
     """Whether the checker lets `run` be written behind `won`."""
-    mine = intent(
+    mine = pending(
         *run.actions(),
         where=[as_expr(p) for p in run.where],
         app_ids=run.app_ids,

@@ -22,9 +22,9 @@ from tests.transaction.conflict_cases import (
     at,
     changed,
     domain,
-    intent,
     listing,
     p,
+    pending,
     rule_of,
     txn,
     winner,
@@ -34,21 +34,21 @@ from tests.transaction.conflict_cases import (
 
 def test_an_application_that_was_read_or_is_written_conflicts() -> None:
     won = winner(info("STREAMING UPDATE"), txn("app", 5))
-    for mine in (intent(add("f"), app_ids=["app"]), intent(txn("app", 6), add("f"))):
+    for mine in (pending(add("f"), app_ids=["app"]), pending(txn("app", 6), add("f"))):
         error = find_conflict(mine, won)
         assert isinstance(error, ConcurrentTransactionError)
         assert (error.rule, error.found) == ("app_id_written", "app")
-    assert rule_of(intent(txn("App"), app_ids=["other"]), won) is None
+    assert rule_of(pending(txn("App"), app_ids=["other"]), won) is None
 
 
 def test_a_domain_written_by_both_conflicts_unless_row_tracking_assigns_it_anew() -> None:
-    error = find_conflict(intent(domain("mine")), winner(domain("mine"), domain("d")))
+    error = find_conflict(pending(domain("mine")), winner(domain("mine"), domain("d")))
     assert isinstance(error, ConcurrentDomainError)
     assert (error.rule, error.found) == ("domain_written_by_both", "mine")
     tracking = domain("delta.rowTracking")
-    assert rule_of(intent(tracking), winner(tracking)) is None
-    assert rule_of(intent(domain("mine")), winner(domain("Mine"))) is None
-    assert rule_of(intent(domain("delta.clustering")), winner(domain("delta.clustering"))) == (
+    assert rule_of(pending(tracking), winner(tracking)) is None
+    assert rule_of(pending(domain("mine")), winner(domain("Mine"))) is None
+    assert rule_of(pending(domain("delta.clustering")), winner(domain("delta.clustering"))) == (
         "domain_written_by_both"
     )
 
@@ -63,12 +63,12 @@ def test_skips_of_the_same_file_do_not_conflict() -> None:
             "skipCount": 1,
         }
     }
-    mine = intent(skip, format_="indextables")
+    mine = pending(skip, format_="indextables")
     assert rule_of(mine, winner(skip, format_="indextables"), "indextables") is None
 
 
 def test_changed_metadata_conflicts_with_a_transaction_that_read_nothing() -> None:
-    mine = intent(add("f"))
+    mine = pending(add("f"))
     wider = metadata(*COLUMNS, field("new"), partitioned=("p", "q"))
     error = find_conflict(mine, winner(info("ADD COLUMNS"), wider))
     assert isinstance(error, MetadataChangedError)
@@ -85,19 +85,19 @@ def test_changed_metadata_conflicts_with_a_transaction_that_read_nothing() -> No
 
 
 def test_metadata_written_by_both_conflicts_even_if_nothing_in_it_changed() -> None:
-    mine = intent(changed(METADATA, name="n"))
+    mine = pending(changed(METADATA, name="n"))
     error = find_conflict(mine, winner(METADATA))
     assert isinstance(error, MetadataChangedError)
     assert error.rule == "metadata_changed_by_both"
 
 
 def test_metadata_written_again_unchanged_does_not_conflict() -> None:
-    assert rule_of(intent(add("f")), winner(METADATA)) is None
+    assert rule_of(pending(add("f")), winner(METADATA)) is None
     spaced = changed(
         METADATA,
         schemaString=json.dumps(json.loads(METADATA["metaData"]["schemaString"]), indent=1),
     )
-    assert rule_of(intent(add("f")), winner(spaced)) is None
+    assert rule_of(pending(add("f")), winner(spaced)) is None
 
 
 def test_an_identity_columns_high_water_mark_may_rise_under_way() -> None:
@@ -105,7 +105,7 @@ def test_an_identity_columns_high_water_mark_may_rise_under_way() -> None:
         keys = {"delta.identity.start": start, "delta.identity.highWaterMark": mark}
         return metadata(*COLUMNS, field("i", "long", **keys), partitioned=("p", "q"))
 
-    mine = intent(remove("f"), read_metadata=marked(1))
+    mine = pending(remove("f"), read_metadata=marked(1))
     assert rule_of(mine, winner(marked(9))) is None
     assert rule_of(mine, winner(marked(9, start=2))) == "metadata_changed"
 
@@ -138,10 +138,10 @@ def test_a_feature_may_be_enabled_under_way_where_the_protocol_supports_it(
 ) -> None:
     enabled = with_properties(METADATA, **properties)
     supporting = listing("appendOnly", "invariants", feature)
-    assert rule_of(intent(add("f"), read_protocol=supporting), winner(enabled)) is None
-    assert rule_of(intent(add("f")), winner(supporting, enabled)) is None
-    assert rule_of(intent(add("f")), winner(enabled)) == "metadata_changed"
-    disabled = intent(add("f"), read_protocol=supporting, read_metadata=enabled)
+    assert rule_of(pending(add("f"), read_protocol=supporting), winner(enabled)) is None
+    assert rule_of(pending(add("f")), winner(supporting, enabled)) is None
+    assert rule_of(pending(add("f")), winner(enabled)) == "metadata_changed"
+    disabled = pending(add("f"), read_protocol=supporting, read_metadata=enabled)
     assert rule_of(disabled, winner(METADATA)) == "metadata_changed"
 
 
@@ -152,24 +152,24 @@ def test_what_came_with_a_feature_does_not_change_once_it_is_there(
     enabled = with_properties(METADATA, **properties)
     supporting = listing("appendOnly", "invariants", feature)
     for name in list(properties)[1:]:
-        mine = intent(add("f"), read_protocol=supporting, read_metadata=enabled)
+        mine = pending(add("f"), read_protocol=supporting, read_metadata=enabled)
         won = winner(with_properties(enabled, **{name: "8"}))
         assert rule_of(mine, won) == "metadata_changed"
 
 
 def test_column_names_of_row_tracking_do_not_come_without_it() -> None:
     name = with_properties(METADATA, delta__rowTracking__materializedRowIdColumnName="r")
-    mine = intent(add("f"), read_protocol=listing("rowTracking", "domainMetadata"))
+    mine = pending(add("f"), read_protocol=listing("rowTracking", "domainMetadata"))
     assert rule_of(mine, winner(name)) == "metadata_changed"
 
 
 def test_the_registry_of_document_mappings_may_grow_under_way() -> None:
-    mine = intent(add("f", **at("a")), format_="indextables")
+    mine = pending(add("f", **at("a")), format_="indextables")
     registered = with_properties(METADATA, docMappingSchema__abc="{}")
     grown = winner(registered, format_="indextables")
     assert rule_of(mine, grown, "indextables") is None
     changed_ = with_properties(METADATA, docMappingSchema__abc='{"a":1}')
-    later = intent(add("f", **at("a")), read_metadata=registered, format_="indextables")
+    later = pending(add("f", **at("a")), read_metadata=registered, format_="indextables")
     assert rule_of(later, winner(changed_, format_="indextables"), "indextables") == (
         "metadata_changed"
     )
@@ -187,33 +187,33 @@ def test_the_registry_of_document_mappings_may_grow_under_way() -> None:
 def test_metadata_that_speaks_of_every_file_conflicts_with_a_file_added_unseen(
     new: Action,
 ) -> None:
-    error = find_conflict(intent(new), winner(BLIND, add("f")))
+    error = find_conflict(pending(new), winner(BLIND, add("f")))
     assert isinstance(error, ConcurrentAppendError)
     assert (error.rule, error.found) == ("all_files_appended", "f")
-    assert rule_of(intent(new), winner(info("DELETE"), remove("f"))) is None
+    assert rule_of(pending(new), winner(info("DELETE"), remove("f"))) is None
 
 
 def test_other_metadata_does_not_conflict_with_an_append() -> None:
     wider = metadata(*COLUMNS, field("new"), partitioned=("p", "q"))
-    assert rule_of(intent(wider), winner(BLIND, add("f"))) is None
+    assert rule_of(pending(wider), winner(BLIND, add("f"))) is None
 
 
 def test_a_protocol_written_by_both_conflicts() -> None:
-    mine = intent(listing("appendOnly", "invariants", "deletionVectors"))
+    mine = pending(listing("appendOnly", "invariants", "deletionVectors"))
     error = find_conflict(mine, winner(info("UPGRADE PROTOCOL"), protocol()))
     assert isinstance(error, ProtocolChangedError)
     assert error.rule == "protocol_changed_by_both"
 
 
 def test_a_dropped_feature_conflicts_even_with_a_blind_append() -> None:
-    mine = intent(add("f"), read_protocol=listing("appendOnly", "deletionVectors"))
+    mine = pending(add("f"), read_protocol=listing("appendOnly", "deletionVectors"))
     error = find_conflict(mine, winner(listing("appendOnly")))
     assert isinstance(error, ProtocolChangedError)
     assert (error.rule, error.found) == ("feature_dropped", "deletionVectors")
 
 
 def test_a_legacy_versions_features_are_dropped_when_lists_leave_them_out() -> None:
-    error = find_conflict(intent(add("f")), winner(listing("invariants")))
+    error = find_conflict(pending(add("f")), winner(listing("invariants")))
     assert error is not None
     assert (error.rule, error.found) == ("feature_dropped", "appendOnly")
 
@@ -222,20 +222,20 @@ def test_a_legacy_versions_features_are_dropped_when_lists_leave_them_out() -> N
     "feature", ["deletionVectors", "v2Checkpoint", "inCommitTimestamp", "rowTracking"]
 )
 def test_a_feature_that_binds_nobody_yet_may_be_added_under_way(feature: str) -> None:
-    mine = intent(add("f"), where=[p == "a"])
+    mine = pending(add("f"), where=[p == "a"])
     assert rule_of(mine, winner(listing("appendOnly", "invariants", feature))) is None
 
 
 @pytest.mark.parametrize("feature", ["checkConstraints", "clustering", "ofTheFuture"])
 def test_a_feature_that_may_bind_writers_at_once_conflicts(feature: str) -> None:
     won = winner(listing("appendOnly", "invariants", feature))
-    error = find_conflict(intent(add("f")), won)
+    error = find_conflict(pending(add("f")), won)
     assert error is not None
     assert (error.rule, error.found) == ("feature_added", feature)
 
 
 def test_legacy_versions_and_unknown_versions_stand_for_what_they_imply() -> None:
-    mine = intent(add("f"))
+    mine = pending(add("f"))
     for new, found in (
         (protocol(1, 3), "checkConstraints"),
         (protocol(1, 4), "checkConstraints, generatedColumns"),
@@ -248,15 +248,15 @@ def test_legacy_versions_and_unknown_versions_stand_for_what_they_imply() -> Non
 
 
 def test_a_legacy_version_implies_column_mapping_only_where_readers_know_it_too() -> None:
-    mine = intent(add("f"), read_protocol=protocol(1, 5))
+    mine = pending(add("f"), read_protocol=protocol(1, 5))
     lists = ["appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"]
     assert rule_of(mine, winner(listing(*lists))) is None
-    mapped = intent(add("f"), read_protocol=protocol(2, 5))
+    mapped = pending(add("f"), read_protocol=protocol(2, 5))
     assert rule_of(mapped, winner(listing(*lists))) == "feature_dropped"
 
 
 def test_every_version_of_the_other_dialect_counts() -> None:
-    mine = intent(add("f"), read_protocol=protocol(2, 2), format_="indextables")
+    mine = pending(add("f"), read_protocol=protocol(2, 2), format_="indextables")
     for new, rule in (
         (protocol(2, 2), None),
         (protocol(2, 3), "feature_added"),
@@ -266,7 +266,7 @@ def test_every_version_of_the_other_dialect_counts() -> None:
 
 
 def test_a_drop_of_a_feature_conflicts_with_whatever_may_use_it() -> None:
-    mine = intent(listing("appendOnly"), read_protocol=listing("appendOnly", "deletionVectors"))
+    mine = pending(listing("appendOnly"), read_protocol=listing("appendOnly", "deletionVectors"))
     for used in (add("f"), remove("f"), METADATA, domain("d")):
         error = find_conflict(mine, winner(used))
         assert error is not None

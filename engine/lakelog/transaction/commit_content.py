@@ -78,34 +78,34 @@ class CommitBase:
     modified_ms: int | None = None
 
 
-def needs_meta(intent: PendingCommit) -> bool:
-    """Whether `finalise` looks at `CommitBase.meta`."""
-    if intent.few is not None:
+def needs_meta(pending: PendingCommit) -> bool:
+    """Whether `build_content` looks at `CommitBase.meta`."""
+    if pending.small is not None:
         return False
-    if intent.files.height and row_tracking.is_assigning(after(intent)):
+    if pending.files.height and row_tracking.is_assigning(after(pending)):
         return True
-    return bool(_rows(intent.meta, "mergeskip"))
+    return bool(_rows(pending.meta, "mergeskip"))
 
 
-def depends_on_ground(intent: PendingCommit) -> bool:
+def depends_on_base(pending: PendingCommit) -> bool:
     """Whether the content is another one for another `CommitBase`, the present aside."""
-    if intent.few is not None:
+    if pending.small is not None:
         return False
-    return needs_meta(intent) or after(intent).is_active(_FEATURE)
+    return needs_meta(pending) or after(pending).is_active(_FEATURE)
 
 
-def turns_on_timestamps(intent: PendingCommit) -> bool:
-    """Whether the commit is the first to carry an in-commit timestamp, so that `finalise` looks at
-    `CommitBase.modified_ms`.
+def turns_on_timestamps(pending: PendingCommit) -> bool:
+    """Whether the commit is the first to carry an in-commit timestamp, so that `build_content`
+    looks at `CommitBase.modified_ms`.
     """
-    return after(intent).is_active(_FEATURE) and not intent.table.is_active(_FEATURE)
+    return after(pending).is_active(_FEATURE) and not pending.table.is_active(_FEATURE)
 
 
-def after(intent: PendingCommit) -> TableConfiguration:
+def after(pending: PendingCommit) -> TableConfiguration:
     """Protocol and metadata as they will be after the commit."""
-    if intent.few is not None:
-        return intent.table
-    return intent.table.changed(last_protocol(intent.meta), last_metadata(intent.meta))
+    if pending.small is not None:
+        return pending.table
+    return pending.table.changed(last_protocol(pending.meta), last_metadata(pending.meta))
 
 
 def _rows(meta: pl.DataFrame, kind: str) -> Sequence[dict[str, Any]]:
@@ -115,29 +115,29 @@ def _rows(meta: pl.DataFrame, kind: str) -> Sequence[dict[str, Any]]:
     return meta.filter(chosen).rows(named=True) if chosen.any() else ()
 
 
-def finalise(
-    intent: PendingCommit,
+def build_content(
+    pending: PendingCommit,
     description: Description,
-    ground: CommitBase,
+    base: CommitBase,
     now_ms: int,
 ) -> CommitContent:
-    """The content of the commit after `ground`."""
+    """The content of the commit after `base`."""
     info = _commit_info(description, now_ms)
-    if intent.few is not None:
-        return CommitContent(info, spelled=intent.few.lines)
-    version = ground.version + 1
-    files, meta = intent.files, intent.meta
-    table = after(intent)
+    if pending.small is not None:
+        return CommitContent(info, spelled=pending.small.lines)
+    version = base.version + 1
+    files, meta = pending.files, pending.meta
+    table = after(pending)
     if row_tracking.is_assigning(table):
-        files, meta, info = _track_rows(files, meta, info, ground, version)
-    at = _commit_time(intent, table, ground, now_ms)
+        files, meta, info = _track_rows(files, meta, info, base, version)
+    at = _commit_time(pending, table, base, now_ms)
     if at is not None:
         # Before all else: readers look for it in the first bytes.
         info = {"inCommitTimestamp": at, **info}
-        meta = _record_enablement(meta, intent, ground, version, at)
+        meta = _record_enablement(meta, pending, base, version, at)
     if _rows(meta, "mergeskip"):
-        meta = skipped_files.counted(meta, ground.meta)
-    return CommitContent(info, meta, files, texts=intent.texts)
+        meta = skipped_files.counted(meta, base.meta)
+    return CommitContent(info, meta, files, texts=pending.texts)
 
 
 def _commit_info(description: Description, now_ms: int) -> dict[str, Any]:
@@ -161,22 +161,22 @@ def _commit_info(description: Description, now_ms: int) -> dict[str, Any]:
 
 
 def _commit_time(
-    intent: PendingCommit, table: TableConfiguration, ground: CommitBase, now_ms: int
+    pending: PendingCommit, table: TableConfiguration, base: CommitBase, now_ms: int
 ) -> int | None:
     if not table.is_active(_FEATURE):
         return None
-    before = ground.in_commit_timestamp
-    if before is None or not intent.table.is_active(_FEATURE):
+    before = base.in_commit_timestamp
+    if before is None or not pending.table.is_active(_FEATURE):
         # The first one comes after the file time of the commit before it.
-        before = max(before or 0, ground.modified_ms or 0)
+        before = max(before or 0, base.modified_ms or 0)
     return max(now_ms, before + 1)
 
 
 def _record_enablement(
-    meta: pl.DataFrame, intent: PendingCommit, ground: CommitBase, version: int, at: int
+    meta: pl.DataFrame, pending: PendingCommit, base: CommitBase, version: int, at: int
 ) -> pl.DataFrame:
     """Note in the metadata since when commits carry their time, where some before do not."""
-    if ground.version < 0 or not turns_on_timestamps(intent):
+    if base.version < 0 or not turns_on_timestamps(pending):
         return meta
     rows = list(_rows(meta, "metaData"))
     if not rows:
@@ -196,14 +196,14 @@ def _record_enablement(
 
 
 def _track_rows(
-    files: pl.DataFrame, meta: pl.DataFrame, info: dict[str, Any], ground: CommitBase, version: int
+    files: pl.DataFrame, meta: pl.DataFrame, info: dict[str, Any], base: CommitBase, version: int
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     moved = bool((files["actionType"] == "remove").any()) if files.height else False
     # Whether the rows of files that replace others kept their ids, only who wrote them knows.
     info = {**info, "tags": {"delta.rowTracking.preserved": "false" if moved else "true"}}
     if not files.height:
         return files, meta, info
-    assigned = row_tracking.assign(files, version, row_tracking.water_mark(ground.meta))
+    assigned = row_tracking.assign(files, version, row_tracking.water_mark(base.meta))
     if assigned.water_mark is not None:
         domain = {
             "actionType": "domainMetadata",

@@ -12,7 +12,7 @@ from lakelog.dialects.log_content import Actions, CommitFile, CommitInfo
 
 @dataclass(frozen=True)
 class CommitEffect:
-    """What one commit changes of a head.
+    """What one commit changes of a log tail.
 
     Attributes:
         commit: The commit.

@@ -1,11 +1,13 @@
 """The retry loop that writes a pending commit as the next version, exactly once or not at all.
 
-One attempt creates the commit after the head, if nothing has its name. Three things may come of it:
+One attempt creates the commit after the log tail, if nothing has its name. Three things may come of
+it:
 
-- It was written. The head moves on by what was written; nothing is read.
+- It was written. The log tail moves on by what was written; nothing is read.
 - The name is taken. The file is read back: if its ``txnId`` is ours (a driver repeated a request
   whose answer it had lost), it was written. Otherwise another process came first: all commits since
-  the head are decoded at once and judged one after another, and the intent is rebased or refused.
+  the log tail are decoded at once and checked one after another, and the pending commit is rebased
+  or refused.
 - It is unknown. The version is read back until it shows. As long as it is not there, the very same
   bytes are put again: whichever of the requests arrives, it is one commit. Only if it cannot be
   read back is `CommitOutcomeUnknown` raised.
@@ -42,10 +44,10 @@ from lakelog.model import actions
 from lakelog.model.metadata import in_any_case
 from lakelog.storage import LogStore
 from lakelog.storage.base import StoreWrapper
-from lakelog.transaction import commit_content as finalising
-from lakelog.transaction.commit_content import CommitBase, Description, finalise
+from lakelog.transaction import commit_content
+from lakelog.transaction.commit_content import CommitBase, Description, build_content
 from lakelog.transaction.commit_effects import CommitEffect, effects_of
-from lakelog.transaction.conflict_fast_path import own_paths, read_quickly
+from lakelog.transaction.conflict_fast_path import own_paths, read_files_only
 from lakelog.transaction.conflicts import find_conflict, rebase
 from lakelog.transaction.log_tail import LogTail, LogTails, commits_after
 from lakelog.transaction.operations import app_versions
@@ -112,16 +114,17 @@ class Plan:
 
     Attributes:
         log: The log that it goes to.
-        intent: Its actions and reads.
+        pending: Its actions and reads.
         description: What the commit says of itself.
-        check: Judges the intent once more, after another commit changed protocol or metadata.
+        check: Judges the pending commit once more, after another commit changed protocol or
+            metadata.
         app: Application and its version, for which nothing is to be written twice; or None.
         columnar_above: Bytes of JSON above which the commit is written in columns; None never.
         retry: How long to keep trying.
     """
 
     log: Log
-    intent: PendingCommit
+    pending: PendingCommit
     description: Description
     check: Callable[[PendingCommit], None]
     app: tuple[str, int] | None = None
@@ -145,7 +148,7 @@ class Outcome:
     size_bytes: int = 0
 
 
-class Writing:
+class CommitLoop:
     """One run of the loop.
 
     Attributes:
@@ -153,22 +156,22 @@ class Writing:
             way to the caller.
     """
 
-    def __init__(self, plan: Plan, head: LogTail | None, heads: LogTails, runtime: Runtime) -> None:
+    def __init__(self, plan: Plan, tail: LogTail | None, tails: LogTails, runtime: Runtime) -> None:
         self.outcome: Outcome | None = None
         self._plan = plan
-        self._intent = plan.intent
-        self._head = head
-        self._heads = heads
+        self._intent = plan.pending
+        self._tail = tail
+        self._tails = tails
         self._runtime = runtime
         self._store = plan.log.store
         self._dialect = plan.log.dialect
         self._put_s = 0.0
-        self._own_paths = own_paths(plan.intent)
+        self._own_paths = own_paths(plan.pending)
         self._encoded: tuple[CommitContent, bytes] | None = None
 
     def run(self) -> Outcome:
         """Write it."""
-        if self._head is not None and self._heads.needs_confirming(self._head):
+        if self._tail is not None and self._tails.needs_confirming(self._tail):
             self._catch_up()
         attempts = self._plan.retry.attempts
         for attempt in range(1, attempts + 1):
@@ -189,17 +192,17 @@ class Writing:
     @property
     def configuration(self) -> Mapping[str, str | None]:
         """The table's properties as of what is written, behind all that came first."""
-        return finalising.after(self._intent).metadata.configuration
+        return commit_content.after(self._intent).metadata.configuration
 
     @property
     def _version(self) -> int:
         """The version that is tried next."""
-        return 0 if self._head is None else self._head.version + 1
+        return 0 if self._tail is None else self._tail.version + 1
 
     # --- one attempt -------------------------------------------------------------------------
 
     def _attempt(self) -> bool:
-        """Try the version after the head; False if it is another's."""
+        """Try the version after the log tail; False if it is another's."""
         version = self._version
         path = self._dialect.commit_path(version)
         content, data = self._encode()
@@ -219,10 +222,10 @@ class Writing:
         """The commit for the version that is tried next, and its bytes."""
         if self._encoded is not None:
             return self._encoded
-        content = finalise(
+        content = build_content(
             self._intent,
             self._plan.description,
-            self._ground(),
+            self._base(),
             self._plan.log.clock(),
         )
         data = self._dialect.encode(
@@ -230,38 +233,38 @@ class Writing:
             columnar_above=self._plan.columnar_above,
             configuration=self.configuration,
         )
-        if not finalising.depends_on_ground(self._intent):
+        if not commit_content.depends_on_base(self._intent):
             # The same bytes will do wherever the commit lands.
             self._encoded = content, data
         return content, data
 
-    def _ground(self) -> CommitBase:
-        head = self._head
-        if head is None or self._intent.few is not None:
+    def _base(self) -> CommitBase:
+        tail = self._tail
+        if tail is None or self._intent.small is not None:
             return CommitBase()
         meta = actions.concat([])
-        if finalising.needs_meta(self._intent):
-            meta = head.meta
+        if commit_content.needs_meta(self._intent):
+            meta = tail.meta
         modified_ms = None
-        if finalising.turns_on_timestamps(self._intent):
-            entry = self._store.stat(self._dialect.commit_path(head.version))
+        if commit_content.turns_on_timestamps(self._intent):
+            entry = self._store.stat(self._dialect.commit_path(tail.version))
             modified_ms = entry.modified_ms if entry is not None else None
         at = (
-            head.in_commit_timestamp
+            tail.in_commit_timestamp
             if "inCommitTimestamp" in self._dialect.protocol_rules.features
             else None
         )
-        return CommitBase(head.version, head.protocol, head.metadata, meta, at, modified_ms)
+        return CommitBase(tail.version, tail.protocol, tail.metadata, meta, at, modified_ms)
 
     def _won(self, commit: CommitFile, content: CommitContent) -> None:
         self.outcome = Outcome(commit.version, size_bytes=commit.size_bytes)
-        if self._head is None:
+        if self._tail is None:
             return
-        meta = content.meta if self._intent.few is None else self._intent.meta
+        meta = content.meta if self._intent.small is None else self._intent.meta
         if meta.height:
             meta = meta.with_columns(pl.lit(commit.version, dtype=pl.Int64).alias("version"))
         info = CommitInfo(commit.version, 0, dict(content.info))
-        self._heads.offer(self._head.after(CommitEffect(commit, meta, info)))
+        self._tails.offer(self._tail.after(CommitEffect(commit, meta, info)))
 
     def _put(self, path: str, data: bytes) -> bool:
         """Put until it is known whose the version is: True if ours."""
@@ -360,9 +363,9 @@ class Writing:
     # --- behind the others -------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Move the head over what others have written, or say why that cannot be."""
-        head = self._head
-        if head is None:
+        """Move the log tail over what others have written, or say why that cannot be."""
+        tail = self._tail
+        if tail is None:
             raise TableExistsError(
                 "another writer has created the table",
                 path=self._plan.log.table,
@@ -371,18 +374,18 @@ class Writing:
             )
         log = self._plan.log
         before_s = self._runtime.monotonic()
-        commits = commits_after(log, head.version, confirmed=self._heads.is_recent())
-        if commits is None or self._heads.has_states(new=True):
-            raise self._overtaken(head, gone=commits is None)
+        commits = commits_after(log, tail.version, confirmed=self._tails.is_recent())
+        if commits is None or self._tails.has_states(new=True):
+            raise self._overtaken(tail, gone=commits is None)
         if not commits:
             return
-        if self._passed_quickly(head, commits, before_s):
+        if self._passed_quickly(tail, commits, before_s):
             return
         try:
             decoded = self._dialect.decode(self._store, commits)
         except MalformedLogError as cause:
             if isinstance(cause.__cause__, NotFoundError):
-                raise self._overtaken(head) from cause
+                raise self._overtaken(tail) from cause
             raise
         if self._intent.reads.nothing and not decoded.meta.height and len(commits) > 1:
             # Only paths can clash then, and what clashes with one commit does so with all of them
@@ -390,8 +393,8 @@ class Writing:
             together = Winner(commits[-1].version, decoded)
             if find_conflict(self._intent, together) is None:
                 for step in effects_of(commits, decoded):
-                    head = head.after(step)
-                self._moved(head, before_s)
+                    tail = tail.after(step)
+                self._moved(tail, before_s)
                 return
         changed = False
         for winner, step in zip(
@@ -408,28 +411,30 @@ class Writing:
                 self._intent = rebase(self._intent, winner)
                 self._encoded = None
                 changed |= bool(step.meta["actionType"].is_in(["protocol", "metaData"]).any())
-            head = head.after(step)
-        self._moved(head, before_s)
+            tail = tail.after(step)
+        self._moved(tail, before_s)
         if changed:
             self._plan.check(self._intent)
 
     def _passed_quickly(
-        self, head: LogTail, commits: Sequence[CommitFile], before_s: float
+        self, tail: LogTail, commits: Sequence[CommitFile], before_s: float
     ) -> bool:
         """Move over commits that only speak of other files; False leaves them to be decoded."""
         if self._own_paths is None:
             return False
-        quick = read_quickly(self._plan.log, commits)
-        if quick is None or not all(self._own_paths.isdisjoint(each.paths) for each in quick):
+        files_only = read_files_only(self._plan.log, commits)
+        if files_only is None or not all(
+            self._own_paths.isdisjoint(each.paths) for each in files_only
+        ):
             return False
-        for each in quick:
-            head = head.after(each.step)
-        self._moved(head, before_s)
+        for each in files_only:
+            tail = tail.after(each.step)
+        self._moved(tail, before_s)
         return True
 
-    def _moved(self, head: LogTail, confirmed_s: float) -> None:
-        self._head = head
-        self._heads.offer(head, confirmed_s)
+    def _moved(self, tail: LogTail, confirmed_s: float) -> None:
+        self._tail = tail
+        self._tails.offer(tail, confirmed_s)
 
     def _is_duplicate(self, meta: pl.DataFrame) -> bool:
         if self._plan.app is None:
@@ -437,19 +442,19 @@ class Writing:
         app_id, app_version = self._plan.app
         return any(row["txnVersion"] >= app_version for row in app_versions(meta, app_id))
 
-    def _overtaken(self, head: LogTail, *, gone: bool = True) -> ConflictError:
-        """What was committed since the head cannot be listed, so conflicts cannot be found: its
+    def _overtaken(self, tail: LogTail, *, gone: bool = True) -> ConflictError:
+        """What was committed since the log tail cannot be listed, so conflicts cannot be found: its
         commits are gone, or another writer has committed by Avro states.
         """
-        self._heads.forget()
+        self._tails.forget()
         return ConflictError(
-            f"some commits after version {head.version} were removed, so conflicts with "
+            f"some commits after version {tail.version} were removed, so conflicts with "
             "them cannot be checked"
             if gone
-            else f"another writer has committed by Avro states since version {head.version}, "
+            else f"another writer has committed by Avro states since version {tail.version}, "
             "and lakelog's commits cannot exclude those",
             path=self._plan.log.table,
-            version=head.version + 1,
+            version=tail.version + 1,
             rule="commits_cleaned_up" if gone else "avro_states",
             hint="read the table again, recompute the changes, and retry",
         )

@@ -3,8 +3,8 @@
 Busy tables see many small commits, and a writer that lost its version to one of them asks two
 things only: did it change anything but files, and does it speak of a path that we speak of? For a
 few lines that is found by parsing them one by one, at a tenth of the price of decoding them into
-frames. Whatever is not plainly harmless goes the general way, which decides; a property test holds
-the two together.
+frames. Whatever is not plainly harmless takes the general path, which decides; a property test
+holds the two together.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ _OWN_WAY = frozenset({"protocol", "metaData"})
 _NOTHING: pl.DataFrame = actions.concat([])
 
 
-class Quick(NamedTuple):
+class FilesOnlyCommit(NamedTuple):
     """A commit that only adds and removes files: its step, and the paths that it speaks of."""
 
     step: CommitEffect
     paths: frozenset[str]
 
 
-def read_quickly(log: Log, commits: Sequence[CommitFile]) -> list[Quick] | None:
-    """Read commits by the short way; None if one of them is not for it."""
+def read_files_only(log: Log, commits: Sequence[CommitFile]) -> list[FilesOnlyCommit] | None:
+    """Read commits on the fast path; None if one of them is not for it."""
     if sum(commit.size_bytes for commit in commits) > _MOST_BYTES:
         return None
-    found: list[Quick] = []
+    found: list[FilesOnlyCommit] = []
     try:
         contents = log.store.read_many([commit.path for commit in commits])
         for commit, data in zip(commits, contents, strict=True):
-            quick = parse_quickly(log.dialect, commit, data)
-            if quick is None:
+            files_only = parse_files_only(log.dialect, commit, data)
+            if files_only is None:
                 return None
-            found.append(quick)
+            found.append(files_only)
     except NotFoundError:
         return None
     return found
 
 
-def parse_quickly(dialect: Dialect, commit: CommitFile, data: bytes) -> Quick | None:
-    """Parse one commit by the short way; None if it is not for it."""
+def parse_files_only(dialect: Dialect, commit: CommitFile, data: bytes) -> FilesOnlyCommit | None:
+    """Parse one commit on the fast path; None if it is not for it."""
     if len(data) > _MOST_BYTES or not data.startswith(b"{"):
         return None
     paths: set[str] = set()
@@ -78,19 +78,19 @@ def parse_quickly(dialect: Dialect, commit: CommitFile, data: bytes) -> Quick | 
                 if not isinstance(path, str):
                     return None
                 paths.add(dialect.decode_path(path))
-    return Quick(CommitEffect(commit, _NOTHING, info), frozenset(paths))
+    return FilesOnlyCommit(CommitEffect(commit, _NOTHING, info), frozenset(paths))
 
 
-def own_paths(intent: PendingCommit) -> frozenset[str] | None:
-    """The paths that a transaction speaks of, if it can go the short way: it is small, has read
+def own_paths(pending: PendingCommit) -> frozenset[str] | None:
+    """The paths that a transaction speaks of, if it can take the fast path: it is small, has read
     nothing, and leaves protocol and metadata alone.
     """
-    if not intent.reads.nothing:
+    if not pending.reads.nothing:
         return None
-    if intent.few is not None:
-        return intent.few.paths
-    if intent.files.height > _MOST_PATHS:
+    if pending.small is not None:
+        return pending.small.paths
+    if pending.files.height > _MOST_PATHS:
         return None
-    if intent.meta.height and not _OWN_WAY.isdisjoint(intent.meta["actionType"].to_list()):
+    if pending.meta.height and not _OWN_WAY.isdisjoint(pending.meta["actionType"].to_list()):
         return None
-    return frozenset(intent.files["path"].to_list() if intent.files.height else ())
+    return frozenset(pending.files["path"].to_list() if pending.files.height else ())

@@ -214,7 +214,7 @@ RULES: dict[str, Rule] = {
 
 
 def find_conflict(
-    intent: PendingCommit,
+    pending: PendingCommit,
     winner: Winner,
     *,
     matches: Matches | None = None,
@@ -225,13 +225,13 @@ def find_conflict(
 
     Source: Delta's ConflictChecker; see the module.
     """
-    for rule, found in broken_rules(intent, winner, matches=matches):
+    for rule, found in broken_rules(pending, winner, matches=matches):
         return _error(rule, found, winner)
     return None
 
 
 def broken_rules(
-    intent: PendingCommit,
+    pending: PendingCommit,
     winner: Winner,
     *,
     matches: Matches | None = None,
@@ -240,37 +240,38 @@ def broken_rules(
 
     Args, errors and cost as `find_conflict`; lazy, so that a caller who wants one pays for one.
     """
-    if intent.isolation not in ISOLATION_LEVELS:
+    if pending.isolation not in ISOLATION_LEVELS:
         raise InvalidInputError(
-            f"unknown isolation level: {intent.isolation!r}",
-            found=intent.isolation,
+            f"unknown isolation level: {pending.isolation!r}",
+            found=pending.isolation,
             expected=" or ".join(ISOLATION_LEVELS),
         )
     if matches is None:
 
         def matches(files: pl.DataFrame, where: tuple[pl.Expr, ...]) -> pl.Series:
-            return may_match(files, where, intent.table)
+            return may_match(files, where, pending.table)
 
-    yield from _protocol(intent, winner)
-    yield from _metadata(intent, winner)
-    yield from _domains(intent, winner)
-    yield from _app_ids(intent, winner)
-    yield from _same_files(intent, winner)
-    yield from _read_files(intent, winner, matches)
+    yield from _protocol(pending, winner)
+    yield from _metadata(pending, winner)
+    yield from _domains(pending, winner)
+    yield from _app_ids(pending, winner)
+    yield from _same_files(pending, winner)
+    yield from _read_files(pending, winner, matches)
 
 
-def rebase(intent: PendingCommit, winner: Winner) -> PendingCommit:
+def rebase(pending: PendingCommit, winner: Winner) -> PendingCommit:
     """The transaction as if it had read the state after a commit that it does not conflict with:
-    protocol and metadata are that commit's where it wrote them, and then no short way was taken.
+    protocol and metadata are that commit's where it wrote them, and then the fast path was not
+    taken.
     """
     protocol = last_protocol(winner.actions.meta)
     metadata = last_metadata(winner.actions.meta)
     if protocol is None and metadata is None:
-        return intent
+        return pending
     return replace(
-        intent,
-        staged=intent.files,
-        table=intent.table.changed(protocol, metadata),
+        pending,
+        staged=pending.files,
+        table=pending.table.changed(protocol, metadata),
     )
 
 
@@ -306,18 +307,18 @@ def _error(rule: str, found: str, winner: Winner) -> ConflictError:
     )
 
 
-def _protocol(intent: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
-    rules = intent.table.rules
-    ours, theirs = last_protocol(intent.meta), last_protocol(winner.actions.meta)
+def _protocol(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
+    rules = pending.table.rules
+    ours, theirs = last_protocol(pending.meta), last_protocol(winner.actions.meta)
     if theirs is not None:
         if ours is not None:
             yield "protocol_changed_by_both", "protocol"
-        if dropped := concurrent_metadata.dropped_features(intent.protocol, theirs, rules):
+        if dropped := concurrent_metadata.dropped_features(pending.protocol, theirs, rules):
             yield "feature_dropped", ", ".join(dropped)
-        if binding := concurrent_metadata.binding_features(intent.protocol, theirs, rules):
+        if binding := concurrent_metadata.binding_features(pending.protocol, theirs, rules):
             yield "feature_added", ", ".join(binding)
     if ours is not None:
-        dropped = concurrent_metadata.dropped_features(intent.protocol, ours, rules)
+        dropped = concurrent_metadata.dropped_features(pending.protocol, ours, rules)
         if dropped and _may_use_features(winner):
             yield "feature_drop_overtaken", ", ".join(dropped)
 
@@ -329,40 +330,40 @@ def _may_use_features(winner: Winner) -> bool:
     )
 
 
-def _metadata(intent: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
+def _metadata(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
     theirs = last_metadata(winner.actions.meta)
     if theirs is None:
         return
-    protocol, rules = last_protocol(winner.actions.meta) or intent.protocol, intent.table.rules
-    changes = concurrent_metadata.metadata_changes(intent.metadata, theirs, protocol, rules)
-    if last_metadata(intent.meta) is not None:
+    protocol, rules = last_protocol(winner.actions.meta) or pending.protocol, pending.table.rules
+    changes = concurrent_metadata.metadata_changes(pending.metadata, theirs, protocol, rules)
+    if last_metadata(pending.meta) is not None:
         yield "metadata_changed_by_both", ", ".join(changes) or "metaData"
     elif changes:
         yield "metadata_changed", ", ".join(changes)
 
 
-def _domains(intent: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
-    ours = _rows(intent.meta, "domainMetadata", ("domain",))["domain"]
+def _domains(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
+    ours = _rows(pending.meta, "domainMetadata", ("domain",))["domain"]
     theirs = _rows(winner.actions.meta, "domainMetadata", ("domain",))["domain"]
     domain = _common(ours.filter(ours != ROW_TRACKING_DOMAIN), theirs)
     if domain is not None:
         yield "domain_written_by_both", domain
 
 
-def _app_ids(intent: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
-    ours = _rows(intent.meta, "txn", ("appId",))["appId"]
-    read = pl.Series("appId", sorted(intent.reads.app_ids), dtype=pl.String)
+def _app_ids(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
+    ours = _rows(pending.meta, "txn", ("appId",))["appId"]
+    read = pl.Series("appId", sorted(pending.reads.app_ids), dtype=pl.String)
     theirs = _rows(winner.actions.meta, "txn", ("appId",))["appId"]
     app_id = _common(pl.concat([read, ours]), theirs)
     if app_id is not None:
         yield "app_id_written", app_id
 
 
-def _same_files(intent: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
+def _same_files(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
     """Paths that both speak of; by path, because a new deletion vector replaces a logical file."""
-    if not intent.files.height or not winner.actions.files.height:
+    if not pending.files.height or not winner.actions.files.height:
         return
-    added, removed = _paths(intent.files, "add"), _paths(intent.files, "remove")
+    added, removed = _paths(pending.files, "add"), _paths(pending.files, "remove")
     their_added = _paths(winner.actions.files, "add")
     their_removed = _paths(winner.actions.files, "remove")
     if (path := _common(removed, their_removed)) is not None:
@@ -377,46 +378,46 @@ def _same_files(intent: PendingCommit, winner: Winner) -> Iterator[tuple[str, st
 
 
 def _read_files(
-    intent: PendingCommit, winner: Winner, matches: Matches
+    pending: PendingCommit, winner: Winner, matches: Matches
 ) -> Iterator[tuple[str, str]]:
-    reads, files = intent.reads, winner.actions.files
+    reads, files = pending.reads, winner.actions.files
     if not files.height:
         return
     if not reads.nothing:
-        if (path := _first_read(intent, _of(files, "remove"), matches)) is not None:
+        if (path := _first_read(pending, _of(files, "remove"), matches)) is not None:
             yield "read_files_deleted", path
-        counts = not _only_rearranges(intent) and not _is_exempt(intent, winner)
-        if counts and (path := _first_read(intent, _of(files, "add"), matches)) is not None:
+        counts = not _only_rearranges(pending) and not _is_exempt(pending, winner)
+        if counts and (path := _first_read(pending, _of(files, "add"), matches)) is not None:
             yield "read_files_appended", path
-    metadata = last_metadata(intent.meta)
-    if metadata is not None and concurrent_metadata.tightened(intent.metadata, metadata):
+    metadata = last_metadata(pending.meta)
+    if metadata is not None and concurrent_metadata.tightened(pending.metadata, metadata):
         added = _paths(files, "add")
         if added.len():
             yield "all_files_appended", str(added[0])
 
 
-def _first_read(intent: PendingCommit, files: pl.DataFrame, matches: Matches) -> str | None:
+def _first_read(pending: PendingCommit, files: pl.DataFrame, matches: Matches) -> str | None:
     """The first of the files that what was declared read may hold."""
     if not files.height:
         return None
-    if intent.reads.whole_table:
+    if pending.reads.whole_table:
         return str(files["path"][0])
-    read = matches(files, intent.reads.where).fill_null(True)
+    read = matches(files, pending.reads.where).fill_null(True)
     row = read.arg_max() if read.any() else None
     return None if row is None else str(files["path"][row])
 
 
-def _only_rearranges(intent: PendingCommit) -> bool:
+def _only_rearranges(pending: PendingCommit) -> bool:
     """Whether the transaction leaves the table's rows as they are, wherever it is put."""
-    domains = _rows(intent.meta, "domainMetadata", ("domain",))["domain"]
-    if domains.len() != intent.meta.height or not domains.eq(ROW_TRACKING_DOMAIN).all():
+    domains = _rows(pending.meta, "domainMetadata", ("domain",))["domain"]
+    if domains.len() != pending.meta.height or not domains.eq(ROW_TRACKING_DOMAIN).all():
         return False
     # A missing dataChange is true (IndexTables).
-    changes = actions.conform(intent.files, ("dataChange",))["dataChange"]
+    changes = actions.conform(pending.files, ("dataChange",))["dataChange"]
     return not changes.fill_null(True).any()
 
 
-def _is_exempt(intent: PendingCommit, winner: Winner) -> bool:
+def _is_exempt(pending: PendingCommit, winner: Winner) -> bool:
     """Whether what a commit added need not have been read."""
     files = winner.actions.files
     if _paths(files, "remove").len():
@@ -425,8 +426,8 @@ def _is_exempt(intent: PendingCommit, winner: Winner) -> bool:
         changes = actions.conform(files, ("dataChange",))["dataChange"]
         return not changes.fill_null(True).any()
     return (
-        intent.isolation == WRITE_SERIALIZABLE
-        and last_metadata(intent.meta) is None
+        pending.isolation == WRITE_SERIALIZABLE
+        and last_metadata(pending.meta) is None
         and _info(winner, "isBlindAppend") is True
     )
 

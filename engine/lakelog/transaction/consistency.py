@@ -1,7 +1,7 @@
 """Consistency rules for metadata and files.
 
 `check_metadata` judges a metaData action by itself and against the one before; `check_files`
-judges file actions against the metadata. Both refuse before anything is written. Rules that a
+checks file actions against the metadata. Both refuse before anything is written. Rules that a
 table feature brings for whole commits are in `lakelog.transaction.write_support`.
 
 Source: Delta protocol, Change Metadata; Schema Serialization Format; Column Mapping; Row Tracking;

@@ -14,7 +14,7 @@ from lakelog.storage import LogStore
 from lakelog.transaction import operations, write_support
 from lakelog.transaction.action_input import rows_frame
 from lakelog.transaction.commit_content import Description
-from lakelog.transaction.commit_loop import Plan, Retry, Writing
+from lakelog.transaction.commit_loop import CommitLoop, Plan, Retry
 from lakelog.transaction.consistency import check_metadata
 from lakelog.transaction.log_tail import LogTails
 from lakelog.transaction.metadata_changes import settled_metadata
@@ -82,7 +82,7 @@ def create_table(
         lambda _: None,
         retry=Retry(),
     )
-    Writing(plan, None, LogTails(log, runtime), runtime).run()
+    CommitLoop(plan, None, LogTails(log, runtime), runtime).run()
 
 
 def _refuse_existing(store: LogStore, dialects: Sequence[Dialect]) -> None:

@@ -1,26 +1,27 @@
 """`LogTail`: the end of a log as a writer needs it; `LogTails` caches and refreshes it.
 
-A head knows a version, its protocol and metadata, and the few facts that the next commit depends
-on. It moves on by what a commit says, its own or another's, at the cost of that commit and never of
-the table: file rows are read only by a process that asks for its state.
+A log tail knows a version, its protocol and metadata, and the few facts that the next commit
+depends on. It moves on by what a commit says, its own or another's, at the cost of that commit and
+never of the table: file rows are read only by a process that asks for its state.
 
-**Why a head has to be fresh.** A commit is created only if its name is free. That keeps two
+**Why a log tail has to be fresh.** A commit is created only if its name is free. That keeps two
 writers apart as long as every version that was ever written is still there; but old commits are
-cleaned up, so a writer whose head is far back could find the next name free again, and its commit
-would vanish below the checkpoint that took the place of the real one. So a head is confirmed before
-it is built upon, when a transaction begins and again before it is written: a listing that starts at
-its version shows nothing later. On local disk, where a check costs microseconds, two looks do: its
-own commit is still there, the next one is not, and less than a minute has passed since it was known
-to be the end (written by us, or listed). Clean-up deletes only below a checkpoint, oldest first, so
-a process that deletes the next commit has deleted the head's own; the minute covers a clean-up that
-is in the middle of it. On other stores a confirmation holds for five seconds, to spare a round
+cleaned up, so a writer whose log tail is far back could find the next name free again, and its
+commit would vanish below the checkpoint that took the place of the real one. So a log tail is
+confirmed before it is built upon, when a transaction begins and again before it is written: a
+listing that starts at its version shows nothing later. On local disk, where a check costs
+microseconds, two looks do: its own commit is still there, the next one is not, and less than a
+minute has passed since it was known to be the end (written by us, or listed). Clean-up deletes only
+below a checkpoint, oldest first, so a process that deletes the next commit has deleted the log
+tail's own; the minute covers a clean-up that is in the middle of it. On other stores a confirmation
+holds for five seconds, to spare a round
 trip: no clean-up removes commits that young. It holds for the version that was confirmed and for no
 other: a transaction that was open while the same table committed others is confirmed by itself.
 
-**Why a head has to be whole.** Its snapshot reads files only when it is asked for something, which
-may be long after it was made. So once a minute a check of the oldest files that it depends on shows
-whether clean-up has been there; then the table is opened again. So it is after `MOST_STEPS`
-commits, for a head remembers all that it has moved over: a stream that commits for weeks would
+**Why a log tail has to be whole.** Its snapshot reads files only when it is asked for something,
+which may be long after it was made. So once a minute a check of the oldest files that it depends on
+shows whether clean-up has been there; then the table is opened again. So it is after `MOST_STEPS`
+commits, for a log tail remembers all that it has moved over: a stream that commits for weeks would
 never let go of any, and who asked for its snapshot would read them all where a checkpoint has them
 long since.
 """
@@ -47,14 +48,14 @@ from lakelog.storage.base import FileEntry
 from lakelog.storage.bounded import on_local_disk
 from lakelog.transaction import write_support
 from lakelog.transaction.commit_effects import CommitEffect, effects_of
-from lakelog.transaction.conflict_fast_path import read_quickly
+from lakelog.transaction.conflict_fast_path import read_files_only
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.small_commit import PlainTable
 
 _CONFIRMED_S = 60.0  # how long a check may replace a listing
 _FRESH_S = 5.0  # how long a listing holds where another one costs a round trip
 MOST_STEPS = 10_000
-"""Commits of files that a head moves over before the table is opened again: some 16 MB."""
+"""Commits of files that a log tail moves over before the table is opened again: some 16 MB."""
 
 META_STEPS = 16
 """For how many of them a commit counts that holds other actions too, whose frames are kept."""
@@ -105,11 +106,11 @@ class LogTail:
 
     @classmethod
     def of(cls, log: Log, snapshot: Snapshot) -> LogTail:
-        """The head that a snapshot of the latest version is."""
+        """The log tail that a snapshot of the latest version is."""
         return cls(log, snapshot, None, None)
 
     def after(self, step: CommitEffect) -> LogTail:
-        """The head after the next commit."""
+        """The log tail after the next commit."""
         assert step.commit.version == self.version + 1
         return LogTail(self.log, None, self, step)
 
@@ -122,22 +123,22 @@ class LogTail:
     def meta(self) -> pl.DataFrame:
         """Reconciled non-file actions; removed domains are still in it."""
         parts: list[pl.DataFrame] = []
-        head = self
-        while "meta" not in head.__dict__ and head._snapshot is None:
-            assert head._older is not None
-            assert head._step is not None
-            if head._step.meta.height:
-                parts.append(head._step.meta)
-            head = head._older
-        if "meta" not in head.__dict__ and (snapshot := head._snapshot) is not None:  # noqa: SLF001 - its own kind
+        tail = self
+        while "meta" not in tail.__dict__ and tail._snapshot is None:
+            assert tail._older is not None
+            assert tail._step is not None
+            if tail._step.meta.height:
+                parts.append(tail._step.meta)
+            tail = tail._older
+        if "meta" not in tail.__dict__ and (snapshot := tail._snapshot) is not None:  # noqa: SLF001 - its own kind
             below = snapshot.read_state(lambda state: state.meta)
         else:
-            below = head.__dict__["meta"]
+            below = tail.__dict__["meta"]
         return reconcile_meta([below, *reversed(parts)]) if parts else below
 
     @cached_property
     def in_commit_timestamp(self) -> int | None:
-        """The in-commit timestamp of the head's own commit; None where it has none."""
+        """The in-commit timestamp of the log tail's own commit; None where it has none."""
         if self._step is not None:
             info = self._step.info
         else:
@@ -150,14 +151,14 @@ class LogTail:
         """The version as a snapshot; reads no commit before it is asked for something."""
         if self._snapshot is None:
             commits: list[CommitFile] = []
-            head: LogTail = self
-            while head._snapshot is None:
-                assert head._step is not None
-                assert head._older is not None
-                commits.append(head._step.commit)
-                head = head._older
+            tail: LogTail = self
+            while tail._snapshot is None:
+                assert tail._step is not None
+                assert tail._older is not None
+                commits.append(tail._step.commit)
+                tail = tail._older
             commits.reverse()
-            below: Snapshot = head._snapshot  # noqa: SLF001 - its own kind
+            below: Snapshot = tail._snapshot  # noqa: SLF001 - its own kind
 
             def extend(state: State) -> State:
                 return extend_state(state, commits)
@@ -218,7 +219,7 @@ def _look(log: Log, version: int) -> list[CommitFile] | None:
 
 
 class LogTails:
-    """Keeps the latest head of one log, for all transactions of a table. Safe in several
+    """Keeps the latest log tail of one log, for all transactions of a table. Safe in several
     threads.
     """
 
@@ -234,27 +235,27 @@ class LogTails:
         self._on_commit = on_commit
         self._open_latest = open_latest or (lambda: Snapshot.open(log))
         self._lock = threading.Lock()
-        self._head: LogTail | None = None
+        self._tail: LogTail | None = None
         self._confirmed_s = 0.0
         self._whole_s = 0.0
         self._checked: tuple[TableConfiguration, PlainTable | None] | None = None
         self._opened_with_states = False
 
     def is_recent(self) -> bool:
-        """Whether the head was known to be the end of the log so short a while ago that looks may
-        replace a listing.
+        """Whether the log tail was known to be the end of the log so short a while ago that looks
+        may replace a listing.
         """
         return self._runtime.monotonic() - self._confirmed_s < _CONFIRMED_S
 
-    def needs_confirming(self, head: LogTail) -> bool:
-        """Whether to ask once more for the end of the log before a head is built upon."""
+    def needs_confirming(self, tail: LogTail) -> bool:
+        """Whether to ask once more for the end of the log before a log tail is built upon."""
         age_s = self._runtime.monotonic() - self._confirmed_s
-        confirmed = self._head
+        confirmed = self._tail
         return (
             on_local_disk(self._log.store)
             or age_s >= _FRESH_S
             or confirmed is None
-            or confirmed.version != head.version
+            or confirmed.version != tail.version
         )
 
     def has_states(self, *, new: bool = False) -> bool:
@@ -268,84 +269,86 @@ class LogTails:
             return self._opened_with_states
         return store.has_folders([folder])[0]
 
-    def _is_whole(self, head: LogTail) -> bool:
-        """Whether the files that a head depends on are still there; looks once a minute."""
+    def _is_whole(self, tail: LogTail) -> bool:
+        """Whether the files that a log tail depends on are still there; looks once a minute."""
         now_s = self._runtime.monotonic()
         if now_s - self._whole_s >= _CONFIRMED_S:
-            if any(self._log.store.stat(path) is None for path in head.oldest):
+            if any(self._log.store.stat(path) is None for path in tail.oldest):
                 return False
             self._whole_s = now_s
         return True
 
     def latest(self) -> LogTail:
-        """The head of the log as it is now; reads what was written since the last time."""
-        head = self._head
+        """The log tail of the log as it is now; reads what was written since the last time."""
+        tail = self._tail
         if self.has_states():
-            head = None
-        if head is not None and head.steps < MOST_STEPS and self._is_whole(head):
+            tail = None
+        if tail is not None and tail.steps < MOST_STEPS and self._is_whole(tail):
             before = self._runtime.monotonic()
-            commits = commits_after(self._log, head.version, confirmed=self.is_recent())
+            commits = commits_after(self._log, tail.version, confirmed=self.is_recent())
             if commits is not None:
                 try:
-                    head = self._moved(head, commits)
+                    tail = self._moved(tail, commits)
                 except MalformedLogError:
-                    head = None  # cleaned up in this very moment, or damaged: opening says which
-                if head is not None:
-                    self.offer(head, before)
-                    return head
+                    tail = None  # cleaned up in this very moment, or damaged: opening says which
+                if tail is not None:
+                    self.offer(tail, before)
+                    return tail
         before = self._runtime.monotonic()
         self._opened_with_states = self.has_states()
-        head = LogTail.of(self._log, self._open_latest())
+        tail = LogTail.of(self._log, self._open_latest())
         with self._lock:
             # Even if it is behind what was kept: the table may have been made again.
-            self._head, self._confirmed_s, self._whole_s = head, before, before
-        return head
+            self._tail, self._confirmed_s, self._whole_s = tail, before, before
+        return tail
 
     def at(self, version: int) -> LogTail:
-        """The head that the log had at an earlier version; what came after it is caught up with
+        """The log tail that the log had at an earlier version; what came after it is caught up with
         when it is built upon.
         """
-        head = self.latest()
-        if version == head.version:
-            return head
-        if not 0 <= version < head.version:
+        tail = self.latest()
+        if version == tail.version:
+            return tail
+        if not 0 <= version < tail.version:
             raise InvalidInputError(
                 "version not found",
                 path=self._log.table,
-                expected=f"0 to {head.version}",
+                expected=f"0 to {tail.version}",
                 found=version,
             )
         return LogTail.of(self._log, Snapshot.open(self._log, version))
 
-    def _moved(self, head: LogTail, commits: Sequence[CommitFile]) -> LogTail:
+    def _moved(self, tail: LogTail, commits: Sequence[CommitFile]) -> LogTail:
         if not commits:
-            return head
-        quick = read_quickly(self._log, commits)
-        if quick is not None:
-            for each in quick:
-                head = head.after(each.step)
-            return head
+            return tail
+        files_only = read_files_only(self._log, commits)
+        if files_only is not None:
+            for each in files_only:
+                tail = tail.after(each.step)
+            return tail
         decoded = self._log.dialect.decode(self._log.store, commits, files=False)
         for step in effects_of(commits, decoded):
-            head = head.after(step)
+            tail = tail.after(step)
         if last_protocol(decoded.meta) is not None:
             self._log.dialect.check_readable(
                 {
-                    "minReaderVersion": head.protocol.min_reader_version,
-                    "readerFeatures": head.protocol.reader_features,
+                    "minReaderVersion": tail.protocol.min_reader_version,
+                    "readerFeatures": tail.protocol.reader_features,
                 },
                 self._log.table,
             )
-        return head
+        return tail
 
-    def offer(self, head: LogTail, confirmed_s: float | None = None) -> None:
-        """Keep a head that is now known to be the end of the log, unless a later one is kept."""
+    def offer(self, tail: LogTail, confirmed_s: float | None = None) -> None:
+        """Keep a log tail that is now known to be the end of the log, unless a later one is
+        kept.
+        """
         if confirmed_s is None:
             confirmed_s = self._runtime.monotonic()
             self._on_commit()
         with self._lock:
-            if self._head is None or head.version >= self._head.version:
-                self._head, self._confirmed_s = head, confirmed_s
+            if self._tail is None or tail.version >= self._tail.version:
+                self._tail, self._confirmed_s = tail, confirmed_s
 
     def check_writable(self, table: TableConfiguration) -> PlainTable | None:
         """`write_support.check_writable`, once for as long as the configuration is the same."""
@@ -364,4 +367,4 @@ class LogTails:
     def forget(self) -> None:
         """Open the table again next time."""
         with self._lock:
-            self._head = None
+            self._tail = None

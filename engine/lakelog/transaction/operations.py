@@ -28,7 +28,7 @@ class Operation(NamedTuple):
     parameters: dict[str, Any]
 
 
-def check_told(
+def check_description(
     operation: object, parameters: object, metrics: object, user_metadata: object
 ) -> None:
     """Refuse what a caller says of a commit that readers could not take in: where Delta's wants a

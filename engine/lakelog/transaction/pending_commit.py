@@ -1,6 +1,6 @@
 """The frozen content and reads of a transaction, and the commits that came first. Plain data.
 
-Owns no rule and does no I/O; `conflicts.find_conflict` judges one against the other.
+Owns no rule and does no I/O; `conflicts.find_conflict` checks one against the other.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PendingCommit:
 
     Attributes:
         reads: What was declared read.
-        staged: Narrow ``add`` and ``remove`` rows to be written, or a few of them by the short way;
+        staged: Narrow ``add`` and ``remove`` rows to be written, or a few of them on the fast path;
             paths decoded, ``dvId`` where there are deletion vectors.
         meta: Narrow ``protocol``, ``metaData``, ``domainMetadata``, ``txn`` and ``mergeskip`` rows
             to be written.
@@ -84,8 +84,8 @@ class PendingCommit:
         return self.staged.frame if isinstance(self.staged, SmallCommit) else self.staged
 
     @property
-    def few(self) -> SmallCommit | None:
-        """The file actions by the short way; None where they go the general one."""
+    def small(self) -> SmallCommit | None:
+        """The file actions on the fast path; None where they take the general path."""
         return self.staged if isinstance(self.staged, SmallCommit) else None
 
 

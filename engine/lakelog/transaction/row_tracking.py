@@ -115,13 +115,13 @@ def assign(files: pl.DataFrame, version: int, mark: int) -> Assigned:
     counts = num_records(stats)
     fresh = is_add & base.is_null()
     counted = is_add & (fresh | (base > mark).fill_null(False))
-    untold = counted & counts.is_null()
-    if untold.any():
+    uncounted = counted & counts.is_null()
+    if uncounted.any():
         raise InvalidTransactionError(
             "row tracking needs the number of records of each added file",
-            path=files["path"].filter(untold)[0],
+            path=files["path"].filter(uncounted)[0],
             expected="stats with numRecords",
-            found=stats.filter(untold)[0],
+            found=stats.filter(uncounted)[0],
             hint="pass stats='{\"numRecords\": ...}'",
         )
     # Ids that came along may be above the mark; fresh ones start above them all.

@@ -3,7 +3,7 @@ table features.
 
 Most commits of a busy table are one file or two. Frames are made for many rows: of one, each of the
 dozens of queries that check and spell it costs as much as of thousands. Here the rows are gone
-through one by one, at a tenth of the price. What is not plainly right goes the general way, which
+through one by one, at a tenth of the price. What is not plainly right takes the general path, which
 decides, and says what is wrong; property tests hold the two together, to the byte.
 
 Source: Delta protocol, Add File and Remove File; Partition Value Serialization; Transaction
@@ -35,7 +35,7 @@ from lakelog.transaction import file_rules, operations, row_tracking, write_supp
 from lakelog.transaction.action_input import rows_frame
 
 MOST_ROWS = 64
-"""Actions of a transaction that may go the short way."""
+"""Actions of a transaction that may take the fast path."""
 
 _SUSPECT = re.compile(file_rules.SUSPECT)
 _NOTHING = actions.concat([])
@@ -82,7 +82,7 @@ _FITS: Mapping[str, Callable[[str], bool]] = {
     "integer": _digits(9),
     "long": _digits(18),
 }
-"""What is plainly a partition value of a type. Other types' values go the general way."""
+"""What is plainly a partition value of a type. Other types' values take the general path."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class PlainTable:
     def take(
         self, rows: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]] = ()
     ) -> SmallCommit | None:
-        """Rows by the short way; None if they are not for it."""
+        """Rows on the fast path; None if they are not for it."""
         if not 0 < len(rows) <= MOST_ROWS:
             return None
         if others and [row["actionType"] for row in others] != ["txn"]:
@@ -189,7 +189,7 @@ class SmallCommit:
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        """The same rows as a narrow frame, for who judges them next to others."""
+        """The same rows as a narrow frame, for checks of several commits."""
         return rows_frame(self.rows)
 
     @cached_property
@@ -222,9 +222,9 @@ class SmallCommit:
                 counts = [row.get("numRecords") for row in adds]
             else:
                 counts = [row_tracking.count_of(row.get("stats")) for row in adds]
-            told = [count for count in counts if count is not None]
-            if len(told) == len(adds):
-                found["numOutputRows"] = sum(told)
+            counted = [count for count in counts if count is not None]
+            if len(counted) == len(adds):
+                found["numOutputRows"] = sum(counted)
         if removes:
             lost = sum(row.get("size", 0) for row in removes)
             found |= {"numRemovedFiles": len(removes), "numRemovedBytes": lost}

@@ -24,7 +24,7 @@ from lakelog.redaction import redact
 from lakelog.transaction import operations, validation
 from lakelog.transaction.action_buffer import ActionBuffer
 from lakelog.transaction.commit_content import Description, after
-from lakelog.transaction.commit_loop import Plan, Retry, Writing
+from lakelog.transaction.commit_loop import CommitLoop, Plan, Retry
 from lakelog.transaction.log_tail import LogTails
 from lakelog.transaction.pending_commit import ISOLATION_LEVELS, PendingCommit, Reads
 from lakelog.transaction.runtime import Committed, Runtime
@@ -60,7 +60,7 @@ class Transaction:
     def __init__(
         self,
         log: Log,
-        heads: LogTails,
+        tails: LogTails,
         runtime: Runtime,
         *,
         app_id: str | None = None,
@@ -74,20 +74,20 @@ class Transaction:
         version: int | None = None,
     ) -> None:
         refuse_unsafe_store(log)
-        self._log, self._heads, self._runtime = log, heads, runtime
-        self._head = heads.latest() if version is None else heads.at(version)
-        self._protocol, self._metadata = self._head.protocol, self._head.metadata
-        self._table = self._head.table
-        self._plain = heads.check_writable(self._table)
+        self._log, self._tails, self._runtime = log, tails, runtime
+        self._tail = tails.latest() if version is None else tails.at(version)
+        self._protocol, self._metadata = self._tail.protocol, self._tail.metadata
+        self._table = self._tail.table
+        self._plain = tails.check_writable(self._table)
         self._isolation = _isolation(isolation, self._metadata)
         self._retry = Retry.of(self._metadata.configuration, max_attempts)
-        operations.check_told(operation, parameters, metrics, user_metadata)
+        operations.check_description(operation, parameters, metrics, user_metadata)
         self._operation, self._parameters = operation, parameters
         self._metrics, self._user_metadata = metrics, user_metadata
         self._txn_id = runtime.new_id()
         self._over = False
         self._version: int | None = None
-        self._draft = ActionBuffer(log, self._protocol, self._metadata)
+        self._buffer = ActionBuffer(log, self._protocol, self._metadata)
         self._where: list[pl.Expr] = []
         self._whole_table = False
         self._app: tuple[str, int] | None = None
@@ -110,7 +110,7 @@ class Transaction:
 
     def _recorded(self, app_id: str) -> int | float:
         """The application's last version that still counts; below all others if it has none."""
-        rows = operations.app_versions(self._head.meta, app_id)
+        rows = operations.app_versions(self._tail.meta, app_id)
         retention = transaction_retention_ms(self._metadata.configuration)
         oldest = None if retention is None else self._log.clock() - retention
         counting = [
@@ -127,7 +127,7 @@ class Transaction:
         """The version that the transaction reads. Using it does not record a read: use `read` for
         data that the actions depend on.
         """
-        return self._head.snapshot
+        return self._tail.snapshot
 
     @property
     def version(self) -> int | None:
@@ -196,7 +196,7 @@ class Transaction:
         Source: Delta protocol, Add File and Remove File.
         """
         self._require_open()
-        self._draft.put_files("add", table, fields)
+        self._buffer.put_files("add", table, fields)
 
     def remove(self, table: Any = None, /, **fields: Any) -> None:
         """Remove one file, or a table of files.
@@ -213,7 +213,7 @@ class Transaction:
         Source: Delta protocol, Add File and Remove File.
         """
         self._require_open()
-        self._draft.put_files("remove", table, fields)
+        self._buffer.put_files("remove", table, fields)
 
     def cdc(self, table: Any = None, /, **fields: Any) -> None:
         """Add one change data file, or a table of them: ``path``, ``partitionValues``, ``size``.
@@ -221,7 +221,7 @@ class Transaction:
         Source: Delta protocol, Add CDC File.
         """
         self._require_open()
-        self._draft.put_files("cdc", table, fields)
+        self._buffer.put_files("cdc", table, fields)
 
     def replace_rows(self) -> None:
         """Declare that no row is updated: rows of removed files are deleted, and rows of added
@@ -268,7 +268,7 @@ class Transaction:
         Source: Delta protocol, Change Metadata.
         """
         self._require_open()
-        self._draft.put_metadata(
+        self._buffer.put_metadata(
             table,
             fields,
             schema=schema,
@@ -296,7 +296,7 @@ class Transaction:
         Source: Delta protocol, Protocol Evolution.
         """
         self._require_open()
-        self._draft.put_protocol(table, fields, features)
+        self._buffer.put_protocol(table, fields, features)
 
     def set_txn(self, table: Any = None, /, **fields: Any) -> None:
         """Record the version of an application, or a table of them.
@@ -310,7 +310,7 @@ class Transaction:
         Source: Delta protocol, Transaction Identifiers.
         """
         self._require_open()
-        self._draft.put_txns(table, fields)
+        self._buffer.put_txns(table, fields)
 
     def set_domain(self, table: Any = None, /, **fields: Any) -> None:
         """Set a metadata domain, or a table of them.
@@ -323,7 +323,7 @@ class Transaction:
         Source: Delta protocol, Domain Metadata.
         """
         self._require_open()
-        self._draft.put_domains(table, fields)
+        self._buffer.put_domains(table, fields)
 
     def remove_domain(self, domain: str) -> None:
         """Remove a metadata domain.
@@ -332,7 +332,7 @@ class Transaction:
             InvalidTransactionError: The domain does not exist.
         """
         self._require_open()
-        self._draft.drop_domain(domain, self._head.meta)
+        self._buffer.drop_domain(domain, self._tail.meta)
 
     def skip(
         self, table: Any = None, /, *, cooldown: dt.timedelta | None = None, **fields: Any
@@ -353,7 +353,7 @@ class Transaction:
             UnsupportedFeatureError: The table is a Delta table, which has no skip action.
         """
         self._require_open()
-        self._draft.put_skips(table, fields, cooldown)
+        self._buffer.put_skips(table, fields, cooldown)
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class Transaction:
         plan = self._plan()
         if plan is None:
             return None
-        writing = Writing(plan, self._head, self._heads, self._runtime)
+        writing = CommitLoop(plan, self._tail, self._tails, self._runtime)
         try:
             writing.run()
         finally:
@@ -399,32 +399,32 @@ class Transaction:
             tuple(self._where),
             frozenset({self._app[0]}) if self._app is not None else frozenset(),
         )
-        few = self._few()
-        if few is not None:
-            intent = PendingCommit(reads, few, few.meta, self._isolation, self._table)
-            operation = few.operation(self._metadata)
-            description = self._described(operation, few.metrics, few.adds_only, reads)
-            return Plan(self._log, intent, description, self._check, self._app, retry=self._retry)
-        files, meta = self._draft.gathered(self._runtime)
+        small = self._small()
+        if small is not None:
+            pending = PendingCommit(reads, small, small.meta, self._isolation, self._table)
+            operation = small.operation(self._metadata)
+            description = self._described(operation, small.metrics, small.adds_only, reads)
+            return Plan(self._log, pending, description, self._check, self._app, retry=self._retry)
+        files, meta = self._buffer.gathered(self._runtime)
         if not files.height and not meta.height:
             return None
-        intent = PendingCommit(reads, files, meta, self._isolation, self._table)
-        table = after(intent)
+        pending = PendingCommit(reads, files, meta, self._isolation, self._table)
+        table = after(pending)
         self._replaces = validation.changes_columns(
             self._metadata, table.metadata
         ) and validation.removes_all(files, self.snapshot.files())
         if self._replaces:
             # The new columns depend on there being no other file.
-            intent = replace(intent, reads=replace(reads, whole_table=True))
-        self._check(intent)
-        intent = replace(intent, texts=self._texts_of(files))
+            pending = replace(pending, reads=replace(reads, whole_table=True))
+        self._check(pending)
+        pending = replace(pending, texts=self._texts_of(files))
         inferred = operations.infer(files, meta, self._metadata, table.metadata, table.protocol)
         adds_only = not files.height or bool((files["actionType"] == "add").all())
         description = self._described(inferred, lambda: operations.metrics(files), adds_only, reads)
         columnar = table.supports("columnarCommits")
         return Plan(
             self._log,
-            intent,
+            pending,
             description,
             self._check,
             self._app,
@@ -446,9 +446,9 @@ class Transaction:
             latest = Snapshot.open(self._log)
             return latest.read_state(lambda state: state.path_texts(files["path"]))
 
-    def _few(self) -> SmallCommit | None:
-        """The actions by the short way, if they and the table are for it."""
-        singles = self._draft.singles()
+    def _small(self) -> SmallCommit | None:
+        """The actions on the fast path, if they and the table are for it."""
+        singles = self._buffer.singles()
         return self._plain.take(*singles) if self._plain is not None and singles else None
 
     def _described(
@@ -465,15 +465,15 @@ class Transaction:
             self._txn_id,
             f"lakelog/{__version__}",
             adds_only and reads.nothing,
-            self._head.version,
+            self._tail.version,
             self._isolation,
             self._user_metadata,
         )
 
-    def _check(self, intent: PendingCommit) -> None:
+    def _check(self, pending: PendingCommit) -> None:
         """Every rule that the actions have to pass, on the state that they are put behind."""
         validation.check(
-            intent,
+            pending,
             self._log.table,
             replaced=self._replaces,
             rows_replaced=self._rows_replaced,
@@ -508,7 +508,7 @@ class Transaction:
         if self._over:
             state = f"version {self._version}" if self.committed else "nothing committed"
         return (
-            f"Transaction({redact(self._log.table)!r}, from version {self._head.version}, {state})"
+            f"Transaction({redact(self._log.table)!r}, from version {self._tail.version}, {state})"
         )
 
 

@@ -16,7 +16,7 @@ from lakelog.transaction.pending_commit import PendingCommit
 
 
 def check(
-    intent: PendingCommit,
+    pending: PendingCommit,
     table: str,
     *,
     replaced: bool,
@@ -26,39 +26,39 @@ def check(
     """Refuse a transaction that would leave the table inconsistent, or that lakelog cannot answer
     for.
     """
-    before, table_after = intent.table, after(intent)
+    before, table_after = pending.table, after(pending)
     write_support.check_writable(before, table)
     if table_after.protocol != before.protocol:
         before.rules.check_change(before.protocol, table_after.protocol)
     if table_after.metadata != before.metadata:
         check_metadata(table_after, before.metadata, replaced=replaced)
-        _check_row_tracking(intent, table_after.metadata, table, live_files)
+        _check_row_tracking(pending, table_after.metadata, table, live_files)
     if table_after != before:
         write_support.check_writable(table_after, table)
-    if intent.files.height:
-        check_files(intent.files, table_after)
+    if pending.files.height:
+        check_files(pending.files, table_after)
     write_support.check_actions(
-        table_after, intent.files, intent.meta, table, rows_replaced=rows_replaced
+        table_after, pending.files, pending.meta, table, rows_replaced=rows_replaced
     )
 
 
 def _check_row_tracking(
-    intent: PendingCommit, metadata: Metadata, table: str, live_files: Callable[[], pl.LazyFrame]
+    pending: PendingCommit, metadata: Metadata, table: str, live_files: Callable[[], pl.LazyFrame]
 ) -> None:
     """Row tracking may be turned on only where every file has its ids."""
     if not is_on(metadata.configuration, row_tracking.ENABLED):
         return
-    if is_on(intent.metadata.configuration, row_tracking.ENABLED):
+    if is_on(pending.metadata.configuration, row_tracking.ENABLED):
         return
     files = live_files().select(*actions.KEY, "baseRowId").collect()
     bare = files.filter(files["baseRowId"].is_null())
-    if bare.height and intent.files.height:
-        touched = actions.conform(intent.files, actions.KEY)
+    if bare.height and pending.files.height:
+        touched = actions.conform(pending.files, actions.KEY)
         bare = bare.join(touched, on=actions.KEY, how="anti", nulls_equal=True)
     if not bare.height:
         return
     hint = "add the files again with dataChange false first, which assigns row ids"
-    if not intent.table.supports("rowTracking"):
+    if not pending.table.supports("rowTracking"):
         hint = "set_protocol(features=['rowTracking']) first; then " + hint
     raise InvalidTransactionError(
         "row tracking can be enabled only if every file has row ids",

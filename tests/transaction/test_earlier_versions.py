@@ -1,4 +1,4 @@
-"""Transactions that rest on an earlier version: their work began there, in another process."""
+"""Transactions that start from an earlier version: their work began there, in another process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakelog import (
 from lakelog.log.context import Log
 from lakelog.storage import LogStore
 from lakelog.storage.base import FileEntry, StoreWrapper
-from lakelog.transaction import log_tail as heads
+from lakelog.transaction import log_tail
 from tests.transaction.tables import DIALECTS, append, new_table, paths
 
 
@@ -97,5 +97,5 @@ def test_commits_that_go_while_it_looks_are_not_taken_for_the_end_of_the_log(
     append(table, "a")
     append(table, "b")
     log = Log(CleansUp(table.log.store), DIALECTS["delta"])
-    assert heads._look(log, 0) is None
-    assert [c.version for c in heads._look(table.log, 2) or ()] == []
+    assert log_tail._look(log, 0) is None
+    assert [c.version for c in log_tail._look(table.log, 2) or ()] == []

@@ -18,7 +18,7 @@ from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.model import actions
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.action_input import rows_frame, stage_one
-from lakelog.transaction.commit_content import CommitBase, Description, finalise
+from lakelog.transaction.commit_content import CommitBase, Description, build_content
 from lakelog.transaction.metadata_rows import metadata_row, with_file_defaults
 from lakelog.transaction.pending_commit import WRITE_SERIALIZABLE, PendingCommit, Reads
 from lakelog.transaction.row_tracking import assign, num_records, water_mark
@@ -41,7 +41,7 @@ def add(path: str, records: int | None = None, **fields: Any) -> dict[str, Any]:
     return stage_one("delta", "add", {"path": path, "size": 1, **fields})
 
 
-def intent(
+def pending(
     files: list[dict[str, Any]],
     meta: list[dict[str, Any]] | None = None,
     protocol: Protocol = PLAIN,
@@ -68,12 +68,12 @@ DESCRIPTION = Description(
 )
 
 
-def ground(version: int = 6, **more: Any) -> CommitBase:
+def base(version: int = 6, **more: Any) -> CommitBase:
     return CommitBase(version, PLAIN, metadata(), **more)
 
 
 def test_commit_info_says_what_delta_says() -> None:
-    content = finalise(intent([add("a")]), DESCRIPTION, ground(), NOW_MS)
+    content = build_content(pending([add("a")]), DESCRIPTION, base(), NOW_MS)
     assert dict(content.info) == {
         "timestamp": NOW_MS,
         "operation": "WRITE",
@@ -94,24 +94,24 @@ def test_commit_info_says_what_delta_says() -> None:
 
 def test_a_new_table_has_read_no_version() -> None:
     described = replace(DESCRIPTION, read_version=None, user_metadata="mine")
-    info = finalise(intent([]), described, CommitBase(), NOW_MS).info
+    info = build_content(pending([]), described, CommitBase(), NOW_MS).info
     assert "readVersion" not in info
     assert info["userMetadata"] == "mine"
 
 
 @given(st.integers(0, 2 * NOW_MS), st.integers(0, 2 * NOW_MS))
 def test_in_commit_timestamps_increase_whatever_the_clock_says(before: int, now: int) -> None:
-    timed = intent([add("a")], protocol=TIMED, before=metadata(**TIMES_ON))
-    content = finalise(timed, DESCRIPTION, ground(in_commit_timestamp=before), now)
+    timed = pending([add("a")], protocol=TIMED, before=metadata(**TIMES_ON))
+    content = build_content(timed, DESCRIPTION, base(in_commit_timestamp=before), now)
     assert content.info["inCommitTimestamp"] == max(now, before + 1)
     assert next(iter(content.info)) == "inCommitTimestamp"
 
 
 def test_turning_in_commit_timestamps_on_is_noted_in_the_metadata_anew_at_every_attempt() -> None:
     row = {"actionType": "metaData", **metadata_row(metadata(**TIMES_ON))}
-    turning = intent([], [row], protocol=TIMED)
+    turning = pending([], [row], protocol=TIMED)
     for version, modified in ((6, NOW_MS + 9), (8, NOW_MS - 9)):
-        content = finalise(turning, DESCRIPTION, ground(version, modified_ms=modified), NOW_MS)
+        content = build_content(turning, DESCRIPTION, base(version, modified_ms=modified), NOW_MS)
         at = max(NOW_MS, modified + 1)
         assert content.info["inCommitTimestamp"] == at
         assert content.meta["configuration"].to_list() == [
@@ -125,7 +125,7 @@ def test_turning_in_commit_timestamps_on_is_noted_in_the_metadata_anew_at_every_
 
 def test_a_new_table_with_in_commit_timestamps_needs_no_note() -> None:
     row = {"actionType": "metaData", **metadata_row(metadata(**TIMES_ON))}
-    content = finalise(intent([], [row], protocol=TIMED), DESCRIPTION, CommitBase(), NOW_MS)
+    content = build_content(pending([], [row], protocol=TIMED), DESCRIPTION, CommitBase(), NOW_MS)
     assert content.info["inCommitTimestamp"] == NOW_MS
     assert content.meta["configuration"].to_list() == [TIMES_ON]
 
@@ -144,10 +144,10 @@ def mark_rows(mark: int | str) -> pl.DataFrame:
 
 
 def test_row_ids_start_above_the_water_mark_and_are_assigned_anew_at_every_attempt() -> None:
-    tracked = intent([add("a", 3), add("b", 0), add("c", 2)], protocol=TRACKING)
+    tracked = pending([add("a", 3), add("b", 0), add("c", 2)], protocol=TRACKING)
     for version, mark in ((6, -1), (9, 99)):
         meta = mark_rows(mark) if mark >= 0 else actions.concat([])
-        content = finalise(tracked, DESCRIPTION, ground(version, meta=meta), NOW_MS)
+        content = build_content(tracked, DESCRIPTION, base(version, meta=meta), NOW_MS)
         start = mark + 1
         assert content.files["baseRowId"].to_list() == [start, start + 3, start + 3]
         assert content.files["defaultRowCommitVersion"].to_list() == [version + 1] * 3
@@ -166,18 +166,18 @@ def test_row_ids_that_come_along_are_kept_and_fresh_ones_lie_above_them() -> Non
 
 def test_no_row_id_is_given_where_nothing_is_added_or_tracking_is_suspended() -> None:
     gone = stage_one("delta", "remove", {"path": "a"})
-    content = finalise(intent([gone], protocol=TRACKING), DESCRIPTION, ground(), NOW_MS)
+    content = build_content(pending([gone], protocol=TRACKING), DESCRIPTION, base(), NOW_MS)
     assert "baseRowId" not in content.files.columns
     assert content.meta.height == 0
     assert content.info["tags"] == {"delta.rowTracking.preserved": "false"}
     suspended = metadata(**{"delta.rowTrackingSuspended": "true"})
-    still = intent([add("a", 1)], protocol=TRACKING, before=suspended)
-    assert "baseRowId" not in finalise(still, DESCRIPTION, ground(), NOW_MS).files.columns
+    still = pending([add("a", 1)], protocol=TRACKING, before=suspended)
+    assert "baseRowId" not in build_content(still, DESCRIPTION, base(), NOW_MS).files.columns
 
 
 def test_row_tracking_needs_the_number_of_records() -> None:
     with pytest.raises(InvalidTransactionError) as error:
-        finalise(intent([add("a")], protocol=TRACKING), DESCRIPTION, ground(), NOW_MS)
+        build_content(pending([add("a")], protocol=TRACKING), DESCRIPTION, base(), NOW_MS)
     assert error.value.path == "a"
 
 
@@ -200,11 +200,11 @@ def test_the_number_of_records_is_found_wherever_it_stands(
         )
         for count in counts
     ]
-    few, many = (
+    small, many = (
         pl.Series(texts, dtype=pl.String),
         pl.Series([*texts, *[None] * 65], dtype=pl.String),
     )
-    assert num_records(few).to_list() == counts
+    assert num_records(small).to_list() == counts
     assert num_records(many).to_list() == [*counts, *[None] * 65]
 
 
@@ -215,7 +215,7 @@ def test_actions_are_written_in_the_order_of_the_protocol() -> None:
         {"actionType": "metaData", **metadata_row(metadata())},
         {"actionType": "protocol", "minReaderVersion": 1, "minWriterVersion": 2},
     ]
-    content = finalise(intent([], rows), DESCRIPTION, ground(), NOW_MS)
+    content = build_content(pending([], rows), DESCRIPTION, base(), NOW_MS)
     lines = [json.loads(line) for line in delta.DIALECT.encode(content).splitlines()]
     kinds = [kind for line in lines for kind in line]
     assert kinds == ["commitInfo", "protocol", "metaData", "domainMetadata", "txn"]

@@ -27,7 +27,7 @@ from lakelog.skipping.values import HIVE_NULL
 from lakelog.storage import open_store
 from lakelog.transaction import operations, validation
 from lakelog.transaction.action_input import rows_frame, stage_one
-from lakelog.transaction.commit_content import CommitBase, Description, after, finalise
+from lakelog.transaction.commit_content import CommitBase, Description, after, build_content
 from lakelog.transaction.conflict_fast_path import own_paths
 from lakelog.transaction.metadata_rows import fill_row
 from lakelog.transaction.pending_commit import WRITE_SERIALIZABLE, PendingCommit, Reads
@@ -256,28 +256,28 @@ def test_what_the_short_way_takes_the_general_way_writes_alike(
     protocol, encode = PROTOCOLS[form], DIALECTS[form].encode
     plain = PlainTable.of(TableConfiguration(named(form), protocol, table))
     assert (plain is None) is bool({"timestamp", "double"} & {*table.partition_columns})
-    few = plain.take(rows, others) if plain is not None else None
-    event("short" if few is not None else "general")
-    if few is None:
+    small = plain.take(rows, others) if plain is not None else None
+    event("short" if small is not None else "general")
+    if small is None:
         return
-    intent = intent_of(rows, table, protocol, form, others)
-    validation.check(intent, "table", replaced=False, live_files=no_files)
-    assert few.lines == encode(CommitContent({}, intent.meta, intent.files))
+    pending = intent_of(rows, table, protocol, form, others)
+    validation.check(pending, "table", replaced=False, live_files=no_files)
+    assert small.lines == encode(CommitContent({}, pending.meta, pending.files))
     info = {"operation": "WRITE"}
-    general = encode(CommitContent(info, intent.meta, intent.files))
-    assert encode(CommitContent(info, spelled=few.lines)) == general
-    assert few.frame.equals(intent.files)
-    assert few.meta.equals(intent.meta)
-    assert finalise(replace(intent, staged=few), SAID, CommitBase(), NOW_MS).info == (
-        finalise(intent, SAID, CommitBase(), NOW_MS).info
+    general = encode(CommitContent(info, pending.meta, pending.files))
+    assert encode(CommitContent(info, spelled=small.lines)) == general
+    assert small.frame.equals(pending.files)
+    assert small.meta.equals(pending.meta)
+    assert build_content(replace(pending, staged=small), SAID, CommitBase(), NOW_MS).info == (
+        build_content(pending, SAID, CommitBase(), NOW_MS).info
     )
-    assert after(replace(intent, staged=few, meta=few.meta)) == after(intent)
-    assert few.metrics() == operations.metrics(intent.files)
-    assert few.operation(table) == operations.infer(
-        intent.files, intent.meta, table, table, protocol
+    assert after(replace(pending, staged=small, meta=small.meta)) == after(pending)
+    assert small.metrics() == operations.metrics(pending.files)
+    assert small.operation(table) == operations.infer(
+        pending.files, pending.meta, table, table, protocol
     )
-    assert few.adds_only is bool((intent.files["actionType"] == "add").all())
-    assert few.paths == own_paths(intent)
+    assert small.adds_only is bool((pending.files["actionType"] == "add").all())
+    assert small.paths == own_paths(pending)
 
 
 @pytest.mark.parametrize("form", PROTOCOLS)
@@ -292,12 +292,12 @@ def test_a_partition_value_that_is_plainly_right_is_right(
     rows = [staged("add", form, path="a", size=1, partitionValues={type_: value})]
     try:
         taken = plain.take(rows)
-        intent = intent_of(rows, table, PROTOCOLS[form], form)
+        pending = intent_of(rows, table, PROTOCOLS[form], form)
     except InvalidInputError:  # half a surrogate pair
         assert taken is None
         return
     if taken is not None:
-        validation.check(intent, "table", replaced=False, live_files=no_files)
+        validation.check(pending, "table", replaced=False, live_files=no_files)
 
 
 @pytest.mark.parametrize(
@@ -329,9 +329,9 @@ def test_the_usual_partition_value_goes_the_short_way() -> None:
 def test_a_version_of_an_application_goes_the_short_way() -> None:
     plain = PlainTable.of(TableConfiguration(DELTA, PLAIN, metadata()))
     assert plain is not None
-    few = plain.take([added()], [recorded("app", 3)])
-    assert few is not None
-    assert few.lines.startswith(b'{"txn":{"appId":"app","version":3,"lastUpdated":')
+    small = plain.take([added()], [recorded("app", 3)])
+    assert small is not None
+    assert small.lines.startswith(b'{"txn":{"appId":"app","version":3,"lastUpdated":')
     assert plain.take([], [recorded()]) is None
     assert plain.take([added()], [recorded(), recorded("b")]) is None
     assert plain.take([added()], [DOMAIN]) is None
@@ -433,10 +433,10 @@ def test_the_usual_split_goes_the_short_way() -> None:
         "hasFooterOffsets": True,
         "splitTags": ["x"],
     }
-    few = plain.take([staged("add", "indextables", **split)])
-    assert few is not None
-    assert json.loads(few.lines)["add"]["path"] == "string=a%20b/s.split"
-    assert few.metrics()["numOutputRows"] == 3
+    small = plain.take([staged("add", "indextables", **split)])
+    assert small is not None
+    assert json.loads(small.lines)["add"]["path"] == "string=a%20b/s.split"
+    assert small.metrics()["numOutputRows"] == 3
     for odd in ({"extra": '{"x":1}'}, {"numMergeOps": -1}, {"footerStartOffset": -1}):
         assert plain.take([staged("add", "indextables", **split | odd)]) is None
 
@@ -456,10 +456,10 @@ def test_metrics_count_rows_where_each_split_tells_them_alike(
     plain = PlainTable.of(TableConfiguration(INDEXTABLES, Protocol(2, 2), metadata()))
     assert plain is not None
     splits = [staged("add", "indextables", path=f"{n}", size=1, **t) for n, t in enumerate(told)]
-    few = plain.take(splits)
-    assert few is not None
-    assert few.metrics() == operations.metrics(few.frame)
-    assert few.metrics().get("numOutputRows") == rows
+    small = plain.take(splits)
+    assert small is not None
+    assert small.metrics() == operations.metrics(small.frame)
+    assert small.metrics().get("numOutputRows") == rows
 
 
 @pytest.mark.parametrize("fields", [{"stats": "x"}, {"path": "../a"}, {"size": -1}, {"path": ""}])

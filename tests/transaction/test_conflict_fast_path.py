@@ -18,7 +18,7 @@ from lakelog.model import actions
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage.fsspec_store import MemoryStore
 from lakelog.transaction.commit_effects import effects_of
-from lakelog.transaction.conflict_fast_path import own_paths, parse_quickly
+from lakelog.transaction.conflict_fast_path import own_paths, parse_files_only
 from lakelog.transaction.conflicts import find_conflict
 from lakelog.transaction.pending_commit import WRITE_SERIALIZABLE, PendingCommit, Reads, Winner
 from tests.transaction.tables import DIALECTS
@@ -87,23 +87,23 @@ def test_what_the_short_way_lets_pass_the_general_way_lets_pass(
         lines = [{"commitInfo": {"operation": "X"}} | lines[1], *lines[2:]]
     data = written(lines)
     commit = CommitFile(3, "_delta_log/3.json", len(data), 5)
-    quick = parse_quickly(named(form), commit, data)
+    files_only = parse_files_only(named(form), commit, data)
     store = MemoryStore(fsspec.filesystem("memory"), "/quick", "memory://quick")
     store.put(commit.path, data)
     decoded = DIALECTS[form].decode(store, [commit])
     kinds = {key for line in lines for key in line}
-    assert (quick is not None) is kinds.issubset({"add", "remove", "commitInfo"})
-    if quick is None:
+    assert (files_only is not None) is kinds.issubset({"add", "remove", "commitInfo"})
+    if files_only is None:
         return
     (step,) = effects_of([commit], decoded)
-    assert quick.step.info == step.info
-    assert quick.step.meta.height == step.meta.height == 0
-    assert quick.paths == frozenset(decoded.files["path"] if decoded.files.height else ())
-    intent = own(paths, kind)
-    mine = own_paths(intent)
+    assert files_only.step.info == step.info
+    assert files_only.step.meta.height == step.meta.height == 0
+    assert files_only.paths == frozenset(decoded.files["path"] if decoded.files.height else ())
+    pending = own(paths, kind)
+    mine = own_paths(pending)
     assert mine == frozenset(paths)
-    if mine.isdisjoint(quick.paths):
-        assert find_conflict(intent, Winner(3, decoded)) is None
+    if mine.isdisjoint(files_only.paths):
+        assert find_conflict(pending, Winner(3, decoded)) is None
 
 
 @pytest.mark.parametrize(
@@ -121,15 +121,15 @@ def test_what_the_short_way_lets_pass_the_general_way_lets_pass(
     ],
 )
 def test_whatever_is_not_plain_goes_the_general_way(data: bytes) -> None:
-    assert parse_quickly(DELTA, CommitFile(1, "p", len(data), 0), data) is None
+    assert parse_files_only(DELTA, CommitFile(1, "p", len(data), 0), data) is None
 
 
 def test_a_transaction_that_has_read_or_changes_the_table_itself_goes_the_general_way() -> None:
     from dataclasses import replace
 
-    intent = own(["a"], "add")
-    assert own_paths(intent) == frozenset({"a"})
-    assert own_paths(replace(intent, reads=Reads(whole_table=True))) is None
+    pending = own(["a"], "add")
+    assert own_paths(pending) == frozenset({"a"})
+    assert own_paths(replace(pending, reads=Reads(whole_table=True))) is None
     meta = pl.DataFrame({"actionType": ["metaData"]})
-    assert own_paths(replace(intent, meta=meta)) is None
+    assert own_paths(replace(pending, meta=meta)) is None
     assert own_paths(own([str(n) for n in range(300)], "add")) is None
