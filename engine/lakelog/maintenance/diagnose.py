@@ -29,7 +29,6 @@ import polars as pl
 
 from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
 from lakelog.dialects.delta.paths import ABSOLUTE
-from lakelog.dialects.indextables.protocol import knows_flattened
 from lakelog.dialects.log_content import Checkpoint, LogListing
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnsupportedError
 from lakelog.log.context import Log
@@ -39,6 +38,7 @@ from lakelog.log.segment import LogSegment, choose_segment, latest_version
 from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
 from lakelog.model import actions
+from lakelog.model.metadata import last_protocol
 from lakelog.telemetry import Progress
 
 WRITE, DELETE, REMOVE, REFUSE, KEEP = "write", "delete", "remove", "refuse", "keep"
@@ -172,17 +172,17 @@ def _may_be_named(log: Log, checkpoint: Checkpoint) -> bool:
     """Whether the pointer may name a checkpoint; where some readers of the table do not know it,
     they would be worse off than without.
     """
-    if checkpoint.layout != "flattened":
+    dialect = log.dialect
+    if dialect.may_be_pointed_to(checkpoint, None):
         return True
     try:
-        reader = log.dialect.open_checkpoint(log.store, checkpoint)
-        rows = actions.conform(reader.read_meta(("protocol",)), ("readerFeatures",))
-        return any(map(knows_flattened, rows["readerFeatures"].to_list()))
+        reader = dialect.open_checkpoint(log.store, checkpoint)
+        return dialect.may_be_pointed_to(checkpoint, last_protocol(reader.read_meta(("protocol",))))
     except _DEPENDS:
         pass  # it is to be made again, from what replay says
     try:
         state = independent_state(log, checkpoint.version)
-        return state is not None and knows_flattened(state.protocol.reader_features)
+        return state is not None and dialect.may_be_pointed_to(checkpoint, state.protocol)
     except _DEPENDS:
         return False
 
