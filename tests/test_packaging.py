@@ -196,6 +196,21 @@ def test_a_process_that_only_appends_loads_no_more_than_it_takes(
     assert run_python(code, repository / "engine", tmp_path).split() == ["tables:"]
 
 
+def test_a_read_loads_nothing_of_writing_and_maintenance(repository: Path, tmp_path: Path) -> None:
+    write_tiny_table(tmp_path / "table")
+    code = (
+        "import sys, lakelog\n"
+        "snapshot = lakelog.open('table').snapshot()\n"
+        "print(snapshot.files().collect().height)\n"
+        "rooms = ('lakelog.checkpoint', 'lakelog.maintenance', 'lakelog.data')\n"
+        "writing = 'lakelog.transaction.'\n"
+        "print(*(m for m in sys.modules if m.startswith(rooms)))\n"
+        "print(*(m for m in sys.modules if m.startswith(writing)))"
+    )
+    output = run_python(code, repository / "engine", tmp_path).splitlines()
+    assert output == ["1", "", "lakelog.transaction.runtime"]
+
+
 def test_help_leaves_the_heavy_packages_alone(repository: Path, tmp_path: Path) -> None:
     code = (
         "import sys\n"

@@ -49,8 +49,8 @@ def test_what_open_was_given_goes_along_and_secrets_stay_out_of_repr(tmp_path: P
     assert (again.path, again.format) == (str(tmp_path), "delta")
     assert "auto_mkdir" not in repr(again) + repr(again.log)
     plain = pickle.loads(pickle.dumps(lakelog.open(tmp_path, upkeep=False)))
-    assert plain._scheduler is None
-    assert again._scheduler is not None
+    assert plain.scheduler is None
+    assert again.scheduler is not None
 
 
 def test_a_table_over_a_store_of_the_callers_own_is_not_pickled(tmp_path: Path) -> None:
