@@ -69,7 +69,6 @@ class Table:
     Args:
         log: The log.
         runtime: Clock and randomness of its transactions.
-        scheduler: Writes checkpoints in the background; None makes one where `upkeep`.
         upkeep: Whether commits are followed by checkpoints and cleanup, as the table's properties
             specify.
     """
@@ -78,12 +77,11 @@ class Table:
         self,
         log: Log,
         runtime: Runtime | None = None,
-        scheduler: Scheduler | None = None,
         *,
         upkeep: bool = False,
     ) -> None:
         self._log = log
-        self._given = runtime or Runtime(), scheduler
+        self._given_runtime = runtime or Runtime()
         self._upkeep = upkeep and log.store.refusal is None
         self._bounded = bounded(log.store)
         self._cache = SnapshotCache(log)
@@ -94,9 +92,8 @@ class Table:
         handle was opened with ``upkeep=False`` or the store is read-only. ``scheduler.wait()``
         waits for running work, ``scheduler.last_error`` is the last failure.
         """
-        runtime, given = self._given
-        if given is not None or not self._upkeep:
-            return given
+        if not self._upkeep:
+            return None
         from lakelog.checkpoint.schedule import Scheduler
         from lakelog.maintenance.automatic_cleanup import HourlyCleanup
 
@@ -107,15 +104,14 @@ class Table:
 
             return write_checkpoint(log, version, progress=lambda *_: check())
 
-        return Scheduler(log, write, cleanup=HourlyCleanup(log, runtime.monotonic))
+        return Scheduler(log, write, cleanup=HourlyCleanup(log, self._given_runtime.monotonic))
 
     @cached_property
     def _runtime(self) -> Runtime:
         """The runtime of the transactions, which reports commits to the scheduler."""
-        runtime, given = self._given
-        if given is None and self.scheduler is not None:
-            return replace(runtime, on_commit=self.scheduler.after_commit)
-        return runtime
+        if self.scheduler is None:
+            return self._given_runtime
+        return replace(self._given_runtime, on_commit=self.scheduler.after_commit)
 
     @cached_property
     def _log_tails(self) -> LogTails:
@@ -921,7 +917,7 @@ class Table:
         """
         log, store = self._log, require_by_location(self._log.store)
         root = os.path.abspath(self.path) if on_local_disk(store) else self.path
-        given = (log.storage_options, store.asked, log.external, self.scheduler is not None)
+        given = (log.storage_options, store.asked, log.external, self._upkeep)
         return _reopened, (root, self.format, *given)
 
     def __repr__(self) -> str:
