@@ -11,6 +11,7 @@ import lakelog
 from lakelog import (
     ConcurrentDeleteDeleteError,
     ConcurrentTransactionError,
+    ConflictError,
     InvalidInputError,
     MetadataChangedError,
     Table,
@@ -99,3 +100,16 @@ def test_commits_that_go_while_it_looks_are_not_taken_for_the_end_of_the_log(
     log = Log(CleansUp(table.log.store), DIALECTS["delta"])
     assert log_tail._look(log, 0) is None
     assert [c.version for c in log_tail._look(table.log, 2) or ()] == []
+
+
+def test_a_version_that_a_cleanup_removed_since_is_a_conflict(tmp_path: Path) -> None:
+    table = new_table(str(tmp_path))
+    append(table, "a")
+    tx = lakelog.open(table.path).transaction()
+    tx.add(path="é +", size=1)  # its text in the log is looked up in the version that was read
+    append(table, "b")
+    table.checkpoint()
+    (tmp_path / "_delta_log" / f"{1:020}.json").unlink()
+    with pytest.raises(ConflictError, match="some commits after version 1 were removed"):
+        tx.commit()
+    assert paths(table) == ["a", "b"]
